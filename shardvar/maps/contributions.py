@@ -7,7 +7,7 @@ from math import prod
 
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import is_whole
-from shardvar.maps.extents import RuleExtents, SizeOf, shift_of
+from shardvar.maps.extents import ALL, RuleExtents, SizeOf, shift_of
 from shardvar.maps.keys import write_key
 from shardvar.maps.matching import Match
 from shardvar.maps.nearest import nearest_key
@@ -59,6 +59,8 @@ class Contribution:
     """The full extents of the target's indices, as far as they are known."""
     source: TensorAxes
     """The source's axes."""
+    cut: Mapping[AxisNames, int]
+    """The extents of the target's axes whose last block is cut."""
 
     @property
     def number(self) -> int:
@@ -79,10 +81,15 @@ class Contribution:
     def extent(self, axis: int) -> int | None:
         """Return the extent of an axis of the target, if it is known."""
         mine = self.axes[axis]
-        if mine in self.source.cut:
-            return self.source.cut[mine]
+        if mine in self.cut:
+            return self.cut[mine]
         sizes = [self.full[name] for name in mine]
         return None if None in sizes else prod(size for size in sizes if size is not None)
+
+    def full_of_source(self, name: str) -> int | None:
+        """Return the full extent of an index of the source, in its axes or its key, if it is known."""
+        found, extents = self.source.full.get(name), self.fitted.extents
+        return extents.full(name, False, self.selected.get(name)) if found is None else found
 
     def free(self) -> list[str]:
         """Return the indices of its piece, in the order of the target."""
@@ -112,24 +119,35 @@ def contributions_of(
     axes, extents = expand(target.axes, placed), fitted.extents
     shared = {**counts, **selected}
     full = {name: extents.full(name, True, shared.get(name)) for axis in axes for name in axis}
+    cut = {
+        axis: length
+        for axis in placed.cut
+        if (length := placed.selected_of_cut(axis, selected)) is not None
+        and all(extents.bounds(name, True) == ALL for name in axis)
+    }
     # Indices of the source's axes that are in the target's key, and with 'also' indices that the
     # source does not have: one target for each value.
     repeated = fitted.rule.repeated()
     unstacked = [name for name in target.key.indices() if name in selected or name in repeated]
     extent = {**selected, **{name: _repetitions(fitted, name) for name in repeated}}
+    # The same for indices that are in the key of a factor: each value has another factor.
+    in_factors = [name for side in fitted.rule.factors for name in side.key.indices()]
+    unstacked += [
+        name for name in dict.fromkeys(in_factors) if name in extent and name not in unstacked
+    ]
     number = prod(extent[name] for name in unstacked)
     if number > _MOST_TARGETS:
         raise MapError(
-            f"{match.key!r} would become {number:,} tensors.",
+            f"{match.key!r} would become {number:,} tensors{' or parts' if in_factors else ''}.",
             f"At most {_MOST_TARGETS:,} are made of one: keep an index among the axes.",
         )
     for values in product(*(range(extent[name]) for name in unstacked)):
         at = {**match.indices, **dict(zip(unstacked, values, strict=True))}
         key = target_key(fitted, match, at, shared)
-        for block, extents_of_block in blocks(placed, selected):
+        for block, extents_of_block in blocks(placed, selected, at):
             both = {**shared, **extents_of_block}
             yield Contribution(
-                fitted, match, about[0], key, axes, {**at, **block}, both, full, placed
+                fitted, match, about[0], key, axes, {**at, **block}, both, full, placed, cut
             )
 
 
@@ -255,7 +273,7 @@ def _factor(
 ) -> tuple[str, TensorAxes]:
     """The key and the axes of a factor, whose indices are the source's."""
     key = _factor_key(contribution, side)
-    placed, _ = axes_of(side, tensors[key][1], key, contribution.source.full.get, {})
+    placed, _ = axes_of(side, tensors[key][1], key, contribution.full_of_source, {})
     return key, TensorAxes(placed.axes, placed.full, _starts(contribution))
 
 
@@ -267,16 +285,23 @@ def _starts(contribution: Contribution) -> dict[str, int]:
 def _factor_key(contribution: Contribution, side: Side) -> str:
     """The key of a factor, whose indices are the source's."""
     starts = _starts(contribution)
-    full = contribution.source.full
     given = list[int | str]()
     for part in side.key.parts:
-        if isinstance(part, str | TextPart):
+        if isinstance(part, str):
+            continue
+        if isinstance(part, TextPart):
+            given.append(contribution.match.texts[part.name])
             continue
         number = 0
-        for name in part.axis if isinstance(part, NumberPart) else (part.name,):
-            number = (
-                number * full.get(name, 1) + starts.get(name, 0) + contribution.fixed.get(name, 0)
-            )
+        axis = part.axis if isinstance(part, NumberPart) else (part.name,)
+        for place_in_axis, name in enumerate(axis):
+            full = contribution.full_of_source(name) if place_in_axis else 1
+            if full is None:
+                raise MapError(
+                    f"The size of {name} in {{({' '.join(axis)})}} is not known.",
+                    f"Give {name} in sizes, or --size {name}=N.",
+                )
+            number = number * full + starts.get(name, 0) + contribution.fixed.get(name, 0)
         shift = shift_of(part, contribution.fitted.size_of) if isinstance(part, NumberPart) else 0
         given.append(number + shift)
     return write_key(side.key, given)

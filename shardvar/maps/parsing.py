@@ -91,6 +91,7 @@ def _parse(reader: "_Reader") -> MapRule:
         raise reader.unexpected("the end of the rule", _ONE_TARGET)
     if target is not None:
         source, target = _with_texts(source, target), _with_texts(target, source)
+    factors = [_with_texts(factor, source) for factor in factors]
     return MapRule(reader.text, source, target, is_again, tuple(factors), tuple(times), plus, fill)
 
 
@@ -341,11 +342,12 @@ def _check(rule: MapRule) -> None:
                 "Select a range of the source: its factors follow.",
             )
         unknown = set(factor.indices()) - set(rule.source.indices())
-        if unknown or factor.key.texts():
-            which = ", ".join(sorted(unknown or factor.key.texts()))
+        unknown |= set(factor.key.texts()) - set(rule.source.key.texts())
+        if unknown:
+            which = ", ".join(sorted(unknown))
             raise MapError(
                 f"{factor.text!r} has {which}, which {rule.source.text!r} does not have.",
-                "A factor has indices of the source.",
+                "A factor has indices and texts of the source.",
             )
     if rule.target is None:
         if rule.has_arithmetic or rule.is_again:

@@ -38,6 +38,15 @@ class TensorAxes:
             start.append(first)
         return View(key, tuple(start), tuple(steps[name] for name in free))
 
+    def selected_of_cut(self, axis: AxisNames, selected: Mapping[str, int]) -> int | None:
+        """Return the selected elements of an axis if its cut block is among them; else None."""
+        if axis not in self.cut:
+            return None
+        block, within = axis
+        begin, step = self.starts.get(block, 0), self.full[within]
+        has_last = begin + selected.get(block, 1) > self.cut[axis] // step
+        return self.cut[axis] - begin * step if has_last else None
+
     def use(
         self,
         rule: int,
@@ -103,22 +112,35 @@ def axes_of(
 
 
 def blocks(
-    placed: TensorAxes, selected: Mapping[str, int]
+    placed: TensorAxes, selected: Mapping[str, int], at: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
     """Yield fixed indices and selected extents: of the whole blocks, and of each that is cut.
 
-    Of an axis (a p) of 20 with p = 8: a = 0 and 1 with all of p, then a = 2 with 4 of p.
+    Of an axis (a p) of 20 with p = 8: a = 0 and 1 with all of p, then a = 2 with 4 of p. Indices
+    ``at`` one value have no others. Like the fixed ones, they count from the start of a range.
     """
     choices = []
     for (block, within), extent in placed.cut.items():
         last, left = divmod(extent, placed.full[within])
-        choices.append([({}, {block: last}), ({block: last}, {within: left})])
+        begin, first = placed.starts.get(block, 0), placed.starts.get(within, 0)
+        whole = min(last - begin, selected.get(block, 1))
+        rest = min(left - first, selected.get(within, 1))
+        mine = list[tuple[dict[str, int], dict[str, int]]]()
+        # An index that the side fixes to one value is in none of them.
+        if whole > 0:
+            mine.append(({}, {block: whole} if block in selected else {}))
+        if rest > 0 and begin <= last < begin + selected.get(block, 1):
+            fixed = {block: last - begin} if block in selected else {}
+            mine.append((fixed, {within: rest} if within in selected else {}))
+        choices.append(mine)
     for some in product(*choices):
         fixed, counts = dict[str, int](), {**selected}
-        for at, extents in some:
-            fixed |= at
+        for values, extents in some:
+            fixed |= values
             counts |= extents
-        yield fixed, counts
+        is_there = all(at.get(name, value) == value for name, value in fixed.items())
+        if is_there and all(at.get(name, -1) < count for name, count in counts.items()):
+            yield fixed, counts
 
 
 def expand(axes: Sequence[AxisNames], source: TensorAxes) -> tuple[AxisNames, ...]:

@@ -81,7 +81,7 @@ def _join(
     uses, pieces, factors = [], [], []
     for contribution, full in zip(contributions, fulls, strict=True):
         starts = {name: bounds.start for name, bounds in contribution.fitted.extents.target.items()}
-        placed = TensorAxes(contribution.axes, full, starts, contribution.source.cut)
+        placed = TensorAxes(contribution.axes, full, starts, contribution.cut)
         names = {name for axis in contribution.axes for name in axis}
         fixed = {name: value for name, value in contribution.fixed.items() if name in names}
         uses.append(placed.use(contribution.number, fixed, contribution.selected))
@@ -162,7 +162,7 @@ def _full(
         return stops.get(name) if size is None else size
 
     for axis, extent in zip(contribution.axes, shape, strict=True):
-        if axis in contribution.source.cut:
+        if axis in contribution.cut:
             full |= {name: known(name) or 0 for name in axis}
         else:
             full |= solve(axis, extent, known, f"the target of {_rule(contribution)}")

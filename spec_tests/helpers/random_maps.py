@@ -259,7 +259,7 @@ class Case:
 
 
 @st.composite
-def _shapes(draw: st.DrawFn, prefix: str, full: Mapping[str, int], *, plain: bool) -> Shape:
+def shapes(draw: st.DrawFn, prefix: str, full: Mapping[str, int], *, plain: bool) -> Shape:
     """A side with some indices, in its key and in axes."""
     order = list(draw(st.permutations(list(full))))
     keyable = [name for name in order if full[name]][: draw(st.integers(0, 2))]
@@ -296,7 +296,7 @@ def _groups(
     sizes = {f"{each}{number}": draw(st.integers(least, most)) for each in letters}
     array = random_array(dtype, tuple(sizes.values()), draw(st.integers(0, 99)))
     names, kind = [*sizes], draw(st.sampled_from(["move", "move", "fill", "take", "keep"]))
-    whole = draw(_shapes(f"w{number}", sizes, plain=plain))
+    whole = draw(shapes(f"w{number}", sizes, plain=plain))
     if kind == "keep":
         # Only a new name, with brackets or without.
         other = replace(whole, prefix=f"k{number}")
@@ -309,12 +309,10 @@ def _groups(
             )
         return [Line(whole, other)], whole.cut(array, names), True
     if kind == "move" or not any(sizes.values()):
-        lines = [Line(whole, draw(_shapes(f"m{number}", sizes, plain=plain)))]
+        lines = [Line(whole, draw(shapes(f"m{number}", sizes, plain=plain)))]
         sources, invertible = whole.cut(array, names), True
         if draw(st.integers(0, 3)) == 0:
-            lines.append(
-                Line(whole, draw(_shapes(f"x{number}", sizes, plain=plain)), is_again=True)
-            )
+            lines.append(Line(whole, draw(shapes(f"x{number}", sizes, plain=plain)), is_again=True))
             invertible = False
         return lines, sources, invertible
     # Ranges of one index of the whole, each with the tensors of another side.
@@ -324,7 +322,7 @@ def _groups(
     lines, sources, invertible = list[Line](), Arrays(), True
     for row, (low, stop) in enumerate(pairwise(cuts)):
         part = {**sizes, along: stop - low}
-        other = draw(_shapes(f"p{number}r{row}", part, plain=plain))
+        other = draw(shapes(f"p{number}r{row}", part, plain=plain))
         ranged = replace(whole, ranges={along: (low, stop)})
         if (
             stop - low == 1

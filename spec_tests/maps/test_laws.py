@@ -1,17 +1,21 @@
 """The laws of maps, end to end: random rules over random checkpoints, in any cuts and formats.
 
-The oracle goes through the rules element by element (``helpers.random_maps``). A map that is right
-is never refused. One with a random mutation is refused, or means what the oracle says.
+One oracle goes through the rules element by element (``helpers.random_maps``), the other cuts whole
+arrays with NumPy (``helpers.random_operations``). A map that is right is never refused. One with a
+random mutation is refused, or means what the oracle says.
 """
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -22,7 +26,9 @@ from shardvar.layout.region import Region
 from shardvar.maps.fills import bytes_of_number
 from shardvar.verbs.mapping import map_reader
 from spec_tests.helpers.map_arrays import map_arrays
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.random_maps import Arrays, Case, Wrong, cases, meaning, mutations
+from spec_tests.helpers.random_operations import KINDS, Operation, by_rank, operations
 
 MORE = 25 if os.environ.get("EXHAUSTIVE") else 1
 DTYPES = [
@@ -134,3 +140,127 @@ def test_every_verb_makes_the_same_of_a_checkpoint(
             back = (folder / "c").with_suffix(FORMATS[target])
             sv.reshard(made, back, map=given_map.inverse(), format=target)
             assert_same(sv.load(back), case.sources)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A map with arithmetic, texts or ranks, and how it is carried out."""
+
+    operation: Operation
+    form: str
+    into: str
+    is_in_bucket: bool
+    has_workers: bool
+    counts: tuple[int, ...]
+    """The numbers of slices along the axes."""
+
+    def kinds(self) -> set[str]:
+        """Return what occurs in it."""
+        given, found = self.operation, {f"from {self.form}", f"to {self.into}"}
+        found |= {"bucket"} if self.is_in_bucket else set()
+        found |= {"workers"} if self.has_workers else set()
+        found |= {"several sources"} if (given.reads or 1) > 1 else set()
+        found |= {"several targets"} if (given.makes or 1) > 1 else set()
+        is_cut = max(self.counts) > 1
+        found |= {"sliced source"} if is_cut and cutting(self.form, []) else set()
+        found |= {"sliced target"} if is_cut and cutting(self.into, []) else set()
+        return found | given.kinds | ({"inverse"} if given.has_inverse else set())
+
+
+@st.composite
+def ways(draw: st.DrawFn) -> Way:
+    is_in_bucket = draw(st.booleans())
+    forms = ["shardvar", "safetensors"] if is_in_bucket else [*FORMATS, "shardvar"]
+    form, into = draw(st.sampled_from(forms)), draw(st.sampled_from(forms))
+    is_native = form == into == "shardvar"
+    given = draw(operations(DTYPES if is_native else WIDE, plain=not is_native))
+    counts = draw(st.lists(st.integers(1, 3), min_size=8, max_size=8))
+    return Way(given, form, into, is_in_bucket, draw(st.booleans()), tuple(counts))
+
+
+OCCUR = (
+    *KINDS,
+    *("bucket", "workers", "several sources", "several targets", "sliced source", "sliced target"),
+    *("inverse", *(f"from {form}" for form in FORMATS), *(f"to {form}" for form in FORMATS)),
+)
+
+
+def test_each_kind_of_map_and_way_is_drawn() -> None:
+    """The laws below are about all of them."""
+    seen = set[str]()
+
+    @settings(max_examples=250, phases=[Phase.generate], derandomize=True, database=None)
+    @given(ways())
+    def look(way: Way) -> None:
+        seen.update(way.kinds())
+
+    look()
+    assert seen >= {*OCCUR}, {*OCCUR} - seen
+
+
+@given(operations(["int16", "bool", "complex64", "float32"], plain=False), st.data())
+@settings(max_examples=40 * MORE)
+def test_operations_mean_the_same_in_any_order_and_none_may_be_missing_or_twice(
+    given: Operation, data: st.DataObject
+) -> None:
+    """Exactly once: without a rule a source is left over, and with it twice a target is filled twice."""
+    made = map_arrays(sv.Map(given.rules, sizes=given.sizes), given.sources)
+    assert_same(made, given.targets)
+    order = data.draw(st.permutations(given.rules))
+    assert_same(map_arrays(sv.Map(order, sizes=given.sizes), given.sources), given.targets)
+    row = data.draw(st.integers(0, len(given.rules) - 1))
+    if given.rules[row].endswith("@ rank=1: -> nothing") and given.reads == 1:
+        return  # it leaves nothing out
+    for others in (
+        [r for n, r in enumerate(given.rules) if n != row],
+        [*given.rules, given.rules[row]],
+    ):
+        with pytest.raises(MapError):
+            map_arrays(sv.Map(others, sizes=given.sizes), given.sources)
+
+
+@given(ways())
+@settings(max_examples=25 * MORE)
+def test_a_reshard_carries_out_each_operation(
+    tmp_path_factory: pytest.TempPathFactory, way: Way
+) -> None:
+    """From and to disks and buckets, by workers, of slices to slices, of ranks to ranks."""
+    given = way.operation
+    for kind in sorted(way.kinds()):
+        event(kind)
+    root = "s3://bucket/folder" if way.is_in_bucket else str(tmp_path_factory.mktemp("ways"))
+    with ExitStack() as stack:
+        if way.is_in_bucket:
+            stack.enter_context(in_bucket(MemoryBucket()))
+        workers = stack.enter_context(ThreadPoolExecutor(2)) if way.has_workers else None
+        sources = []
+        for number, arrays in enumerate(by_rank(given.sources, given.reads)):
+            sources.append(f"{root}/a-{number}{FORMATS[way.form]}")
+            sv.save(
+                sources[-1], arrays, format=way.form, partition=cutting(way.form, [*way.counts])
+            )
+        given_map = sv.Map(given.rules, sizes=given.sizes)
+
+        def carry(sources: list[str], name: str, given_map: sv.Map, count: int | None) -> list[str]:
+            rank = "" if count is None else "-{rank}"
+            sv.reshard(
+                sources if len(sources) > 1 else sources[0],
+                f"{root}/{name}{rank}{FORMATS[way.into]}",
+                map=given_map,
+                format=way.into,
+                partition=cutting(way.into, [*way.counts[::-1]]),
+                executor=workers,
+            )
+            return [
+                f"{root}/{name}{rank}{FORMATS[way.into]}".format(rank=n) for n in range(count or 1)
+            ]
+
+        made = carry(sources, "b", given_map, given.makes)
+        for path, wanted in zip(made, by_rank(given.targets, given.makes), strict=True):
+            assert_same(sv.load(path), wanted)
+        if len(sources) == 1 and given.makes is None:
+            assert sv.diff(sources[0], made[0], map=given_map).equal
+        if given.has_inverse:
+            back = carry(made, "c", given_map.inverse(), given.reads)
+            for path, wanted in zip(back, by_rank(given.sources, given.reads), strict=True):
+                assert_same(sv.load(path), wanted)

@@ -104,6 +104,8 @@ class Map:
     """True if rules with arithmetic are refused."""
     parsed: tuple[MapRule, ...] = field(repr=False, compare=False)
     """The rules, parsed."""
+    name: str = field(default="", repr=False, compare=False)
+    """The name of the shipped map that it is, or extends; else empty."""
 
     def __init__(
         self,
@@ -133,6 +135,7 @@ class Map:
             ("about", about),
             ("exact", exact),
             ("parsed", parsed),
+            ("name", ""),
         ):
             object.__setattr__(self, name, value)
 
@@ -157,15 +160,15 @@ class Map:
         """
         text = os.fspath(path)
         is_name = os.path.basename(text) == text and not text.endswith(_ENDING)
-        if is_name and text in shipped_maps():
-            content = _shipped(text)
-        else:
-            content = _read_file(text, is_name)
+        is_shipped = is_name and text in shipped_maps()
+        content = _shipped(text) if is_shipped else _read_file(text, is_name)
         try:
             table = tomllib.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise MapError(f"{text} is not TOML: {error}.", f"Mend it: {_LAYOUT}") from None
-        return cls._of_table(table, text)
+        found = cls._of_table(table, text)
+        object.__setattr__(found, "name", text if is_shipped else "")
+        return found
 
     @classmethod
     def _of_table(cls, table: Mapping[str, Any], path: str) -> Self:
@@ -210,6 +213,7 @@ class Map:
             about=self.about,
             exact=self.exact,
         )
+        object.__setattr__(longer, "name", self.name)
         return longer._with((*self.parsed, *longer.parsed[len(self.parsed) :]))
 
     def inverse(self) -> "Map":
@@ -239,7 +243,13 @@ class Map:
             others = (
                 f" {more:,} more {'rule has' if more == 1 else 'rules have'} none." if more else ""
             )
-            error = MapError(problems[0] + others, "Write the way back by hand.")
+            back = shipped_inverse(self.name)
+            remedy = (
+                f"The shipped map {back!r} goes the other way."
+                if back
+                else "Write the way back by hand."
+            )
+            error = MapError(problems[0] + others, remedy)
             error.problems = tuple(problems)
             raise error
         inverse = Map(
@@ -364,6 +374,21 @@ def shipped_maps() -> list[str]:
     return sorted(
         each.name.removesuffix(_ENDING) for each in folder.iterdir() if each.name.endswith(_ENDING)
     )
+
+
+def shipped_inverse(name: str) -> str | None:
+    """Return the name of the shipped map that goes the other way; None if there is none.
+
+    >>> shipped_inverse("llama-hf-to-megatron-layers"), shipped_inverse("llama-hf-to-kerashub")
+    ('llama-megatron-layers-to-hf', None)
+    """
+    before, _, target = name.partition("-to-")
+    names, words = {*shipped_maps()} if target else set[str](), before.split("-")
+    for count in range(1, len(words)):  # the family's words, then the source's
+        family, source = "-".join(words[:count]), "-".join(words[count:])
+        if (back := f"{family}-{target}-to-{source}") in names:
+            return back
+    return None
 
 
 def _shipped(name: str) -> bytes:

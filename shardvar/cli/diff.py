@@ -1,5 +1,6 @@
 """``shardvar diff``: compare two checkpoints, and with ``--html`` draw both on one page."""
 
+import os
 import shlex
 import sys
 from argparse import Namespace
@@ -10,6 +11,7 @@ from shardvar.cli.comparison_page import check_diff_page, write_diff_page
 from shardvar.cli.maps import map_of
 from shardvar.cli.numbers import note_dequantized
 from shardvar.cli.output import Mark, answer, note, print_json, progress, say, short_path
+from shardvar.cli.plan import print_rules
 from shardvar.cli.renames import rename_hint
 from shardvar.cli.usage import parse_renames
 from shardvar.cli.verify import payload_nbytes
@@ -18,6 +20,7 @@ from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
 from shardvar.verbs.compare.comparison import DiffReport, lines_of_diff, only_dtypes
 from shardvar.verbs.compare.diff import diff
+from shardvar.verbs.ranks import paths_of_ranks
 
 _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
@@ -26,8 +29,17 @@ def execute(arguments: Namespace) -> int:
     """Compare and print. Return 0 for equal checkpoints, 1 for different ones, 3 if a tensor cannot
     be read."""
     a, b = arguments.a, arguments.b
+    given = map_of(arguments)
+    stored = [
+        os.fsdecode(each)
+        for path, is_made in ((a, False), (b, True))
+        for each in paths_of_ranks(path, given, is_made=is_made)
+    ]
     rename = parse_renames(arguments.rename or (), None)
     if arguments.html:
+        if len(stored) > 2:
+            cause = f"--html shows two checkpoints, and {len(stored)} are compared."
+            raise ArgumentError(cause, "Leave --html out: the report in text is about all ranks.")
         check_target(arguments.html)
         check_diff_page(arguments, rename or {})
     elif arguments.stats:
@@ -36,7 +48,7 @@ def execute(arguments: Namespace) -> int:
         )
     with (
         executor_of(arguments) as executor,
-        progress("comparing", lambda: payload_nbytes(a) + payload_nbytes(b)) as advance,
+        progress("comparing", lambda: sum(map(payload_nbytes, stored))) as advance,
     ):
         report = diff(
             a,
@@ -45,7 +57,7 @@ def execute(arguments: Namespace) -> int:
             filter=arguments.filter,
             exclude=arguments.exclude,
             rename=rename,
-            map=map_of(arguments),
+            map=given,
             rtol=arguments.rtol,
             atol=arguments.atol,
             close=arguments.close,
@@ -53,7 +65,7 @@ def execute(arguments: Namespace) -> int:
             dequantize=arguments.dequantize,
             executor=executor,
         )
-    note_dequantized([a, b], arguments.dequantize)
+    note_dequantized(stored, arguments.dequantize)
     if arguments.sort == "change":
         report = report.by_change()
     if arguments.json:
@@ -102,6 +114,8 @@ def _print(report: DiffReport, arguments: Namespace) -> None:
         return
     if sys.stdout.isatty() and not arguments.all:
         print_changes(report, by_change=arguments.sort != "index")
-        return
-    for line in lines:
-        say(line)
+    else:
+        for line in lines:
+            say(line)
+    if report.map is not None:
+        print_rules(report.map)

@@ -74,6 +74,22 @@ _TENSORS = {
     ".tensors[].stats_error.message": "cause and remedy",
 }
 
+_MAP = {
+    ".map.rules": "a list of objects, one a rule",
+    ".map.rules[].rule": "the rule",
+    ".map.rules[].matches": "the keys that it takes",
+    ".map.rules[].num_targets": "the tensors that it fills, or helps to fill",
+    ".map.rules[].source": "the shapes that it takes, as text",
+    ".map.rules[].target": "the shapes that it fills, as text",
+    ".map.rules[].is_exact": "true if it moves bits, false if it computes",
+    ".map.rules[].exception": "also, nothing or else; empty without one",
+    ".map.rules[].num_unlike": "of diff: how many of the tensors that it fills differ; else null",
+    ".map.num_sources": "the keys of the source",
+    ".map.num_targets": "the tensors that the map makes",
+    ".map.is_exact": "true if no rule computes",
+    ".map.summary": "what was proven of the map, a list of texts",
+}
+
 KEYS: dict[str, dict[str, str]] = {
     "an error (exit codes 2 and 3)": {
         ".error": "an object",
@@ -194,6 +210,8 @@ KEYS: dict[str, dict[str, str]] = {
         ),
         ".num_equal": "the number of equal tensors",
         ".tolerance": "the tolerance, as text; null if bits must be equal",
+        ".map": "with a map: what it did with the first checkpoint; else null",
+        **_MAP,
     },
     "digest": {
         ".path": "the checkpoint",
@@ -231,18 +249,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".dequantized": "with --dequantize: the keys of SRC that became numbers",
         ".ranks": "of a map that makes one checkpoint a rank: such an object for each",
         ".map": "with --dry-run and a map: what it would do; else null",
-        ".map.rules": "a list of objects, one a rule",
-        ".map.rules[].rule": "the rule",
-        ".map.rules[].matches": "the keys that it takes",
-        ".map.rules[].num_targets": "the tensors that it fills, or helps to fill",
-        ".map.rules[].source": "the shapes that it takes, as text",
-        ".map.rules[].target": "the shapes that it fills, as text",
-        ".map.rules[].is_exact": "true if it moves bits, false if it computes",
-        ".map.rules[].exception": "also, nothing or else; empty without one",
-        ".map.num_sources": "the keys of SRC",
-        ".map.num_targets": "the tensors that the map makes",
-        ".map.is_exact": "true if no rule computes",
-        ".map.summary": "what was proven of the map, a list of texts",
+        **_MAP,
         ".dry_run": "true if nothing was written",
         ".num_files": "the number of data files",
         ".verified": "with --verify: true if the new checkpoint is intact; else null",

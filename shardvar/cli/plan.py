@@ -8,7 +8,7 @@ import numpy as np
 from shardvar.cli.output import count, human_size, say
 from shardvar.cli.tables import print_table
 from shardvar.layout.dtypes import NAMES
-from shardvar.maps.report import HEADERS, WIDEST
+from shardvar.maps.report import WIDEST, MapReport
 from shardvar.planning.index import EntryTable
 from shardvar.storage.local import is_url
 from shardvar.verbs.reader import open_checkpoint
@@ -33,11 +33,16 @@ def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
     free = f"{human_size(report.free_nbytes)} free{use}"
     say(f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {free}")
     if report.map is not None:
-        print()
-        print_table(HEADERS, report.map.rows(), right=(0, 2), widest=WIDEST)
-        for line in report.map.summary():
-            say(line)
+        print_rules(report.map)
     say("Nothing was written.")
+
+
+def print_rules(report: MapReport) -> None:
+    """Print the table of a map's rules, and what was proven of the map."""
+    print()
+    print_table(report.headers(), report.rows(), right=(0, 2, 5), widest=WIDEST)
+    for line in report.summary():
+        say(line)
 
 
 def _column(tables: Sequence[EntryTable], file_nbytes: Sequence[int]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The report of a map on a checkpoint: a table of its rules, and the problems."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shardvar.limits import MAX_NAMED
@@ -16,6 +16,8 @@ WIDEST = 120
 """The width up to which a column is padded; a longer cell shifts its row."""
 HEADERS = ("", "rule", "matches", "from", "to")
 """The columns of the table of rules."""
+UNLIKE = "differ"
+"""One more column, of a comparison."""
 
 __all__ = ["MapReport", "RuleReport"]
 
@@ -38,6 +40,8 @@ class RuleReport:
     """The number of tensors that it fills, or helps to fill."""
     exception: str
     """The word by which it is an exception to "once": also, nothing or else; empty without one."""
+    num_unlike: int | None = None
+    """In a comparison, how many of the tensors that it fills differ; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,35 @@ class MapReport:
         """True if no rule that matches computes: bits are moved, and nothing is rounded."""
         return all(rule.is_exact for rule in self.rules if rule.matches)
 
+    def compared(self, unlike: Collection[str]) -> "MapReport":
+        """Return the report with how many tensors of each rule differ in a comparison.
+
+        Parameters
+        ----------
+        unlike : collection of str
+            The keys of the tensors that differ.
+
+        Returns
+        -------
+        MapReport
+            The report, whose rules have ``num_unlike``.
+        """
+        counts = [0] * len(self.rules)
+        for target in self.plan.targets:
+            for number in {piece.rule for piece in target.pieces} if target.key in unlike else ():
+                counts[number] += 1
+        rules = [
+            replace(rule, num_unlike=found) for rule, found in zip(self.rules, counts, strict=True)
+        ]
+        return replace(self, rules=tuple(rules))
+
+    def headers(self) -> tuple[str, ...]:
+        """Return the columns of the table of rules."""
+        is_compared = any(rule.num_unlike is not None for rule in self.rules)
+        return (*HEADERS, UNLIKE) if is_compared else HEADERS
+
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the cells of the table of rules, in the columns ``HEADERS``."""
+        """Return the cells of the table of rules, in the columns of ``headers``."""
         return [_cells(number + 1, rule) for number, rule in enumerate(self.rules)]
 
     def summary(self) -> list[str]:
@@ -94,7 +125,7 @@ class MapReport:
 
     def lines(self) -> list[str]:
         """Return the table of rules, and its summary."""
-        table = [HEADERS, *self.rows()]
+        table = [self.headers(), *self.rows()]
         widths = [min(max(map(len, column)), WIDEST) for column in zip(*table, strict=True)]
         return [
             *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table),
@@ -126,7 +157,8 @@ def _cells(number: int, rule: RuleReport) -> tuple[str, ...]:
     if each > 1 and each * rule.num_targets == rule.matches and rule.num_targets > 1:
         matches = f"{rule.num_targets:,} x {each:,}"  # so many sources for each target
     target = f"{rule.target} (rounded)" if rule.matches and not rule.is_exact else rule.target
-    return f"{number}", printable(rule.rule), matches, rule.source, target
+    unlike = () if rule.num_unlike is None else (f"{rule.num_unlike:,}",)
+    return f"{number}", printable(rule.rule), matches, rule.source, target, *unlike
 
 
 def _numbers(numbers: Sequence[int]) -> str:

@@ -29,7 +29,7 @@ from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import Metadata, TableIndex, concatenate_entries, take_tensors
 from shardvar.storage.local import split_place
 from shardvar.verbs.arguments import check_globs
-from shardvar.verbs.compare.diff import compare_readers
+from shardvar.verbs.compare.walk import compare_readers
 from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.locate import Location, is_same
 from shardvar.verbs.mapping import planned_reader

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count, takewhile
 from math import prod
 from typing import Any
 
@@ -30,11 +31,13 @@ from shardvar.maps.ranks import (
     makes_ranks,
     missing_rank,
     numbered,
+    reads_ranks,
     sizes_of_ranks,
     split_rank,
 )
 from shardvar.pictures.words import human_shape
 from shardvar.planning.index import EntryTable, TableIndex, take_tensors
+from shardvar.verbs.locate import find_below
 from shardvar.verbs.rank_source import RankSource
 from shardvar.verbs.reader import LazyTensor, Reader
 from shardvar.verbs.reports import WriteReport
@@ -161,6 +164,40 @@ def path_of_rank(target: str | os.PathLike[str], rank: int) -> str:
             "Write {rank}, or {rank:02} for two digits.",
         )
     return found
+
+
+def paths_of_ranks(
+    path: str | os.PathLike[str], given: Map | None, *, is_made: bool
+) -> list[str | os.PathLike[str]]:
+    """Return the paths of all ranks that a map reads, or that it has made; else only ``path``.
+
+    A path with ``{rank}``, or a folder of ``rank_0``, ``rank_1`` ..., means the checkpoints that
+    are there, from rank 0 on.
+    """
+    has_place = "{rank" in os.fsdecode(path)
+    if given is None or not (makes_ranks if is_made else reads_ranks)(given.parsed):
+        if given is not None and has_place:
+            verb = "makes" if is_made else "reads"
+            raise ArgumentError(
+                f"{os.fsdecode(path)} has {{rank}}, and no rule of the map {verb} keys "
+                "'{rank}/...'.",
+                "Leave {rank} out of the path, or use {rank}/ in the rules.",
+            )
+        return [path]
+    if not has_place and not (os.path.isdir(path) and find_below(path_of_rank(path, 0))):
+        return [path]
+    found = takewhile(find_below, (path_of_rank(path, rank) for rank in count()))
+    return [*found] or [path_of_rank(path, 0)]
+
+
+def check_numbered(reader: Reader, given: Map) -> None:
+    """Raise ``ArgumentError`` unless keys have the numbers that a map gives to keys of ranks."""
+    if makes_ranks(given.parsed) and not any(map(split_rank, reader)):
+        raise ArgumentError(
+            f"The map makes one checkpoint a rank, and the keys of {reader.path} have no numbers of "
+            "ranks.",
+            "Give the path of all ranks, with {rank} in it, such as out/rank_{rank}.safetensors.",
+        )
 
 
 def split_ranks(reader: Reader) -> Iterator[Reader]:

@@ -16,7 +16,7 @@ FILES_AND_FUNCTIONS = {
     "reshard": (43, 374),
     "save as torch": (38, 287),
     "verify": (29, 181),
-    "diff": (35, 236),
+    "diff": (36, 236),
 }
 
 

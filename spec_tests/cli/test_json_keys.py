@@ -67,7 +67,11 @@ def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
         "show, without KEY": [["show", whole]],
         "view": [["view", whole, "-o", tmp_path / "page.html"]],
         "verify": [["verify", damaged], ["verify", plain]],
-        "diff": [["diff", whole, changed], ["diff", whole, damaged]],
+        "diff": [
+            ["diff", whole, changed],
+            ["diff", whole, damaged],
+            ["diff", whole, changed, "--rule", "{x:*} -> {x}"],
+        ],
         "digest": [
             ["digest", whole, "--write"],
             ["digest", changed, "--against", f"{whole}.sha256"],

@@ -181,3 +181,48 @@ def test_a_shown_map_may_be_a_file_with_sizes_and_go_the_other_way(
     page = tmp_path / "page.html"
     assert run("view", tmp_path / "a.safetensors", "-o", page, *words).code == 0
     assert keys_of(columns_of(page.read_text(encoding="utf-8"))["checkpoints"][0]) == ["x"]
+
+
+def test_a_diff_lists_the_rules_and_the_tensors_of_each_that_differ(
+    run: Run, tmp_path: Path
+) -> None:
+    source, other = write(tmp_path), tmp_path / "other.safetensors"
+    keep = "{l}.norm -> {l}.norm"
+    sv.save(source, {**sv.load(source), "0.norm": np.ones(2), "1.norm": np.ones(2)}, force=True)
+    words = ["--rule", FUSE, "--rule", keep]
+    assert run("reshard", source, other, *words).code == 0
+    made = sv.load(other)
+    made["1.gate_up.w"][0, 0] += 1
+    del made["0.norm"], made["1.norm"]
+    sv.save(other, made, force=True)
+    outcome = run("diff", source, other, *words)
+    assert outcome.code == 1 and "only in A: 0.norm" in outcome.out
+    rows = [line.split()[-1] for line in outcome.out.splitlines() if "->" in line]
+    assert rows == ["1", "2"] and "every source is used once" in outcome.out
+    assert FUSE not in run("diff", source, other, *words, "--summary").out
+    rules = run("diff", source, other, *words, "--json").json["map"]["rules"]
+    assert [rule["num_unlike"] for rule in rules] == [1, 2]
+    renamed = run("diff", source, other, *words, "--rename", "*gate_up*=*fused*", "--json").json
+    assert [rule["num_unlike"] for rule in renamed["map"]["rules"]] == [2, 2]
+    assert run("diff", source, source, "--json").json["map"] is None
+
+
+def test_a_diff_of_ranks_draws_no_page(run: Run, tmp_path: Path) -> None:
+    source = write(tmp_path)
+    words = ["--rule", "{l}.{s}.w[(rank o) i] -> {rank}/{l}.{s}.w[o i]", "--size", "rank=2"]
+    words[1] = words[1].replace("{s}", "{s:gate|up}")
+    assert run("reshard", source, tmp_path / "out", *words).code == 0
+    assert run("diff", source, tmp_path / "out", *words).code == 0
+    page = tmp_path / "page.html"
+    outcome = run("diff", source, tmp_path / "out", *words, "--html", page)
+    assert outcome.code == 2 and "3 are compared" in outcome.err and not page.exists()
+
+
+def test_a_shipped_map_without_an_inverse_names_the_one_that_goes_the_other_way(
+    run: Run, tmp_path: Path
+) -> None:
+    words = ["reshard", write(tmp_path), tmp_path / "out", "--inverse", "--map"]
+    refused = run(*words, "llama-hf-to-megatron-layers", "--size", "vocab=3")
+    assert refused.code == 2 and "'llama-megatron-layers-to-hf' goes the other way" in refused.err
+    (tmp_path / "mine.toml").write_text("rules = ['a -> nothing']", encoding="utf-8")
+    assert "Write the way back by hand." in run(*words, tmp_path / "mine.toml").err

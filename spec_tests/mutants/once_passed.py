@@ -63,7 +63,7 @@ MUTANTS = [
     mutant(
         "longer-second-side-ignored",
         "Of tensors of two lengths, what only the second one has is not counted.",
-        "verbs/compare/diff.py",
+        "verbs/compare/walk.py",
         "max(len(stretch.a), len(stretch.b)) - stretch.shared",
         "len(stretch.a) - stretch.shared",
         "tolerance",
@@ -71,7 +71,7 @@ MUTANTS = [
     mutant(
         "opaque-elements-near",
         "Elements that are not numbers differ only beyond a tolerance of their bytes.",
-        "verbs/compare/diff.py",
+        "verbs/compare/walk.py",
         "tolerance = self.tolerance if are_numbers else None",
         "tolerance = self.tolerance",
         "tolerance",

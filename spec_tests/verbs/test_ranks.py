@@ -299,3 +299,45 @@ def test_files_of_meta_that_are_missing_are_named(tmp_path: Path) -> None:
     assert "of 2 of 3 sources" in said
     sv.reshard(paths, tmp_path / "out.safetensors", map=JOIN)
     assert same(sv.load(tmp_path / "out.safetensors"), joined(ranks_of(3, 1)))
+
+
+def test_a_diff_compares_all_ranks(tmp_path: Path) -> None:
+    """Of a path with {rank} and of a folder, on both sides, also by workers."""
+    ranks = ranks_of(3, 2)
+    one = sv.save(tmp_path / "one", joined(ranks))
+    split = sv.Map(SPLIT, sizes={"rank": 3})
+    for target in ("m-{rank:02}.npz", "out"):
+        sv.reshard(one, tmp_path / target, map=split)
+        with ThreadPoolExecutor(1) as threads:
+            for executor in (None, threads):
+                report = sv.diff(one, tmp_path / target, map=split, executor=executor)
+                assert report.equal and report.num_equal == sum(map(len, ranks))
+                assert sv.diff(tmp_path / target, one, map=JOIN, executor=executor).equal
+    assert report.path_b == str(tmp_path / "out")
+    changed = sv.load(tmp_path / "out" / "rank_1")
+    changed["layers.0.rows"] = changed["layers.0.rows"] + 1
+    sv.save(tmp_path / "out" / "rank_1", changed, force=True)
+    report = sv.diff(one, tmp_path / "out", map=split)
+    assert [each.key for each in report.differences] == ["1/layers.0.rows"]
+    assert report.map is not None and [rule.num_unlike for rule in report.map.rules] == [1, 0, 0, 0]
+    report = sv.diff(tmp_path / "out", one, map=JOIN)
+    assert [each.key for each in report.differences] == ["h.0.rows"]
+    assert report.map is not None
+    assert [rule.num_unlike for rule in report.map.rules] == [1, 0, 0, 0, 0]
+
+
+def test_a_diff_of_ranks_that_are_not_there_is_refused(tmp_path: Path) -> None:
+    ranks = ranks_of(2, 1)
+    one = sv.save(tmp_path / "one", joined(ranks))
+    split = sv.Map(SPLIT, sizes={"rank": 2})
+    sv.reshard(one, tmp_path / "m-{rank}", map=split)
+    said = told(ArgumentError, lambda: sv.diff(one, tmp_path / "m-0", map=split))
+    assert "have no numbers of ranks" in said and "with {rank} in it" in said
+    said = told(ShardvarError, lambda: sv.diff(one, tmp_path / "n-{rank}", map=split))
+    assert f"There is no checkpoint at {tmp_path / 'n-0'}" in said
+    for a, b in (("m-{rank}", "one"), ("one", "m-{rank}")):
+        said = told(
+            ArgumentError,
+            lambda a=a, b=b: sv.diff(tmp_path / a, tmp_path / b, map=["{x:**} -> {x}"]),
+        )
+        assert "no rule of the map" in said and "Leave {rank} out" in said

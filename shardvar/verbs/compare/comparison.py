@@ -10,12 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf, prod
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from shardvar.pictures.words import count, human_shape, short_name
 from shardvar.verbs.numbers import Number, is_number, json_number
 from shardvar.verbs.problems import Damage, lines_of_problems
 from shardvar.verbs.reports import MOST_ROWS, SCHEMA
+
+if TYPE_CHECKING:
+    from shardvar.maps.report import MapReport
 
 __all__ = [
     "DiffReport",
@@ -203,11 +206,18 @@ class DiffReport:
     """Tensors that are the same in both: dtype, shape and every element."""
     tolerance: str | None = None
     """The distance at which elements count as the same; None if their bits must be the same."""
+    map: "MapReport | None" = None
+    """The report of the map that made the tensors of the first; None without one."""
 
     @property
     def equal(self) -> bool:
         """True where both hold the same tensors."""
         return not (self.only_in_a or self.only_in_b or self.differences or self.unreadable)
+
+    def unlike_in_a(self) -> set[str]:
+        """Return the keys of the first that are not known to be the same in the second."""
+        unreadable = [each.key for each in self.unreadable]
+        return {*self.only_in_a, *(each.key for each in self.differences), *unreadable}
 
     def damages(self) -> dict[str, list[Damage]]:
         """Return the damage that kept tensors from being compared, by the side that has it."""
@@ -244,6 +254,7 @@ class DiffReport:
             "unreadable": [each.to_json() for each in self.unreadable],
             "num_equal": self.num_equal,
             "tolerance": self.tolerance,
+            "map": None if self.map is None else self.map.to_json(),
         }
 
     def _repr_html_(self) -> str:

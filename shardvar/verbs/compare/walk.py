@@ -1,0 +1,285 @@
+"""The walk of two open checkpoints side by side, block by block in the same order
+(``checkpoint.blocks``), so that neither is ever held whole, and every checksum on the way is
+compared. A tensor that cannot be read is named with its error, and hides no other.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from shardvar._version import __version__
+from shardvar.engine.pool import Progress, map_ahead
+from shardvar.errors import ReadError
+from shardvar.layout.dtypes import Array
+from shardvar.verbs.compare.blocks import Blocks, batches
+from shardvar.verbs.compare.comparison import (
+    DiffReport,
+    TensorDifference,
+    Unreadable,
+    ValueDifference,
+)
+from shardvar.verbs.compare.distances import (
+    Difference,
+    Highest,
+    are_comparable,
+    compare_arrays,
+    only_bytes,
+    products_of_same,
+)
+from shardvar.verbs.compare.pairs import ReadStretch, SideError, Sides
+from shardvar.verbs.compare.products import Products
+from shardvar.verbs.compare.sameness import rows_of_same_bytes
+from shardvar.verbs.compare.tolerance import Tolerance
+from shardvar.verbs.numbers import is_number
+from shardvar.verbs.problems import Damage
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.together.executors import Opening, Payloads, portions, run_tasks
+
+
+def compare_readers(a: Reader, b: Reader, keys: list[str]) -> DiffReport:
+    """Compare the tensors of some keys of two open checkpoints, which both have, bit by bit."""
+    walk = PairWalk(Blocks.of(a), Blocks.of(b), None, False, lambda _nbytes: None)
+    return compare_keys(a, b, walk, keys, keys, walk.compare)
+
+
+def compare_keys(
+    a: Reader,
+    b: Reader,
+    walk: "PairWalk",
+    keys_a: list[str],
+    keys_b: list[str],
+    compare: Callable[[list[str]], object],
+) -> DiffReport:
+    """Return the report of a comparison of some keys of both, whose values ``compare`` walks through."""
+    in_a, in_b = set(keys_a), set(keys_b)
+    common = {key: row for row, key in enumerate(keys_a) if key in in_b}
+    # Check: a key that either index has a fault for is not read.
+    for key in common:
+        for side, reader in (("a", a), ("b", b)):
+            if key in reader.faults:
+                walk.fail(key, side, reader.faults[key])
+    failed = {key for key, _ in walk.unreadable}
+    # Move: the values of the others, which may also turn out to be damaged.
+    compare([key for key in common if key not in failed])
+    failed = {key for key, _ in walk.unreadable}
+    return DiffReport(
+        path_a=a.path,
+        path_b=b.path,
+        only_in_a=tuple(key for key in keys_a if key not in in_b),
+        only_in_b=tuple(key for key in keys_b if key not in in_a),
+        differences=tuple(
+            walk.differences[key] for key in common if key in walk.differences and key not in failed
+        ),
+        unreadable=tuple(
+            sorted(walk.unreadable.values(), key=lambda each: (common[each.key], each.side))
+        ),
+        num_equal=len(common.keys() - walk.differences.keys() - failed),
+        tolerance=None if walk.tolerance is None else str(walk.tolerance),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairWalk:
+    """The tensors of both checkpoints side by side, and the differences so far."""
+
+    a: Blocks
+    """The first checkpoint."""
+    b: Blocks
+    """The second."""
+    tolerance: Tolerance | None
+    """The distance at which numbers count as the same; None for bits."""
+    ignore_dtype: bool
+    """True if dtypes may differ."""
+    progress: Progress
+    """Called with the payload bytes that were compared."""
+    differences: dict[str, TensorDifference] = field(default_factory=dict)
+    """By key."""
+    unreadable: dict[tuple[str, str], Unreadable] = field(default_factory=dict)
+    """By key and side."""
+
+    def fail(self, key: str, side: str, error: ReadError) -> None:
+        """Note that a tensor cannot be read; the first error of a side stays."""
+        self.unreadable.setdefault((key, side), Unreadable(side, Damage.of(error, key)))
+
+    def compare(self, keys: list[str]) -> None:
+        """Compare the tensors of these keys, which both have and which have no fault."""
+        rows_a, rows_b = self.a.tensors.rows(), self.b.tensors.rows()
+        pairs = {rows_a[key]: rows_b[key] for key in keys}
+        for row, other in pairs.items():
+            self._note(row, other, Difference())
+        walked = [row for row, other in pairs.items() if self._may_be_same(row, other)]
+        small = [row for row in walked if self.a.is_small(row) and self.b.is_small(pairs[row])]
+        nbytes = self.a.nbytes.copy()
+        # Dtypes may differ, so a batch is bounded by the larger side.
+        nbytes[small] = np.maximum(nbytes[small], self.b.nbytes[[pairs[row] for row in small]])
+        for batch in batches(nbytes, small):
+            arrays = zip(
+                self.a.read(batch), self.b.read([pairs[row] for row in batch]), strict=True
+            )
+            for row, (x, y) in zip(batch, arrays, strict=True):
+                self._compare_arrays(row, pairs[row], x, y)
+        large = sorted(set(walked).difference(small))
+        alike = {
+            row: pairs[row]
+            for row in large
+            if self.a.tensors.dtype(row) == self.b.tensors.dtype(pairs[row])
+        }
+        same = rows_of_same_bytes(
+            {row: self._sides(row, other) for row, other in alike.items()}, self.progress
+        )
+        for row in large:
+            if row not in same:
+                self._compare_large(row, pairs[row])
+
+    def _may_be_same(self, row: int, other: int) -> bool:
+        """Return True for tensors whose values are compared: one shape, comparable dtypes."""
+        a, b = self.a.tensors, self.b.tensors
+        return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
+
+    def _compare_arrays(
+        self, row: int, other: int, a: Array | ReadError, b: Array | ReadError
+    ) -> None:
+        for side, value in (("a", a), ("b", b)):
+            if isinstance(value, ReadError):
+                self.fail(self._name(row), side, value)
+        if not isinstance(a, ReadError) and not isinstance(b, ReadError):
+            self._note(row, other, compare_arrays(a, b, tolerance=self.tolerance))
+        self.progress(int(self.a.nbytes[row] + self.b.nbytes[other]))
+
+    def _sides(self, row: int, other: int) -> Sides:
+        return Sides.of(self.a, row, self.b, other)
+
+    def _compare_large(self, row: int, other: int) -> None:
+        """Both to their ends, since the last checksums are compared there."""
+        dtype = self.a.tensors.dtype(row)
+        are_numbers, total, highest, turn = is_number(dtype), Difference(), Highest(), Lock()
+        # Opaque elements, which come as integers, are never near.
+        tolerance = self.tolerance if are_numbers else None
+
+        def compare(read: ReadStretch) -> tuple[int, Difference]:
+            stretch = read()
+            a, b = stretch.a[: stretch.shared], stretch.b[: stretch.shared]
+            # By one thread at a time, while others read: what is in the cache takes NumPy so short
+            # that two threads would mostly hand Python's lock to each other.
+            with turn:
+                found = compare_arrays(a, b, stretch.start, tolerance, highest)
+                if are_numbers and not found.count:
+                    found = Difference(products=products_of_same(a))
+            longer = max(len(stretch.a), len(stretch.b)) - stretch.shared
+            unpaired = (
+                Difference(longer, stretch.start + stretch.shared) if longer else Difference()
+            )
+            return stretch.nbytes, found.merge(unpaired)
+
+        sides = self._sides(row, other)
+        try:
+            with closing(map_ahead(compare, sides.portions())) as compared:
+                for nbytes, found in compared:
+                    total = total.merge(found)
+                    self.progress(nbytes)
+            sides.check()
+        except SideError as error:
+            self.fail(self._name(row), error.side, error.error)
+        else:
+            self._note(row, other, total if are_numbers else only_bytes(total, dtype))
+
+    def _name(self, row: int) -> str:
+        return self.a.tensors.keys[row]
+
+    def _note(self, row: int, other: int, found: Difference) -> None:
+        """Keep the difference of two tensors, unless they are the same."""
+        a, b = self.a.tensors, self.b.tensors
+        key, shape = self._name(row), a.shape(row)
+        is_other_dtype = a.codes[row] != b.codes[other] and not self.ignore_dtype
+        values = _placed(found, shape) if found.count else None
+        is_unlike = not are_comparable(a.dtype(row), b.dtype(other))
+        if values is not None or is_other_dtype or is_unlike or shape != b.shape(other):
+            kinds = a.dtype(row), b.dtype(other), shape, b.shape(other)
+            self.differences[key] = TensorDifference(key, *kinds, values)
+
+
+def comparer_of(
+    walk: PairWalk, executor: Executor | None, openings: Sequence[Opening]
+) -> Callable[[list[str]], object]:
+    """Return what compares the tensors of some keys, here or by the workers of an executor."""
+    return (
+        walk.compare if executor is None else partial(_compare_elsewhere, walk, executor, openings)
+    )
+
+
+def _compare_elsewhere(
+    walk: PairWalk, executor: Executor, openings: Sequence[Opening], keys: list[str]
+) -> None:
+    """Compare the tensors of these keys by the workers of an executor."""
+    rows_a, rows_b = walk.a.tensors.rows(), walk.b.tensors.rows()
+    pairs = np.array([(rows_a[key], rows_b[key]) for key in keys], np.int64).reshape(-1, 2)
+
+    def calls() -> Iterator[tuple[Callable[..., Any], tuple[object, ...]]]:
+        for rows in portions(walk.a.nbytes[pairs[:, 0]] + walk.b.nbytes[pairs[:, 1]]):
+            sides = [
+                Payloads.of(opening, blocks.source, blocks.entries_of(column.tolist()))
+                for opening, blocks, column in zip(
+                    openings, (walk.a, walk.b), pairs[rows].T, strict=True
+                )
+            ]
+            some = [keys[row] for row in rows.tolist()]
+            yield compare_portion, (__version__, *sides, some, walk.tolerance, walk.ignore_dtype)
+
+    for differences, unreadable, nbytes in run_tasks(executor, calls()):
+        walk.differences.update(differences)
+        walk.unreadable.update(unreadable)
+        walk.progress(nbytes)
+
+
+def compare_portion(
+    version: str,
+    a: Payloads,
+    b: Payloads,
+    keys: list[str],
+    tolerance: Tolerance | None,
+    ignore_dtype: bool,
+) -> tuple[dict[str, TensorDifference], dict[tuple[str, str], Unreadable], int]:
+    """Compare some tensors, in a worker; return differences, unreadable tensors, and payload
+    bytes."""
+    with a.opened(version) as source_a, b.opened(version) as source_b:
+        blocks = Blocks.of_entries(source_a, a.entries), Blocks.of_entries(source_b, b.entries)
+        walk = PairWalk(*blocks, tolerance, ignore_dtype, lambda _: None)
+        walk.compare(keys)
+        return walk.differences, walk.unreadable, sum(int(each.nbytes.sum()) for each in blocks)
+
+
+def _placed(found: Difference, shape: tuple[int, ...]) -> ValueDifference:
+    """The difference with indexes of the tensor in the place of flat ones."""
+
+    def index(flat: int | None) -> tuple[int, ...] | None:
+        return (
+            None
+            if flat is None
+            else tuple(int(i) for i in np.unravel_index(flat, shape))
+            if shape
+            else ()
+        )
+
+    products = found.products or Products()
+    absolute, absolute_at = found.absolute or (None, None)
+    relative, relative_at = found.relative or (None, None)
+    return ValueDifference(
+        count=found.count,
+        first=index(found.first),
+        max_absolute=absolute,
+        max_absolute_at=index(absolute_at),
+        max_relative=relative,
+        max_relative_at=index(relative_at),
+        num_without_distance=found.num_without_distance,
+        num_zeros=found.num_zeros,
+        num_nans=found.num_nans,
+        cosine=products.cosine,
+        relative_norm=products.relative_norm,
+        num_rounded=found.num_rounded,
+    )

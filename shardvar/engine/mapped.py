@@ -320,6 +320,8 @@ class MappedSource(WrappedSource):
         """Return the errors of targets that are made of parts of damaged storages."""
         wanted = set(chain.from_iterable(map(self._sources, keys)))
         found = self.inner.storage_errors(wanted, only_read)
+        if not found:
+            return found
         return {key: found[each] for key in keys for each in self._sources(key) if each in found}
 
     def is_part(self, key: str) -> bool:

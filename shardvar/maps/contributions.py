@@ -309,15 +309,7 @@ def _factor_key(contribution: Contribution, side: Side) -> str:
 
 def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> None:
     """Raise ``MapError`` if the elements of a tensor cannot be moved, or computed with."""
-    source, target = rule.source, rule.target
-    if target is None:
-        return
-    # A range of a number in a key chooses whole tensors.
-    cuts = {name for axis in (*source.axes, *target.axes) for name in axis}
-    is_renamed = source.axes == target.axes and not (
-        rule.has_arithmetic or (cuts & source.ranges.keys() or cuts & target.ranges.keys())
-    )
-    if is_renamed:
+    if rule.target is None or rule.keeps_tensors:
         return
     if is_whole(dtype):
         raise MapError(
@@ -328,7 +320,7 @@ def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> Non
             f"{key!r} is of dtype {dtype}, and arithmetic is for floating-point numbers.",
             "Cast it before, or leave the arithmetic out.",
         )
-    if encoding is not None and not _keeps_last(rule, target):
+    if encoding is not None and not _keeps_last(rule, rule.target):
         raise MapError(
             f"{key!r} consists of blocks of {encoding} along its last axis, which the rule changes.",
             "Dequantize first: dequantize=True (--dequantize).",

@@ -1,6 +1,7 @@
 """Fit a map to the tensors of a checkpoint: the pieces of sources that make each target.
 
 match    each key with the rules that match it                          keys, matching
+rename   the names that rules give to whole tensors                     renames
 contribution    what each rule takes from each tensor to each target           placing, contributions
 join     the contributions of one target: its dtype, its shape, its pieces     targets
 prove    each source element is used once                               proof
@@ -9,8 +10,10 @@ Nothing of a tensor is read but its name, its dtype and its shape. All problems 
 does not stop the search for others.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from shardvar.errors import MapError
 from shardvar.maps.contributions import (
@@ -28,6 +31,7 @@ from shardvar.maps.matching import Match, count_numbers, find_matches
 from shardvar.maps.placing import TensorAxes, axes_of
 from shardvar.maps.plan import MapPlan, Target
 from shardvar.maps.proof import MOST_PROBLEMS, Use, check_uses
+from shardvar.maps.renames import is_rename, new_names
 from shardvar.maps.syntax import MapRule
 from shardvar.maps.targets import KnownTargets, join_contributions
 
@@ -67,6 +71,8 @@ class _Findings:
     """The contributions of each target."""
     taken: dict[str, list[int]] = field(default_factory=dict)
     """The rules that take each key."""
+    names: dict[int, dict[str, str]] = field(default_factory=dict)
+    """The new names of whole tensors, by key, of each rule that only renames."""
     left_out: dict[str, int] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
 
@@ -92,31 +98,46 @@ def fit_rules(
         for number, values in hits:
             matched[number].append((key, values))
     # Draft.
+    fitted_rules = dict[int, FittedRule]()
     for number, rule in enumerate(rules):
         try:
             fitted = FittedRule(number, rule, rule_extents(rule, size_of, sizes), size_of)
             for constant in (*rule.times, *([] if rule.plus is None else [rule.plus])):
                 constant.real(size_of)
-            matches = find_matches(rule.source, fitted.extents, matched[number], size_of)
+            fitted_rules[number] = fitted
+            new = _new_names(fitted, matched[number], tensors)
+            rest = [each for each in matched[number] if each[0] not in new]
+            matches = find_matches(rule.source, fitted.extents, rest, size_of)
+            found.names[number] = new
             _contribute(found, fitted, matches, tensors, encodings)
         except MapError as error:
             found.wrong(f"Rule {number + 1}, {rule.text!r}", error)
+    for number in _disputed(found):
+        del found.names[number]
+        mine, fitted = (
+            [each for each in matched[number] if each[0] in tensors],
+            fitted_rules[number],
+        )
+        matches = find_matches(fitted.rule.source, fitted.extents, mine, size_of)
+        _contribute(found, fitted, matches, tensors, encodings)
+    owner = {key: number for number, names in found.names.items() for key in names}
     # Join.
-    targets = _join(found, tensors)
+    targets = _join(found, tensors, owner)
     # Prove. After another problem, what is not used may only follow from it, unless no rule at all
     # has its name.
     by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
     if not found.problems and keys and not by_name:
         _check_direction(found, rules, keys)
-    judged = [key for key in keys if key not in by_name] if found.problems else keys
-    shapes = {key: shape for key, (_, shape) in tensors.items()}
+    judged = [key for key in keys if key not in owner and not (found.problems and key in by_name)]
+    shapes = {key: tensors[key][1] for key in judged if key in tensors}
     for cause, remedy in check_uses(rules, shapes, found.uses, by_name, judged, found.taken):
         found.problems.append(Problem(cause, remedy))
-    counts = [0] * len(rules)
+    counts = [len(found.names.get(number, ())) for number in range(len(rules))]
     for numbers in found.taken.values():
         for number in numbers:
             counts[number] += 1
-    plan = MapPlan(targets, found.left_out)
+    names = {key: found.names[owner[key]][key] for key in tensors if key in owner}
+    plan = MapPlan(targets, found.left_out, names, owner, tensors)
     return Fit(plan, tuple(found.problems), tuple(counts), found.renamed)
 
 
@@ -131,6 +152,29 @@ def _check_direction(found: _Findings, rules: Sequence[MapRule], keys: Sequence[
                 "The map goes the other way: add or remove --inverse, in Python .inverse().",
             )
         )
+
+
+def _new_names(
+    fitted: FittedRule, matched: Sequence[tuple[str, Values]], tensors: Mapping[str, TensorFacts]
+) -> dict[str, str]:
+    """The names of whole tensors, if a rule only renames; none if they are found one by one."""
+    if not is_rename(fitted.rule):
+        return {}
+    return new_names(fitted, [each for each in matched if each[0] in tensors], tensors) or {}
+
+
+def _disputed(found: _Findings) -> list[int]:
+    """The rules that only rename, and whose keys or names other rules have: the plain way says
+    what is wrong with these."""
+    used = (key for key, uses in found.uses.items() if not all(use.is_again for use in uses))
+    keys = Counter(chain(used, *found.names.values()))
+    names = Counter(chain(found.contributions, *(each.values() for each in found.names.values())))
+    shared = [{text for text, count in each.items() if count > 1} for each in (keys, names)]
+    return [
+        number
+        for number, mine in found.names.items()
+        if not (shared[0].isdisjoint(mine) and shared[1].isdisjoint(mine.values()))
+    ]
 
 
 def _contribute(
@@ -196,15 +240,20 @@ def _take_object(found: _Findings, fitted: FittedRule, match: Match) -> None:
     found.renamed[match.key] = target_key(fitted, match, match.indices, {})
 
 
-def _join(found: _Findings, tensors: Mapping[str, TensorFacts]) -> list[Target]:
-    """Make each target of its contributions, in the order of their first sources."""
+def _join(
+    found: _Findings, tensors: Mapping[str, TensorFacts], owner: Mapping[str, int]
+) -> list[Target]:
+    """Make each target of its contributions, in the order of their first sources.
+
+    ``owner`` has the keys that are only renamed.
+    """
     order = {key: row for row, key in enumerate(tensors)}
     first = {
         key: min(order[contribution.match.key] for contribution in contributions)
         for key, contributions in found.contributions.items()
     }
     targets, known = list[Target](), KnownTargets()
-    others = [key for key in tensors if key not in found.taken]
+    others = [key for key in tensors if key not in found.taken and key not in owner]
     for key in sorted(found.contributions, key=lambda key: (first[key], key)):
         # The order of rules does not matter.
         contributions = sorted(
@@ -221,7 +270,7 @@ def _join(found: _Findings, tensors: Mapping[str, TensorFacts]) -> list[Target]:
         for source, use in factors:
             found.taken.setdefault(source, [])
             found.uses.setdefault(source, []).append(use)
-    taken = set(found.contributions)
+    taken = set(chain(found.contributions, *(each.values() for each in found.names.values())))
     for source, name in found.renamed.items():
         if name in taken:
             found.problems.append(

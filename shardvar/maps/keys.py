@@ -7,7 +7,7 @@ left without digits, and a rule is compared with a group before it is compared w
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from shardvar.maps.syntax import KeyPart, KeyPattern, NumberPart, TextPart, WordPart
 
@@ -31,7 +31,9 @@ def match_keys(
     """
     exact = [re.compile(_expression(pattern, _NUMBER)) for pattern in patterns]
     groups = [_group_of(pattern) for pattern in patterns]
-    parts = [[part for part in each.parts if not isinstance(part, str)] for each in patterns]
+    readers = [
+        [_reader_of(part) for part in each.parts if not isinstance(part, str)] for each in patterns
+    ]
     of_group: dict[str, list[int]] = {}
     for key in keys:
         group = _DIGITS.sub("#", key)
@@ -44,7 +46,15 @@ def match_keys(
         yield (
             key,
             [
-                (row, _values(parts[row], found))
+                (
+                    row,
+                    tuple(
+                        [
+                            read(text)
+                            for read, text in zip(readers[row], found.groups(), strict=True)
+                        ]
+                    ),
+                )
                 for row in candidates
                 if (found := exact[row].fullmatch(key))
             ],
@@ -82,14 +92,11 @@ def _group_of(key: KeyPattern) -> "re.Pattern[str] | None":
     return re.compile(re.sub("#+", "#", _DIGITS.sub("#", _expression(key, "#"))))
 
 
-def _values(parts: Sequence[KeyPart], found: "re.Match[str]") -> Values:
-    values = list[int | str]()
-    for part, text in zip(parts, found.groups(), strict=True):
-        if isinstance(part, WordPart):
-            values.append(part.words.index(text))
-        else:
-            values.append(int(text) if isinstance(part, NumberPart) else text)
-    return tuple(values)
+def _reader_of(part: KeyPart) -> Callable[[str], int | str]:
+    """What makes the value of a part of its text."""
+    if isinstance(part, NumberPart):
+        return int
+    return part.words.index if isinstance(part, WordPart) else str
 
 
 def _expression(key: KeyPattern, number: str) -> str:

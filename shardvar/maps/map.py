@@ -358,14 +358,10 @@ def _size_of(given: Map, name: str, size_of: Any, path: str) -> int:
 
 def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, TensorFacts], list[str]]:
     """Return the tensors of a checkpoint, and the keys that are objects."""
-    tensors = reader.entries().slices.tensors
-    faults = reader.faults
-    found = {
-        key: (tensors.dtype(row), tensors.shape(row))
-        for row, key in enumerate(tensors.keys)
-        if key not in faults
-    }
-    return found, [key for key in faults if key not in found]
+    found: dict[str, TensorFacts] = reader.entries().slices.tensors.facts()
+    for key in reader.faults:
+        found.pop(key, None)
+    return found, [*reader.faults]
 
 
 def shipped_maps() -> list[str]:

@@ -11,7 +11,7 @@ one thing, and no tensor is ever reshaped.
     target   start (0, 0)       6 rows      1 row       2 rows      1 column
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -92,6 +92,21 @@ class MapPlan:
     """The new names of source tensors that are otherwise as they are, by key: what a target of one
     piece would say of each, for a million of them. All targets come in the order of their first
     sources."""
+    rules: Mapping[str, int] = field(default_factory=dict)
+    """The positions of the rules that give names, by key."""
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """The dtypes and shapes of source tensors, by key."""
+
+    def every_target(self) -> Iterator[Target]:
+        """Yield the targets, and the ones that new names stand for."""
+        yield from self.targets
+        for key, name in self.names.items():
+            dtype, shape = self.tensors[key]
+            axes = [axis for axis, extent in enumerate(shape) if extent != 1]
+            zeros, steps = (0,) * len(shape), tuple((axis, 1) for axis in axes)
+            views = View(key, zeros, steps), View(name, zeros, steps)
+            pieces = (Piece(self.rules[key], tuple(shape[axis] for axis in axes), *views),)
+            yield Target(name, dtype, shape, pieces)
 
 
 def plan_short_rules(tensors: TensorTable, names: Sequence[str], is_matrix: Bools) -> MapPlan:

@@ -192,6 +192,10 @@ def map_report(
             targets[piece.rule].add(target.shape)
         for number in {piece.rule for piece in target.pieces}:
             num_targets[number] += 1
+    for key, number in found.plan.rules.items():
+        sources[number].add(tensors[key][1])
+        targets[number].add(tensors[key][1])
+        num_targets[number] += 1
     for key, number in found.plan.left_out.items():
         if key in tensors:
             sources[number].add(tensors[key][1])
@@ -208,7 +212,7 @@ def map_report(
         for number, rule in enumerate(rules)
     )
     problems = sentences_of(found.problems)
-    made = len(found.plan.targets) + len(found.renamed)
+    made = len(found.plan.targets) + len(found.plan.names) + len(found.renamed)
     return MapReport(reports, problems, len(tensors) + num_objects, made, found.plan)
 
 

@@ -169,6 +169,16 @@ class MapRule:
         return [name for name in of_key if name in self.target.free() and name not in of_source]
 
     @property
+    def keeps_tensors(self) -> bool:
+        """True if the rule moves whole tensors, each element to its own place."""
+        source, target = self.source, self.target
+        if target is None or source.axes != target.axes or self.has_arithmetic:
+            return False
+        # A range of a number in a key chooses whole tensors.
+        cuts = {name for axis in source.axes for name in axis}
+        return not cuts & (source.ranges.keys() | target.ranges.keys())
+
+    @property
     def has_arithmetic(self) -> bool:
         """True if the rule computes, so that values are rounded."""
         return bool(self.factors or self.times or self.plus is not None)

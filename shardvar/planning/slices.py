@@ -95,6 +95,13 @@ class TensorTable:
         """The full shape without padding."""
         return tuple(self.shapes[row, : self.ranks[row]].tolist())
 
+    def facts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The dtype's name and the full shape of each key."""
+        shapes = map(slice, self.ranks.tolist())
+        rows = map(list.__getitem__, self.shapes.tolist(), shapes)
+        dtypes = map(NAMES.__getitem__, self.codes.tolist())
+        return dict(zip(self.keys, zip(dtypes, map(tuple, rows), strict=True), strict=True))
+
     def rows(self) -> dict[str, int]:
         """The row of each key."""
         return dict(zip(self.keys, range(len(self.keys)), strict=True))

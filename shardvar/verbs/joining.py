@@ -71,9 +71,10 @@ def open_sources(
         ):
             raise fault
         _check_encodings(readers, tensors)
-        places = _places(readers, tensors, concat)
+        tables = [reader.entries().slices.tensors.facts() for reader in readers]
+        places = _places(readers, tables, tensors, concat)
         _check_copies(readers, places)
-        plan = plan_join([_about(reader) for reader in readers], places)
+        plan = plan_join(tables, places)
         joined = _join(found, readers, kept, " + ".join(each.path for each in found))
         return planned_reader(joined, plan, {numbered(0, key): key for key in objects})
 
@@ -221,7 +222,10 @@ def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
 
 
 def _places(
-    readers: Sequence[Reader], kept: set[str], concat: Mapping[str, Join]
+    readers: Sequence[Reader],
+    tables: Sequence[Mapping[str, About]],
+    kept: set[str],
+    concat: Mapping[str, Join],
 ) -> dict[str, list[Place]]:
     """The places of the sources' parts, by key; raises if keys, dtypes or shapes do not agree."""
     for reader in readers:
@@ -231,7 +235,6 @@ def _places(
             raise InconsistentTensor(
                 cause, "Give the sources of one run, or leave the keys out: exclude (--exclude)."
             )
-    tables = [_about(reader) for reader in readers]
     places = {
         key: [(0,) * len(shape)] * len(readers)
         for key, (_, shape) in tables[0].items()
@@ -253,11 +256,6 @@ def _places(
         has_rule = any(map(any, places[unlike[0]]))
         raise InconsistentTensor(cause, _remedy([table[unlike[0]] for table in tables], has_rule))
     return places
-
-
-def _about(reader: Reader) -> dict[str, About]:
-    tensors = reader.entries().slices.tensors
-    return {key: (tensors.dtype(row), tensors.shape(row)) for row, key in enumerate(tensors.keys)}
 
 
 def _remedy(tensors: Sequence[About], has_rule: bool) -> str:

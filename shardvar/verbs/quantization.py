@@ -80,7 +80,7 @@ def find_quantised(
 ) -> QuantisedTensors:
     """Return the quantised tensors among some, and the faults; keys in ``wrong`` cannot be read."""
     found = QuantisedTensors()
-    keys = {key: (tensors.dtype(row), tensors.shape(row)) for key, row in tensors.rows().items()}
+    keys = tensors.facts()
     for key, (dtype, shape) in keys.items():
         if key in wrong:
             continue

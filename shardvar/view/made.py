@@ -32,7 +32,7 @@ def made_columns(report: WriteReport) -> Columns:
 
 def map_columns(plan: MapPlan, rules: Sequence[str], keys: Sequence[str]) -> Columns:
     """Return the pieces of each tensor of a page, whose keys are ``keys``."""
-    targets = {target.key: target for target in plan.targets}
+    targets = {target.key: target for target in plan.every_target()}
     sources: dict[str, int] = {}
     numbers: dict[object, int] = {}
     patterns, pieces = list[list[object]](), list[int]()

@@ -28,7 +28,7 @@ def _of(view: View, piece: Piece, array: np.ndarray[Any, Any]) -> np.ndarray[Any
 def carry_out(plan: MapPlan, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
     """Return the targets of a plan, element by element."""
     found = {}
-    for target in plan.targets:
+    for target in plan.every_target():
         dtype = arrays[target.pieces[0].source.key].dtype
         made = np.zeros(target.shape, dtype)
         if target.fill is not None:

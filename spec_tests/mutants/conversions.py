@@ -29,6 +29,14 @@ MUTANTS = [
         "gguf::test_blocks_are_resharded_with_their_encoding_or_as_numbers",
     ),
     mutant(
+        "two-tensors-of-one-name",
+        "Two rules of a map give two tensors one name: one of them is lost.",
+        "maps/fitting.py",
+        "    for number in _disputed(found):\n",
+        "    for number in ():\n",
+        "renames::test_names_of_all_keys_are_the_names_of_each",
+    ),
+    mutant(
         "last-star-first",
         "A * takes as much as it can, so that of layers.0.sub.w another part becomes the number "
         "of the layer.",

@@ -79,7 +79,7 @@ def test_transformers_reads_the_gguf_file_as_the_same_model(family: str, tmp_pat
     kind = gguf.MODEL_ARCH.LLAMA if family == "llama" else gguf.MODEL_ARCH.QWEN3
     table = gguf.get_tensor_name_map(kind, SIZES["num_hidden_layers"])
     named = {table.get_name(key, try_suffixes=(".weight",)) for key in arrays}
-    assert named == {target.key for target in fit.plan.targets}
+    assert named == {target.key for target in fit.plan.every_target()}
     # Read back, it is the same model: the same tensors, and the same outputs.
     (tmp_path / "config.json").unlink()
     back = type(model).from_pretrained(tmp_path, gguf_file="model.gguf", config=model.config)

@@ -46,7 +46,7 @@ def pieces_of(columns: Columns) -> Iterator[list[tuple[list[object], str]]]:
 @given(examples())
 def test_the_pieces_of_a_page_are_each_element_of_a_tensor_once(example: Example) -> None:
     plan = planned(example)
-    keys = [target.key for target in plan.targets]
+    keys = [target.key for target in plan.every_target()]
     columns = map_columns(plan, [example.rule], keys)
     for key, pieces in zip(keys, pieces_of(columns), strict=True):
         count = np.zeros(example.targets[key].shape, np.int64)
@@ -70,7 +70,7 @@ def linear(view: View, piece: Piece, shape: tuple[int, ...]) -> list[int]:
 
 @given(examples())
 def test_a_piece_is_reordered_if_its_elements_are(example: Example) -> None:
-    for target in planned(example).targets:
+    for target in planned(example).every_target():
         for piece in target.pieces:
             taken = linear(piece.source, piece, example.sources[piece.source.key].shape)
             filled = linear(piece.target, piece, target.shape)
@@ -83,7 +83,7 @@ def test_a_piece_is_reordered_if_its_elements_are(example: Example) -> None:
 def test_pieces_beyond_their_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = {f"l.{layer}.w": ("float32", (2, 3)) for layer in range(9)}
     plan = fit_map(Map("l.{l}.w[o i] -> x.{l}[i o]"), tensors, (), {}, "nowhere").plan
-    keys = [target.key for target in plan.targets]
+    keys = [target.key for target in plan.every_target()]
     whole = map_columns(plan, [], keys)
     assert whole["num_left_out"] == 0 and len(whole["patterns"]) == 1
     monkeypatch.setattr(made, "_MOST_NBYTES", 150)
@@ -102,7 +102,7 @@ def test_a_tensor_of_a_hundred_thousand_takes_little_room() -> None:
     }
     rule = "layers.{l}.experts.{e}.w -> l.{l}.e.{e}.w"
     plan = fit_map(Map(rule), tensors, (), {}, "nowhere").plan
-    columns = map_columns(plan, [rule], [target.key for target in plan.targets])
+    columns = map_columns(plan, [rule], [target.key for target in plan.every_target()])
     assert len(json.dumps(columns)) / number * 100_000 < 4_000_000
 
 

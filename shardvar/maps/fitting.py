@@ -31,7 +31,7 @@ from shardvar.maps.matching import Match, count_numbers, find_matches
 from shardvar.maps.placing import TensorAxes, axes_of
 from shardvar.maps.plan import MapPlan, Target
 from shardvar.maps.proof import MOST_PROBLEMS, Use, check_uses
-from shardvar.maps.renames import is_rename, new_names
+from shardvar.maps.renames import is_rename, renamed_keys
 from shardvar.maps.syntax import MapRule
 from shardvar.maps.targets import KnownTargets, join_contributions
 
@@ -160,7 +160,7 @@ def _new_names(
     """The names of whole tensors, if a rule only renames; none if they are found one by one."""
     if not is_rename(fitted.rule):
         return {}
-    return new_names(fitted, [each for each in matched if each[0] in tensors], tensors) or {}
+    return renamed_keys(fitted, [each for each in matched if each[0] in tensors], tensors) or {}
 
 
 def _disputed(found: _Findings) -> list[int]:

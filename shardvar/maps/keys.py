@@ -93,7 +93,7 @@ def _group_of(key: KeyPattern) -> "re.Pattern[str] | None":
 
 
 def _reader_of(part: KeyPart) -> Callable[[str], int | str]:
-    """What makes the value of a part of its text."""
+    """The function that makes the value of a part of its text."""
     if isinstance(part, NumberPart):
         return int
     return part.words.index if isinstance(part, WordPart) else str

@@ -18,11 +18,11 @@ from shardvar.maps.syntax import ELLIPSIS, KeyPart, MapRule, NumberPart, TextPar
 
 
 def is_rename(rule: MapRule) -> bool:
-    """Return True if a rule gives whole tensors other names, and is no exception to "once"."""
+    """Return True if a rule gives whole tensors other names, and is not an exception to "once"."""
     return rule.keeps_tensors and not rule.is_again and rule.fill is None
 
 
-def new_names(
+def renamed_keys(
     fitted: FittedRule, found: Sequence[tuple[str, Values]], tensors: Mapping[str, TensorFacts]
 ) -> dict[str, str] | None:
     """Return the new names of the keys that a rule takes, of the ones that its pattern matches.
@@ -30,7 +30,7 @@ def new_names(
     None if a number does not fit a size or a range of the target, if several indices make a number,
     or if the axes of a tensor are not the rule's. It holds:
 
-        new_names(rule, found) = {match.key: target_key(match) for match in find_matches(found)}
+        renamed_keys(rule, found) = {match.key: target_key(match) for match in find_matches(found)}
     """
     rule, extents, size_of = fitted.rule, fitted.extents, fitted.size_of
     if rule.target is None or not found:

@@ -48,6 +48,8 @@ class RuleExtents:
     """The sizes that the indices have."""
     words: tuple[dict[str, int], dict[str, int]]
     """The numbers of words of parts of the source's key, and of the target's."""
+    ends: dict[str, int]
+    """The extents of the source's indices that the rules of an inverse fill together."""
 
     def bounds(self, name: str, is_target: bool) -> Bounds:
         """Return the range that a side has of an index."""
@@ -64,7 +66,7 @@ class RuleExtents:
         if name in self.sizes and (name in ranges or name not in others):
             return self.sizes[name]
         if name in ranges:
-            return None
+            return None if is_target else self.ends.get(name)
         return self.selected(name) if selected is None else selected
 
     def selected(self, name: str) -> int | None:
@@ -80,6 +82,8 @@ class RuleExtents:
             if full is None and name in self.sizes:
                 is_other = name in (self.source if is_target else self.target)
                 full = self.sizes[name] if has_range or not is_other else None
+            if full is None and not is_target:
+                full = self.ends.get(name)
             if full is not None:
                 return full - bounds.start
         return None
@@ -88,9 +92,6 @@ class RuleExtents:
 def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleExtents:
     """Return the extents that a rule and the sizes give; ``MapError`` where they do not fit."""
     known = {name: size_of(name) for name in sizes if name in _names(rule)}
-    for name, ranges in rule.ends.items():
-        if name not in known:
-            known[name] = max(_end(each, size_of) for each in ranges)
     for name, size in known.items():
         if size < 0:
             raise MapError(f"The size {name} is {size}.", "Sizes are not negative.")
@@ -106,6 +107,7 @@ def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleEx
         {} if rule.target is None else _bounds(rule.target, size_of),
         known,
         (words[0], words[1]),
+        {name: max(_end(each, size_of) for each in ranges) for name, ranges in rule.ends.items()},
     )
     for is_target, side in enumerate(sides):
         for name in () if side is None else side.indices():

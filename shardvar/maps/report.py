@@ -86,6 +86,8 @@ class MapReport:
         for target in self.plan.targets:
             for number in {piece.rule for piece in target.pieces} if target.key in unlike else ():
                 counts[number] += 1
+        for key, number in self.plan.rules.items():
+            counts[number] += self.plan.names[key] in unlike
         rules = [
             replace(rule, num_unlike=found) for rule, found in zip(self.rules, counts, strict=True)
         ]

@@ -82,9 +82,11 @@ def _join(
     for contribution, full in zip(contributions, fulls, strict=True):
         starts = {name: bounds.start for name, bounds in contribution.fitted.extents.target.items()}
         placed = TensorAxes(contribution.axes, full, starts, contribution.cut)
-        names = {name for axis in contribution.axes for name in axis}
+        names = [name for axis in contribution.axes for name in axis]
         fixed = {name: value for name, value in contribution.fixed.items() if name in names}
-        uses.append(placed.use(contribution.number, fixed, contribution.selected))
+        use = placed.use(contribution.number, fixed, contribution.selected)
+        _check_inside(use, names, placed, contribution, contributions)
+        uses.append(use)
         try:
             piece, more = piece_of(contribution, placed, tensors)
         except MapError as error:
@@ -167,6 +169,25 @@ def _full(
         else:
             full |= solve(axis, extent, known, f"the target of {_rule(contribution)}")
     return full
+
+
+def _check_inside(
+    use: Use,
+    names: Sequence[str],
+    target: TensorAxes,
+    contribution: Contribution,
+    contributions: Sequence[Contribution],
+) -> None:
+    """Raise ``MapError`` if a range reaches out of the extent that another rule gives the target."""
+    for name, begin, number in zip(names, use.begins, use.counts, strict=True):
+        if begin + number > target.full[name]:
+            others = [each for each in contributions if each.number != contribution.number]
+            by = f" by {_rule(others[0])}" if others else ""
+            raise MapError(
+                f"{_rule(contribution)} fills {name}={begin}:{begin + number}, and the extent of "
+                f"{name} is {target.full[name]}{by}.",
+                "Give each rule that fills it a range with '@', or a size.",
+            )
 
 
 def _fill(contributions: Sequence[Contribution]) -> bytes | None:

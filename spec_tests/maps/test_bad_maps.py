@@ -195,6 +195,21 @@ BAD = {
     "value past the end": Bad(
         ["w[(s d)] @ s=7 -> x[d]"], {"w": (10,)}, ("'w' of [10] has s = 2", "within 2"), {"d": 5}
     ),
+    "range past the target that another rule makes": Bad(
+        ["a[c] -> q[c]", "b[c] -> q[c] @ c=8:"],
+        {"a": (8,), "b": (4,)},
+        ("'q': rule 2 'b[c] -> q[c] @ c=8:' fills c=8:12", "is 8 by rule 1", "a range with '@'"),
+    ),
+    "value past the target that another rule makes": Bad(
+        ["a[i c] -> q[i c] else 0", "b[c] -> q[i c] @ i=2"],
+        {"a": (2, 4), "b": (4,)},
+        ("'q': rule 2", "fills i=2:3, and the extent of i is 2 by rule 1"),
+    ),
+    "factor of a number that no key has": Bad(
+        ["e[n o] times s.{n}[o] -> e[n o]"],
+        {"e": (3, 2), "s.0": (2,), "s.1": (2,)},
+        ("The factor 's.2' of 'e' is not in the checkpoint", "nearest key is 's.1'"),
+    ),
     "else without an extent": Bad(
         [PADDED.format(0)],
         {"e": (5,)},

@@ -5,7 +5,7 @@ So their folder is one location, which says what it is when it is opened, and ne
 checkpoints or the steps of a run.
 
     mp_rank_00_model_states.pt, zero_pp_rank_0_…      DeepSpeed, without the files of its optimizer
-    zero/PARAMETER/fp32.pt                            DeepSpeed, a Universal Checkpoint
+    zero/, zero/PARAMETER/, given by themselves       DeepSpeed, a Universal Checkpoint
     mp_rank_00/, mp_rank_01/                          Megatron, in its old form
     common.pt, and nothing with a tensor              Megatron, interrupted: it writes that file first
     metadata.pkl, model_0.pt, model_1.pt              PyTorch's package torch_checkpointing
@@ -41,11 +41,14 @@ INTERRUPTED = "The save was interrupted: take the step before it, and remove thi
 _COPY_ALONE = "To read only what one rank holds, copy its file to another name."
 
 _UNIVERSAL = FileKind(
-    "a Universal Checkpoint of DeepSpeed, with a folder zero that has a folder for each parameter",
-    "Load it with DeepSpeed (--universal-checkpoint), or give the file of one parameter, "
-    "zero/NAME/fp32.pt.",
+    "the folder zero of a Universal Checkpoint of DeepSpeed, with a folder for each parameter",
+    "Give the folder above it, which means the whole checkpoint, or the file of one parameter, "
+    "NAME/fp32.pt.",
 )
-_PARAMETER = _UNIVERSAL._replace(what="a parameter of a Universal Checkpoint of DeepSpeed")
+_PARAMETER = FileKind(
+    "a parameter of a Universal Checkpoint of DeepSpeed",
+    "Give the folder above zero, which means the whole checkpoint, or a file, such as fp32.pt.",
+)
 _DEEPSPEED = FileKind(
     "a DeepSpeed checkpoint, with files for each rank",
     "Join them with the zero_to_fp32.py that DeepSpeed put next to the folder, or name the file of "
@@ -172,16 +175,11 @@ def _kind_of_folders(storage: Storage, folders: Sequence[str]) -> FileKind | Non
 
 
 def _universal(storage: Storage, files: Sequence[str]) -> FileKind | None:
-    """Return the kind of a Universal Checkpoint: of its folder, its folder zero, or a parameter's."""
+    """Return the kind of a part of a Universal Checkpoint: its folder zero, or a parameter's."""
     if "fp32.pt" in files and any(each.startswith("exp_avg") for each in files):
         return _PARAMETER
     *_, name = storage.path.rstrip("/").rpartition("/")
-    if name == "zero":
-        return _UNIVERSAL if _has_parameters(storage) else None
-    is_deepspeed = any(pattern.fullmatch(each) for pattern, _ in _FILES[:2] for each in files)
-    if (is_deepspeed or not files) and "zero" in storage.folders():
-        return _UNIVERSAL if _has_parameters(storage.folder("zero")) else None
-    return None
+    return _UNIVERSAL if name == "zero" and _has_parameters(storage) else None
 
 
 def _has_parameters(zero: Storage) -> bool:

@@ -86,7 +86,7 @@ class Location:
     @property
     def is_folder(self) -> bool:
         """Return True if the checkpoint is the directory itself, not files of a prefix in it."""
-        return bool(self.name) and self.name == self.format.capabilities.folder_index
+        return self.format.capabilities.is_folder(self.name)
 
     @property
     def stem(self) -> str:

@@ -194,7 +194,7 @@ def steps_of(path: Path) -> list[Candidate]:
     storage, name = split_place(path)
     # The folders in a checkpoint that is a folder itself are its arrays.
     own = found[0].location if len(found) == 1 else None
-    if name or own is None or own.storage != storage or own.format.capabilities.folder_index:
+    if name or own is None or own.storage != storage or own.is_folder:
         return found
     nearby = _candidates(storage, below(path))
     steps = {each.step for each in nearby} - {os.path.basename(storage.path)}

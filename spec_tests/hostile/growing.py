@@ -36,7 +36,7 @@ from spec_tests.hostile.tensorflow import (
     table,
     varint,
 )
-from spec_tests.hostile.torch_sets import llama_experts, llama_keys
+from spec_tests.hostile.torch_sets import llama_experts, llama_keys, universal_parameters
 
 
 @dataclass(frozen=True)
@@ -733,6 +733,7 @@ CONSTRUCTS = [
     Construct("pt none", "ck.pt", pt_none, 4000),
     Construct("pt ranks keys", "ck_world_size_1", pt_ranks_keys, 1000),
     Construct("llama keys", "consolidated", llama_keys, 500),
+    Construct("universal parameters", "", universal_parameters, 150),
     Construct("llama experts", "consolidated", llama_experts, 20),
     Construct("gguf keys", "ck.gguf", gguf_keys, 1000),
     Construct("gguf fields", "ck.gguf", gguf_fields, 3000),

@@ -123,13 +123,6 @@ def test_a_lone_common_file_of_megatron_is_an_interrupted_save(
     assert sorted(sv.load(tmp_path / "run" / step)) == ["w"]
 
 
-def universal(folder: Path) -> None:
-    for name in ("embed.weight", "layers.0.bias"):
-        for state in ("fp32", "exp_avg", "exp_avg_sq"):
-            put(folder / "zero" / name / f"{state}.pt")
-    put(folder / "mp_rank_00_model_states.pt")
-
-
 def megatron(folder: Path) -> None:
     for rank in range(2):
         put(folder / f"mp_rank_{rank:02}" / "model_optim_rng.pt")
@@ -143,7 +136,6 @@ def deepspeed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (universal, "Universal Checkpoint of DeepSpeed"),
         (megatron, "Megatron"),
         (deepspeed, "DeepSpeed"),
     ],
@@ -155,10 +147,6 @@ def test_the_saves_of_trainers_are_named_at_each_path_and_as_steps(
         make(tmp_path / "run" / f"global_step{step}")
     step = tmp_path / "run" / "global_step10"
     assert words in refused(step, tmp_path / "out").cause
-    if make is universal:
-        assert words in refused(step / "zero", tmp_path / "out").cause
-        assert words in refused(step / "zero" / "embed.weight", tmp_path / "out").cause
-        assert sorted(sv.load(step / "zero" / "embed.weight" / "fp32.pt")) == ["w"]
     assert sv.newest_checkpoint(tmp_path / "run") == str(step)
     (tmp_path / "run" / "latest").write_text("global_step5")
     outcome = run("verify", tmp_path / "run", "--latest")

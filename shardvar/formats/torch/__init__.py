@@ -16,6 +16,7 @@ Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, wh
     ranks       the files of all ranks, as one checkpoint
     llama       the files of Meta's Llama, as one checkpoint
     zero        the files of DeepSpeed's ZeRO, as one checkpoint
+    universal   a Universal Checkpoint of DeepSpeed
     saved       the format of files of ``torch.save``, and writing one
 """
 

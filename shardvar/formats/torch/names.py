@@ -12,6 +12,8 @@
                                model_world_size_4
     files of DeepSpeed's ZeRO  zero_pp_rank_0_mp_rank_00_optim_states.pt, …: together they are the
                                checkpoint zero_pp_rank
+    Universal Checkpoints      a folder zero with a folder for each parameter, next to
+                               mp_rank_00_model_states.pt
     Meta's files of Llama      consolidated.00.pth, …: together they are the checkpoint consolidated
 
 Other files also end in .bin and .ckpt, so the first bytes of such a file decide.
@@ -92,7 +94,7 @@ def find_ranks(names: list[str], name: str) -> list[str]:
 
 
 OF_OPTIMIZER = re.compile(r"((?:bf16_)?zero_pp_rank)_(\d{1,6})_mp_rank_(\d{1,4})_optim_states\.pt")
-_OF_MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,6})_)?mp_rank_(\d{1,4})_model_states\.pt")
+OF_MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,6})_)?mp_rank_(\d{1,4})_model_states\.pt")
 """The files of one rank of DeepSpeed's ZeRO."""
 
 
@@ -104,9 +106,24 @@ def find_zero(names: list[str], name: str) -> list[str]:
     ['zero_pp_rank']
     """
     found = [each[1] for each in map(OF_OPTIMIZER.fullmatch, names) if each]
-    model = _OF_MODEL.fullmatch(name)
+    model = OF_MODEL.fullmatch(name)
     is_meant = name in ("", *found) or OF_OPTIMIZER.fullmatch(name) or (model and model[1])
     return [*dict.fromkeys(found)] if is_meant else []
+
+
+UNIVERSAL = "zero"
+"""The folder of a Universal Checkpoint of DeepSpeed that has a folder for each parameter."""
+
+
+def find_universal(storage: Storage, name: str) -> list[str]:
+    """Return the Universal Checkpoint of DeepSpeed that a name may mean in a folder."""
+    if name not in ("", UNIVERSAL) or UNIVERSAL not in storage.folders():
+        return []
+    names = storage.names()
+    if names and not any(map(OF_MODEL.fullmatch, names)):
+        return []
+    zero = storage.folder(UNIVERSAL)
+    return [UNIVERSAL] if any(zero.folder(each).names() for each in zero.folders()[:2]) else []
 
 
 LLAMA, LLAMA_PARAMS = "consolidated", "params.json"
@@ -191,7 +208,7 @@ def find_saved(storage: Storage, name: str) -> list[str]:
     """Return the files of torch.save, and the indexes of sets, that a name may mean."""
     names = storage.names()
     indexes = [each for each in names if set_of(each) is not None]
-    joined = find_zero(names, name) or find_llama(names, name)
+    joined = find_zero(names, name) or find_llama(names, name) or find_universal(storage, name)
     if joined:
         return joined
     if not name:

@@ -28,9 +28,11 @@ from shardvar.formats.torch.archive import (
 from shardvar.formats.torch.llama import open_llama
 from shardvar.formats.torch.names import (
     SAVED_SUFFIXES,
+    UNIVERSAL,
     find_llama,
     find_ranks,
     find_saved,
+    find_universal,
     find_zero,
     set_of,
     world_size_of,
@@ -40,6 +42,7 @@ from shardvar.formats.torch.ranks import open_ranks
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.state_dict import open_file, open_set
 from shardvar.formats.torch.tensors import DTYPES, is_tensor
+from shardvar.formats.torch.universal import open_universal
 from shardvar.formats.torch.zero import open_zero
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
@@ -190,6 +193,7 @@ CAPABILITIES = Capabilities(
     many_files=False,
     holds_objects=True,
     holds_ties=True,
+    folders=frozenset({UNIVERSAL}),
 )
 """Whole tensors of the dtypes that torch has, in one file."""
 
@@ -211,6 +215,8 @@ class SavedFormat(Format):
         """Open a file, the set of that index, or the files of all ranks."""
         if find_zero(storage.names(), name) == [name]:
             return open_zero(storage, name)
+        if name == UNIVERSAL and find_universal(storage, name):
+            return open_universal(storage)
         if find_llama(storage.names(), name) == [name]:
             return open_llama(storage)
         if world_size_of(name) is not None and find_ranks(storage.names(), name):

@@ -80,15 +80,15 @@ def open_zero(storage: Storage, name: str) -> TorchSource:
 
     contents = SavedContents()
     with prefix_errors(data.names[first]):
-        _add_buffers(contents, states[0], first)
-        _add_frozen(contents, states, first, stage)
+        add_buffers(contents, states[0], first)
+        add_frozen(contents, states, first, stage)
     with prefix_errors(data.names[0]):
         vectors = [_vectors(part, number, stage) for number, part in enumerate(parts)]
-        groups = _shapes(states[0].leaves)
+        groups = param_shapes(states[0].leaves)
         join = _join_parameters if stage == 3 else _join_groups
         for key, stored in join(groups, vectors, parts[0].leaves):
             contents.stored[key] = stored
-    _add_shared(contents, states[0].leaves)
+    add_shared(contents, states[0].leaves)
     nbytes = sum(each.nbytes for each in (*parts, *states))
     if sum(map(len, contents.stored.values())) > max(nbytes, _MIN_SLICES):
         cause = f"{data.names[0]}: The files describe too many slices for their size."
@@ -150,7 +150,7 @@ def _items(leaves: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {key[len(prefix) :]: value for key, value in leaves.items() if key.startswith(prefix)}
 
 
-def _shapes(leaves: Mapping[str, Any], prefix: str = "param_shapes.") -> list[dict[str, Any]]:
+def param_shapes(leaves: Mapping[str, Any], prefix: str = "param_shapes.") -> list[dict[str, Any]]:
     """Return the shapes of the parameters of each group, in order."""
     groups: dict[str, dict[str, Any]] = {}
     for text, shape in _items(leaves, prefix).items():
@@ -283,7 +283,7 @@ def _join_parameters(
             raise InvalidCheckpoint(cause, WRITE_AGAIN)
 
 
-def _add_buffers(contents: SavedContents, state: Unpickled, number: int) -> None:
+def add_buffers(contents: SavedContents, state: Unpickled, number: int) -> None:
     """Add the buffers of the module, as they are stored."""
     names = state.leaves.get("buffer_names")
     for name in names if type(names) is list else ():
@@ -293,7 +293,7 @@ def _add_buffers(contents: SavedContents, state: Unpickled, number: int) -> None
             contents.stored[name] = [Stored.whole(number, view)]
 
 
-def _add_frozen(
+def add_frozen(
     contents: SavedContents, states: Sequence[Unpickled], first: int, stage: int
 ) -> None:
     """Add the parameters that are not trained: whole, or of stage 3 a part in each file."""
@@ -314,7 +314,7 @@ def _add_frozen(
             contents.stored[key] = [Stored.whole(first, view)]
 
 
-def _add_shared(contents: SavedContents, leaves: Mapping[str, Any]) -> None:
+def add_shared(contents: SavedContents, leaves: Mapping[str, Any]) -> None:
     """Add the other names of shared parameters."""
     for key, other in _items(leaves, "shared_params.").items():
         if type(other) is str and other in contents.stored:

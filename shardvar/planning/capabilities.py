@@ -51,10 +51,6 @@ class Capabilities:
     folders: frozenset[str] = frozenset()
     """The names of checkpoints that are folders, of a format whose other checkpoints are files."""
 
-    def is_folder(self, name: str) -> bool:
-        """Return True if the checkpoint of that name is its folder."""
-        return bool(name) and (name == self.folder_index or name in self.folders)
-
 
 def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:
     """Raise ``UnsupportedError``, naming keys and dtypes, unless the format can hold every tensor.

@@ -2,8 +2,7 @@
 
     path --split--> directory, name --formats_of--> formats to ask --locate--> locations
 
-A folder of a training run holds files of several kinds, and only some are what a person means by
-its path:
+A folder of a training run holds files of several kinds. Its path means only some of them:
 
     checkpoints     a folder means them, all of them
     side files      of torch.save, Keras, GGUF and NumPy: only where there are no checkpoints
@@ -86,7 +85,8 @@ class Location:
     @property
     def is_folder(self) -> bool:
         """Return True if the checkpoint is the directory itself, not files of a prefix in it."""
-        return self.format.capabilities.is_folder(self.name)
+        can = self.format.capabilities
+        return self.name in can.folders or (bool(self.name) and self.name == can.folder_index)
 
     @property
     def stem(self) -> str:

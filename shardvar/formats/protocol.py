@@ -403,8 +403,7 @@ class WrittenFiles:
 
 
 class SharedFormat(Format):
-    """A format in which many processes may write one checkpoint, each a file as ``create`` lays it
-    out.
+    """A format in which many processes write one checkpoint, each a file as ``create`` has it.
 
     Its index keeps ``Metadata.generation``, by which a process knows the checkpoint that it took
     part in.
@@ -418,6 +417,10 @@ class SharedFormat(Format):
         Empty, the default, if final names follow from the number of files: then ``adopt`` renames.
         """
         return ""
+
+    def adopts_objects(self) -> bool:
+        """Return True if ``adopt`` takes objects of ``metadata``, which no file of a process has."""
+        return False
 
     def generation_of(self, storage: Storage, name: str) -> str:
         """Return the generation that the index in place keeps; empty if it keeps none.
@@ -439,8 +442,7 @@ class SharedFormat(Format):
         metadata: Metadata,
         files: WrittenFiles,
     ) -> Sink:
-        """Return the sink that commits files which are written already, each with the slices
-        assigned to it.
+        """Return the sink that commits written files, each with the slices assigned to it.
 
         ``metadata.generation`` is the token of this write. ``MissingFile`` or
         ``IncompleteCheckpoint`` if a file is missing or has another size; then nothing was changed.

@@ -1,6 +1,7 @@
 """The face for training loops in PyTorch; importing it imports torch (extra ``torch``).
 
-``StorageReader`` gives ``torch.distributed.checkpoint.load`` every checkpoint that shardvar reads.
+``StorageReader`` gives ``torch.distributed.checkpoint.load`` every checkpoint that shardvar reads, and
+``StorageWriter`` gives ``torch.distributed.checkpoint.save`` commits that are whole, and checksums.
 """
 
 try:
@@ -13,5 +14,6 @@ except ModuleNotFoundError as error:
     raise missing_extra("shardvar.torch needs PyTorch, which is not installed.", "torch") from None
 
 from shardvar.torch.reader import StorageReader
+from shardvar.torch.writer import StorageWriter
 
-__all__ = ["StorageReader"]
+__all__ = ["StorageReader", "StorageWriter"]

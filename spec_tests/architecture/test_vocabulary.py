@@ -25,6 +25,7 @@ HOMES = {
         "formats/torch/metadata.py",
         "formats/torch/sink.py",
         "torch/reader.py",
+        "torch/writer.py",
         "verbs/lazy.py",
         *(
             f"formats/zarr/{name}.py"

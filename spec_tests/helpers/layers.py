@@ -110,7 +110,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "verbs",
     ),
     # The face for training loops holds neither a format nor a protocol.
-    "torch": ("errors", "extras", "formats", "layout", "verbs"),
+    "torch": ("errors", "extras", "formats", "layout", "planning", "verbs"),
     "vectors": ("errors", "layout"),
     "cli": (*_VERBS, "extras", "verbs", "view", "vectors"),
     "__main__": ("cli",),

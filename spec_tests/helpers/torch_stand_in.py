@@ -33,6 +33,7 @@ _MODULES = (
     "torch.distributed.checkpoint",
     "torch.distributed.checkpoint.metadata",
     "torch.distributed.checkpoint.planner",
+    "torch.distributed.checkpoint.storage",
 )
 
 

@@ -3,8 +3,11 @@
 `python -m spec_tests.helpers.torch_training JOB FOLDER RANK COUNT KIND` is one process of a job; KIND says how the
 model is divided over the processes (``divided``):
 
-    write    train, save the state with ``dcp.save`` in FOLDER/dcp, and the whole state in FOLDER/whole.pt
+    write    train, and save the state with ``dcp.save``: with torch's writer in FOLDER/dcp, with shardvar's in
+             FOLDER/torch and FOLDER/native; save the whole state in FOLDER/whole.pt
     read     load each of FOLDER/read.json, a list of paths, and compare it with the whole state
+    killed   save as in ``write`` with shardvar's writer, and save another state over it, in which the last process is
+             killed, before it writes its share or after, as FOLDER/kill.json says
 """
 
 import json
@@ -18,6 +21,8 @@ from typing import Any
 
 from spec_tests.helpers.programs import ENVIRONMENT, command_of
 
+KILLED = 9
+"""The exit code of a process that is killed."""
 SIZES = 7, 8, 5
 """The features before, between and after the two layers."""
 
@@ -37,7 +42,8 @@ def run_training(job: str, folder: Path, count: int, kind: str) -> list[str]:
         for rank in range(count)
     ]
     ended = [process.communicate(timeout=240) for process in started]
-    assert not any(process.returncode for process in started), [
+    codes = [KILLED if job == "killed" and rank == count - 1 else 0 for rank in range(count)]
+    assert [process.returncode for process in started] == codes, [
         errors[-3000:] for _, errors in ended
     ]
     return [printed for printed, _ in ended]
@@ -154,14 +160,18 @@ def differences(read: Any, whole: Any, path: str = "") -> list[str]:
 
 
 def write(folder: Path, model: Any, rank: int) -> None:
-    """Train, and save with torch's own writer."""
+    """Train, and save with torch's writer and with shardvar's."""
     import torch
     import torch.distributed.checkpoint as dcp
+
+    from shardvar.torch import StorageWriter
 
     optimizer = optimizer_of(model)
     train(model, optimizer, range(3))
     state = state_of(model, optimizer, 3)
     dcp.save(state, checkpoint_id=folder / "dcp")
+    dcp.save(state, storage_writer=StorageWriter(folder / "torch"))
+    dcp.save(state, storage_writer=StorageWriter(folder / "native", format="shardvar"))
     whole = whole_of(state)
     if rank == 0:
         torch.save(whole, folder / "whole.pt")
@@ -182,6 +192,37 @@ def read(folder: Path, model: Any) -> None:
         assert differences(whole_of(found), whole) == [], path
 
 
+def killed(folder: Path, model: Any, rank: int, count: int) -> None:
+    """Save, and save again while the last process is killed."""
+    import torch.distributed.checkpoint as dcp
+
+    from shardvar.torch import StorageWriter, writer
+
+    optimizer = optimizer_of(model)
+    train(model, optimizer, range(1))
+    plan = json.loads((folder / "kill.json").read_text())
+    old = StorageWriter(folder / "old", format=plan["format"])
+    dcp.save(state_of(model, optimizer, 1), storage_writer=old)
+    real = writer.save_with_objects
+
+    def dies(*arguments: Any, **options: Any) -> None:
+        if plan["when"] == "after":
+            real(*arguments, **options)
+        os._exit(KILLED)
+
+    if rank == count - 1:
+        writer.save_with_objects = dies
+    train(model, optimizer, range(1, 2))
+    for name in ("old", "new"):
+        new = StorageWriter(folder / name, format=plan["format"])
+        try:
+            dcp.save(state_of(model, optimizer, 2), storage_writer=new)
+        except Exception as error:  # noqa: BLE001
+            print(type(error).__name__)
+        else:
+            raise AssertionError("The save has succeeded without a process.")
+
+
 def main(job: str, folder: Path, rank: int, count: int, kind: str) -> None:
     """Run one process of a job."""
     import torch.distributed as dist
@@ -191,6 +232,9 @@ def main(job: str, folder: Path, rank: int, count: int, kind: str) -> None:
         "gloo", init_method=f"file://{folder}/meeting-{job}", rank=rank, world_size=count
     )
     model = divided(kind, count)
+    if job == "killed":
+        killed(folder, model, rank, count)
+        return
     if job == "write":
         write(folder, model, rank)
     else:

@@ -67,12 +67,13 @@ def change(path: Path, position: int) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the state of a training of two processes, in three formats."""
+    """A folder with the state of a training of two processes, by two writers and in three formats."""
     folder = tmp_path_factory.mktemp("trained")
     run_training("write", folder, 2, "fsdp")
-    paths = [folder / "dcp", folder / "native", folder / "whole.safetensors"]
-    sv.reshard(paths[0], paths[1], partition={"model.*weight": 3})
-    sv.reshard(paths[0], paths[2])
+    names = ["dcp", "torch", "native", "resharded", "whole.safetensors"]
+    paths = [folder / name for name in names]
+    sv.reshard(paths[0], paths[3], partition={"model.*weight": 3})
+    sv.reshard(paths[0], paths[4])
     (folder / "read.json").write_text(json.dumps([str(path) for path in paths]))
     return folder
 

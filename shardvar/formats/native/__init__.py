@@ -81,6 +81,10 @@ class NativeFormat(SharedFormat):
         """Return the generation that the index in place has; empty without a readable one."""
         return generation_of(storage, name) or ""
 
+    def adopts_objects(self) -> bool:
+        """Return True: the index has them."""
+        return True
+
     def adopt(
         self,
         storage: Storage,

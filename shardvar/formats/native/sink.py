@@ -237,6 +237,8 @@ def adopt_native(
     pairs = list(zip(files.names, names, strict=True))
     written = check_written(storage, pairs, files.nbytes)
     storage.announce(names)
+    user = texts_with_objects(metadata)
+    metadata = Metadata(metadata.description, metadata.writer, user, generation=generation)
     about = Overview(metadata, generation, files.nbytes, file_names=ends if are_final else ())
     return NativeSink(
         storage, prefix, assignment, keys, about, files.start, names, written, is_shared=True

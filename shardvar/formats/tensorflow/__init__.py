@@ -66,6 +66,10 @@ class TensorFlowFormat(SharedFormat):
         """Lay out a bundle. Of the metadata only objects are kept, as a string tensor."""
         return plan_bundle(storage, name, assignment, metadata, self.capabilities, generation)
 
+    def adopts_objects(self) -> bool:
+        """Return True: the commit writes them into another file."""
+        return True
+
     def adopt(
         self,
         storage: Storage,

@@ -79,6 +79,10 @@ class TorchFormat(SharedFormat):
         """Return the name of a file of items; the index may name any."""
         return process_name(process, token)
 
+    def adopts_objects(self) -> bool:
+        """Return True: the commit writes them into a file for objects."""
+        return True
+
     def generation_of(self, storage: Storage, name: str) -> str:
         """Return the generation that the index in place keeps; empty if it keeps none."""
         file = storage.open(METADATA)

@@ -266,7 +266,8 @@ class DcpSink(FileSink):
         numbers = [*filled, self.assignment.num_files][: len(filled) + bool(self.about.objects)]
         there = self.storage.names()
         if self.written and all(map(_PROCESS_NAME.fullmatch, self.written)):
-            names = [self.asides[number] for number in numbers]
+            final = [*self.written, process_name(self.assignment.num_files, token)]
+            names = [final[number] for number in numbers]
         else:
             names = _final_names(there, len(numbers), token)
         position = np.searchsorted(np.array(filled, np.int64), self.assignment.file)

@@ -8,14 +8,19 @@ So one mechanism serves all formats that can adopt finished files (``SharedForma
 them knows of shares. The checksums of a share have the kind of its format, CRC32C for a format that
 has none: equal replicas are known by them.
 
+The index of a share also has the objects of the process, as a text of its metadata. They are in no
+data file: the commit puts them where the format has objects.
+
 The index of a share counts two files: the data file, and one that does not exist. The latter has
 the replicas that process 0 also holds, according to its call. They are not written, and their
 checksums are compared at the commit.
 """
 
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,22 +28,32 @@ import numpy as np
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask, run_task
 from shardvar.engine.pool import block_ranges, new_buffer
-from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, StorageError
+from shardvar.errors import (
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    StorageError,
+    prefix_errors,
+)
 from shardvar.formats.native.entries import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.native.sink import encode_index
 from shardvar.formats.native.source import NativeIndex, read_native_index
 from shardvar.formats.protocol import FileChecksums, FileWriter, Sink
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
-from shardvar.planning.index import EntryTable, Metadata, concatenate_entries
+from shardvar.planning.index import OBJECTS, EntryTable, Metadata, concatenate_entries
 from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.together.run import Run
 from shardvar.verbs.writing import check_room
 from shardvar.wire.crc import CRC32C, Checksum
+from shardvar.wire.damage import decoding, invalid
+from shardvar.wire.strict_json import parse_json
 
 _WRITTEN, _DROPPED = 0, 1
 """The numbers of the files of a share."""
+
+_JSON_DEPTH = 8
+"""Levels of the text that has the objects of a share."""
 
 NOT_WRITTEN = "0"
 """The token of a sink that is asked only for places and checksums."""
@@ -88,7 +103,7 @@ class Holding:
     slices: SliceTable
     """[m] the slices."""
     metadata: Metadata
-    """The description, the writer, and the user's texts."""
+    """The description, the writer, the user's texts, and the objects with their paths."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,16 +114,13 @@ class SavedShare:
     """The index; its generation is the nonce of the call that wrote the share."""
     entries: EntryTable
     """The slices of the process."""
+    metadata: Metadata
+    """The metadata of the process, with its objects."""
 
     @property
     def nonce(self) -> str:
         """The nonce of the call that wrote it, which its data file's name has."""
         return self.index.overview.generation
-
-    @property
-    def metadata(self) -> Metadata:
-        """The metadata of its process."""
-        return self.index.metadata
 
     @property
     def nbytes(self) -> int:
@@ -136,6 +148,7 @@ def plan_file(run: Run, slices: SliceTable, metadata: Metadata, token: str) -> S
     """Return the sink of a checkpoint of one file with these slices: it knows places and frames."""
     rows = np.zeros(len(slices), np.int64)
     assignment = Assignment(slices, rows, int(len(slices) > 0), metadata.description)
+    metadata = replace(metadata, objects={})
     return run.form.create(run.target.storage, run.target.name, assignment, metadata, token)
 
 
@@ -170,7 +183,7 @@ def write_share(
     runs = checksums.runs if writer.run_nbytes else np.zeros(0, np.uint32)
     runs = np.concatenate([runs, np.zeros(count - len(runs), np.uint32)])
     payload = np.concatenate([checksums.payload, np.array(sums, np.int64)])
-    about = Overview(held.metadata, nonce, np.array([nbytes, sizes.sum()], np.int64))
+    about = Overview(_stored(held.metadata), nonce, np.array([nbytes, sizes.sum()], np.int64))
     assignment = Assignment(every, file, 2, held.metadata.description)
     return name, encode_index(assignment, keys, start, about, [FileChecksums(payload, runs)])
 
@@ -220,7 +233,9 @@ def read_share(run: Run, token: str, process: int) -> SavedShare:
     for error in index.faults.values():
         if not isinstance(error, IncompleteCheckpoint):
             raise error
-    return SavedShare(index, concatenate_entries(list(index.scan())))
+    with prefix_errors(name):
+        metadata = _carried(index.metadata)
+    return SavedShare(index, concatenate_entries(list(index.scan())), metadata)
 
 
 def is_same_share(run: Run, share: SavedShare, held: Holding) -> bool:
@@ -230,7 +245,8 @@ def is_same_share(run: Run, share: SavedShare, held: Holding) -> bool:
     known = dict(zip(slice_names(entries.slices), entries.checksum.tolist(), strict=True))
     rows = held.rows.tolist()
     sums = [_checksum(held.source, row, writer) for row in rows]
-    return known == dict(zip(slice_names(held.slices), sums, strict=True))
+    is_same = known == dict(zip(slice_names(held.slices), sums, strict=True))
+    return is_same and share.metadata.objects == held.metadata.objects
 
 
 def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
@@ -245,6 +261,35 @@ def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
         value = writer.crc.compute(buffer, value)
     source.release(row)
     return value
+
+
+# --- Objects, as a text of the metadata of a share
+
+
+def _stored(metadata: Metadata) -> Metadata:
+    """Return the metadata of a process with its objects and paths as a text."""
+    if not metadata.objects and not metadata.paths:
+        return metadata
+    objects = {key: b64encode(each).decode() for key, each in metadata.objects.items()}
+    paths = {key: list(path) for key, path in metadata.paths.items()}
+    text = json.dumps({"objects": objects, "paths": paths})
+    return replace(metadata, user={**metadata.user, OBJECTS: text}, objects={}, paths={})
+
+
+def _carried(metadata: Metadata) -> Metadata:
+    """Return the metadata of a process with the objects and paths of their text."""
+    user = dict(metadata.user)
+    text = user.pop(OBJECTS, None)
+    if text is None:
+        return metadata
+    found = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
+    wrong = ValueError, TypeError, KeyError, AttributeError
+    with decoding(lambda _: invalid("Its objects are not encoded."), *wrong):
+        objects = {key: b64decode(each, validate=True) for key, each in found["objects"].items()}
+        paths = {key: tuple(path) for key, path in found["paths"].items()}
+    if not all(type(step) in (str, int) for path in paths.values() for step in path):
+        raise invalid("The path of a key has a step that is neither a text nor a number.")
+    return replace(metadata, user=user, objects=objects, paths=paths)
 
 
 # --- The call of process 0: what it holds, and whether it waits

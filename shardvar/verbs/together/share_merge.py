@@ -68,7 +68,12 @@ def merge_shares(
         raise InvalidCheckpoint(cause, "Save again in all processes.")
     names = [run.data(shares[process].nonce, process) for process in owners]
     sizes = np.array([shares[process].nbytes for process in owners], np.int64)
-    merged = _Merged(entries, WrittenFiles(names, sizes, entries.start), _metadata(shares, about))
+    metadata = replace(
+        _metadata(shares, about),
+        objects=_objects(shares, entries, replicas),
+        paths={key: path for share in shares for key, path in share.metadata.paths.items()},
+    )
+    merged = _Merged(entries, WrittenFiles(names, sizes, entries.start), metadata)
     # Move.
     if run.form.capabilities.is_exact:
         written = [table.file[table.file < len(owners)] for table in tables]
@@ -109,6 +114,25 @@ def _metadata(shares: Sequence[SavedShare], about: Metadata) -> Metadata:
                     cause, "Give the same text in all processes, or in only one of them."
                 )
     return replace(about, user={name: text for name, (_, text) in user.items()})
+
+
+def _objects(shares: Sequence[SavedShare], entries: EntryTable, replicas: str) -> dict[str, bytes]:
+    """The objects of all shares together; one that processes give differently is refused, unless the
+    first of the replicas counts."""
+    found: dict[str, tuple[int, bytes]] = {}
+    for process, share in enumerate(shares):
+        for key, octets in share.metadata.objects.items():
+            first, known = found.setdefault(key, (process, octets))
+            if known != octets and replicas == "equal":
+                cause = f"The object {key!r} differs between process {first} and {process}."
+                raise ArgumentError(
+                    cause, "Give the same in all processes, or in only one of them."
+                )
+    both = sorted(found.keys() & {*entries.slices.tensors.keys})
+    if both:
+        cause = f"{both[0]!r} is a tensor in one process and an object in another."
+        raise ArgumentError(cause, "Give each its own key.")
+    return {key: octets for key, (_, octets) in found.items()}
 
 
 def _write_again(run: Run, share: SavedShare, process: int, merged: _Merged, file: int) -> _Merged:

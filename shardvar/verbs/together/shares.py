@@ -34,7 +34,8 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
-from shardvar.formats.protocol import Format
+from shardvar.formats.deferred import outline_of
+from shardvar.formats.protocol import Format, SharedFormat
 from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.layout.region import read_integer
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
@@ -153,12 +154,31 @@ def save_shards(
     check_replicas(replicas)
     _check_timeout(timeout)
     saved = find_run(path, run, num_processes, format, attempt)
+    about = Metadata(user=texts_of(metadata))
+    return save_with_objects(
+        saved, process, tensors, about, replicas, force=force, commit=commit, timeout=timeout
+    )
+
+
+def save_with_objects(
+    saved: Run,
+    process: int,
+    tensors: LocalTensors,
+    about: Metadata,
+    replicas: str = "equal",
+    *,
+    force: bool = False,
+    commit: bool = True,
+    timeout: float = 600.0,
+) -> WriteReport:
+    """Write what this process holds, and the objects of ``about``; otherwise as ``save_shards``."""
     # Check, and plan.
-    held, work = _plan(saved, process, tensors, texts_of(metadata), force)
+    about = replace(about, description=DESCRIPTION, writer=WRITER)
+    held, work = _plan(saved, process, tensors, about, force)
     # Move, and commit.
     if not commit:
         save_open(saved, held)
-    elif attempt is not None or has_begun(saved):
+    elif saved.attempt is not None or has_begun(saved):
         save_known(saved, held, replicas, timeout)
     else:
         save_called(saved, held, replicas, timeout)
@@ -222,7 +242,7 @@ def commit_shards(
     check_replicas(replicas)
     _check_timeout(timeout)
     saved = find_run(path, run, num_processes, format, attempt)
-    _commit(saved, replicas, timeout)
+    commit_left(saved, replicas, timeout)
     target = saved.refreshed().target
     return _report(next(iter(indexes_of(target).values()), target))
 
@@ -231,7 +251,7 @@ def commit_shards(
 
 
 def _plan(
-    saved: Run, process: int, tensors: LocalTensors, user: dict[str, str], force: bool
+    saved: Run, process: int, tensors: LocalTensors, about: Metadata, force: bool
 ) -> tuple[Holding, WritePlan]:
     """Check what one process is to write, and plan it."""
     # Check.
@@ -239,11 +259,11 @@ def _plan(
     if not 0 <= process < saved.count:
         cause = f"process={process} is not one of {saved.count} processes."
         raise ArgumentError(cause, f"Give 0 to {saved.count - 1}.")
+    _check_objects(saved.target.format.name, saved.form, about)
     # Plan.
     source = source_of_shards(tensors)
     check_share(source.index.entries, process)
     _check_cuts(source.index.entries.slices, saved.target.format)
-    about = Metadata(DESCRIPTION, WRITER, user)
     work = _plan_share(saved.target, source, about)
     if saved.target.storage.local_path is None:
         saved.target.storage.check_writable(saved.target.stem)
@@ -251,6 +271,17 @@ def _plan(
     rows, slices = _held_slices(source.index.entries.slices, saved.target.format.capabilities)
     plan_file(saved, slices, about, NOT_WRITTEN)
     return Holding(process, source, rows, slices, about), work
+
+
+def _check_objects(name: str, form: SharedFormat, about: Metadata) -> None:
+    """Raise ``UnsupportedError`` for an object that the format cannot hold."""
+    for key, octets in about.objects.items():
+        if not form.adopts_objects():
+            cause = f"Several processes cannot write an object, {key!r}, in the format {name}."
+            raise UnsupportedError(cause, "Save in the format shardvar or torch.")
+        if octets.startswith(b"PK") and name != "torch":
+            cause = f"The format {name} cannot hold the object {key!r}, whose class is not plain."
+            raise UnsupportedError(cause, "Save in the format torch.")
 
 
 def _check_timeout(timeout: object) -> None:
@@ -319,7 +350,7 @@ def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, 
 # --- The commit of shares that were left for it
 
 
-def _commit(saved: Run, replicas: str, timeout: float) -> None:
+def commit_left(saved: Run, replicas: str, timeout: float) -> None:
     """Wait for the shares of the fixed token, and commit them, unless that is done.
 
     Shares that do not fit together poison the run; missing ones may still come.
@@ -361,14 +392,14 @@ def _report(found: Location) -> WriteReport:
     """Return the report of a checkpoint, or of a share, that is in place."""
     source = found.open()
     try:
-        entries, metadata, num_files = (
-            concatenate_entries(list(source.index.scan())),
-            source.index.metadata,
-            len(source.index.files),
-        )
+        index = outline_of(source.index)
+        entries = concatenate_entries(list(index.scan()))
+        metadata, num_files = source.index.metadata, len(source.index.files)
     finally:
         source.close()
     nbytes = int(entries.slices.nbytes.sum())
+    # Objects of the metadata have the number of the first file, also if there is none.
+    sizes = sum_by(entries.file, entries.slices.nbytes, max(num_files, 1))
     return WriteReport(
         path=found.path,
         format=found.format.name,
@@ -376,7 +407,7 @@ def _report(found: Location) -> WriteReport:
         num_tensors=len(entries.slices.tensors),
         num_slices=len(entries),
         nbytes=nbytes,
-        file_nbytes=tuple(sum_by(entries.file, entries.slices.nbytes, num_files).tolist()),
+        file_nbytes=tuple(sizes[:num_files].tolist()),
         num_copies=len(entries),
         read_nbytes=nbytes,
         peak_nbytes=PEAK_NBYTES,

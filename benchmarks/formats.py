@@ -61,11 +61,27 @@ def make_flax(path: Path, state: Arrays) -> None:
     path.with_suffix(".msgpack").write_bytes(msgpack_serialize({"params": dict(state)}))
 
 
+def make_onnx(path: Path, state: Arrays) -> None:
+    """Initializers of ONNX with external data in one file."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    tensors = [numpy_helper.from_array(matrix, key) for key, matrix in state.items()]
+    graph = helper.make_graph([], "model", [], [], initializer=tensors)
+    onnx.save_model(
+        helper.make_model(graph),
+        path.with_suffix(".onnx"),
+        save_as_external_data=True,
+        location=f"{path.name}.onnx.data",
+    )
+
+
 MAKERS: dict[str, Callable[[Path, Arrays], None]] = {
     "npy": make_npy,
     "keras": make_keras,
     "gguf": make_gguf,
     "flax": make_flax,
+    "onnx": make_onnx,
 }
 """The formats that shardvar only reads."""
 

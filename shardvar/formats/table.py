@@ -121,6 +121,13 @@ _BUILT_IN = {
         re.compile(r"\.msgpack|-\d{5}-of-"),
         side=2,
     ),
+    "onnx": _BuiltIn(
+        "shardvar.formats.onnx",
+        "ONNX, also external data",
+        (".onnx",),
+        re.compile(r"\.onnx"),
+        side=2,
+    ),
     "npy": _BuiltIn(
         "shardvar.formats.npy",
         "NumPy, np.save: one array",
@@ -136,7 +143,7 @@ _PREFIX_INDEXES = (".svindex", ".index")
 
 
 _OTHER_FILES = (
-    ".bin", ".distcp", ".onnx", ".tflite", ".pb", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet",
+    ".bin", ".distcp", ".tflite", ".pb", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet",
     ".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z",
 )  # fmt: skip
 """Endings of files that no format writes, or several formats write, or several programs mean
@@ -281,8 +288,8 @@ def format_of_name(name: str) -> str | None:
 def ending_of_other_files(name: str) -> str | None:
     """Return the ending of a name that promises another kind of file than a checkpoint, or None.
 
-    >>> ending_of_other_files("model.onnx"), ending_of_other_files("model-v1.2")
-    ('.onnx', None)
+    >>> ending_of_other_files("model.tflite"), ending_of_other_files("model-v1.2")
+    ('.tflite', None)
     """
     if not name.lower().endswith(_OTHER_FILES):
         return None

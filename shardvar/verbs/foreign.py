@@ -57,7 +57,6 @@ _MODELS = (
 _NAMES = (
     (r".*\.(incomplete|part|crdownload|aria2|download)", FileKind(
         "an unfinished download", "Finish the download, or start it again.", True)),
-    (r".*\.onnx", FileKind("an ONNX model", "It is a program with weights inside: use the checkpoint it came from.")),
     (r"events\.out\.tfevents\..*", FileKind("a log of TensorBoard", "The checkpoints of that run are elsewhere.")),
     (r".*\.meta", FileKind(
         "the graph of a TensorFlow checkpoint", "Name the checkpoint: the same name without .meta.")),

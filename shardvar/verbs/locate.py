@@ -6,7 +6,7 @@ A folder of a training run holds files of several kinds. Its path means only som
 
     checkpoints     a folder means them, all of them
     side files      of torch.save, Keras, GGUF and NumPy: only where there are no checkpoints
-    exports         of Flax: only where there are no side files either
+    exports         of Flax and ONNX: only where there are no side files either
     companions      the state of a run, such as optimizer.pt: only where there is nothing else, in
                     folders below either
 

@@ -95,7 +95,10 @@ _PATTERNS = (
     (rb"\x80[\x02-\x05]", _PICKLE),
     (rb"\(?[dl]p0\n|[}\])]q\0|c[a-z_][\w.]*\n[A-Za-z_]\w*\n", _PICKLE),
     # ONNX: ir_version, then producer_name, graph or opset_import.
-    (rb"\x08[\x02-\x1f](\x12[\x01-\x40][ -~]{2}|[\x3a\x42])", FileKind("an ONNX model", _EXPORT)),
+    (
+        rb"\x08[\x02-\x1f](\x12[\x01-\x40][ -~]{2}|[\x3a\x42])",
+        FileKind("an ONNX model", "Give it its own name (.onnx)."),
+    ),
     # TensorFlow's GraphDef: a node, whose name and then op are texts.
     (
         rb"\x0a[\x80-\xff]{0,3}[\0-\x7f]\x0a[\x01-\x7f][ -~]+\x12[\x01-\x40][ -~]",

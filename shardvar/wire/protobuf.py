@@ -17,11 +17,14 @@ fields, and puts fields in ascending order.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from shardvar.wire.damage import malformed
-from shardvar.wire.varint import decode_varint, encode_varint
+from shardvar.wire.varint import MAX_VARINT_NBYTES, decode_varint, encode_varint
+
+_ReadAt = Callable[[int, int], bytes]
+"""Returns bytes of a file, by offset and count."""
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIDTHS = {FIXED64: 8, FIXED32: 4}
@@ -134,6 +137,35 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
             if wire_type == BYTES:
                 yield number, start, start + value
             start += value
+
+
+_LONGEST_HEAD = 2 * MAX_VARINT_NBYTES
+"""Bytes of a tag with a length, or with a varint."""
+
+
+def walk_fields(read: _ReadAt, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Fields of the message in the bytes [start, stop) of a file, as ``decode_spans`` yields them.
+
+    Only tags, lengths and varints are read, with ``read(start, nbytes)``: bytes are passed over.
+    """
+    while start < stop:
+        head = read(start, min(_LONGEST_HEAD, stop - start))
+        tag, at = decode_varint(head, 0)
+        number, wire_type = tag >> 3, tag & 7
+        value, at = _decode_long(head, at, len(head), number, wire_type)
+        begin = start + at
+        if wire_type == VARINT:
+            yield number, value, -1
+            start = begin
+            continue
+        if value > stop - begin:
+            raise malformed(
+                f"Field {number} claims {value} bytes at offset {begin}, where its message has "
+                f"{stop - begin} left."
+            )
+        start = begin + value
+        if wire_type == BYTES:
+            yield number, begin, start
 
 
 def _decode_long(

@@ -46,7 +46,8 @@ def test_what_is_written_can_be_saved_and_what_holds_slices_keeps_them(
 
 
 @pytest.mark.parametrize(
-    "name", [each for each in format_names() if each not in ("flax", "gguf", "keras", "npy")]
+    "name",
+    [each for each in format_names() if each not in ("flax", "gguf", "keras", "npy", "onnx")],
 )
 def test_what_is_written_to_buckets_is_not_refused_there(
     name: str, rows: dict[str, dict[str, object]]

@@ -22,6 +22,7 @@ EXPECTED = {
     "zarr.json": "a description of Zarr",
     ".zarray": "a description of Zarr",
     "m.gguf": "a GGUF file",
+    "m.onnx": "an ONNX model",
     "m.msgpack": "a msgpack file of Flax",
     "m.msgpack.index.json": "the index of a set",
     "m.safetensors": "a safetensors file",

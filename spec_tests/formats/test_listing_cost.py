@@ -21,7 +21,7 @@ from shardvar.cli import main
 from shardvar.storage.remote import TRAITS
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.paths import GOLDEN
-from spec_tests.hostile import flax
+from spec_tests.hostile import flax, onnx
 from spec_tests.hostile.gguf import F32, Info, gguf
 
 SHAPE, NBYTES = (8, 512), 16 << 10
@@ -50,6 +50,25 @@ def write_flax(folder: Path, count: int) -> str:
     layers = {f"{number:03}": flax.array(SHAPE, data=bytes(NBYTES)) for number in range(count)}
     (folder / "m.msgpack").write_bytes(flax.packed({"layer": layers}))
     return "m.msgpack"
+
+
+def write_onnx(folder: Path, count: int) -> str:
+    tensors = [
+        onnx.tensor(f"layer.{number:03}", SHAPE, data=bytes(NBYTES)) for number in range(count)
+    ]
+    (folder / "m.onnx").write_bytes(onnx.model(*tensors))
+    return "m.onnx"
+
+
+def write_external(folder: Path, count: int) -> str:
+    places = [{"offset": number * NBYTES, "length": NBYTES} for number in range(count)]
+    tensors = [
+        onnx.external(f"layer.{number:03}", SHAPE, location="m.onnx.data", **each)
+        for number, each in enumerate(places)
+    ]
+    (folder / "m.onnx").write_bytes(onnx.model(*tensors))
+    (folder / "m.onnx.data").write_bytes(bytes(count * NBYTES))
+    return "m.onnx"
 
 
 def write_npy(folder: Path, count: int) -> str:
@@ -81,6 +100,8 @@ FORMATS: dict[str, Callable[[Path, int], str]] = {
     "npy": write_npy,
     "gguf": write_gguf,
     "flax": write_flax,
+    "onnx": write_onnx,
+    "onnx with external data": write_external,
     "zarr": by_save("m.zarr"),
     "orbax": by_save("m", format="orbax"),
     "keras": write_keras,
@@ -91,13 +112,14 @@ BY_FILE: dict[str, Callable[[int, int], int]] = {
     "orbax": lambda _count, files: 8 + files,
     "keras": lambda count, _files: 8 + 6 * count,
     "flax": lambda count, _files: 4 + -(-count * NBYTES // TRAITS.small_nbytes),
+    "onnx": lambda count, _files: 4 + -(-count * NBYTES // TRAITS.small_nbytes),
 }
 """The most requests for dtypes and shapes: only the members of an npz file have them, and the
-object headers of HDF5; an array of Zarr or Orbax is a file or two. In a file of Flax they lie
+object headers of HDF5; an array of Zarr or Orbax is a file or two. In files of Flax and ONNX they lie
 between the elements: small arrays are read through, and a large one is jumped over."""
 
 
-THROUGH = {"flax"}
+THROUGH = {"flax", "onnx"}
 """The formats whose small tensors are read through, since they have no index."""
 
 

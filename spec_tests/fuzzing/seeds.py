@@ -187,6 +187,7 @@ _SEEDS = {
     "gguf": lambda: contents(".gguf"),
     "gguf_dequantized": lambda: contents(".gguf"),
     "flax": lambda: contents(".msgpack"),
+    "onnx": lambda: contents(".onnx"),
     "keras": lambda: contents(".h5"),
     "npy_file": lambda: [*contents(".npy"), *arrays()],
     "npy": npy,

@@ -213,6 +213,7 @@ _READERS = [
     Target("gguf", reader_of("gguf", "ck.gguf", "ck.gguf")),
     Target("gguf_dequantized", read_dequantized),
     Target("flax", reader_of("flax", "ck.msgpack", "ck.msgpack")),
+    Target("onnx", reader_of("onnx", "ck.onnx", "ck.onnx")),
     Target("keras", reader_of("keras", "ck.weights.h5", "ck.weights.h5")),
     Target("npy_file", reader_of("npy", "ck.npy", "ck.npy")),
     Target("npy", read_npy),

@@ -31,6 +31,7 @@ EVIDENCE = {
     "gguf": Evidence("gguf/every_type/m", "gguf_*"),
     "keras": Evidence("keras/weights_mlp/m.weights.h5", "keras_*"),
     "flax": Evidence("flax/every_value/m", "flax_*"),
+    "onnx": Evidence("onnx/one_file/m", "onnx_*"),
     "npy": Evidence("npy/c_order/x.npy", "npy_*"),
 }
 """By the name of the format."""

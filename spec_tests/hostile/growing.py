@@ -18,7 +18,7 @@ import numpy as np
 
 from shardvar.formats.tensorflow.contents import slice_key
 from spec_tests.helpers.native_checkpoints import hand_made
-from spec_tests.hostile import flax, zarr
+from spec_tests.hostile import flax, onnx, zarr
 from spec_tests.hostile import torch as torch_file
 from spec_tests.hostile.case import Files
 from spec_tests.hostile.gguf import Field, Info, gguf, split, text
@@ -629,6 +629,55 @@ def flax_set_files(count: int) -> Files:
     return {"ck.msgpack.index.json": flax.index(names)}
 
 
+# --- onnx
+
+
+def onnx_tensors(count: int) -> Files:
+    return {"ck.onnx": onnx.model(*(onnx.tensor(f"key{number}") for number in range(count)))}
+
+
+def onnx_nodes(count: int) -> Files:
+    """Nodes without tensors."""
+    return {"ck.onnx": onnx.model(onnx.tensor(), nodes=[onnx.node("n")] * count)}
+
+
+def onnx_graphs(count: int) -> Files:
+    """Tensors in graphs of nodes with long names, which each key repeats."""
+    inner = onnx.graph(*(onnx.tensor(f"key{number}") for number in range(count // 40)))
+    for _ in range(40):
+        attribute = proto((1, b"then_branch"), (6, inner))
+        inner = onnx.graph(nodes=[onnx.node("name of an output", attribute)])
+    return {"ck.onnx": proto((1, 8), (7, inner))}
+
+
+def onnx_varints(count: int) -> Files:
+    """One tensor of varints."""
+    tensor = onnx.tensor("t", (count,), onnx.INT64, b"\1" * count, onnx.INT64_DATA)
+    return {"ck.onnx": onnx.model(tensor)}
+
+
+def onnx_texts(count: int) -> Files:
+    texts = [(onnx.STRING_DATA, b"ab")] * count
+    tensor = onnx.tensor("t", (count,), onnx.TEXT, None, onnx.RAW, *texts)
+    return {"ck.onnx": onnx.model(tensor)}
+
+
+def onnx_external(count: int) -> Files:
+    """Tensors of the same few bytes of a file."""
+    tensors = [onnx.external(f"key{number}", location="data") for number in range(count)]
+    return {"ck.onnx": onnx.model(*tensors), "data": bytes(16)}
+
+
+def onnx_locations(count: int) -> Files:
+    """Tensors that are each in a file that is missing."""
+    tensors = [onnx.external(f"key{number}", location=f"data{number}") for number in range(count)]
+    return {"ck.onnx": onnx.model(*tensors)}
+
+
+def onnx_duplicates(count: int) -> Files:
+    return {"ck.onnx": onnx.model(*[onnx.tensor()] * count)}
+
+
 # --- keras
 
 
@@ -757,6 +806,14 @@ CONSTRUCTS = [
     Construct("flax chunks", "ck.msgpack", flax_chunks, 2000),
     Construct("flax refused", "ck.msgpack", flax_refused, 1000),
     Construct("flax set files", "ck.msgpack.index.json", flax_set_files, 500),
+    Construct("onnx tensors", "ck.onnx", onnx_tensors, 1000),
+    Construct("onnx nodes", "ck.onnx", onnx_nodes, 5000),
+    Construct("onnx graphs", "ck.onnx", onnx_graphs, 10_000),
+    Construct("onnx varints", "ck.onnx", onnx_varints, 100_000),
+    Construct("onnx texts", "ck.onnx", onnx_texts, 20_000),
+    Construct("onnx external", "ck.onnx", onnx_external, 1000),
+    Construct("onnx locations", "ck.onnx", onnx_locations, 1000),
+    Construct("onnx duplicates", "ck.onnx", onnx_duplicates, 3000),
     Construct("keras keys", "ck.weights.h5", keras_keys, 300),
     Construct("keras decoded", "ck.weights.h5", keras_decoded, 200),
     Construct("keras links", "ck.weights.h5", keras_links, 500),

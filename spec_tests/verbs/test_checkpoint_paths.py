@@ -151,7 +151,7 @@ def test_checkpoints_that_are_folders_are_not_numbered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["model.onnx", "pytorch_model.bin", "__0_0.distcp", "model.ZIP", "model.json"]
+    "name", ["model.tflite", "pytorch_model.bin", "__0_0.distcp", "model.ZIP", "model.json"]
 )
 def test_a_name_of_another_kind_of_file_is_written_in_a_named_format_only(
     name: str, tmp_path: Path
@@ -166,7 +166,19 @@ def test_a_name_of_another_kind_of_file_is_written_in_a_named_format_only(
 
 
 @pytest.mark.parametrize(
-    "ending", [".safetensors", ".npz", ".pt", ".h5", ".gguf", ".npy", ".zarr", ".svindex"]
+    "ending",
+    [
+        ".safetensors",
+        ".npz",
+        ".pt",
+        ".h5",
+        ".gguf",
+        ".npy",
+        ".zarr",
+        ".svindex",
+        ".onnx",
+        ".msgpack",
+    ],
 )
 def test_a_target_never_has_another_format_than_its_ending_says(
     ending: str, tmp_path: Path

@@ -40,8 +40,8 @@ def error_of(path: Path) -> ShardvarError:
         ("model", b"", MalformedCheckpoint, "is empty"),
         ("weights", bytes(1000), MalformedCheckpoint, "filled with zeros"),
         ("model.safetensors.incomplete", b"\x10\0\0\0", MalformedCheckpoint, "unfinished download"),
-        ("model.onnx", KINDS["an ONNX model"], UnsupportedError, "an ONNX model"),
-        ("model.onnx", b"\xfe" * 9, UnsupportedError, "an ONNX model"),
+        ("model.bin2", KINDS["an ONNX model"], UnsupportedError, "an ONNX model"),
+        ("model.trt", b"\xfe" * 9, UnsupportedError, "an engine of TensorRT"),
         ("model.pkl", b"\x80\x04}.", UnsupportedError, "a Python pickle"),
         ("model.nemo", KINDS["a tar archive"], UnsupportedError, "a tar archive"),
         ("frozen.pb", KINDS["a TensorFlow graph"], UnsupportedError, "a TensorFlow graph"),
@@ -147,8 +147,8 @@ def test_a_misspelt_folder_is_told_what_it_may_have_meant(tmp_path: Path) -> Non
 
 def test_the_largest_files_of_a_folder_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.onnx").write_bytes(KINDS["an ONNX model"] + bytes(1000))
-    assert "model.onnx is an ONNX model" in error_of(tmp_path).cause
+    (tmp_path / "model.data").write_bytes(KINDS["an ONNX model"] + bytes(1000))
+    assert "model.data is an ONNX model" in error_of(tmp_path).cause
 
 
 def test_a_folder_of_pointers_says_how_to_fetch_the_files(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_folder_of_any_size_costs_the_heads_of_a_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(50):
-        (tmp_path / f"{number}.onnx").write_bytes(KINDS["an ONNX model"])
+        (tmp_path / f"{number}.tflite").write_bytes(KINDS["an ONNX model"])
     opened: list[str] = []
     monkeypatch.setattr(foreign, "_head", lambda storage, name: opened.append(name) or b"")
     assert isinstance(foreign.explain(tmp_path, None), CheckpointNotFound) and len(opened) <= 4

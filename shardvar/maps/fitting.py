@@ -26,7 +26,7 @@ from shardvar.maps.contributions import (
     target_key,
 )
 from shardvar.maps.extents import SizeOf, rule_extents
-from shardvar.maps.keys import Values, match_keys
+from shardvar.maps.keys import Values, match_keys, matches_key
 from shardvar.maps.matching import Match, count_numbers, find_matches
 from shardvar.maps.placing import TensorAxes, axes_of
 from shardvar.maps.plan import MapPlan, Target
@@ -98,7 +98,7 @@ def fit_rules(
         for number, values in hits:
             matched[number].append((key, values))
     # Draft.
-    fitted_rules = dict[int, FittedRule]()
+    fitted_rules, failed = dict[int, FittedRule](), list[MapRule]()
     for number, rule in enumerate(rules):
         try:
             fitted = FittedRule(number, rule, rule_extents(rule, size_of, sizes), size_of)
@@ -112,6 +112,7 @@ def fit_rules(
             _contribute(found, fitted, matches, tensors, encodings)
         except MapError as error:
             found.wrong(f"Rule {number + 1}, {rule.text!r}", error)
+            failed.append(rule)
     for number in _disputed(found):
         del found.names[number]
         mine, fitted = (
@@ -121,14 +122,26 @@ def fit_rules(
         matches = find_matches(fitted.rule.source, fitted.extents, mine, size_of)
         _contribute(found, fitted, matches, tensors, encodings)
     owner = {key: number for number, names in found.names.items() for key in names}
-    # Join.
+    # Join. What a rule with a problem fills, or multiplies by, has no other problem that is known.
+    filled = [rule.target.key for rule in failed if rule.target is not None]
+    for target in [
+        key for key in found.contributions if any(matches_key(each, key) for each in filled)
+    ]:
+        del found.contributions[target]
     targets = _join(found, tensors, owner)
     # Prove. After another problem, what is not used may only follow from it, unless no rule at all
     # has its name.
     by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
     if not found.problems and keys and not by_name:
         _check_direction(found, rules, keys)
-    judged = [key for key in keys if key not in owner and not (found.problems and key in by_name)]
+    factors = [side.key for rule in rules for side in rule.factors] if found.problems else []
+    judged = [
+        key
+        for key in keys
+        if key not in owner
+        and not (found.problems and key in by_name)
+        and not any(matches_key(each, key) for each in factors)
+    ]
     shapes = {key: tensors[key][1] for key in judged if key in tensors}
     for cause, remedy in check_uses(rules, shapes, found.uses, by_name, judged, found.taken):
         found.problems.append(Problem(cause, remedy))

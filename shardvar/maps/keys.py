@@ -61,6 +61,11 @@ def match_keys(
         )
 
 
+def matches_key(pattern: KeyPattern, key: str) -> bool:
+    """Return True if a pattern matches a key."""
+    return re.fullmatch(_expression(pattern, _NUMBER), key) is not None
+
+
 def write_key(key: KeyPattern, values: Iterable[int | str]) -> str:
     """Return the key whose parts have some values: a number, the position of a word, or a text.
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 
-from shardvar.maps.syntax import MapRule
+from shardvar.maps.keys import matches_key
+from shardvar.maps.syntax import ANY_TEXT, KeyPattern, MapRule, NumberPart, TextPart
 from shardvar.pictures.words import similar
 
 _MOST_CANDIDATES = 5_000
@@ -55,3 +56,30 @@ def nearest_rule(key: str, rules: Sequence[MapRule]) -> int | None:
         if matcher.real_quick_ratio() > best and (ratio := matcher.ratio()) > best:
             best, found = ratio, number
     return found
+
+
+def why_unmatched(key: str, pattern: KeyPattern) -> str:
+    """Return the part of a pattern that a key would match if it were another kind of part.
+
+    >>> from shardvar.maps.parsing import parse_rule
+    >>> why_unmatched("a.b.w", parse_rule("{x:*}.w -> {x}.v").source.key)
+    "{x:*} is text without '.' and '/': write {x:**}"
+    """
+    literals = "".join(part for part in pattern.parts if isinstance(part, str))
+    if "*" in literals and "*" not in key:
+        return "'*' is a plain character: write {x:*} or {x:**}, and {x} on the other side"
+    if any(isinstance(part, TextPart) and part.pattern == ANY_TEXT for part in pattern.parts):
+        return ""
+    for part in pattern.parts:
+        if isinstance(part, NumberPart):
+            name = part.axis[0]
+            why = f"{{{name}}} is a number: write {{{name}:*}} for text, or {{{name}:a|b}}"
+        elif isinstance(part, TextPart) and part.pattern != ANY_TEXT:
+            name = part.name
+            why = f"{{{name}:*}} is text without '.' and '/': write {{{name}:**}}"
+        else:
+            continue
+        others = tuple(TextPart(name, ANY_TEXT) if each is part else each for each in pattern.parts)
+        if matches_key(KeyPattern(pattern.text, others), key):
+            return why
+    return ""

@@ -8,6 +8,7 @@ from itertools import pairwise
 from shardvar.errors import MapError
 from shardvar.maps.expressions import NAME, Expression, parse_expression, read_expression
 from shardvar.maps.syntax import (
+    ANY_TEXT,
     ELLIPSIS,
     AxisNames,
     KeyPart,
@@ -21,7 +22,7 @@ from shardvar.maps.syntax import (
 )
 
 _PLAIN = re.compile(r"""[^\s\[\]{}'"`]+""")
-_TEXTS = {"*": r"[^./]+", "**": r".+"}
+_TEXTS = {"*": r"[^./]+", "**": ANY_TEXT}
 _LONGEST = 10_000
 """Characters of a rule."""
 _MOST_INDICES = 32
@@ -29,6 +30,12 @@ _MOST_INDICES = 32
 _GRAMMAR = "Write 'KEY[axes] -> KEY[axes]', such as 'h.{l}.w[i o] -> layers.{l}.w[o i]'."
 _SPACES = "Write a space on both sides of '->'."
 _QUOTES = "Put a key with spaces or brackets in quotes: 'odd [key]'[a b] -> KEY[b a]."
+_INSTEAD = {
+    "@": "Separate ranges by commas: @ a=0, b=1:3.",
+    "minus": "Write 'plus -1' for a constant, and 'times -1 plus 1' for 1 minus a tensor.",
+    "divided": "Write 'times 1/2'.",
+}
+"""What to write in the place of words that begin like this."""
 _ONE_TARGET = "A rule has one target: write a rule for each, and 'also' before the second one."
 
 
@@ -77,13 +84,21 @@ def _parse(reader: "_Reader") -> MapRule:
             raise MapError("' -> ' is missing.", _SPACES if is_close else _GRAMMAR)
         else:
             remedy = _QUOTES if "->" in reader.text else _GRAMMAR
+            remedy = next((says for word, says in _INSTEAD.items() if reader.begins(word)), remedy)
             raise reader.unexpected("'->', '@', 'times' or 'plus'", remedy)
         if plus is not None and not reader.sees("->"):
-            raise reader.unexpected("'->', because 'plus' comes last")
+            remedy = "'plus' adds a constant. Only 'times' takes a tensor."
+            is_key = reader.begins("[") or reader.begins("{") or reader.begins(".")
+            raise reader.unexpected(
+                "'->', because 'plus' comes last", remedy if is_key else _GRAMMAR
+            )
     if reader.word("nothing"):
         target, fill = None, None
     else:
         target = reader.side()
+        if target.text.lower() in ("nothing", "none", "null"):
+            cause = f"{target.text!r} would be the name of a tensor."
+            raise MapError(cause, "To leave one out, write '-> nothing'. Quote a key of this name.")
         fill = reader.rest() if reader.word("else") else None
         if fill == "":
             raise MapError("'else' has no number.", "Write 'else 0'.")
@@ -126,6 +141,10 @@ class _Reader:
         """Return True if the next word is ``word``."""
         left = self.text[self.at :].lstrip()
         return left.startswith(word) and (len(left) == len(word) or left[len(word)].isspace())
+
+    def begins(self, text: str) -> bool:
+        """Return True if a text comes next."""
+        return self.text[self.at :].lstrip().startswith(text)
 
     def word(self, word: str) -> bool:
         """Step over a word if it is the next one, and return True."""
@@ -290,7 +309,9 @@ class _Reader:
                     axes.append(())
             elif NAME.fullmatch(token) is None:
                 remedy = (
-                    "Write names separated by spaces, such as [(n d) i]; their sizes go to sizes."
+                    "Select a range after the axes: KEY[o i] @ o=0:4."
+                    if ":" in token
+                    else "Write names separated by spaces, such as [(n d) i]; their sizes go to sizes."
                 )
                 raise MapError(f"{token!r} is not the name of an axis.", remedy)
             elif opened:
@@ -362,6 +383,13 @@ def _check(rule: MapRule) -> None:
                     f"A text only renames. List the words that are counted: {{{name}:a|b}}.",
                 )
         left = sorted(side.free().difference(other.free(), rule.repeated()))
+        theirs = sorted(other.free().difference(side.indices()))
+        if left and theirs and left[0] not in other.indices():
+            raise MapError(
+                f"The index {left[0]!r} is only in {side.text!r}, and {theirs[0]!r} only in "
+                f"{other.text!r}.",
+                "Both sides have the same indices: give what is the same one name.",
+            )
         if left:
             name = left[0]
             is_new = side is target and name in side.key.indices() and name not in other.indices()
@@ -408,5 +436,5 @@ def _check_side(side: Side) -> None:
             raise MapError(
                 f"Two parts of {side.key.text!r} follow each other.", "Put text between them."
             )
-    if sum(isinstance(part, TextPart) and part.pattern == ".+" for part in side.key.parts) > 1:
+    if sum(isinstance(part, TextPart) and part.pattern == ANY_TEXT for part in side.key.parts) > 1:
         raise MapError(f"{side.key.text!r} has two parts '**'.", "Any text can be in one only.")

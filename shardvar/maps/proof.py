@@ -19,7 +19,7 @@ from shardvar.errors import MapError
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.overlap import find_overlap
 from shardvar.layout.tiling import find_flaw
-from shardvar.maps.nearest import nearest_rule
+from shardvar.maps.nearest import nearest_rule, why_unmatched
 from shardvar.maps.syntax import MapRule
 
 _MOST_BOXES = 1 << 22
@@ -132,7 +132,12 @@ def _nearest(key: str, rules: Sequence[MapRule], unselected: Mapping[str, int]) 
         number = unselected[key]
         return f"; rule {number + 1} {rules[number].text!r} matches its name and not its numbers"
     found = nearest_rule(key, rules)
-    return "" if found is None else f"; the nearest is rule {found + 1} {rules[found].text!r}"
+    if found is None:
+        return ""
+    why = why_unmatched(key, rules[found].source.key)
+    return (
+        f"; the nearest is rule {found + 1} {rules[found].text!r}{f', where {why}' if why else ''}"
+    )
 
 
 def _flaw(

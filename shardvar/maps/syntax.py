@@ -51,6 +51,10 @@ class WordPart:
     """The words, which all differ."""
 
 
+ANY_TEXT = "(?s:.+)"
+"""The pattern of ``{x:**}``."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextPart:
     """A part of a key that is any text, and only renamed."""

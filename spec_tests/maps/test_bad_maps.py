@@ -44,6 +44,15 @@ BAD = {
     "odd source that no rule matches": Bad(
         ["a -> b"], {"a": (2,), "it's [b]": (2,)}, ("leave it out: ''it''s [b]' -> nothing'",)
     ),
+    "glob": Bad(["m.* -> x.*"], {"m.a": (2,)}, ("'*' is a plain character: write {x:*}",)),
+    "number that is a text": Bad(
+        ["{l}.w -> x.{l}"],
+        {"enc.w": (2,)},
+        ("rule 1 '{l}.w -> x.{l}', where {l} is a number: write {l:*}",),
+    ),
+    "text with dots": Bad(
+        ["{x:*}.w -> {x}.v"], {"a.b.w": (2,)}, ("without '.' and '/': write {x:**}. Add a rule",)
+    ),
     "numbers that no rule takes": Bad(
         ["l.{l}.w @ l=0:1 -> x.{l}.w"],
         layers(0, 1),
@@ -208,7 +217,7 @@ BAD = {
     "factor of a number that no key has": Bad(
         ["e[n o] times s.{n}[o] -> e[n o]"],
         {"e": (3, 2), "s.0": (2,), "s.1": (2,)},
-        ("The factor 's.2' of 'e' is not in the checkpoint", "nearest key is 's.1'"),
+        ("The factor 's.2' of 'e' is not in the checkpoint. The nearest key is 's.1'",),
     ),
     "else without an extent": Bad(
         [PADDED.format(0)],

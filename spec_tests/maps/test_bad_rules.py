@@ -65,6 +65,19 @@ RULES = {
     "range twice": ("w[v] @ v=1:2, v=3 -> x[v]", "'@' has 'v' twice", "one range"),
     "expression that ends": ("w[v] @ v=2*: -> x[v]", "a number or a name is missing before ':'"),
     "expression not closed": ("w[v] @ v=0:(a -> x[v]", "')' is missing at its end"),
+    # Words of other languages.
+    "range among the axes": ("w[0:4 i] -> v[o i]", "'0:4' is not the name", "KEY[o i] @ o=0:4"),
+    "two ranges without a comma": ("w[a b] @ a=0 @ b=1 -> v", "found '@ b=1", "by commas"),
+    "minus": ("w minus 1 -> v", "found 'minus 1", "'plus -1'"),
+    "divided": ("w divided by 2 -> v", "found 'divided", "'times 1/2'"),
+    "plus a tensor": ("w[a] plus b[a] -> v[a]", "found '[a]", "Only 'times' takes a tensor"),
+    "none": ("w -> none", "'none' would be the name of a tensor", "'-> nothing'", "Quote"),
+    "Nothing": ("w -> Nothing", "'Nothing' would be the name of a tensor"),
+    "two names of one index": (
+        "{s:a|b}[i] -> x[(t i)]",
+        "The index 's' is only in '{s:a|b}[i]', and 't' only in 'x[(t i)]'",
+        "one name",
+    ),
     # Words of the language.
     "else without a number": ("e[v] -> w[v] @ v=0:2 else", "'else' has no number", "'else 0'"),
     "also with nothing": ("also w -> nothing", "'nothing' takes no arithmetic and no 'also'"),

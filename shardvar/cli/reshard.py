@@ -69,9 +69,6 @@ def execute(arguments: Namespace) -> int:
         raise type(error)(
             error.cause, f"{error.remedy} Or save all other tensors: --keep-going."
         ) from error
-    if arguments.html and report.ranks:
-        cause = f"--html shows one checkpoint, and the map makes {len(report.ranks)}."
-        raise ArgumentError(cause, "Leave --html out: the preview in text has all of them.")
     verified = [
         verify_with_progress(_written(each))
         for each in (report.ranks or (report,) if arguments.verify and not report.dry_run else ())

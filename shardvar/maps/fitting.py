@@ -32,7 +32,7 @@ from shardvar.maps.placing import TensorAxes, axes_of
 from shardvar.maps.plan import MapPlan, Target
 from shardvar.maps.proof import MOST_PROBLEMS, Use, check_uses
 from shardvar.maps.renames import is_rename, renamed_keys
-from shardvar.maps.syntax import MapRule
+from shardvar.maps.syntax import KeyPattern, MapRule
 from shardvar.maps.targets import KnownTargets, join_contributions
 
 
@@ -115,33 +115,23 @@ def fit_rules(
             failed.append(rule)
     for number in _disputed(found):
         del found.names[number]
-        mine, fitted = (
-            [each for each in matched[number] if each[0] in tensors],
-            fitted_rules[number],
-        )
+        fitted = fitted_rules[number]
+        mine = [each for each in matched[number] if each[0] in tensors]
         matches = find_matches(fitted.rule.source, fitted.extents, mine, size_of)
         _contribute(found, fitted, matches, tensors, encodings)
     owner = {key: number for number, names in found.names.items() for key in names}
-    # Join. What a rule with a problem fills, or multiplies by, has no other problem that is known.
-    filled = [rule.target.key for rule in failed if rule.target is not None]
-    for target in [
-        key for key in found.contributions if any(matches_key(each, key) for each in filled)
-    ]:
-        del found.contributions[target]
+    # Join.
+    _drop_targets(found, failed)
     targets = _join(found, tensors, owner)
     # Prove. After another problem, what is not used may only follow from it, unless no rule at all
     # has its name.
     by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
     if not found.problems and keys and not by_name:
         _check_direction(found, rules, keys)
-    factors = [side.key for rule in rules for side in rule.factors] if found.problems else []
-    judged = [
-        key
-        for key in keys
-        if key not in owner
-        and not (found.problems and key in by_name)
-        and not any(matches_key(each, key) for each in factors)
-    ]
+    judged = [key for key in keys if key not in owner]
+    if found.problems:
+        factors = [side.key for rule in rules for side in rule.factors]
+        judged = [key for key in judged if key not in by_name and not _is_any(factors, key)]
     shapes = {key: tensors[key][1] for key in judged if key in tensors}
     for cause, remedy in check_uses(rules, shapes, found.uses, by_name, judged, found.taken):
         found.problems.append(Problem(cause, remedy))
@@ -152,6 +142,18 @@ def fit_rules(
     names = {key: found.names[owner[key]][key] for key in tensors if key in owner}
     plan = MapPlan(targets, found.left_out, names, owner, tensors)
     return Fit(plan, tuple(found.problems), tuple(counts), found.renamed)
+
+
+def _drop_targets(found: _Findings, failed: Sequence[MapRule]) -> None:
+    """Forget the targets of rules with a problem: no other problem of them is known."""
+    filled = [rule.target.key for rule in failed if rule.target is not None]
+    for target in [key for key in found.contributions if _is_any(filled, key)]:
+        del found.contributions[target]
+
+
+def _is_any(patterns: Sequence[KeyPattern], key: str) -> bool:
+    """Return True if one of the patterns matches a key."""
+    return any(matches_key(each, key) for each in patterns)
 
 
 def _check_direction(found: _Findings, rules: Sequence[MapRule], keys: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ _INSTEAD = {
     "minus": "Write 'plus -1' for a constant, and 'times -1 plus 1' for 1 minus a tensor.",
     "divided": "Write 'times 1/2'.",
 }
-"""What to write in the place of words that begin like this."""
+"""The remedies for words of other languages, by how they begin."""
 _ONE_TARGET = "A rule has one target: write a rule for each, and 'also' before the second one."
 
 

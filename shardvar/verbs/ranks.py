@@ -9,7 +9,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, takewhile
 from math import prod
@@ -20,7 +20,14 @@ import numpy.typing as npt
 
 from shardvar.engine.mapped import MappedSource
 from shardvar.engine.pool import bytes_of
-from shardvar.errors import ArgumentError, CheckpointError, InconsistentTensor, MapError
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    InconsistentTensor,
+    MapError,
+    StorageError,
+    TargetExists,
+)
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import format_of_name
 from shardvar.layout.dtypes import Array, is_whole
@@ -37,10 +44,14 @@ from shardvar.maps.ranks import (
 )
 from shardvar.pictures.words import human_shape
 from shardvar.planning.index import EntryTable, TableIndex, take_tensors
-from shardvar.verbs.locate import find_below
+from shardvar.planning.slices import SliceTable, concatenate
+from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.walk import PairWalk
+from shardvar.verbs.locate import Location, find_below
 from shardvar.verbs.rank_source import RankSource
 from shardvar.verbs.reader import LazyTensor, Reader
 from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.writing import WritePlan, report_of
 
 _PLACE = re.compile(r"\{rank(?::0?([1-9]))?d?\}")
 """The place of the number in the path of a target: ``{rank}``, or ``{rank:02}`` with its digits."""
@@ -242,6 +253,82 @@ def _reader_of_rank(reader: Reader, source: Source, names: Mapping[str, str]) ->
     return Reader(reader.path, reader.format, mine)
 
 
+_KEPT = (
+    " If an earlier run was interrupted between ranks, this keeps the ones that it has finished: "
+    "every byte of them is compared."
+)
+"""The remedy if some ranks of a target exist and others do not."""
+
+
+def write_ranks(
+    target: str | os.PathLike[str],
+    ranks: Sequence[tuple[Location, Reader]],
+    write: Callable[..., Callable[[], WriteReport]],
+    *,
+    dry_run: bool,
+) -> WriteReport:
+    """Write the checkpoint of each rank, after all are planned and checked, and return the report.
+
+    If some of them exist and others do not, an earlier run was interrupted: with ``force``, what it
+    has finished is kept.
+    """
+    there = [bool(_names_at(goal)) for goal, _ in ranks]
+    is_interrupted = any(there) and not all(there)
+    try:
+        writes = [write(*each, keep=is_interrupted and not dry_run) for each in ranks]
+    except TargetExists as error:
+        remedy = error.remedy + (_KEPT if is_interrupted else "")
+        raise TargetExists(error.cause, remedy) from None
+    return join_reports(target, [each() for each in writes])
+
+
+def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
+    """Return the report of a plan whose target has all of it already; else None.
+
+    Every byte is compared.
+    """
+    if not work.may_resume or work.metadata.objects:
+        return None
+    target, names = work.target, _names_at(work.target)
+    if len(names) != 1:
+        return None
+    try:
+        source_there = target.format.open(target.storage, names[0])
+        with Reader(target.path, target.format.name, source_there) as there:
+            is_same = (
+                _places(there.entries().slices) == _places(work.assignment.slices)
+                and len(there.index.files) == work.assignment.num_files
+                and (there.metadata.user, there.metadata.ties)
+                == (work.metadata.user, work.metadata.ties)
+            )
+            if not is_same or there.faults:
+                return None
+            sides = Blocks.of_entries(source, work.entries), Blocks.of(there)
+            walk = PairWalk(*sides, None, False, lambda _nbytes: None)
+            walk.compare([*there])
+            if walk.differences or walk.unreadable:
+                return None
+    except (CheckpointError, StorageError):
+        return None  # it is written again
+    report = report_of(work, target.storage.free_nbytes())
+    return replace(report, reused_files=work.assignment.num_files, dry_run=False)
+
+
+def _names_at(goal: Location) -> list[str]:
+    """The names of the checkpoints that a target would replace."""
+    return goal.format.locate(goal.storage, "" if goal.is_folder else goal.name)
+
+
+def _places(slices: SliceTable) -> list[tuple[object, ...]]:
+    """The slices of a checkpoint in the order of their tensors: key, dtype, shape and region."""
+    tensors = slices.tensors
+    regions = [slices.region(number) for number in range(len(slices))]
+    return sorted(
+        (tensors.keys[row], tensors.dtype(row), tensors.shape(row), region.offset, region.shape)
+        for row, region in zip(slices.tensor.tolist(), regions, strict=True)
+    )
+
+
 def join_reports(target: str | os.PathLike[str], reports: Sequence[WriteReport]) -> WriteReport:
     """Return the report of all ranks, with the report of each."""
     numbers = (
@@ -253,6 +340,25 @@ def join_reports(target: str | os.PathLike[str], reports: Sequence[WriteReport])
         name: sum(getattr(each, name) for each in reports) for name in numbers
     }
     columns |= {name: sum((getattr(each, name) for each in reports), ()) for name in lists}
-    columns["planned"] = None
+    columns["planned"] = _all_planned(reports)
     columns["peak_nbytes"] = max(each.peak_nbytes for each in reports)
     return replace(reports[0], path=os.fsdecode(target), ranks=tuple(reports), **columns)
+
+
+def _all_planned(reports: Sequence[WriteReport]) -> EntryTable | None:
+    """The entries that all ranks would have, with their numbers before their keys; None after a
+    write."""
+    tables, files = list[EntryTable](), 0
+    for rank, report in enumerate(reports):
+        if report.planned is None:
+            return None
+        keys = [numbered(rank, key) for key in report.planned.slices.tensors.keys]
+        named = _renamed(report.planned, keys)
+        tables.append(replace(named, file=named.file + files))
+        files += report.num_files
+    file, start, checksum, plain = (
+        np.concatenate([getattr(each, name) for each in tables])
+        for name in ("file", "start", "checksum", "plain")
+    )
+    slices = concatenate([each.slices for each in tables])
+    return EntryTable(slices, file, start, checksum, plain)

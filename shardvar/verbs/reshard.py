@@ -36,7 +36,7 @@ from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, 
 from shardvar.verbs.mapping import MapLike, as_map, map_and_report
 from shardvar.verbs.part_places import Join
 from shardvar.verbs.problems import Damage
-from shardvar.verbs.ranks import is_by_rank, join_reports, path_of_rank, split_ranks
+from shardvar.verbs.ranks import is_by_rank, kept_report, path_of_rank, split_ranks, write_ranks
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import new_names, select_keys
 from shardvar.verbs.reports import WriteReport
@@ -189,8 +189,8 @@ def reshard(
         if by_rank:
             # All is planned and checked before the first is written.
             goals = (_find_goal(found, path_of_rank(target, rank), format) for rank in count())
-            writes = [write(*each) for each in zip(goals, split_ranks(reader), strict=False)]
-            report = join_reports(target, [each() for each in writes])
+            ranks = [*zip(goals, split_ranks(reader), strict=False)]
+            report = write_ranks(target, ranks, write, dry_run=dry_run)
         else:
             report = write(goal, reader)()
         if dequantize:
@@ -238,8 +238,10 @@ def _reshard(
     plan: Callable[..., WritePlan],
     stamp: Callable[[Source, WritePlan], str | None],
     move: Callable[..., WriteReport] | None,
+    keep: bool = False,
 ) -> Callable[[], WriteReport]:
-    """Plan and check a write; return what carries it out, or only reports it without ``move``."""
+    """Plan and check a write; return what carries it out, or only reports it without ``move``, or
+    with ``keep`` leaves a target that has all of it already."""
     check_no_delta(found[0].storage, found[0].format.name, reader.index)
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
@@ -280,7 +282,10 @@ def _reshard(
 
     def write() -> WriteReport:
         # Move and commit.
-        made = preview(work, generation) if move is None else move(work, payloads, generation)
+        kept = kept_report(work, payloads) if keep else None
+        made = (
+            preview(work, generation) if move is None else kept or move(work, payloads, generation)
+        )
         return replace(made, lost=lost, untied=untied, left_out=left_out)
 
     return write

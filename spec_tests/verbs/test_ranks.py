@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, InconsistentTensor, MapError, ShardvarError
+from shardvar.errors import (
+    ArgumentError,
+    InconsistentTensor,
+    MapError,
+    ShardvarError,
+    TargetExists,
+)
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 FORMATS = ["shardvar", "tensorflow", "safetensors", "npz", "zarr", "torch", "pt"]
@@ -341,3 +347,50 @@ def test_a_diff_of_ranks_that_are_not_there_is_refused(tmp_path: Path) -> None:
             lambda a=a, b=b: sv.diff(tmp_path / a, tmp_path / b, map=["{x:**} -> {x}"]),
         )
         assert "no rule of the map" in said and "Leave {rank} out" in said
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npz", "shardvar", "torch"])
+def test_a_second_run_keeps_the_ranks_that_an_interrupted_one_has_finished(
+    tmp_path: Path, form: str
+) -> None:
+    """They are compared, and written again if a byte differs; a run over all ranks keeps none."""
+    arrays = joined(ranks_of(3, 1))
+    sv.save(tmp_path / "one", arrays)
+    split, target = sv.Map(SPLIT, sizes={"rank": 3}), tmp_path / "out"
+
+    def reshard(**options: Any) -> Any:
+        return sv.reshard(tmp_path / "one", target, map=split, format=form, **options)
+
+    def stamps(rank: int) -> dict[str, int]:
+        return {str(each): each.stat().st_mtime_ns for each in files(rank)}
+
+    def files(rank: int) -> list[Path]:
+        found = [each for each in target.rglob("*") if f"rank_{rank}" in str(each)]
+        return [each for each in found if each.is_file()]
+
+    reshard()
+    written = [len(files(rank)) for rank in range(3)]
+    before = stamps(0)
+    assert reshard(force=True).reused_files == 0 and stamps(0) != before
+    for each in files(2):
+        each.unlink()
+    finished = [stamps(rank) for rank in range(2)]
+    said = told(TargetExists, reshard)
+    assert "rank_0" in said and "keeps the ones that it has finished" in said
+    report = reshard(force=True)
+    assert [stamps(rank) for rank in range(2)] == finished
+    assert report.reused_files == 2 and [len(files(rank)) for rank in range(3)] == written
+    assert sv.diff(tmp_path / "one", target, map=split).equal
+    # Another value in the source, another one in a target.
+    for each in files(2):
+        each.unlink()
+    sv.save(tmp_path / "one", {**arrays, "norm": arrays["norm"] + 1}, force=True)
+    assert reshard(force=True).reused_files == 0
+    assert sv.diff(tmp_path / "one", target, map=split).equal
+    for each in files(2):
+        each.unlink()
+    tensors = sv.load(target / "rank_0")
+    tensors["layers.0.rows"][0, 0] += 1
+    sv.save(target / "rank_0", tensors, format=form, force=True)
+    assert reshard(force=True).reused_files == 1
+    assert sv.diff(tmp_path / "one", target, map=split).equal

@@ -136,3 +136,15 @@ def test_a_page_does_not_draw_a_map_that_other_options_change(run: Run, tmp_path
         drawn = run(*words, "--html", page, *option)
         assert drawn.code == 0 and f"because {option[0]} changes" in drawn.err
         assert "made" not in columns_of(page.read_text(encoding="utf-8"))["plan"]
+
+
+def test_a_page_shows_all_ranks(run: Run, tmp_path: Path) -> None:
+    sv.save(tmp_path / "a.safetensors", {"w": np.ones((4, 2)), "norm": np.ones(3)})
+    page, rules = tmp_path / "page.html", ["w[(r o) i] -> {r}/w[i o]", "also norm -> {r}/norm"]
+    words = [word for rule in rules for word in ("--rule", rule)]
+    words = ["reshard", tmp_path / "a.safetensors", tmp_path / "b", *words, "--size", "r=2"]
+    assert run(*words, "--dry-run", "--html", page).code == 0
+    found = columns_of(page.read_text(encoding="utf-8"))
+    assert keys_of(found["checkpoints"][-1]) == ["0/w", "0/norm", "1/w", "1/norm"]
+    assert found["checkpoints"][-1]["files"] == ["file 0", "file 1"]
+    assert found["plan"]["made"]["rules"] == rules

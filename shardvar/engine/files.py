@@ -398,7 +398,7 @@ def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
         and len(clipped) == count
         and (count == 1 or np.array_equal(moves.target, np.arange(unit.first, unit.last)))
         and bool(task.entries.plain[moves.source].all())
-        and bool((ITEMSIZES[targets.codes()[some]] > 0).all())
+        and bool((ITEMSIZES[targets.codes(some)] > 0).all())
     )
     # Move.
     if is_shared:
@@ -416,7 +416,7 @@ def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
     copies = copies.take(np.flatnonzero(~work.is_range[copies.target]))
     share = unit.share or (unit.nbytes if unit.last - unit.first == 1 else 0)
     if share and share < plan.targets.nbytes[unit.first]:
-        itemsize = int(ITEMSIZES[plan.targets.codes()[unit.first]])
+        itemsize = int(ITEMSIZES[plan.targets.codes(unit.first)])
         first, last = unit.start // itemsize, (unit.start + share) // itemsize
         copies = copies_in_range(plan.targets, copies, first, last)
     wanted = wanted_regions(work.task.entries, plan.targets, copies)

@@ -117,6 +117,8 @@ class DraftEntries:
                 (piece, row) for piece in pieces for row in self.rows_of(piece.source.key).tolist()
             ]
             self._add(number, zeros, target.shape, self._recipe(rows, target.fill))
+        elif len(lattices) == 1 and prod(lattices[0].shape) == prod(target.shape):
+            self._add_cell(number, target, zeros, target.shape, lattices)
         else:
             bounds = [lattice.target_bounds() for lattice in lattices]
             low = np.array([each[0] for each in bounds], np.int64).reshape(len(bounds), len(zeros))

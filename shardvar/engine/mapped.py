@@ -173,7 +173,7 @@ class MappedSource(WrappedSource):
         """Fill a buffer with what no piece covers, and return the work that fills the rest."""
         number = int(entries.start[row])
         recipe, region = self.recipes.copied[number], entries.slices.region(row)
-        itemsize, parts = int(ITEMSIZES[entries.slices.codes()[row]]), list[PanelPart]()
+        itemsize, parts = int(ITEMSIZES[entries.slices.codes(row)]), list[PanelPart]()
         if recipe.fill is not None:
             np.frombuffer(buffer, np.dtype((np.void, itemsize)))[:] = np.void(recipe.fill)
         if not region.size:

@@ -172,7 +172,7 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
         rows = moves.target
         shapes = targets.shape[rows].tolist()
         ranks = targets.tensors.ranks[targets.tensor[rows]].tolist()
-        codes = targets.codes()[rows].tolist()
+        codes = targets.codes(rows).tolist()
         dtypes = {number: numpy_dtype(NAMES[number]) for number in set(codes)}
         for row, number, shape, rank, begin in zip(
             rows.tolist(), codes, shapes, ranks, begins, strict=True

@@ -218,7 +218,7 @@ def place_of_unit(targets: SliceTable, unit: Unit) -> tuple[int, int]:
     so (1, 8) of the tensor: element 18.
     """
     region, tensor = targets.region(unit.first), int(targets.tensor[unit.first])
-    element, place, stride = unit.start // max(int(ITEMSIZES[targets.codes()[unit.first]]), 1), 0, 1
+    element, place, stride = unit.start // max(int(ITEMSIZES[targets.codes(unit.first)]), 1), 0, 1
     axes = zip(targets.tensors.shape(tensor), region.offset, region.shape, strict=True)
     # From the last axis to the first: the remainder is the index in the slice, the quotient goes to
     # the next axis. An axis without indices counts as one, so that an empty slice has a place too.
@@ -271,7 +271,7 @@ def take_checksums(
     payload: list[int] = []
     runs: list[int] = []
     sizes = targets.nbytes[unit.first : unit.last].tolist()
-    whole = (ITEMSIZES[targets.codes()[unit.first : unit.last]] == 0).tolist()
+    whole = (ITEMSIZES[targets.codes(slice(unit.first, unit.last))] == 0).tolist()
     for row, (start, nbytes) in enumerate(zip(starts, sizes, strict=True)):
         mine = block[max(start, 0) : min(start + nbytes, unit.nbytes)]
         if run and len(mine) <= run:

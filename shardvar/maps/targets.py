@@ -29,20 +29,18 @@ def join_contributions(
     ``others`` are the keys that no rule takes: a source that is missing may be there, misspelt.
     Most targets of a rule differ only in their names: one of them is made, and noted in ``known``.
     """
-    cause = _cause(contributions)
-    if cause is not None and cause in known:
-        return _renamed(known[cause], key, contributions[0].match.key), []
-    target, factors = _join(key, contributions, tensors, others)
-    if cause is not None:
-        known[cause] = target
-    return target, factors
+    if any(contribution.fitted.rule.has_arithmetic for contribution in contributions):
+        return _join(key, contributions, tensors, others)
+    cause = tuple(map(_cause, contributions))
+    if cause not in known:
+        known[cause], _ = _join(key, contributions, tensors, others)
+    target = known[cause]
+    pieces = tuple(map(_moved, target.pieces, contributions))
+    return Target(key, target.dtype, target.shape, pieces, target.fill), []
 
 
-def _cause(contributions: Sequence[Contribution]) -> tuple[object, ...] | None:
-    """Return all that a target of one contribution depends on, but names; None for any other."""
-    [contribution, *more] = contributions
-    if more or contribution.fitted.rule.has_arithmetic:
-        return None
+def _cause(contribution: Contribution) -> tuple[object, ...]:
+    """Return all that a piece depends on, but names."""
     source = contribution.source
     return (
         *(contribution.number, contribution.dtype, id(source), contribution.axes),
@@ -51,13 +49,13 @@ def _cause(contributions: Sequence[Contribution]) -> tuple[object, ...] | None:
     )
 
 
-def _renamed(target: Target, key: str, source: str) -> Target:
-    """The target with other names of itself and of its source."""
-    [piece] = target.pieces
+def _moved(piece: Piece, contribution: Contribution) -> Piece:
+    """The piece between other tensors."""
     taken, filled = piece.source, piece.target
-    views = View(source, taken.start, taken.steps), View(key, filled.start, filled.steps)
-    piece = Piece(piece.rule, piece.shape, *views)
-    return Target(key, target.dtype, target.shape, (piece,), target.fill)
+    source = View(contribution.match.key, taken.start, taken.steps)
+    return Piece(
+        piece.rule, piece.shape, source, View(contribution.target, filled.start, filled.steps)
+    )
 
 
 def _join(

@@ -229,9 +229,9 @@ class SliceTable:
         rank = self.tensors.ranks[self.tensor[row]]
         return Region(self.offset[row, :rank].tolist(), self.shape[row, :rank].tolist())
 
-    def codes(self) -> Ints:
-        """[m] codes of the dtypes."""
-        codes: Ints = self.tensors.codes[self.tensor]
+    def codes(self, rows: Ints | slice | int = slice(None)) -> Ints:
+        """[rows] codes of the dtypes, of all rows by default."""
+        codes: Ints = self.tensors.codes[self.tensor[rows]]
         return codes
 
     def is_whole(self) -> Bools:

@@ -217,7 +217,7 @@ def fewest_files(work: WeighedSlices, rows: Ints) -> int:
     this one after any file.
     """
     limit, weights = work.limit, work.weights[rows]
-    items = ITEMSIZES[work.slices.codes()[rows]]
+    items = ITEMSIZES[work.slices.codes(rows)]
     # total[i] is the weight of the rows before i, as in ``fill``.
     total = np.concatenate([[0], np.cumsum(weights)])
     # Files that are full, bytes that remain in the next one, and rows that get their own file. A

@@ -8,7 +8,8 @@ checkpoints or the steps of a run.
     zero/, zero/PARAMETER/, given by themselves       DeepSpeed, a Universal Checkpoint
     mp_rank_00/, mp_rank_01/                          Megatron, in its old form
     common.pt, and nothing with a tensor              Megatron, interrupted: it writes that file first
-    metadata.pkl, model_0.pt, model_1.pt              PyTorch's package torch_checkpointing
+    metadata.pkl, model_0.pt, model_1.pt              PyTorch's package torch_checkpointing, if files of
+                                                      other formats are with them
     consolidated.01.pth, given by itself              Llama, in its original form
     rank0.npz, rank1.npz; shard_0/, shard_1/          any program: names with a word for a process
 
@@ -70,8 +71,7 @@ _MEGATRON_CUT = FileKind(
 )
 _RANKWISE = FileKind(
     "a checkpoint of PyTorch's torch_checkpointing, with files for each rank",
-    "Load it with torch_checkpointing and save it whole, such as with "
-    f"torch.distributed.checkpoint. {_COPY_ALONE}",
+    f"Give the path of its index, metadata.pkl, which means all ranks. {_COPY_ALONE}",
 )
 _LLAMA = FileKind(
     "a model of Llama in its original form, with a file for each rank of tensor parallelism",
@@ -145,7 +145,9 @@ def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
     ``found`` are the checkpoints that formats know in it, by the names that they have there.
     """
     files = storage.names()
-    kind = _universal(storage, files) or _rankwise(storage, files)
+    kind = _universal(storage, files)
+    if _RANKWISE_INDEX not in found:
+        kind = kind or _rankwise(storage, files)
     if kind or (found and not _may_be_parts(files, found)):
         return kind
     named = [kind for pattern, kind in _FILES for each in files if pattern.fullmatch(each)]

@@ -36,7 +36,12 @@ from spec_tests.hostile.tensorflow import (
     table,
     varint,
 )
-from spec_tests.hostile.torch_sets import llama_experts, llama_keys, universal_parameters
+from spec_tests.hostile.torch_sets import (
+    llama_experts,
+    llama_keys,
+    rankwise_tensors,
+    universal_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -782,6 +787,7 @@ CONSTRUCTS = [
     Construct("pt none", "ck.pt", pt_none, 4000),
     Construct("pt ranks keys", "ck_world_size_1", pt_ranks_keys, 1000),
     Construct("llama keys", "consolidated", llama_keys, 500),
+    Construct("rankwise tensors", "metadata.pkl", rankwise_tensors, 300),
     Construct("universal parameters", "", universal_parameters, 150),
     Construct("llama experts", "consolidated", llama_experts, 20),
     Construct("gguf keys", "ck.gguf", gguf_keys, 1000),

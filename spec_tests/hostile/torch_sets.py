@@ -1,10 +1,20 @@
-"""Hostile sets of files that PyTorch's programs write and that are joined: Meta's Llama, and
-Universal Checkpoints of DeepSpeed."""
+"""Hostile sets of files that PyTorch's programs write and that are joined: Meta's Llama,
+Universal Checkpoints of DeepSpeed, and torch_checkpointing."""
 
 from collections.abc import Iterator
 
 from spec_tests.hostile.case import Case, Files
-from spec_tests.hostile.torch import RUN, VALUES, archive, mapping, number, pair, tensor
+from spec_tests.hostile.torch import (
+    RUN,
+    VALUES,
+    archive,
+    mapping,
+    number,
+    pair,
+    tensor,
+    text,
+    whole_pickle,
+)
 
 RECORD = ("data/0", VALUES)
 EXPERTS_OUT = "layers.0.feed_forward.experts.moe_w_out_eF_D"
@@ -103,8 +113,88 @@ def universal_cases() -> Iterator[Case]:
     )
 
 
+def index(item: bytes, world: int = 1) -> bytes:
+    """An index of torch_checkpointing of one item."""
+    return whole_pickle(
+        mapping(metadata=mapping(ck=item), world_size=number(world), version=text("2.0"))
+    )
+
+
+def item(tensors: bytes, path: str = "ck_0.pt") -> bytes:
+    """An item of one rank in one file."""
+    kind = mapping(type=text("TorchSerialization"))
+    layout = mapping(file_path=text(path), serialization_format=kind)
+    layouts = b"}(" + number(0) + layout + b"u"
+    return mapping(nested_path_to_metadata=tensors, rank_to_layout_info=layouts)
+
+
+def held(name: str, data: bytes) -> bytes:
+    """How the rank holds a tensor."""
+    sharding = mapping(type=text("DTensorShardingMetadata"), data=data)
+    group = mapping(sharding_metadata=sharding, ranks=pair(number(0)))
+    return b"}(" + text(name) + b"](" + group + b"eu"
+
+
+def mesh(extent: int, *shape: int, dim: int = 0) -> bytes:
+    """A mesh of one axis, which cuts a tensor; its one rank is 0."""
+    spec = mapping(mesh_shape=pair(number(extent)), mesh_data=pair(number(0)))
+    placement = mapping(type=text("Shard"), dim=number(dim))
+    return mapping(
+        global_shape=b"](" + b"".join(map(number, shape)) + b"e",
+        dtype=text("torch.float32"),
+        mesh_spec=spec,
+        placements=b"](" + placement + b"e",
+    )
+
+
+def rankwise_cases() -> Iterator[Case]:
+    body = archive(mapping(t=tensor(2, 2)), RECORD)
+
+    def case(name: str, error: str, why: str, octets: bytes) -> Case:
+        files = {"metadata.pkl": octets, "ck_0.pt": body}
+        return Case(f"torch_rankwise_{name}", "metadata.pkl", error, why, files)
+
+    tensors = held('["t"]', mesh(1, 2, 2))
+    yield case(
+        "dotdot",
+        "InvalidCheckpoint",
+        "The file of a rank is '../x.pt': it leads out of the directory.",
+        index(item(tensors, "../x.pt")),
+    )
+    yield case(
+        "ranks",
+        "InvalidCheckpoint",
+        "The index says 2^60 ranks: each of them is looked for.",
+        index(item(tensors), 2**60),
+    )
+    yield case(
+        "mesh",
+        "InvalidCheckpoint",
+        "A mesh of 2^60 devices has one rank: the others are read as zeros.",
+        index(item(held('["t"]', mesh(2**60, 2, 2)))),
+    )
+    yield case(
+        "shape",
+        "InvalidCheckpoint",
+        "The index says 2^40 rows of a tensor, and its file has two: the others are read as zeros.",
+        index(item(held('["t"]', mesh(1, 2**40, 2)))),
+    )
+    yield case(
+        "lost",
+        "IncompleteCheckpoint",
+        "The index names a tensor that no file has.",
+        index(item(held('["u"]', mesh(1, 2, 2)))),
+    )
+    yield case(
+        "path",
+        "MalformedCheckpoint",
+        "The path of a tensor is a hundred thousand nested lists, as JSON.",
+        index(item(held("[" * 100_000, mesh(1, 2, 2)))),
+    )
+
+
 def set_cases() -> list[Case]:
-    return [*llama_cases(), *universal_cases()]
+    return [*llama_cases(), *universal_cases(), *rankwise_cases()]
 
 
 def llama_keys(count: int) -> Files:
@@ -126,3 +216,11 @@ def universal_parameters(count: int) -> Files:
     body = archive(mapping(param=tensor(2, 2)), RECORD)
     model = mapping(param_shapes=b"](" + mapping(**shapes) + b"e")
     return {MODEL: archive(model), **{f"zero/{name}/fp32.pt": body for name in names}}
+
+
+def rankwise_tensors(count: int) -> Files:
+    """Tensors of the index, all of one file."""
+    names = [f"t{n}" for n in range(count)]
+    tensors = b"}" + b"".join(held(f'["{name}"]', mesh(1, 2, 2))[1:-1] + b"u" for name in names)
+    body = archive(mapping(**dict.fromkeys(names, tensor(2, 2))), RECORD)
+    return {"metadata.pkl": index(item(tensors)), "ck_0.pt": body}

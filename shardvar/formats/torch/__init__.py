@@ -14,6 +14,7 @@ Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, wh
     shares      the part of a tensor that the file of one rank holds
     state_dict  opening a file of ``torch.save``, or a set of them
     ranks       the files of all ranks, as one checkpoint
+    rankwise    the files of torch_checkpointing, as one checkpoint
     llama       the files of Meta's Llama, as one checkpoint
     zero        the files of DeepSpeed's ZeRO, as one checkpoint
     universal   a Universal Checkpoint of DeepSpeed

@@ -14,20 +14,30 @@
                                checkpoint zero_pp_rank
     Universal Checkpoints      a folder zero with a folder for each parameter, next to
                                mp_rank_00_model_states.pt
+    of torch_checkpointing     metadata.pkl, and model_0.pt, model_1.pt, …
     Meta's files of Llama      consolidated.00.pth, …: together they are the checkpoint consolidated
 
 Other files also end in .bin and .ckpt, so the first bytes of such a file decide.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count, islice
+from typing import Any
 
-from shardvar.errors import MissingFile
+from shardvar.errors import (
+    CheckpointError,
+    MissingFile,
+    ServerError,
+    StorageError,
+    UnsupportedError,
+)
 from shardvar.formats.files import look_into
-from shardvar.limits import MAX_NAMED
+from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED
 from shardvar.pictures.words import named
 from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.wire.damage import malformed, past_limit
+from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.zip import LOCAL, local_nbytes
 
 METADATA = ".metadata"
@@ -126,6 +136,37 @@ def find_universal(storage: Storage, name: str) -> list[str]:
     return [UNIVERSAL] if any(zero.folder(each).names() for each in zero.folders()[:2]) else []
 
 
+RANKWISE = "metadata.pkl"
+"""The index of a checkpoint of torch_checkpointing."""
+
+
+def read_rankwise(storage: Storage) -> Mapping[Any, Any]:
+    """Return the index of a checkpoint of torch_checkpointing."""
+    file = storage.open(RANKWISE)
+    try:
+        if file.size > MAX_METADATA_NBYTES:
+            raise past_limit(f"It has {file.size} bytes", "MAX_METADATA_NBYTES")
+        root, _ = parse_pickle(file.read(0, file.size))
+    finally:
+        file.close()
+    if type(root) is not dict or type(root.get("metadata")) is not dict:
+        raise malformed("It is not an index of torch_checkpointing.")
+    return root
+
+
+def find_rankwise(storage: Storage, name: str) -> list[str]:
+    """Return the checkpoint of torch_checkpointing that a name may mean in a folder."""
+    if name not in ("", RANKWISE) or RANKWISE not in storage.names():
+        return []
+    try:
+        root = read_rankwise(storage)
+    except ServerError:
+        raise
+    except (CheckpointError, StorageError, UnsupportedError):
+        return []
+    return [RANKWISE] if "world_size" in root else []
+
+
 LLAMA, LLAMA_PARAMS = "consolidated", "params.json"
 """The checkpoint of all files of Meta's Llama, and the file with the sizes of the model."""
 _OF_LLAMA = re.compile(r"consolidated\.(\d{2,4})\.pth")
@@ -209,6 +250,7 @@ def find_saved(storage: Storage, name: str) -> list[str]:
     names = storage.names()
     indexes = [each for each in names if set_of(each) is not None]
     joined = find_zero(names, name) or find_llama(names, name) or find_universal(storage, name)
+    joined = joined or find_rankwise(storage, name)
     if joined:
         return joined
     if not name:

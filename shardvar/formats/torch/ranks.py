@@ -15,7 +15,7 @@ have no common value: their keys are refused, and the others are read. The reade
 that slices fill them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -85,10 +85,17 @@ def read_ranks(data: DataFiles, contents: SavedContents) -> tuple[dict[str, list
     return parts, nbytes
 
 
-def join_parts(data: DataFiles, parts: KeyedParts, nbytes: int, contents: SavedContents) -> None:
+def join_parts(
+    data: DataFiles,
+    parts: KeyedParts,
+    nbytes: int,
+    contents: SavedContents,
+    numbers: Mapping[int, int] | None = None,
+) -> None:
     """Add the slices and the copies of each key; keys without a common value become faults.
 
-    The keys are taken one by one, and their slices counted.
+    The keys are taken one by one, and their slices counted. ``numbers`` has the number of the file
+    of each rank, if that is not the rank.
     """
     left = max(nbytes, _MIN_SLICES)
     for key, held in parts:
@@ -97,6 +104,12 @@ def join_parts(data: DataFiles, parts: KeyedParts, nbytes: int, contents: SavedC
         except READ_ERRORS as error:
             contents.faults.setdefault(key, error.at(repr(key)))
             continue
+        if numbers is not None:
+            stored = [replace(each, file=numbers[each.file]) for each in stored]
+            copies = [
+                (replace(a, file=numbers[a.file]), replace(b, file=numbers[b.file]))
+                for a, b in copies
+            ]
         contents.stored[key], contents.replicas[key] = stored, copies
         # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small
         # file very large.

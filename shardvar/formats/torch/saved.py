@@ -27,6 +27,7 @@ from shardvar.formats.torch.archive import (
 )
 from shardvar.formats.torch.llama import open_llama
 from shardvar.formats.torch.names import (
+    RANKWISE,
     SAVED_SUFFIXES,
     UNIVERSAL,
     find_llama,
@@ -39,6 +40,7 @@ from shardvar.formats.torch.names import (
 )
 from shardvar.formats.torch.objects import pickled_of
 from shardvar.formats.torch.ranks import open_ranks
+from shardvar.formats.torch.rankwise import open_rankwise
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.state_dict import open_file, open_set
 from shardvar.formats.torch.tensors import DTYPES, is_tensor
@@ -193,7 +195,7 @@ CAPABILITIES = Capabilities(
     many_files=False,
     holds_objects=True,
     holds_ties=True,
-    folders=frozenset({UNIVERSAL}),
+    folders=frozenset({RANKWISE, UNIVERSAL}),
 )
 """Whole tensors of the dtypes that torch has, in one file."""
 
@@ -215,6 +217,8 @@ class SavedFormat(Format):
         """Open a file, the set of that index, or the files of all ranks."""
         if find_zero(storage.names(), name) == [name]:
             return open_zero(storage, name)
+        if name == RANKWISE:
+            return open_rankwise(storage)
         if name == UNIVERSAL and find_universal(storage, name):
             return open_universal(storage)
         if find_llama(storage.names(), name) == [name]:

@@ -274,7 +274,7 @@ def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
         raise UnsupportedError(f"It is a tensor of the class {name}.", "Save it as a plain tensor.")
     if type(described) is not tuple or len(described) < 3 or type(described[1]) is not Global:
         raise MalformedCheckpoint("Its description has no dtype or no shape.", WRITE_AGAIN)
-    dtype, shape = dtype_of(described[1].name), _numbers(described[2], MAX_NBYTES, MAX_RANK)
+    dtype, shape = dtype_of(described[1].name), sizes(described[2], MAX_NBYTES, MAX_RANK)
     make = _dtensor if name in _DTENSORS else _sharded
     share = make(dtype, shape, state, rank, view)
     other = next((each.tensor.dtype for each in share.views if each.tensor.dtype != dtype), None)
@@ -338,7 +338,7 @@ def _mesh(mesh: dict[Any, Any], rank: int | None) -> tuple[tuple[int, ...], tupl
         if type(ranks) is Node
         else tuple(_extents(_state(mesh.get("_layout"))))
     )
-    coordinate = _numbers(mesh.get("_coordinate_on_dim"), MAX_NBYTES, MAX_RANK)
+    coordinate = sizes(mesh.get("_coordinate_on_dim"), MAX_NBYTES, MAX_RANK)
     if len(coordinate) != len(extents) or any(
         at >= extent for at, extent in zip(coordinate, extents, strict=True)
     ):
@@ -362,7 +362,7 @@ def _extents(layout: dict[Any, Any]) -> Iterator[int]:
     if isinstance(axes, tuple):
         shapes = tuple(_state(axis).get("shape") for axis in axes)
     for shape in shapes if isinstance(shapes, tuple) else (shapes,):
-        yield prod(_numbers(shape if isinstance(shape, tuple) else (shape,), _MAX_RANKS, MAX_RANK))
+        yield prod(sizes(shape if isinstance(shape, tuple) else (shape,), _MAX_RANKS, MAX_RANK))
 
 
 def _placement(value: Any, rank: int) -> Placement:
@@ -411,9 +411,9 @@ def _sharded(
         if type(tensor) is not Node:
             raise MalformedCheckpoint("A shard of it has no tensor.", WRITE_AGAIN)
         views.append(view(tensor_of(tensor)))
-        offsets.append(_numbers(about.get("shard_offsets"), MAX_NBYTES, MAX_RANK))
+        offsets.append(sizes(about.get("shard_offsets"), MAX_NBYTES, MAX_RANK))
         held = views[-1].tensor.shape
-        if held != _numbers(about.get("shard_sizes"), MAX_NBYTES, MAX_RANK) or len(held) != len(
+        if held != sizes(about.get("shard_sizes"), MAX_NBYTES, MAX_RANK) or len(held) != len(
             offsets[-1]
         ):
             raise InvalidCheckpoint(
@@ -434,7 +434,7 @@ def _attributes(state: Any) -> dict[Any, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def _numbers(value: Any, most: int, count: int) -> tuple[int, ...]:
+def sizes(value: Any, most: int, count: int) -> tuple[int, ...]:
     """Return some integers of at least 0 and at most ``most``."""
     if not isinstance(value, tuple | list) or len(value) > count:
         raise MalformedCheckpoint(

@@ -78,8 +78,11 @@ class Unpickled:
         return view_of(self.archive, tensor, self.is_big_endian, is_placed=False)
 
 
-def unpickle(file: ReadableFile) -> Unpickled:
-    """Return the values of a file; errors name the file."""
+def unpickle(file: ReadableFile, *, may_be_value: bool = False) -> Unpickled:
+    """Return the values of a file; errors name the file.
+
+    A file of one value that is not a tensor is refused, unless it ``may_be_value``.
+    """
     with prefix_errors(file.name):
         archive = _archive(file)
         if isinstance(archive, OldFile):
@@ -93,7 +96,8 @@ def unpickle(file: ReadableFile) -> Unpickled:
         leaves, clashes = leaves_of(root, is_tensor, nbytes, whole)
         # A dict of another class may have the key "".
         if (
-            not is_tensor(root)
+            not may_be_value
+            and not is_tensor(root)
             and not isinstance(root, dict | list | tuple)
             and leaves.get("") is root
         ):

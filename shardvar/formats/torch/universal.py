@@ -51,7 +51,7 @@ _COPY = "Copy the whole folder again, or convert the checkpoint again with ds_to
 
 
 @dataclass(frozen=True, slots=True)
-class _Below:
+class FilesBelow:
     """The files in and below a folder, by their paths."""
 
     root: Storage
@@ -76,7 +76,7 @@ def open_universal(storage: Storage) -> TorchSource:
         raise MissingFile(cause, _COPY).in_file("mp_rank_00_model_states.pt")
     others = [*models, *[_OPTIMIZER][: _OPTIMIZER in paths]]
     matches = [*filter(None, map(_STATE.fullmatch, paths))]
-    data = DataFiles(_Below(storage), [*others, *(each[0] for each in matches)])
+    data = DataFiles(FilesBelow(storage), [*others, *(each[0] for each in matches)])
     found, failed = _read_all(data, len(others))
     data.check_in_place()
 
@@ -110,7 +110,7 @@ def _read_all(
 
     def read(number: int) -> None:
         try:
-            found[number] = unpickle(data.open(number))
+            found[number] = unpickle(data.open(number), may_be_value=True)
         except (*READ_ERRORS, StorageError) as error:
             failed[number] = error
 

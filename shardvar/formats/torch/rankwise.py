@@ -1,0 +1,396 @@
+"""Checkpoints of PyTorch's package torch_checkpointing: a file for each item and rank, and an index.
+
+    metadata.pkl                      the index, plain data: for each item the file of each rank, and
+                                      for each tensor how the ranks hold it
+    model_0.pt, model_1.pt, …         an item of each rank: ITEM_RANK.pt, or the path that the index
+                                      says, as a file of torch.save or of safetensors
+
+Keys are ITEM.NAME, such as ``model.emb.weight`` and ``optimizer.state.emb.weight.exp_avg``; an item
+that is one value has the key ITEM. A DTensor says itself which part of it a rank holds, and must
+agree with the index. A plain tensor has the part that the index says, or all of it. Copies are
+compared, as of other files of ranks (``ranks``).
+
+The index is written if an item can be resharded. It may lack items, whose files are found by their
+names. Files of JSON and of raw bytes are left out, which ``verify`` notes.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from shardvar.errors import (
+    READ_ERRORS,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    MissingFile,
+    UnsupportedError,
+    prefix_errors,
+)
+from shardvar.formats.files import DataFiles
+from shardvar.formats.protocol import Finding
+from shardvar.formats.sets import is_bare
+from shardvar.formats.torch.archive import Record
+from shardvar.formats.torch.items import StoredObject, TensorView, object_of
+from shardvar.formats.torch.names import RANKWISE, read_rankwise
+from shardvar.formats.torch.ranks import Part, join_parts, part_of
+from shardvar.formats.torch.shares import Placement, Share, Spread, share_of, sizes
+from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
+from shardvar.formats.torch.state_dict import unpickle
+from shardvar.formats.torch.tensors import StoredTensor, dtype_of, is_tensor
+from shardvar.formats.torch.universal import FilesBelow
+from shardvar.limits import MAX_NAMED, MAX_NBYTES, MAX_RANK
+from shardvar.pictures.words import named
+from shardvar.planning.index import NO_CHECKSUM
+from shardvar.storage.concurrency import do_all
+from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN
+from shardvar.wire.safetensors_header import PREAMBLE_NBYTES, header_nbytes, parse_header
+from shardvar.wire.strict_json import parse_json
+
+_COPY = "Copy the files of all ranks to one folder."
+_TORCH, _SAFETENSORS = "TorchSerialization", "SafetensorsSerialization"
+_OTHERS = ("JsonSerialization", "RawSerialization")
+_OF_ITEM = re.compile(r"(.+)_(0|[1-9]\d{0,8})\.pt", re.DOTALL)
+_MAX_PATH_DEPTH = 2
+
+Sharding = Mapping[str, Any]
+"""A description of a tensor in the index, with its mesh or its offsets."""
+
+
+@dataclass(slots=True)
+class _Item:
+    """An item of a checkpoint."""
+
+    files: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """The path of the file of each rank, and its kind."""
+    tensors: dict[str, dict[int, Sharding]] = field(default_factory=dict)
+    """The ranks that hold a tensor, by its name, and how they do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RankFile:
+    """The file of a rank."""
+
+    item: str
+    """The item."""
+    rank: int
+    """The rank."""
+    kind: str
+    """The kind of file."""
+
+
+def open_rankwise(storage: Storage) -> TorchSource:
+    """Open the files of all items and ranks; ``MissingFile`` names the missing ones."""
+    contents = SavedContents()
+    there = storage.tree()
+    with prefix_errors(RANKWISE):
+        items = _items_of(read_rankwise(storage), there)
+    lost, paths, about = list[str](), list[str](), list[_RankFile]()
+    for name, item in items.items():
+        needed = {rank for held in item.tensors.values() for rank in held}
+        for rank, (path, kind) in item.files.items():
+            if path not in there:
+                lost += [path] if rank in needed else []
+            elif kind in _OTHERS:
+                remark = f"{path} holds the item {name!r} as {kind}, which is not read."
+                contents.findings.append(Finding(path, remark, False))
+            else:
+                paths.append(path)
+                about.append(_RankFile(name, rank, kind))
+    if lost:
+        raise MissingFile(f"{storage.path}: {named(lost[: MAX_NAMED + 1])} is missing.", _COPY)
+    if not paths:
+        raise IncompleteCheckpoint(f"{RANKWISE} names no file with a tensor.", _COPY)
+    data = DataFiles(FilesBelow(storage), paths)
+    parts, nbytes = _read_all(data, about, items, contents)
+    data.check_in_place()
+    for name, item in items.items():
+        numbers = {each.rank: n for n, each in enumerate(about) if each.item == name}
+        held = _complete(name, item, parts.get(name, {}), contents)
+        join_parts(data, held, nbytes, contents, numbers)
+    return torch_source(data, contents)
+
+
+def _items_of(root: Mapping[Any, Any], there: Mapping[str, Any]) -> dict[str, _Item]:
+    """Return the items of an index, and the items whose files are there."""
+    version, world = root.get("version", "1.0"), root.get("world_size")
+    if version not in ("1.0", "2.0"):
+        cause = f"The index is of version {version!r}, and 1.0 and 2.0 are read."
+        raise UnsupportedError(cause, "Update shardvar.")
+    if type(world) is not int or world < 1:
+        raise MalformedCheckpoint(f"The number of ranks is {world!r}.", WRITE_AGAIN)
+    items = {}
+    for name, (tensors, files) in _described(root, version).items():
+        if type(name) is not str or not is_bare(name):
+            raise InvalidCheckpoint(f"An item is named {name!r}.", DISTRUST)
+        items[name] = _Item(dict(_files(name, files, world)))
+        for path, groups in tensors.items():
+            key, held = _name_of(path), items[name].tensors.setdefault(_name_of(path), {})
+            for sharding, ranks in _groups(groups):
+                for rank in ranks:
+                    if type(rank) is not int or rank not in items[name].files or rank in held:
+                        cause = f"{key!r} of {name!r} is of the rank {rank!r}, or twice."
+                        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+                    held[rank] = sharding
+    for path in there:
+        found = _OF_ITEM.fullmatch(path)
+        if found and "/" not in path and int(found[2]) < world:
+            files_of_item = items.setdefault(found[1], _Item()).files
+            files_of_item.setdefault(int(found[2]), (path, _TORCH))
+    return items
+
+
+def _described(root: Mapping[Any, Any], version: str) -> dict[Any, tuple[dict[Any, Any], Any]]:
+    """Return the tensors and the files of each item; an index of version 1.0 has one table of
+    all."""
+    table = _dict(root.get("metadata"))
+    if version == "2.0":
+        return {
+            name: (
+                _dict(_dict(each).get("nested_path_to_metadata")),
+                each.get("rank_to_layout_info"),
+            )
+            for name, each in table.items()
+        }
+    files: dict[Any, dict[Any, Any]] = {}
+    for rank, mine in _dict(root.get("rank_to_layout_info_mappings")).items():
+        for name, layout in _dict(mine).items():
+            files.setdefault(name, {})[rank] = layout
+    found: dict[Any, tuple[dict[Any, Any], Any]] = {
+        name: ({}, each) for name, each in files.items()
+    }
+    for path, groups in table.items():
+        name, *rest = _steps(path)
+        if name not in found:
+            raise MalformedCheckpoint(f"The item {name!r} has no files.", WRITE_AGAIN)
+        found[name][0][tuple(rest)] = groups
+    return found
+
+
+def _dict(value: Any) -> dict[Any, Any]:
+    if type(value) is not dict:
+        raise MalformedCheckpoint("A table of the index is not a dict.", WRITE_AGAIN)
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) not in (list, tuple):
+        raise MalformedCheckpoint("A list of the index is not a list.", WRITE_AGAIN)
+    return [*value]
+
+
+def _files(item: str, layouts: Any, world: int) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Yield each rank with the path and the kind of its file."""
+    table = _dict(layouts)
+    ranks = [int(rank) if type(rank) is str and rank.isdecimal() else rank for rank in table]
+    if len(ranks) != world or {*ranks} != {*range(len(ranks))}:
+        cause = f"The item {item!r} has files of {len(ranks)} ranks, and {world} ranks wrote."
+        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+    for rank, layout in zip(ranks, table.values(), strict=True):
+        if layout is None:
+            yield rank, (f"{item}_{rank}.pt", _TORCH)
+            continue
+        path = _dict(layout).get("file_path")
+        kind = _dict(layout.get("serialization_format")).get("type")
+        if type(path) is not str or not all(map(is_bare, path.split("/"))):
+            cause = f"The file of the item {item!r} is {path!r}, which is not in the folder."
+            raise InvalidCheckpoint(cause, DISTRUST)
+        if kind not in (_TORCH, _SAFETENSORS, *_OTHERS):
+            raise UnsupportedError(f"{path} is of the kind {kind!r}.", "Update shardvar.")
+        yield rank, (path, kind)
+
+
+def _steps(path: Any) -> list[str]:
+    """Return the steps of a path, which the index has as JSON."""
+    steps = list(path) if type(path) is tuple else None
+    if type(path) is str:
+        steps = parse_json(path.encode("utf-8", "surrogatepass"), _MAX_PATH_DEPTH)
+    if type(steps) is not list or not {*map(type, steps)} <= {str, int}:
+        raise MalformedCheckpoint(f"A path of the index is {path!r}.", WRITE_AGAIN)
+    return [str(step) for step in steps]
+
+
+def _name_of(path: Any) -> str:
+    return ".".join(_steps(path))
+
+
+def _groups(groups: Any) -> Iterator[tuple[Sharding, Sequence[Any]]]:
+    """Yield how groups of ranks hold a tensor, with the ranks."""
+    for group in _list(groups):
+        yield _dict(_dict(group).get("sharding_metadata")), _list(group.get("ranks"))
+
+
+def _read_all(
+    data: DataFiles, about: Sequence[_RankFile], items: Mapping[str, _Item], contents: SavedContents
+) -> tuple[dict[str, dict[str, list[Part]]], int]:
+    """Return what the files hold by item and key, and the size of their pickles and headers."""
+    found: dict[int, tuple[list[tuple[str, Share | StoredObject]], int]] = {}
+
+    def read(number: int) -> None:
+        each, file = about[number], data.open(number)
+        tensors = items[each.item].tensors
+        reading = _read_torch if each.kind == _TORCH else _read_safetensors
+        with prefix_errors(file.name):
+            found[number] = reading(file, each, tensors, contents)
+
+    do_all(read, range(len(about)), data.traits)
+    parts: dict[str, dict[str, list[Part]]] = {}
+    for number, each in enumerate(about):
+        for key, part in found[number][0]:
+            parts.setdefault(each.item, {}).setdefault(key, []).append((each.rank, part))
+    return parts, sum(nbytes for _, nbytes in found.values())
+
+
+def _key(item: str, name: str) -> str:
+    return f"{item}.{name}" if name else item
+
+
+def _read_torch(
+    file: ReadableFile,
+    about: _RankFile,
+    tensors: Mapping[str, Mapping[int, Sharding]],
+    contents: SavedContents,
+) -> tuple[list[tuple[str, Share | StoredObject]], int]:
+    """Return what a file of torch.save holds by key, and the size of its pickle."""
+    unpickled = unpickle(file, may_be_value=True)
+    found = list[tuple[str, Share | StoredObject]]()
+    for name in unpickled.leaves:
+        key = _key(about.item, name)
+        if not unpickled.archive.has_checksums:
+            contents.unguarded.add(key)
+        try:
+            value = unpickled.value(name)
+            if is_tensor(value):
+                share = share_of(value, about.rank, unpickled.view)
+                found.append((key, _placed(share, tensors.get(name, {}), about.rank)))
+            else:
+                found.append((key, object_of(value, unpickled.room)))
+        except READ_ERRORS as error:
+            contents.faults.setdefault(key, error.at(file.name, repr(key)))
+    return found, unpickled.nbytes
+
+
+def _read_safetensors(
+    file: ReadableFile,
+    about: _RankFile,
+    tensors: Mapping[str, Mapping[int, Sharding]],
+    contents: SavedContents,
+) -> tuple[list[tuple[str, Share | StoredObject]], int]:
+    """Return what a file of safetensors holds by key, and the size of its header."""
+    nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
+    header = parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
+    found = list[tuple[str, Share | StoredObject]]()
+    for row, name in enumerate(header.keys):
+        key, dtype, shape = _key(about.item, name), header.dtypes[row], tuple(header.shapes[row])
+        contents.unguarded.add(key)
+        start, size = int(header.start[row]), int(header.nbytes[row])
+        strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        tensor = StoredTensor(dtype, shape, strides, 0, name, size, False, False)
+        view = TensorView(tensor, Record(start, size, NO_CHECKSUM), False)
+        try:
+            if len(shape) > MAX_RANK:
+                raise UnsupportedError(f"It has {len(shape)} axes.", "Reshape it.")
+            share = Share(dtype, shape, (view,))
+            found.append((key, _placed(share, tensors.get(name, {}), about.rank)))
+        except READ_ERRORS as error:
+            contents.faults.setdefault(key, error.at(file.name, repr(key)))
+    return found, nbytes
+
+
+def _placed(share: Share, held: Mapping[int, Sharding], rank: int) -> Share:
+    """Return what a rank holds, in the place that the index says."""
+    if rank not in held:
+        return share
+    kind, about = held[rank].get("type"), _dict(held[rank].get("data"))
+    shape = sizes(about.get("global_shape"), MAX_NBYTES, MAX_RANK)
+    dtype = about.get("dtype")
+    if type(dtype) is not str or dtype_of(dtype) != share.dtype:
+        cause = f"The index says the dtype {dtype!r}, and the file {share.dtype}."
+        raise InconsistentTensor(cause, WRITE_AGAIN)
+    if kind == "DTensorShardingMetadata":
+        placed = _of_mesh(share, shape, about, rank)
+    elif kind == "default_tensor_v1":
+        placed = _of_offsets(share, shape, about)
+    else:
+        raise UnsupportedError(f"The index describes it as {kind!r}.", "Update shardvar.")
+    if placed.shape != shape:
+        cause = f"The index says the shape {shape}, and the file {placed.shape}."
+        raise InconsistentTensor(cause, WRITE_AGAIN)
+    return placed
+
+
+def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -> Share:
+    """Return the part of a DTensor."""
+    mesh = _dict(about.get("mesh_spec"))
+    extents = sizes(mesh.get("mesh_shape"), MAX_NBYTES, MAX_RANK)
+    ranks, placements = _list(mesh.get("mesh_data")), _list(about.get("placements"))
+    if len(ranks) != prod(extents) or rank not in ranks or len(placements) != len(extents):
+        cause = f"Its mesh of {extents} has {len(ranks)} ranks and {len(placements)} placements."
+        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+    chosen = tuple(_placement(each, len(shape)) for each in placements)
+    if share.spread is None and share.offsets is None and all(each.dim is None for each in chosen):
+        return share
+    at, coordinate = ranks.index(rank), list[int]()
+    for extent in reversed(extents):
+        at, place = divmod(at, extent)
+        coordinate.insert(0, place)
+    spread = Spread(shape, extents, tuple(coordinate), chosen)
+    if share.is_plain:
+        return Share(share.dtype, shape, share.views, spread=spread)
+    if share.spread != spread:
+        raise InconsistentTensor("The index and the file place it differently.", WRITE_AGAIN)
+    return share
+
+
+def _placement(value: Any, rank: int) -> Placement:
+    kind, dim = _dict(value).get("type"), value.get("dim")
+    if kind == "Replicate":
+        return Placement()
+    factor = value.get("split_factor") if kind == "StridedShard" else None
+    is_axis = type(dim) is int and -rank <= dim < rank
+    if kind not in ("Shard", "StridedShard") or not is_axis:
+        cause = f"It has the placement {kind!r} on the axis {dim!r} of {rank}."
+        raise UnsupportedError(cause, "Save it as a plain tensor.")
+    if kind == "StridedShard" and (type(factor) is not int or factor < 1):
+        raise InvalidCheckpoint(f"Its split factor is {factor!r}.", WRITE_AGAIN)
+    return Placement(dim % rank, factor)
+
+
+def _of_offsets(share: Share, shape: tuple[int, ...], about: Sharding) -> Share:
+    """Return the regions of a tensor that has offsets."""
+    names = ("global_offsets", "local_offsets", "local_sizes")
+    lists = [_list(about.get(name)) for name in names]
+    if len({*map(len, lists)}) != 1:
+        raise MalformedCheckpoint("Its offsets and sizes differ in number.", WRITE_AGAIN)
+    (view,), offsets, views = share.views, list[tuple[int, ...]](), list[TensorView]()
+    for triple in zip(*lists, strict=True):
+        offset, inner, size = (sizes(each, MAX_NBYTES, MAX_RANK) for each in triple)
+        own = view.tensor.shape
+        if not len(offset) == len(inner) == len(size) == len(own) or any(
+            at + n > most for at, n, most in zip(inner, size, own, strict=True)
+        ):
+            cause = f"The region {size} at {inner} is outside of the shape {own} of the file."
+            raise InvalidCheckpoint(cause, WRITE_AGAIN)
+        offsets.append(offset)
+        views.append(part_of(view, inner, size))
+    return replace(share, shape=shape, views=tuple(views), offsets=tuple(offsets))
+
+
+def _complete(
+    name: str, item: _Item, parts: Mapping[str, Sequence[Part]], contents: SavedContents
+) -> Iterator[tuple[str, Sequence[Part]]]:
+    """Yield what all ranks hold; tensors that a rank lacks become faults."""
+    for tensor, held in item.tensors.items():
+        key = _key(name, tensor)
+        lost = sorted({*held} - {rank for rank, _ in parts.get(key, ())})
+        if lost and key not in contents.faults:
+            which = named([item.files[rank][0] for rank in lost[: MAX_NAMED + 1]])
+            cause = f"{which} has no part of {key!r}, which the index names."
+            contents.faults[key] = IncompleteCheckpoint(cause, _COPY)
+    for key, held_by in parts.items():
+        if key not in contents.faults:
+            yield key, held_by

@@ -1,0 +1,267 @@
+"""Checkpoints of PyTorch's package torch_checkpointing.
+
+The golden files were written by torch_checkpointing 0.1.1 with torch 2.13 on gloo, and
+``expected.npz`` has the whole tensors that were distributed: ``w2`` on two ranks, ``w2st`` the same
+model as safetensors, and ``w4`` on a mesh of 2 x 2, with FSDP2 over tensor parallelism. The indexes
+of version 1.0, and tensors with offsets, are built as the package's source reads them.
+"""
+
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import (
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    MissingFile,
+    ShardvarError,
+    UnsupportedError,
+)
+from spec_tests.helpers.format_protocol import GOLDEN
+
+RANKWISE = GOLDEN / "torch_rankwise"
+CASES = ("w2", "w2st", "w4")
+
+
+def copied(case: str, tmp_path: Path) -> Path:
+    """Copy the files of a golden checkpoint."""
+    folder = tmp_path / case
+    shutil.copytree(RANKWISE / case, folder, ignore=shutil.ignore_patterns("expected.npz"))
+    return folder
+
+
+def check_equal(folder: Path, case: str) -> None:
+    found, expected = sv.load(folder), np.load(RANKWISE / case / "expected.npz")
+    assert {*expected.files} <= found.keys()
+    for key in expected.files:
+        bits = found[key].view(np.uint16) if found[key].dtype.itemsize == 2 else found[key]
+        assert bits.shape == expected[key].shape
+        np.testing.assert_array_equal(bits, expected[key])
+
+
+def index_of(folder: Path) -> Any:
+    """Return the index, which has only plain data."""
+    return pickle.loads((folder / "metadata.pkl").read_bytes())
+
+
+def put(folder: Path, index: Any) -> None:
+    (folder / "metadata.pkl").write_bytes(pickle.dumps(index))
+
+
+def first(index: Any, tensor: str) -> Any:
+    """Return how the ranks hold a tensor of the model."""
+    return index["metadata"]["model"]["nested_path_to_metadata"][tensor][0]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_files_of_all_ranks_are_joined(case: str, tmp_path: Path) -> None:
+    folder = copied(case, tmp_path)
+    check_equal(folder, case)
+    assert sv.verify(folder).ok
+    with sv.open_checkpoint(folder) as reader:
+        assert reader.path == str(folder)
+    key = "model.a" if case == "w4" else "model.emb.weight"
+    whole = sv.load(folder)[key]
+    with sv.open_checkpoint(folder) as reader:
+        np.testing.assert_array_equal(reader[key][2:5, 1:3], whole[2:5, 1:3])
+
+
+def test_items_without_an_entry_in_the_index_are_found_by_their_names(tmp_path: Path) -> None:
+    folder = copied("w2", tmp_path)
+    with sv.open_checkpoint(folder) as reader:
+        assert {"step", "optimizer.param_groups.0.lr"} <= {*reader}
+    sv.reshard(folder, tmp_path / "x.safetensors")
+    assert sv.diff(folder, tmp_path / "x.safetensors").equal
+
+
+def test_files_of_json_are_noted(tmp_path: Path) -> None:
+    folder = copied("w2st", tmp_path)
+    index = index_of(folder)
+    kind = {"type": "JsonSerialization"}
+    layouts = {
+        rank: {"file_path": f"config_{rank}.json", "serialization_format": kind}
+        for rank in range(2)
+    }
+    index["metadata"]["config"] = {"nested_path_to_metadata": {}, "rank_to_layout_info": layouts}
+    put(folder, index)
+    check_equal(folder, "w2st")
+    assert any("config_0.json" in note for note in sv.verify(folder).notes)
+
+
+def test_an_index_of_version_1_says_the_same(tmp_path: Path) -> None:
+    folder = copied("w2", tmp_path)
+    index = index_of(folder)
+    flat = {
+        f'["{item}",{path[1:]}': groups
+        for item, about in index["metadata"].items()
+        for path, groups in about["nested_path_to_metadata"].items()
+    }
+    files = {str(rank): dict.fromkeys(index["metadata"]) for rank in range(2)}
+    put(folder, {"metadata": flat, "rank_to_layout_info_mappings": files, "world_size": 2})
+    check_equal(folder, "w2")
+
+
+def test_plain_tensors_have_the_regions_of_the_index(tmp_path: Path) -> None:
+    """With offsets in the whole and in the file of the rank, in several regions."""
+    folder = tmp_path / "x"
+    whole = np.arange(24, dtype=np.float32).reshape(6, 4)
+    regions: Any = [
+        [((0, 0), (1, 0), (2, 4)), ((4, 0), (3, 0), (1, 4))],
+        [((2, 0), (0, 0), (2, 4)), ((5, 0), (2, 0), (1, 4))],
+    ]
+    groups = []
+    for rank, held in enumerate(regions):
+        local = np.full((4, 4), -1, np.float32)
+        for at, inner, size in held:
+            local[inner[0] : inner[0] + size[0]] = whole[at[0] : at[0] + size[0]]
+        sv.save(folder / f"m_{rank}.pt", {"w": local})
+        offsets, inner, size = (list(map(list, each)) for each in zip(*held, strict=True))
+        data = {"global_shape": [6, 4], "dtype": "torch.float32", "global_offsets": offsets,
+                "local_offsets": inner, "local_sizes": size}  # fmt: skip
+        groups.append(
+            {"sharding_metadata": {"type": "default_tensor_v1", "data": data}, "ranks": (rank,)}
+        )
+    item = {"nested_path_to_metadata": {'["w"]': groups}, "rank_to_layout_info": {0: None, 1: None}}
+    index = {"metadata": {"m": item}, "world_size": 2, "version": "2.0"}
+    put(folder, index)
+    np.testing.assert_array_equal(sv.load(folder)["m.w"], whole)
+    groups[1]["sharding_metadata"]["data"]["local_offsets"] = [[0, 0], [4, 0]]
+    put(folder, index)
+    with pytest.raises(InvalidCheckpoint, match=r"m_1.pt.*m.w.*outside of the shape"):
+        sv.load(folder)
+    del groups[1]
+    put(folder, index)
+    with pytest.raises(ShardvarError, match="m.w"):
+        sv.load(folder)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_file_that_is_missing_is_named(case: str, tmp_path: Path) -> None:
+    """Never fewer elements, and never zeros."""
+    for file in sorted(RANKWISE.glob(f"{case}/**/model*")):
+        place = file.relative_to(RANKWISE / case)
+        folder = copied(case, tmp_path / str(place).replace("/", "-"))
+        (folder / place).unlink()
+        with pytest.raises(MissingFile, match=str(place)):
+            sv.load(folder)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cut_file_is_an_error_that_names_it(case: str, tmp_path: Path) -> None:
+    for file in sorted(RANKWISE.glob(f"{case}/**/model*")):
+        place = file.relative_to(RANKWISE / case)
+        folder = copied(case, tmp_path / str(place).replace("/", "-"))
+        data = file.read_bytes()
+        (folder / place).write_bytes(data[: len(data) // 2])
+        with pytest.raises(ShardvarError, match=str(place)):
+            sv.load(folder)
+
+
+def test_a_cut_index_is_not_taken_for_a_checkpoint_of_one_rank(tmp_path: Path) -> None:
+    folder = copied("w2", tmp_path)
+    data = (folder / "metadata.pkl").read_bytes()
+    (folder / "metadata.pkl").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ShardvarError):
+        sv.load(folder)
+
+
+def test_copies_that_differ_are_found(tmp_path: Path) -> None:
+    folder = copied("w2", tmp_path)
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    state = {"plain": np.zeros((2, 2), np.float32)}
+    for rank in range(2):
+        sv.save(folder / f"extra_{rank}.pt", {"plain": state["plain"] + rank})
+    with pytest.raises(UnsupportedError, match="extra.plain.*ranks 0 and 1 hold different values"):
+        sv.load(folder)
+    check_equal(other, "w2")
+
+
+EMB = '["emb.weight"]'
+
+
+def drop_rank(index: Any) -> None:
+    del index["metadata"]["model"]["rank_to_layout_info"][1]
+
+
+def many_ranks(index: Any) -> None:
+    index["world_size"] = 1 << 60
+
+
+def leave(index: Any) -> None:
+    layout = {"file_path": "../x.pt", "serialization_format": {"type": "TorchSerialization"}}
+    index["metadata"]["model"]["rank_to_layout_info"][0] = layout
+
+
+def other_shape(index: Any) -> None:
+    first(index, EMB)["sharding_metadata"]["data"]["global_shape"] = [8, 4]
+
+
+def other_dtype(index: Any) -> None:
+    first(index, EMB)["sharding_metadata"]["data"]["dtype"] = "torch.float32"
+
+
+def other_axis(index: Any) -> None:
+    first(index, EMB)["sharding_metadata"]["data"]["placements"][0]["dim"] = 1
+
+
+def no_axis(index: Any) -> None:
+    first(index, EMB)["sharding_metadata"]["data"]["placements"][0]["dim"] = 2
+
+
+def twice(index: Any) -> None:
+    first(index, EMB)["ranks"] = (0, 0)
+
+
+def new_name(index: Any) -> None:
+    table = index["metadata"]["model"]["nested_path_to_metadata"]
+    table['["lost"]'] = table[EMB]
+
+
+def new_version(index: Any) -> None:
+    index["version"] = "3.0"
+
+
+def new_kind(index: Any) -> None:
+    first(index, EMB)["sharding_metadata"]["type"] = "Unheard"
+
+
+def no_path(index: Any) -> None:
+    table = index["metadata"]["model"]["nested_path_to_metadata"]
+    table["emb.weight"] = table.pop(EMB)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (drop_rank, InvalidCheckpoint, "files of 1 ranks"),
+        (many_ranks, InvalidCheckpoint, "1152921504606846976 ranks wrote"),
+        (leave, InvalidCheckpoint, "not in the folder"),
+        (other_shape, InconsistentTensor, r"model.emb.weight.*differently|says the shape"),
+        (other_dtype, InconsistentTensor, "model.emb.weight.*dtype"),
+        (other_axis, InconsistentTensor, "model.emb.weight.*differently"),
+        (no_axis, UnsupportedError, "model.emb.weight.*the axis 2 of 2"),
+        (twice, InvalidCheckpoint, "twice"),
+        (new_name, IncompleteCheckpoint, "model_0.pt.*no part of 'model.lost'"),
+        (new_version, UnsupportedError, "version '3.0'"),
+        (new_kind, UnsupportedError, "model.emb.weight.*'Unheard'"),
+        (no_path, MalformedCheckpoint, "metadata.pkl"),
+    ],
+)
+def test_an_index_that_disagrees_with_the_files_is_refused(
+    change: Callable[[Any], None], error: type[ShardvarError], words: str, tmp_path: Path
+) -> None:
+    folder = copied("w2", tmp_path)
+    index = index_of(folder)
+    change(index)
+    put(folder, index)
+    with pytest.raises(error, match=words):
+        sv.load(folder)

@@ -23,7 +23,8 @@ and a row above, and a property to the tests that holds it to the plain path.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -47,8 +48,11 @@ from shardvar.engine.pool import (
 )
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
-from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
+from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, exactly
 from shardvar.storage.protocol import Traits
+
+_FEW_SPANS = 8
+"""Spans that may bring bytes along for the next read; more are a plan, and bring what it needs."""
 
 _GAP_NBYTES = 4096
 """Bytes between two small ranges that are read along rather than skipped by a second read."""
@@ -94,12 +98,12 @@ class Reading:
         of use there.
         """
         cores = min(WORKERS, max(2, BUFFERS_NBYTES // max(nbytes, 1)))
-        most = (
-            0
-            if self.traits is None
-            else min(self.traits.requests, IN_FLIGHT_NBYTES // max(nbytes, 1))
-        )
-        return max(cores, most)
+        if self.traits is None:
+            return cores
+        most = self.traits.requests
+        if nbytes <= SMALL_NBYTES:
+            most = max(most, self.traits.short_requests)
+        return max(cores, min(most, IN_FLIGHT_NBYTES // max(nbytes, 1)))
 
     def run(
         self, function: Callable[[Work], Done], items: Iterable[Work], nbytes: int
@@ -175,17 +179,22 @@ def read_small(
     def read(first: list[int], last: int) -> None:
         some = moves.take(slice(first[0], last))
         firsts = np.array(first) - first[0]
-        span, begins = reading.evidence.read_spans(
-            some.source, some.source_start, some.nbytes, firsts, reading.scratch
-        )
+        with nullcontext() if are_few else exactly():
+            span, begins = reading.evidence.read_spans(
+                some.source, some.source_start, some.nbytes, firsts, reading.scratch
+            )
         if receive is not None:
             receive(some, span, begins)
         reading.progress(len(span))
 
     gap_nbytes = _GAP_NBYTES if gap_nbytes is None else gap_nbytes
     if reading.traits is not None:
-        gap_nbytes = max(gap_nbytes, affordable_gap(file, start, moves.nbytes, reading.traits))
+        is_part = moves.nbytes != entries.slices.nbytes[moves.source]
+        gap_nbytes = _gap_of_requests(
+            file, start, moves.nbytes, reading.traits, 0 if is_part.any() else gap_nbytes
+        )
     found = list(spans(file, start, moves.nbytes, gap_nbytes))
+    are_few = reading.traits is None or len(found) <= _FEW_SPANS
     first, last = np.array(found).T
     most = int((start[last - 1] + moves.nbytes[last - 1] - start[first]).max())
     if len(found) == 1 and most <= SMALL_NBYTES and reading.traits is None:
@@ -198,6 +207,32 @@ def read_small(
         # A task that only reads handles many small ones in the steps that it needs for one.
         for group in _grouped(found, start, moves.nbytes):
             read([first for first, _ in group], group[-1][1])
+
+
+def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, least: int) -> int:
+    """Return the widest gap between two ranges, sorted by file and place, that one request brings.
+
+    ``least`` is read along at any rate: what lies between whole payloads is of the format. Between
+    parts of payloads lies what is not wanted, and it is read along while it is less than what is
+    wanted. Where that leaves more ranges than two rounds of requests bring, wider gaps are.
+    """
+    wanted = int(nbytes.sum())
+    few = replace(traits, gap_nbytes=SMALL_NBYTES, waste_nbytes=wanted)
+    gap = max(
+        least,
+        affordable_gap(file, start, nbytes, few),
+        affordable_gap(
+            file,
+            start,
+            nbytes,
+            traits if least else replace(traits, waste_nbytes=min(traits.waste_nbytes, wanted)),
+        ),
+    )
+    most = 2 * max(traits.requests, traits.short_requests)
+    gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
+    if len(gaps) > most:
+        gap = max(gap, min(int(gaps[-most]), traits.gap_nbytes))
+    return gap
 
 
 def affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:

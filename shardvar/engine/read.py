@@ -19,9 +19,15 @@ import numpy as np
 
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, lower
-from shardvar.engine.pieces import Reading, Receiver, read_moves, read_small
+from shardvar.engine.pieces import Reading, Receiver, read_moves, read_small, read_units
 from shardvar.engine.pool import Progress, bytes_of, new_buffer
-from shardvar.engine.regions import RegionTable, read_regions, wanted_regions
+from shardvar.engine.regions import (
+    RegionTable,
+    dense_spans,
+    join_regions,
+    read_regions,
+    wanted_regions,
+)
 from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (
@@ -89,6 +95,9 @@ def read_arrays(
     moves, is_range = lower(plan)
     targets = plan.targets
     reading = Reading(Evidence(source, entries, takes_checksums=is_verified, bare=bare), progress)
+    if len(targets) > len(targets.tensors) and plan.copies.shape.shape[1]:
+        is_range &= ~_with_shared_bytes(moves, targets, reading.evidence)
+        moves = moves.where(is_range[moves.target])
     # Each target has the number of its array: its row for a fresh one, and numbers behind the rows
     # for the given ones.
     number, arrays = np.arange(len(targets)), _Arrays()
@@ -100,8 +109,7 @@ def read_arrays(
     # A whole small payload that is a whole target: its array is one copy from a span. Equal sizes
     # suffice: a move as long as its payload begins at byte 0.
     is_whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & ~is_string
-    is_whole &= moves.nbytes == targets.nbytes[moves.target]
-    is_whole &= number[moves.target] == moves.target
+    is_whole &= moves.nbytes == np.where(number < len(targets), targets.nbytes, -1)[moves.target]
     is_cut_out = plain & is_whole & (moves.nbytes <= reading.small_nbytes)
     is_decoded = ~plain & is_whole & (moves.nbytes > 0)
 
@@ -111,17 +119,15 @@ def read_arrays(
     if is_decoded.any():
         is_decoded[is_decoded] = _decode(reading, moves.where(is_decoded), targets, arrays)
     # The decoding of strings makes their arrays.
-    for row in number[~is_text].tolist():
-        if row not in arrays:
-            arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
+    for row in np.setdiff1d(number[~is_text], [*arrays]).tolist():
+        arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
     rest = moves.where(~(is_cut_out | is_decoded | is_string))
     copies = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
     regions = wanted_regions(entries, targets, copies) if len(copies) else None
     if into is not None:
-        rest = into.moved(rest, number)
-        regions = regions and into.moved(regions, number)
-    used = {*rest.target.tolist(), *(() if regions is None else regions.target.tolist())}
-    buffers = {each: bytes_of(arrays[each]) for each in used}
+        rest, regions = into.moved(rest, number), regions and into.moved(regions, number)
+    used = rest.target if regions is None else np.append(rest.target, regions.target)
+    buffers = {each: bytes_of(arrays[each]) for each in {*used.tolist()}}
     read_moves(reading, rest, buffers, by_runs=True)
     if regions is not None:
         read_regions(reading, regions, buffers, by_runs=True)
@@ -131,10 +137,45 @@ def read_arrays(
     # Commit: what was read is as the index promises, and what NumPy can hold.
     if is_verified:
         reading.evidence.check()
-    bools = np.flatnonzero(targets.codes() == _BOOL).tolist()
-    for each, row in {number[row]: row for row in bools}.items():
+    bools = np.flatnonzero(targets.codes() == _BOOL)
+    for each, row in dict(zip(number[bools].tolist(), bools.tolist(), strict=True)).items():
         check_bool(arrays[each], targets.key(row), source, entries)
     return list(map(arrays.__getitem__, number.tolist()))
+
+
+def costs_of_parts(source: Source, entries: EntryTable, plan: Plan, rows: Bools) -> tuple[int, int]:
+    """The bytes that are read for the parts of some plain payloads, bare, and by what checksums
+    cover; ``rows`` [entries] are the payloads."""
+    copies = plan.copies.take(np.flatnonzero(rows[plan.copies.source]))
+    parts = join_regions([*dense_spans(wanted_regions(entries, plan.targets, copies))])
+    _, group = np.unique(parts.row, return_inverse=True)
+    bare, compared = (
+        read_units(evidence, group, parts.row, parts.starts(), parts.stops())
+        for evidence in (Evidence(source, entries, bare=rows), Evidence(source, entries))
+    )
+    return int(bare.nbytes.sum()), int(compared.nbytes.sum())
+
+
+def _with_shared_bytes(moves: MoveTable, targets: SliceTable, evidence: Evidence) -> Bools:
+    """[m] True for targets that need bytes of a payload that others need, and are read as regions.
+
+    These bytes are read once then, and what is decoded is decoded once, from its beginning on.
+    Bytes that are read only to be compared count.
+    """
+    moves = moves.take(np.lexsort((moves.source_start, moves.source)))
+    is_other = moves.source[1:] != moves.source[:-1]
+    size, runs = evidence.entries.slices.nbytes[moves.source], evidence.entries.runs
+    is_part = (moves.nbytes != size) & evidence.is_compared(moves.source)
+    step = np.where(is_part, size if runs is None else runs.run_nbytes, 1)
+    start = moves.source_start // step * step
+    stop = np.minimum(-(-(moves.source_start + moves.nbytes) // step) * step, size)
+    # In coordinates in which the payloads follow each other, the last stop so far tells an overlap.
+    base = np.cumsum(np.append(0, np.where(is_other, size[:-1], 0)))[: len(moves)]
+    reach = np.maximum.accumulate(base + stop)
+    meets = (base[1:] + start[1:] < reach[:-1]) & ~is_other
+    shared = np.zeros(len(targets), np.bool)
+    shared[moves.target[np.isin(moves.source, moves.source[1:][meets])]] = True
+    return shared & ~np.isin(targets.codes(), (_STRING, _HALVES))
 
 
 def read_region(

@@ -282,7 +282,7 @@ def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
     bounds = np.append(first, len(wanted))
     low = np.minimum.reduceat(wanted.starts(), first)
     high = np.maximum.reduceat(wanted.stops(), first)
-    spans = join_regions(list(_dense_spans(wanted)))
+    spans = join_regions(list(dense_spans(wanted)))
     group = np.searchsorted(wanted.row[first], spans.row)
     units = read_units(reading.evidence, group, spans.row, spans.starts(), spans.stops())
 
@@ -309,7 +309,7 @@ def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
     read_small(compared, units, receive, gap_nbytes=SMALL_NBYTES)
 
 
-def _dense_spans(wanted: RegionTable) -> Iterator[RegionTable]:
+def dense_spans(wanted: RegionTable) -> Iterator[RegionTable]:
     """Cut regions until each is small from its first element to its last, or most of what lies
     between.
 
@@ -431,7 +431,7 @@ def _costs(parts: RegionTable, extents: Ints) -> Ints:
 
 
 def _halves(region: Region, out: npt.NDArray[Any]) -> list[tuple[Region, npt.NDArray[Any]]]:
-    """The halves of a region along the axis that ``_dense_spans`` halves, with their places in
+    """The halves of a region along the axis that ``dense_spans`` halves, with their places in
     ``out``: [0:1, 0:8, 3:4] gives [0:1, 0:4, 3:4] and [0:1, 4:8, 3:4]."""
     axis = next(axis for axis, extent in enumerate(region.shape) if extent > 1)
     middle = region.shape[axis] // 2

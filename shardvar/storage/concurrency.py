@@ -40,7 +40,8 @@ _PAUSE_SECONDS = 0.005
 """Between two looks at threads that are outwaited: a request takes longer."""
 
 _local = threading.local()
-"""``executors``: the ones whose work this thread does, each within the one before."""
+"""``executors``: the ones whose work this thread does, each within the one before; ``is_exact``:
+within ``exactly``."""
 
 
 class Threads(ThreadPoolExecutor):
@@ -101,6 +102,21 @@ def uninterrupted(function: Callable[[], Result]) -> Result:
         except RuntimeError:
             return function()  # at the interpreter's exit, when no threads are started any more
         return future.result()
+
+
+@contextmanager
+def exactly() -> Iterator[None]:
+    """Within, the reads of this thread bring no bytes that lie next to theirs: all are planned."""
+    before, _local.is_exact = is_exact(), True
+    try:
+        yield
+    finally:
+        _local.is_exact = before
+
+
+def is_exact() -> bool:
+    """Return True within ``exactly``."""
+    return bool(getattr(_local, "is_exact", False))
 
 
 def as_answered(

@@ -42,6 +42,8 @@ class Traits:
     """The most bytes that one read of many ranges may bring along in such gaps."""
     requests: int
     """Requests that may be under way at a time."""
+    short_requests: int = 0
+    """The same for requests of a few bytes, which only wait; 0 for no more than others."""
 
 
 class ReadableFile(Protocol):

@@ -38,7 +38,7 @@ from shardvar.forks import new_lock
 from shardvar.storage.ahead import ReadAhead, SpanAhead
 from shardvar.storage.answers import put_once
 from shardvar.storage.claims import describe_claim
-from shardvar.storage.concurrency import do_all, uninterrupted
+from shardvar.storage.concurrency import do_all, is_exact, uninterrupted
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
 from shardvar.storage.requests import Client, FolderListing, Head, read_whole
 from shardvar.storage.uploads import Upload
@@ -53,9 +53,29 @@ bytes that a connection brings in the time of one request: 100 MB/s times 2.5 ms
 _TAIL_NBYTES = 64 << 10
 """A small read this near to a file's end is extended backwards, as for indexes."""
 
-TRAITS = Traits(small_nbytes=1 << 20, gap_nbytes=512 << 10, waste_nbytes=512 << 10, requests=64)
-"""A request takes 10 to 50 ms, in which a connection brings 1 to 5 MB. More than 64 at a time, and
-a machine of few cores works at the requests instead of waiting for them."""
+_MOST_SHORT = 512
+"""A thousand ranges of a few bytes, in two times the latency."""
+
+
+def _short_requests() -> int:
+    """Return the requests of a few bytes that may be under way; each takes an open connection."""
+    try:
+        import resource
+    except ImportError:  # Windows has no limit of that kind
+        return _MOST_SHORT
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_SHORT if most < 0 else max(64, min(_MOST_SHORT, most // 2))
+
+
+TRAITS = Traits(
+    small_nbytes=1 << 20,
+    gap_nbytes=512 << 10,
+    waste_nbytes=512 << 10,
+    requests=64,
+    short_requests=_short_requests(),
+)
+"""A request takes 10 to 50 ms, in which a connection brings 1 to 5 MB. More than 64 large ones at a
+time, and a machine of few cores works at the requests instead of waiting for them."""
 
 
 @dataclass(slots=True)
@@ -105,7 +125,9 @@ class RemoteReadableFile:
             held = self._ahead.take(self._key, self._head.version, start, nbytes)
             if held is not None:
                 return held
-            begin, end = self._extended(start, start + nbytes)
+            begin, end = start, start + nbytes
+            if not is_exact():
+                begin, end = self._extended(start, start + nbytes)
             surplus = end - begin - nbytes
             # Before the request: other threads ask for their share meanwhile.
             self._ahead.nbytes += surplus

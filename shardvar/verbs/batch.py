@@ -25,7 +25,7 @@ import numpy as np
 
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import BLOCK_NBYTES
-from shardvar.engine.read import Places, read_arrays
+from shardvar.engine.read import Places, costs_of_parts, read_arrays
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Array, Bools, Ints, is_whole, numpy_dtype
@@ -257,17 +257,25 @@ def _places(
 
 
 def _bare_rows(source: Source, entries: EntryTable, plan: Plan) -> Bools:
-    """[entries] True for payloads that are wanted in part, where a checksum covers only the whole."""
-    if entries.runs is not None:
-        return np.zeros(len(entries), np.bool)
+    """[entries] True for payloads that are wanted in part, where a checksum covers only the whole.
+
+    Of checksums of runs, these are payloads in a bucket, if the runs have more than twice the bytes
+    that are read without them, and more than are wasted otherwise.
+    """
+    none = np.zeros(len(entries), np.bool)
+    if entries.runs is not None and source.traits is None:
+        return none
     copies = plan.copies
     size = np.prod(entries.slices.shape, axis=1, dtype=np.int64)
     is_part = np.prod(copies.shape, axis=1, dtype=np.int64) != size[copies.source]
-    bare, whole = np.zeros((2, len(entries)), np.bool)
+    bare, whole = none.copy(), none.copy()
     bare[copies.source[is_part]] = True
     whole[copies.source[~is_part]] = True
-    guarded: Bools = Evidence(source, entries).is_guarded(np.arange(len(entries)))
-    return bare & ~whole & guarded
+    bare &= ~whole & Evidence(source, entries).is_guarded(np.arange(len(entries)))
+    if entries.runs is None or source.traits is None or not bare.any():
+        return bare
+    least, most = costs_of_parts(source, entries, plan, bare)
+    return bare if most > max(2 * least, least + source.traits.waste_nbytes) else none
 
 
 def _cut(array: Array, gather: Gather) -> Array:

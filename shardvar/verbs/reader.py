@@ -88,8 +88,8 @@ class Reader:
     source: Source = field(repr=False)
     """The source that payloads are read from."""
     unverified: list[tuple[str, Region]] = field(default_factory=list, repr=False)
-    """The parts that were returned without comparing a checksum, since the format has one only of
-    the whole; ``verify="full"`` reads the whole instead."""
+    """The parts that were returned without comparing a checksum, since it covers many more bytes, as
+    the region around each; ``verify="full"`` reads all of these instead."""
     _table: EntryTable | None = field(default=None, repr=False)
     _keys: dict[str, None] | None = field(default=None, repr=False)
     _faults: dict[str, CheckpointError] | None = field(default=None, repr=False)
@@ -197,9 +197,10 @@ class Reader:
             The part to read: a ``Region``, or an index of NumPy such as ``np.s_[3:7, 0]``, a list of
             rows or a mask. The whole tensor by default.
         verify : {'auto', 'full'}, default 'auto'
-            With ``'full'``, read the whole tensor if the format has a checksum only of the whole.
-            With ``'auto'``, read the part, and note it in ``unverified``. Checksums of runs are
-            compared in both.
+            With ``'full'``, compare all checksums that cover what is read, and read the whole
+            tensor if the format has a checksum only of the whole. With ``'auto'``, read the part
+            then, and note it in ``unverified``. Checksums of runs are compared in both, unless the
+            runs in a bucket have more than twice the bytes and 512 KiB more.
 
         Raises
         ------

@@ -397,7 +397,7 @@ def test_a_part_of_rows_reads_its_own_bytes_and_two_runs_more(start: int, count:
         assert source.nbytes_read <= count * 64 + 2 * run_nbytes
 
 
-@pytest.mark.parametrize("after", range(7))
+@pytest.mark.parametrize("after", range(6))
 @pytest.mark.parametrize(
     "failure", [StorageError("The disk is gone."), IncompleteCheckpoint("It ends.")]
 )

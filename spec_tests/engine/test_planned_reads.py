@@ -152,6 +152,9 @@ class CountedBucket(MemoryBucket):
 
     reads: list[int] = field(default_factory=list)
     barrier: threading.Barrier | None = None
+    together: int = 0
+    """So many requests must be under way before the first is answered."""
+    came: threading.Event = field(default_factory=threading.Event)
     now: int = 0
     most: int = 0
     guard: Any = field(default_factory=threading.Lock)
@@ -165,6 +168,10 @@ class CountedBucket(MemoryBucket):
             self.most = max(self.most, self.now)
         if self.barrier is not None:
             self.barrier.wait(timeout=60)
+        if self.together:
+            if self.now >= self.together:
+                self.came.set()
+            assert self.came.wait(60), f"{self.most} of {self.together} requests are under way"
         with self.guard:
             self.now -= 1
         return memoryview(self.files[key])[start : start + nbytes]
@@ -230,15 +237,71 @@ def test_neighbours_come_with_one_request_and_little_is_wasted() -> None:
 
 
 def test_the_bytes_under_way_are_bounded() -> None:
-    """Small reads use all requests, blocks fewer; on a disk the processors decide."""
+    """A few bytes use the most requests, blocks the fewest; on a disk the processors decide."""
     on_disk, in_bucket = (
         Reading(Evidence(SimpleNamespace(traits=traits), None)) for traits in (None, TRAITS)
     )  # type: ignore[arg-type]
     sizes = [1, 1 << 20, BLOCK_NBYTES, 1 << 30]
     assert [on_disk.threads(nbytes) for nbytes in sizes] == [WORKERS, WORKERS, WORKERS, 2]
+    assert 64 <= TRAITS.short_requests <= 512
     assert [in_bucket.threads(nbytes) for nbytes in sizes] == [
-        64,
+        TRAITS.short_requests,
         64,
         IN_FLIGHT_NBYTES // BLOCK_NBYTES,
         2,
     ]
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors"])
+def test_a_thousand_rows_take_three_round_trips_and_twice_their_bytes(form: str) -> None:
+    """Of 250,000 rows of 64 bytes. As many requests are under way as two rounds take, so that each
+    waits for the others here. Checksums cover more than that, so none is compared, which is noted;
+    on request all are."""
+    rng = np.random.default_rng(0)
+    table, rows = rng.random((250_000, 16), np.float32), rng.integers(-250_000, 250_000, 1000)
+    tensors: dict[str, Any] = {"table": table, "other": np.ones(3)}
+    bucket = CountedBucket()
+    url = "s3://bucket/run/model" + (".safetensors" if form == "safetensors" else "")
+    with in_bucket(bucket):
+        partition: Any = {"table": 3} if form != "safetensors" else None
+        sv.save(url, tensors, format=form, partition=partition)
+        with sv.open_checkpoint(url) as reader:
+            assert reader["other"][...].tolist() == [1, 1, 1]
+            bucket.reads.clear()
+            bucket.together = TRAITS.short_requests
+            found = reader["table"][rows]
+            assert np.array_equal(found, table[rows])
+            assert -(-len(bucket.reads) // TRAITS.short_requests) <= 2  # and one for the index
+            assert sum(bucket.reads) <= 2 * found.nbytes
+            guarded = form != "safetensors"
+            assert [key for key, _ in reader.unverified] == ["table"] * guarded
+            bucket.reads.clear()
+            assert np.array_equal(reader.read("table", rows, verify="full"), table[rows])
+            assert (sum(bucket.reads) >= 0.9 * table.nbytes) == guarded
+            assert sum(bucket.reads) <= 1.1 * table.nbytes
+
+
+@pytest.mark.parametrize("form", ["shardvar", "safetensors", "tensorflow"])
+def test_requests_of_one_batch_share_what_they_need(form: str) -> None:
+    """Regions that overlap and repeat come once, and runs that are few are compared."""
+    table = np.arange(1 << 18, dtype=np.float32).reshape(1 << 12, 64)
+    bucket = CountedBucket()
+    url = "s3://bucket/run/model" + (".safetensors" if form == "safetensors" else "")
+    with in_bucket(bucket):
+        sv.save(url, {"w": table, "b": np.ones(5)}, format=form)
+        with sv.open_checkpoint(url) as reader:
+            assert reader["w"].shape == table.shape
+            bucket.reads.clear()
+            wanted: list[Any] = [
+                np.s_[:3000],
+                np.s_[1000:],
+                np.s_[5:4000:1, :],
+                1500,
+                np.s_[:, 3],
+                [7, 9, 7],
+            ]
+            found = reader.read_many([("w", each) for each in wanted] + [("b", None)] * 3)
+            for each, array in zip(wanted, found, strict=False):
+                assert np.array_equal(array, table[each])
+            assert sum(bucket.reads) <= table.nbytes + AHEAD_NBYTES and len(bucket.reads) <= 4
+            assert bool(reader.unverified) == (form == "tensorflow")

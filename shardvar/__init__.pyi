@@ -62,6 +62,9 @@ from shardvar.verbs.callbacks import ShardingCallback as ShardingCallback
 from shardvar.verbs.callbacks import compose as compose
 from shardvar.verbs.compare.diff import diff as diff
 from shardvar.verbs.compare.digest import digest as digest
+from shardvar.verbs.delta.apply import apply as apply
+from shardvar.verbs.delta.join import compact_deltas as compact_deltas
+from shardvar.verbs.delta.make import delta as delta
 from shardvar.verbs.lazy import lazy as lazy
 from shardvar.verbs.load import load as load
 from shardvar.verbs.newest import newest_checkpoint as newest_checkpoint

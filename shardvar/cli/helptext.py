@@ -20,6 +20,8 @@ _GROUPS = {
     },
     "change": {
         "reshard": "write it in other shards, files, formats, names or dtypes",
+        "delta": "store what changed between two checkpoints",
+        "apply": "make the second checkpoint of the first and a delta",
         "maps": "list the maps between model families, or print one",
     },
     "more": {
@@ -48,6 +50,8 @@ OTHER_WORDS = {
     "verify": "check fsck test validate".split(),
     "diff": "cmp compare".split(),
     "digest": "checksum fingerprint hash sha256".split(),
+    "delta": "changes compact incremental".split(),
+    "apply": "patch update".split(),
     "reshard": "cast consolidate cp export join merge rename split unshard".split(),
 }
 """Words that people type for a command, which the error then suggests."""
@@ -161,11 +165,10 @@ def row_lines(row: Row, column: int, width: int) -> Iterator[str]:
 def _filled(text: str, width: int) -> Iterator[str]:
     """Yield paragraphs filled to a width; lines of lists one by one, and examples as they are."""
     for paragraph in filter(None, text.split("\n\n")):
-        if paragraph.startswith("examples:"):
-            yield paragraph
-            continue
         lines = (
-            wrap(line, width, subsequent_indent=_UNDER * line.startswith(" "))
+            [line]
+            if paragraph.startswith("examples:") and line.startswith(" ")
+            else wrap(line, width, subsequent_indent=_UNDER * line.startswith(" "))
             for line in paragraph.split("\n")
         )
         yield "\n".join(line for each in lines for line in each)

@@ -114,7 +114,7 @@ def _main(argv: Sequence[str] | None) -> int:
 def _interrupted(words: Sequence[str], of_server: bool = False) -> str:
     """Return the last line of an interrupted command; with ``of_server``, of one that waited for a
     server in vain."""
-    if words[:1] != ["reshard"] or "--dry-run" in words:
+    if words[:1] not in (["reshard"], ["apply"]) or "--dry-run" in words:
         return "interrupted"
     # A reshard keeps the data files that it finished, and reads them back instead of writing them
     # again.
@@ -171,6 +171,10 @@ def execute(arguments: Namespace) -> int:
             from shardvar.cli.diff import execute
         case "digest":
             from shardvar.cli.digest import execute
+        case "delta":
+            from shardvar.cli.delta import execute
+        case "apply":
+            from shardvar.cli.apply import execute
         case "maps":
             from shardvar.cli.maps import execute
         case "formats":

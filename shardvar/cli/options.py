@@ -18,14 +18,14 @@ from shardvar.cli.arguments import (
     add_path,
     add_workers,
 )
-from shardvar.cli.writing_options import add_reshard
+from shardvar.cli.writing_options import add_apply, add_delta, add_reshard
 
 
 def add_commands(commands: "Commands[Parser]") -> None:
     """Add a parser for each command."""
     for add in (
         _add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_digest, add_reshard,
-        _add_maps, _add_formats, _add_vectors, _add_completion,
+        add_delta, add_apply, _add_maps, _add_formats, _add_vectors, _add_completion,
     ):  # fmt: skip
         add(commands)
 

@@ -57,10 +57,10 @@ def make_parser() -> Parser:
         prog="shardvar",
         usage="shardvar COMMAND PATH [options]   (`shardvar COMMAND --help` lists them)",
         description="Inspect, verify, compare, convert and reshard checkpoints of any framework."
-        f"\n\n{listed_commands()}",
+        f"\n{listed_commands()}",
         epilog="examples:\n"
         "  shardvar inspect runs/ckpt-1200\n"
-        "  shardvar reshard ckpt-1200 model.safetensors --filter 'dense/*'\n\n"
+        "  shardvar reshard ckpt-1200 model.safetensors --filter 'dense/*'\n"
         "exit codes: 0 done; 1 damage or differences; 2 usage; 3 cannot read or write",
         add_help=False,
     )

@@ -61,7 +61,7 @@ def execute(arguments: Namespace) -> int:
             )
         check_target(arguments.html)
     try:
-        with _warnings_below():
+        with warnings_below():
             report = _reshard(arguments)
     except CheckpointError as error:
         if error.file is None or arguments.keep_going:
@@ -79,8 +79,8 @@ def execute(arguments: Namespace) -> int:
     else:
         cast = Conversions(parse_casts(arguments.cast or ()), None)
         note_dequantized(arguments.source, cast.dtype_of_numbers(arguments.dequantize))
-        _note_large_files(report, arguments.max_file_size)
-        _print_report(report, arguments.source, verified, arguments.verbose)
+        note_large_files(report, arguments.max_file_size)
+        print_write(report, arguments.source, verified, arguments.verbose)
     if arguments.html:
         drawn = replace(report, map=None) if _changes_map(arguments) else report
         write_plan_page(arguments.html, drawn, arguments.source, _command(arguments.words))
@@ -91,7 +91,7 @@ def execute(arguments: Namespace) -> int:
 
 
 def _reshard(arguments: Namespace) -> WriteReport:
-    policy = _policy(arguments)
+    policy = parse_policy(arguments)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
     concat = parse_joins(arguments.concat or (), mesh)
     partition = parse_shards(
@@ -128,7 +128,7 @@ def _reshard(arguments: Namespace) -> WriteReport:
 
 
 @contextmanager
-def _warnings_below() -> Iterator[None]:
+def warnings_below() -> Iterator[None]:
     """Print the warnings of a write below its progress bar, without its report's."""
     warnings: list[str] = []
 
@@ -148,7 +148,7 @@ def _warnings_below() -> Iterator[None]:
             note(f"warning: {warning}")
 
 
-def _note_large_files(report: WriteReport, limit: str) -> None:
+def note_large_files(report: WriteReport, limit: str) -> None:
     """Say how many files are larger than they were to be, and why the largest of them is."""
     if report.exceeding:
         largest = max(report.exceeding, key=lambda each: each.nbytes)
@@ -206,10 +206,11 @@ def _command(words: Sequence[str]) -> str:
     return shlex.join(["shardvar", *kept])
 
 
-def _policy(arguments: Namespace) -> TablePolicy | None:
+def parse_policy(arguments: Namespace) -> TablePolicy | None:
+    """Return the policy that the options of files ask for."""
     if arguments.files is not None:
         return BalancedPolicy(parse_count(arguments.files, "--files"))
-    if arguments.files_by is not None:
+    if getattr(arguments, "files_by", None) is not None:
         return ShardByDevicePolicy()
     return (
         None
@@ -218,9 +219,10 @@ def _policy(arguments: Namespace) -> TablePolicy | None:
     )
 
 
-def _print_report(
+def print_write(
     report: WriteReport, sources: Sequence[str], verified: Sequence[VerifyReport], verbose: bool
 ) -> None:
+    """Print the report of a write, and of a verify of what was written."""
     done = "would write" if report.dry_run else "wrote"
     what = human_tensors(report.num_tensors, report.num_slices)
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"

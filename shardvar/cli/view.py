@@ -31,7 +31,9 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
+from shardvar.formats.parts import own_delta
 from shardvar.layout.dtypes import Ints
+from shardvar.planning.index import DELTA
 from shardvar.storage.local import split_path
 from shardvar.verbs.compare.stats import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
@@ -216,6 +218,8 @@ def _opened(found: Location, arguments: Namespace) -> Reader:
     """The checkpoint, or what a map makes of it."""
     reader = open_found(found, dequantize=arguments.dequantize)
     note_numbers(reader, arguments.dequantize)
+    if DELTA in reader.metadata.user:
+        note(f"note: {short_path(found.path)} is {own_delta(reader.metadata.user).what}")
     return through_map(reader, arguments)
 
 

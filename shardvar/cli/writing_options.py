@@ -1,6 +1,10 @@
-"""The arguments and options of ``shardvar reshard``, in groups: what each of them changes."""
+"""The arguments and options of commands that write checkpoints, in groups: what each of them
+changes."""
+
+import argparse
 
 from shardvar.cli.arguments import (
+    PATH,
     Commands,
     Group,
     Parser,
@@ -42,6 +46,63 @@ def add_reshard(commands: "Commands[Parser]") -> None:
         "-v", "--verbose", action="store_true", help="also print the policy that chose the files"
     )
     add_output(group)
+
+
+def add_delta(commands: "Commands[Parser]") -> None:
+    parser = add_command(
+        commands,
+        "delta",
+        "Store what changed from checkpoint A to checkpoint B, exactly. Their formats and shards "
+        "may differ.",
+        ["step-1 step-2 delta-2", "--compact delta-2 delta-3 delta-4 delta-2-to-4"],
+    )
+    parser.usage = "shardvar delta A B OUT [options]"
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="A, B and OUT, the new delta; with --compact, deltas in order and OUT",
+    )
+    group = parser.add_argument_group("options")
+    group.add_argument(
+        "--compact",
+        action="store_true",
+        help="join deltas that follow each other; their base is not read",
+    )
+    _add_dry_run(group)
+    group.add_argument("--force", action="store_true", help="replace an existing OUT")
+    group.add_argument("--all", action="store_true", help="list every tensor that changed")
+    add_output(group)
+
+
+def add_apply(commands: "Commands[Parser]") -> None:
+    parser = add_command(
+        commands,
+        "apply",
+        "Write the checkpoint that deltas make of their base, in any format and shards. Its digests "
+        "are compared first.",
+        ["step-1 delta-2 step-2", "step-1.safetensors delta-2 delta-3 step-3.safetensors"],
+    )
+    parser.add_argument("base", metavar="BASE", help=PATH)
+    parser.add_argument("delta", metavar="DELTA", nargs="+", help="deltas, in order")
+    parser.add_argument(
+        "target", metavar="OUT", help="the new checkpoint; with --force, it may be BASE"
+    )
+    group = parser.add_argument_group("files")
+    group.add_argument(
+        "--shards",
+        metavar="[GLOB=]N",
+        action="append",
+        help="cut into N slices along axis 0; GLOB selects keys (repeatable)",
+    )
+    group.add_argument(
+        "--format", metavar="NAME", help="see `shardvar formats` (default: by OUT, or as BASE)"
+    )
+    _add_file_limits(group)
+    group = parser.add_argument_group("safety")
+    _add_dry_run(group)
+    group.add_argument("--force", action="store_true", help="replace an existing OUT")
+    add_output(parser.add_argument_group("output"))
 
 
 def _add_names(group: Group) -> None:
@@ -91,16 +152,21 @@ def _add_files(group: Group) -> None:
     group.add_argument(
         "--format", metavar="NAME", help="see `shardvar formats` (default: by DST, or as SRC)"
     )
+    _add_file_limits(group).add_argument(
+        "--files-by",
+        choices=("device",),
+        help="a file for each device of --mesh, or for each of the N --shards",
+    )
+
+
+def _add_file_limits(group: Group) -> argparse._MutuallyExclusiveGroup:
+    """Add the options that limit files, and return their group: only one can be given."""
     files = group.add_mutually_exclusive_group()
     files.add_argument(
         "--max-file-size", metavar="SIZE", help="fill files up to SIZE: 64MB, 64MiB, 4096"
     )
     files.add_argument("--files", metavar="N", help="balance the bytes over N files")
-    files.add_argument(
-        "--files-by",
-        choices=("device",),
-        help="a file for each device of --mesh, or for each of the N --shards",
-    )
+    return files
 
 
 def _add_numbers(group: Group) -> None:
@@ -122,9 +188,7 @@ def _add_numbers(group: Group) -> None:
 
 def _add_safety(group: Group) -> None:
     """Add the options that look before and after a write, and say what may be lost."""
-    group.add_argument(
-        "--dry-run", action="store_true", help="print what would be written, and write nothing"
-    )
+    _add_dry_run(group)
     group.add_argument("--html", metavar="FILE", help="with --dry-run: write an HTML preview")
     group.add_argument(
         "--verify", action="store_true", help="read the new checkpoint back and verify it"
@@ -134,4 +198,10 @@ def _add_safety(group: Group) -> None:
         "--keep-going",
         action="store_true",
         help="leave out tensors that cannot be read; exit with 1",
+    )
+
+
+def _add_dry_run(group: Group) -> None:
+    group.add_argument(
+        "--dry-run", action="store_true", help="print what would be written, and write nothing"
     )

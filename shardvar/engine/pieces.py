@@ -74,6 +74,9 @@ class Reading:
     """Called with the number of bytes that were read."""
     in_threads: bool = True
     """False for a task that is itself one of several threads: it only reads."""
+    use: str = "span"
+    """The name of the thread's buffer. A source that reads regions of another one, while regions
+    of it are read, needs another name."""
 
     @property
     def entries(self) -> EntryTable:
@@ -117,7 +120,7 @@ class Reading:
 
     def scratch(self, nbytes: int) -> memoryview:
         """A buffer that the next call may reuse."""
-        return thread_buffer(nbytes, "span")
+        return thread_buffer(nbytes, self.use)
 
 
 def read_moves(

@@ -258,7 +258,7 @@ def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
     # table of many columns take a few bytes of each, so there are many spans. Wider gaps than in
     # other small reads are read along, but not gaps that take longer than the second read that they
     # save.
-    compared = Reading(reading.evidence, in_threads=reading.in_threads)
+    compared = replace(reading, progress=lambda _nbytes: None)
     read_small(compared, spans, receive, gap_nbytes=SMALL_NBYTES // 4)
     payloads = wanted.row[first]
     reading.evidence.expect(payloads[~reading.entries.plain[payloads]])
@@ -305,7 +305,7 @@ def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
             filled += int(met.nbytes().sum())
         reading.progress(filled)
 
-    compared = Reading(reading.evidence, in_threads=reading.in_threads)
+    compared = replace(reading, progress=lambda _nbytes: None)
     read_small(compared, units, receive, gap_nbytes=SMALL_NBYTES)
 
 

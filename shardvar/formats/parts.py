@@ -21,6 +21,7 @@ a kind, add it to ``_FILES`` or to ``_kind_of``.
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -29,7 +30,7 @@ from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
 from shardvar.pictures.words import named
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Index
+from shardvar.planning.index import DELTA, Index
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
@@ -99,6 +100,8 @@ _JOINED = re.compile(r"shard-\d+-.*-of-\d+\.safetensors")
 """The parts that the format safetensors joins."""
 COMMON, _RANKWISE_INDEX = "common.pt", "metadata.pkl"
 _INDEX_NBYTES, _MAX_DEPTH = 1 << 26, 32
+_SHOWN_DIGITS = 12
+"""The digits of a digest that tell checkpoints apart for a person."""
 
 
 def is_part(name: str) -> bool:
@@ -325,8 +328,10 @@ def delta_of(
 ) -> FileKind | None:
     """Return what a checkpoint is that has only the changes of a model; None for a model.
 
-    ``user`` is the metadata, and ``form`` the format: safetensors is the one of all such programs.
+    ``user`` is the metadata, and ``form`` the format: safetensors is the one of all other programs.
     """
+    if DELTA in user:
+        return own_delta(user)
     details = _delta_details(storage, user, tensors) if form == "safetensors" else None
     if details is None:
         return None
@@ -334,8 +339,28 @@ def delta_of(
     return FileKind(f"{what}{f' ({details})' * bool(details)}", _DELTA_REMEDY)
 
 
-def check_no_delta(storage: Storage, form: str, index: Index) -> None:
+def own_delta(user: Mapping[str, str]) -> FileKind:
+    """Return the kind of a delta of shardvar, whose metadata have ``DELTA``."""
+    named = ""
+    with suppress(ShardvarError):
+        mark = parse_json(user[DELTA].encode("utf-8", "surrogateescape"), _MAX_DEPTH)
+        base, result = (mark.get(each) for each in ("base", "result")) if mark else (None, None)
+        if isinstance(base, str) and isinstance(result, str):
+            named = f": sha256:{base[:_SHOWN_DIGITS]} to sha256:{result[:_SHOWN_DIGITS]}"
+    what = f"a delta, the changes between two checkpoints{named}"
+    return FileKind(what, "Apply it to its base: `shardvar apply BASE DELTA OUT`.")
+
+
+def delta_error(path: str, index: Index) -> UnsupportedError:
+    """Return the error for a delta of shardvar that is taken for a checkpoint."""
+    delta = own_delta(index.metadata.user)
+    return UnsupportedError(f"{path} is {delta.what}.", delta.remedy)
+
+
+def check_no_delta(path: str, storage: Storage, form: str, index: Index) -> None:
     """Raise ``UnsupportedError`` for a checkpoint that has only the changes of a model."""
+    if DELTA in index.metadata.user:
+        raise delta_error(path, index)
     tables = [*index.scan()] if form == "safetensors" else []
     delta = (
         delta_of(storage, form, index.metadata.user, tables[0].slices.tensors) if tables else None

@@ -34,6 +34,10 @@ OBJECTS = "shardvar.objects"
 """The name of the text in ``Metadata.user`` that has the objects of a checkpoint, where a format
 has no other place for them (``formats.objects``)."""
 
+DELTA = "shardvar.delta"
+"""The name of the text in ``Metadata.user`` that says that a checkpoint is a delta
+(``verbs.delta.contents``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:

@@ -1,15 +1,18 @@
-"""Scratch files: data that is too large for memory and is needed again at once, in no order."""
+"""Scratch files: data that is too large for memory and is needed again at once, in no order.
+
+A scratch file has no name, and its room is free again once it is closed, also after a kill.
+"""
 
 import mmap
+import os
 import tempfile
 from collections.abc import Iterable
+
+from shardvar.storage.posix import reading, writing
 
 
 def map_scratch(blocks: Iterable[memoryview]) -> memoryview:
     """Return a memory map of a temporary file with the bytes of the blocks, at least one.
-
-    The file has no name, and its room is free again once the last view of it is gone, also after a
-    kill.
 
     >>> bytes(map_scratch([memoryview(b"ab"), memoryview(b"c")]))
     b'abc'
@@ -20,3 +23,43 @@ def map_scratch(blocks: Iterable[memoryview]) -> memoryview:
         file.flush()
         # The map keeps the file after its descriptor is closed.
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+class ScratchFile:
+    """A temporary file that is written and read at any place.
+
+    >>> with ScratchFile() as file:
+    ...     file.write(3, b"abc")
+    ...     buffer = bytearray(2)
+    ...     file.read_into(4, memoryview(buffer))
+    >>> bytes(buffer)
+    b'bc'
+    """
+
+    def __init__(self) -> None:
+        # Without a buffer, so that threads that read do not meet in one.
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by close
+
+    def write(self, start: int, data: bytes) -> None:
+        """Write bytes at a place."""
+        rest = memoryview(data)
+        with writing(tempfile.gettempdir()):
+            while rest:
+                written = os.pwrite(self._file.fileno(), rest, start)
+                rest, start = rest[written:], start + written
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from a place on; what was never written is left as it is."""
+        with reading(tempfile.gettempdir()):
+            while buffer and (count := os.preadv(self._file.fileno(), [buffer], start)):
+                buffer, start = buffer[count:], start + count
+
+    def close(self) -> None:
+        """Give the room back."""
+        self._file.close()
+
+    def __enter__(self) -> "ScratchFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

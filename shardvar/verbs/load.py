@@ -15,8 +15,9 @@ import numpy.typing as npt
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.deferred import expect_keys
+from shardvar.formats.parts import delta_error
 from shardvar.layout.dtypes import HALVES, NAMES, STRING, has_values, numpy_dtype
-from shardvar.planning.index import EntryTable, concatenate_entries
+from shardvar.planning.index import DELTA, EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable
 from shardvar.verbs.arguments import strings_of
@@ -100,6 +101,8 @@ def load(
         raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
     # Find.
     with open_checkpoint(path, dequantize=dequantize) as reader, reader.explain_policy():
+        if DELTA in reader.index.metadata.user:
+            raise delta_error(reader.path, reader.index)
         if map is not None:
             reader = map_reader(reader, as_map(map))
         entries = _select(reader, keys)

@@ -184,7 +184,7 @@ def reshard(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
         write = partial(
-            _reshard, found, changes=changes, plan=plan, stamp=stamp, move=None if dry_run else move
+            rewrite, found, changes=changes, plan=plan, stamp=stamp, move=None if dry_run else move
         )
         if by_rank:
             # All is planned and checked before the first is written.
@@ -230,7 +230,7 @@ class Changes:
     """True to leave out tensors that cannot be read."""
 
 
-def _reshard(
+def rewrite(
     found: Sequence[Location],
     goal: Location,
     reader: Reader,
@@ -242,7 +242,7 @@ def _reshard(
 ) -> Callable[[], WriteReport]:
     """Plan and check a write; return what carries it out, or only reports it without ``move``, or
     with ``keep`` leaves a target that has all of it already."""
-    check_no_delta(found[0].storage, found[0].format.name, reader.index)
+    check_no_delta(found[0].path, found[0].storage, found[0].format.name, reader.index)
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
     kept = (

@@ -48,7 +48,7 @@ from shardvar.errors import (
 from shardvar.formats.parts import delta_of
 from shardvar.formats.protocol import Finding, Source
 from shardvar.pictures.words import count
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, take_tensors
+from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, take_tensors
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate
 from shardvar.verbs.arguments import check_progress
@@ -234,6 +234,9 @@ def _report(found: Location, source: Source, check: Check, choose: _Choose | Non
         ]
         read.update(_read_nbytes(entries, errors))
     problems += _storage_problems(source, guarded.keys(), {key for key, _, _ in problems})
+    user = source.index.metadata.user
+    if DELTA in user and not problems:
+        problems += _delta_problems(found, source, guarded.keys())
 
     # Outcomes.
     damages += [
@@ -245,7 +248,8 @@ def _report(found: Location, source: Source, check: Check, choose: _Choose | Non
     unverified = _unverified(
         guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM
     )
-    delta = _delta_note(found, source, tables) if found.format.name == "safetensors" else []
+    is_known = DELTA in user or found.format.name == "safetensors"
+    delta = _delta_note(found, source, tables) if is_known else []
     return VerifyReport(
         path=found.path,
         format=found.format.name,
@@ -260,6 +264,17 @@ def _report(found: Location, source: Source, check: Check, choose: _Choose | Non
         read_nbytes=read.total(),
         unguarded_nbytes=sum(nbytes for key, nbytes in read.items() if not guarded[key]),
     )
+
+
+def _delta_problems(found: Location, source: Source, keys: Collection[str]) -> Iterator[_Problem]:
+    """The problems of a delta that no checksum shows."""
+    from shardvar.verbs.delta.check import errors_of_delta  # only for deltas
+
+    reader = Reader(found.path, found.format.name, source)
+    for key, error in errors_of_delta(reader).items():
+        # Of chosen keys. The table is the delta's.
+        if key in keys or key not in reader:
+            yield key, None, error
 
 
 def _delta_note(found: Location, source: Source, tables: Sequence[EntryTable]) -> list[str]:

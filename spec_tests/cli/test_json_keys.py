@@ -82,6 +82,8 @@ def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
             ["reshard", whole, out, "--rule", "{x:*} -> a.{x}", "--dry-run"],
             ["reshard", damaged, out, "--keep-going", "--force"],
         ],
+        "delta": [["delta", whole, changed, tmp_path / "delta"]],
+        "apply": [["apply", whole, tmp_path / "delta", tmp_path / "applied"]],
         "maps": [["maps"], ["maps", "llama-hf-to-megatron"]],
         "formats": [["formats"]],
         "vectors": [["vectors", "--out", tmp_path / "vectors"]],

@@ -154,7 +154,7 @@ class OverlaidSource(WrappedSource):
 
     inner: Source = field()
     """The source of the values that the callback kept."""
-    arrays: ArraySource
+    arrays: Source
     """The values that it changed."""
     num_files: int
     """The number of the first array; lower ones are files of the other source."""

@@ -13,7 +13,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from shardvar.engine.pool import Progress
+from shardvar.formats.parts import delta_error
 from shardvar.maps.report import MapReport
+from shardvar.planning.index import DELTA
 from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.comparison import DiffReport
@@ -128,6 +130,9 @@ def diff(
         found = [[find_checkpoint(path) for path in each] for each in paths]
         openings = [Opening(first, dequantize, tuple(more)) for first, *more in found]
         one, other = (stack.enter_context(_open(each, dequantize)) for each in found)
+        for each in (one, other):
+            if DELTA in each.index.metadata.user:
+                raise delta_error(each.path, each.index)
         report_of_map: Callable[[], MapReport] | None = None
         if given is not None:
             ranks = len(found[0]) if len(found[0]) > 1 else None

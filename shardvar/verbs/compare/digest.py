@@ -24,7 +24,7 @@ digested by itself.
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -240,7 +240,7 @@ def digest_array(key: str, array: Array) -> str:
         _hash(data[start : start + LEAF_NBYTES]) for start in range(0, len(data), LEAF_NBYTES)
     )
     dtype = "string" if array.dtype.kind == "O" else array.dtype.name
-    return _digest(key, dtype, array.shape, leaves)
+    return digest_of_leaves(key, dtype, array.shape, leaves)
 
 
 def digest_of_all(tensors: Mapping[str, str]) -> str:
@@ -248,11 +248,42 @@ def digest_of_all(tensors: Mapping[str, str]) -> str:
     return _hash(b"".join(sorted(map(bytes.fromhex, tensors.values())))).hex()
 
 
-def _digest(key: str, dtype: str, shape: tuple[int, ...], leaves: bytes) -> str:
+def digest_of_leaves(key: str, dtype: str, shape: tuple[int, ...], leaves: bytes) -> str:
+    """Return the digest of a tensor from the hashes of its leaves, one after the other."""
     # Keys are bytes in most formats; keys that are not UTF-8 were read with escapes.
     name = key.encode("utf-8", "surrogateescape")
     head = f"shardvar digest 1\n{dtype}\n{','.join(map(str, shape))}\n{len(name)}\n"
     return _hash(head.encode() + name + leaves).hex()
+
+
+def hash_leaf(dtype: str, payload: memoryview) -> bytes:
+    """Return the hash of a leaf from its bytes as a payload has them."""
+    mask = _USED_BITS.get(dtype)
+    return _hash(payload if mask is None else bytes_of(np.frombuffer(payload, np.uint8) & mask))
+
+
+def digests_of(
+    reader: Reader,
+    keys: Collection[str],
+    progress: Progress = lambda _nbytes: None,
+    *,
+    names: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the digests of some tensors of a reader; raises the error of one that is unreadable.
+
+    ``names`` are the names that tensors have for their digests, if these are others.
+    """
+    entries = take_tensors(reader.entries(), keys)
+    if names:
+        slices = entries.slices
+        renamed = [names.get(key, key) for key in slices.tensors.keys]
+        tensors = replace(slices.tensors, keys=renamed)
+        entries = replace(entries, slices=replace(slices, tensors=tensors))
+    walk = _Walk(Blocks.of_entries(reader.source, entries), progress, {})
+    found = walk.digests()
+    for key, error in walk.errors.items():
+        raise error.at(f"{reader.path}: {key!r}")
+    return found
 
 
 def _hash(data: bytes | memoryview) -> bytes:
@@ -312,7 +343,7 @@ class _Walk:
         for row, hashes in leaves.items():
             key = tensors.keys[row]
             if key not in self.errors and self._is_whole(row):
-                self.found[key] = _digest(
+                self.found[key] = digest_of_leaves(
                     key, tensors.dtype(row), tensors.shape(row), b"".join(hashes)
                 )
         return self.found

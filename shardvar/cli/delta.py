@@ -1,0 +1,58 @@
+"""``shardvar delta``: store what changed between two checkpoints, or join deltas to one."""
+
+from argparse import Namespace
+
+from shardvar.cli.output import answer, print_json, progress, say, short_path
+from shardvar.cli.verify import payload_nbytes
+from shardvar.errors import ArgumentError
+from shardvar.verbs.delta.join import compact_deltas
+from shardvar.verbs.delta.make import delta
+from shardvar.verbs.delta.report import DeltaReport, lines_of_delta
+
+_MOST_LINES = 20
+"""The tensors that are listed; with ``--all``, all that changed are."""
+
+
+def execute(arguments: Namespace) -> int:
+    """Write the delta and print what is in it. Return 0."""
+    *sources, out = arguments.paths
+    options = {"force": arguments.force, "dry_run": arguments.dry_run}
+    if arguments.compact:
+        if len(sources) < 2:
+            raise ArgumentError(
+                f"--compact joins several deltas, and {len(arguments.paths)} paths are given.",
+                "Give two deltas or more, in order, and then the new one.",
+            )
+        with progress("joining", lambda: sum(map(payload_nbytes, sources))) as advance:
+            report = compact_deltas(sources, out, progress=advance, **options)
+    else:
+        if len(sources) != 2:
+            raise ArgumentError(
+                f"A delta is of two checkpoints, and {len(arguments.paths)} paths are given.",
+                "Give the checkpoint before, the one after, and the delta: shardvar delta A B OUT.",
+            )
+        with progress("comparing", lambda: sum(map(payload_nbytes, sources))) as advance:
+            report = delta(sources[0], sources[1], out, progress=advance, **options)
+    if arguments.json:
+        print_json(report.to_json())
+    else:
+        _print(report, arguments.all)
+    return 0
+
+
+def _print(report: DeltaReport, everything: bool) -> None:
+    done = "would write" if report.dry_run else "wrote"
+    summary, *lines = lines_of_delta(report)
+    joined = f" of {report.num_joined} deltas" if report.num_joined else ""
+    text = f"{done} {short_path(report.path)}{joined}: {summary}"
+    if report.dry_run:
+        say(text)
+    else:
+        answer("good", text, done)
+    shown = lines if everything or len(lines) <= _MOST_LINES else lines[: _MOST_LINES - 1]
+    for line in shown:
+        say(line)
+    if len(shown) < len(lines):
+        say(f"{len(lines) - len(shown):,} more (--all)")
+    say(f"base:   sha256:{report.base}")
+    say(f"result: sha256:{report.result}")

@@ -1,0 +1,194 @@
+"""Apply deltas: write the checkpoint that they make of their base.
+
+find     the base, the deltas and the location of the result
+check    that the deltas follow each other, and that the base has the tensors that they need
+write    ``patched.PatchedSource`` through ``verbs.reshard``, so that formats, cuts, policies and
+         interrupted writes are the ones of any reshard
+commit   after the digest of each tensor is the one that the last delta gives
+"""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from shardvar.engine.pool import Progress
+from shardvar.errors import ArgumentError
+from shardvar.formats.files import open_below
+from shardvar.formats.parts import check_no_delta, check_not_a_part
+from shardvar.formats.protocol import Source
+from shardvar.formats.table import names_of_target
+from shardvar.planning.policies import Policy
+from shardvar.verbs.arguments import check_policy, check_progress
+from shardvar.verbs.conversions import Conversions
+from shardvar.verbs.delta.chain import check_base, check_follows, open_deltas
+from shardvar.verbs.delta.contents import Delta
+from shardvar.verbs.delta.draft import checked
+from shardvar.verbs.delta.patched import PatchedSource
+from shardvar.verbs.generation import digest_of_reshard
+from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
+from shardvar.verbs.reader import Reader, open_found
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.reshard import Changes, rewrite
+from shardvar.verbs.writing import Partitions, WritePlan, carry_out, plan_checkpoint
+
+
+def apply(
+    base: Path,
+    deltas: Path | Sequence[Path],
+    target: Path,
+    *,
+    format: str | None = None,
+    policy: Policy | None = None,
+    partition: Partitions = None,
+    force: bool = False,
+    dry_run: bool = False,
+    progress: Progress = lambda _nbytes: None,
+) -> WriteReport:
+    """Write the checkpoint that deltas make of their base.
+
+    Parameters
+    ----------
+    base : path_like
+        The checkpoint that the first delta was made of, in any format and shards.
+    deltas : path_like or sequence of path_like
+        The delta, or several in order: each was made of the result of the one before.
+    target : path_like
+        The checkpoint to write. With ``force``, it may be the base.
+    format : str, optional
+        The format to write. By default the ending of ``target`` decides; without one it is the
+        base's.
+    policy : policy, optional
+        The policy that says which slices share a file; one file by default.
+    partition : partition or mapping of str to partition, optional
+        The slices to write, as in ``save``; whole tensors by default.
+    force : bool, default False
+        Replace an existing checkpoint.
+    dry_run : bool, default False
+        Write nothing, and report what would be written.
+    progress : callable, optional
+        Called with numbers of payload bytes as they are written.
+
+    Returns
+    -------
+    WriteReport
+        The report of what was written, or would be.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``base``, or no delta.
+    ArgumentError
+        If ``base`` is another checkpoint than the delta was made of, or the deltas do not follow
+        each other.
+    CheckpointError
+        If the base or a delta is damaged. The digest of each tensor of the result is compared
+        before the commit, also of tensors that did not change.
+    UnsupportedError
+        If one of ``deltas`` is not a delta, or the format cannot hold a tensor.
+    TargetExists
+        If ``target`` exists and ``force`` is not set.
+    StorageError
+        If the disk is full, or the file system refuses.
+
+    See Also
+    --------
+    delta : Make a delta.
+
+    Notes
+    -----
+    Several deltas are applied at once: no checkpoint between is written. Memory: some MiB a thread,
+    32 bytes for each MiB of a tensor, and the largest string tensor.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> a, b, d, c = (os.path.join(tempfile.mkdtemp(), name) for name in ("a", "b", "d", "c.npz"))
+    >>> table = np.arange(52, dtype=np.float32).reshape(13, 4)
+    >>> _ = sv.save(a, {"table": table}, partition=5), sv.save(b, {"table": table + 1})
+    >>> _ = sv.delta(a, b, d)
+    >>> _ = sv.apply(a, d, c)
+    >>> sv.diff(b, c).equal
+    True
+    """
+    check_policy(policy)
+    check_progress(progress)
+    with ExitStack() as stack:
+        # Find and check.
+        opened = open_deltas(deltas, stack)
+        check_follows(opened)
+        found = find_checkpoint(base)
+        check_not_a_part(found.format, found.storage, found.name, is_alone=True)
+        goal = _find_goal(found, opened, target, format)
+        reader = stack.enter_context(open_found(found, dequantize=False))
+        check_no_delta(found.path, found.storage, found.format.name, reader.index)
+        check_base(reader, opened)
+        # Plan.
+        source = PatchedSource.of(reader, opened)
+        result = Reader(reader.path, reader.format, source)
+        changes = Changes(None, None, None, {}, None, Conversions(None, None), partition, False)
+        move = None if dry_run else partial(_move, patched=source, progress=progress)
+        write = rewrite(
+            [found],
+            goal,
+            result,
+            changes=changes,
+            plan=partial(plan_checkpoint, policy=policy, force=force),
+            stamp=partial(_stamp, found, result, opened),
+            move=move,
+        )
+        # Move and commit.
+        return write()
+
+
+def _find_goal(
+    found: Location, deltas: Sequence[Delta], target: Path, format: str | None
+) -> Location:
+    """The location of the result: it may be the base's, and not a delta's."""
+    goal = find_target(target, format, otherwise=found.format.name)
+    for each in deltas:
+        if is_same(find_checkpoint(each.path), goal):
+            raise ArgumentError(
+                f"{each.path} is both a delta and the target.", "Choose another target."
+            )
+    if is_inside(goal, found):
+        raise ArgumentError(
+            f"{goal.path} is a folder of the base {found.path}.", "Choose another target."
+        )
+    return goal
+
+
+def _stamp(
+    found: Location, reader: Reader, deltas: Sequence[Delta], source: Source, work: WritePlan
+) -> str | None:
+    """Return a digest of the base and the deltas as they are now, and of the plan."""
+    base = digest_of_reshard([found], reader, source, work)
+    if base is None:
+        return None
+    digest = hashlib.sha256(base.encode())
+    for each in deltas:
+        # A native index has the checksums of all that the delta has.
+        there = find_checkpoint(each.path)
+        names = {*there.storage.names()}
+        index = next(name for name in names_of_target(there.stem, "shardvar") if name in names)
+        file = open_below(there.storage, index)
+        try:
+            digest.update(f"{index} {file.stamp} {each.contents.result}".encode())
+        finally:
+            file.close()
+    return digest.hexdigest()[:16]
+
+
+def _move(
+    work: WritePlan,
+    source: Source,
+    generation: str | None,
+    *,
+    patched: PatchedSource,
+    progress: Progress,
+) -> WriteReport:
+    """Write the files, compare the digests of all tensors, and commit."""
+    runner = checked(source, progress, patched.finish)
+    return carry_out(work, source, generation, progress, runner)

@@ -1,0 +1,143 @@
+"""Chains: deltas that follow each other.
+
+Each delta has the digests of all tensors before and after. So the digests link: the base of each is
+the result of the one before. This is checked without the base, before a payload is read.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from shardvar.errors import ArgumentError
+from shardvar.verbs.delta.contents import CHANGED, EQUAL, WHOLE, Delta, DeltaRow, open_delta
+from shardvar.verbs.locate import Path
+from shardvar.verbs.reader import Reader
+
+_ANOTHER_BASE = (
+    "Give the checkpoint that the delta was made of, or the deltas between: `shardvar inspect DELTA` "
+    "names it by its digest."
+)
+
+
+def open_deltas(paths: Path | Iterable[Path], stack: ExitStack) -> list[Delta]:
+    """Open one delta or several; they are closed with the stack."""
+    given: Any = paths
+    is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
+    listed: list[Path] = [given] if is_one else list(given)
+    if not listed:
+        raise ArgumentError("There is no delta.", "Give the path of one, or of several in order.")
+    deltas = []
+    for path in listed:
+        deltas.append(open_delta(path))
+        stack.callback(deltas[-1].reader.close)
+    return deltas
+
+
+def check_follows(deltas: Sequence[Delta]) -> None:
+    """Raise ``ArgumentError`` unless each delta was made of the result of the one before."""
+    for before, after in pairwise(deltas):
+        if before.contents.result == after.contents.base:
+            continue
+        order = chain_order(deltas)
+        if order:
+            remedy = f"Give them in the order {', '.join(each.path for each in order)}."
+        else:
+            remedy = "Give the delta between them, or leave one out."
+        raise ArgumentError(
+            f"{after.path} does not follow {before.path}: its base is {_short(after.contents.base)}, "
+            f"and the one before it makes {_short(before.contents.result)}.",
+            remedy,
+        )
+
+
+def chain_order(deltas: Sequence[Delta]) -> list[Delta]:
+    """Return all deltas in order, so that each follows the one before; empty if they do not."""
+    by_base = {each.contents.base: each for each in deltas}
+    results = {each.contents.result for each in deltas}
+    firsts = [each for each in deltas if each.contents.base not in results]
+    order = firsts[:1]
+    while order and len(order) < len(deltas):
+        following = by_base.get(order[-1].contents.result)
+        if following is None:
+            return []
+        order.append(following)
+    return order
+
+
+def _short(digest: str) -> str:
+    return f"sha256:{digest[:12]}"
+
+
+def check_base(reader: Reader, deltas: Sequence[Delta]) -> None:
+    """Raise ``ArgumentError`` if the index of a base is not the one that a delta was made of.
+
+    Values are compared when they are read.
+    """
+    first = deltas[0]
+    tensors = reader.entries().slices.tensors
+    rows = tensors.rows()
+    for key, error in reader.faults.items():
+        raise error.at(f"{reader.path}: {key!r}")
+    changes = first.contents.changes
+    for key, change in changes.items():
+        if change.base is not None and key not in rows:
+            raise another_base(reader.path, first.path, key, "is missing")
+        if change.kind not in (EQUAL, CHANGED):
+            continue
+        there = tensors.dtype(rows[key]), tensors.shape(rows[key])
+        if there != (change.dtype, change.shape):
+            is_dtype = there[0] != change.dtype
+            how = (
+                f"is {there[0]}, not {change.dtype}"
+                if is_dtype
+                else (f"has the shape {list(there[1])}, not {list(change.shape)}")
+            )
+            raise another_base(reader.path, first.path, key, how)
+    for key in rows:
+        if key not in changes or changes[key].base is None:
+            raise another_base(reader.path, first.path, key, "is not in it")
+
+
+def another_base(base: str, delta: str, key: str, how: str) -> ArgumentError:
+    """Return the error of a base that a delta was not made of."""
+    return ArgumentError(
+        f"{base} is not the base of {delta}: its tensor {key!r} {how}.", _ANOTHER_BASE
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatchedTensor:
+    """A tensor of the result, and what it is made of."""
+
+    change: DeltaRow
+    """The tensor, with the digest that it must have."""
+    origin: Delta | None
+    """The delta that has it whole; None for the base."""
+    masks: tuple[Delta, ...]
+    """The deltas that change the origin, in order."""
+    base: str | None
+    """The digest of the origin in the base; None if that is a delta's."""
+
+
+def patched_tensors(deltas: Sequence[Delta]) -> list[PatchedTensor]:
+    """Return the tensors of the result of deltas that follow each other, in the order of the last."""
+    found: list[PatchedTensor] = []
+    for change in deltas[-1].contents.changes.values():
+        if change.result is None:
+            continue
+        masks: list[Delta] = []
+        origin: Delta | None = None
+        base = None
+        for each in reversed(deltas):
+            then = each.contents.changes[change.key]
+            base = then.base
+            if then.kind == WHOLE:
+                origin, base = each, None
+                break
+            if then.kind == CHANGED:
+                masks.append(each)
+        found.append(PatchedTensor(change, origin, tuple(reversed(masks)), base))
+    return found

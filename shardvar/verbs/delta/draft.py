@@ -1,0 +1,258 @@
+"""The draft of a delta: the frames of each tensor, until it is written as a native checkpoint.
+
+The native format has the sizes of payloads before their bytes, and the size of frames is known once
+they are encoded. So the bodies go to a scratch file first. Whole tensors are copied from their own
+source when the delta is written.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from shardvar.engine.files import FileReport, FileTask, run_each
+from shardvar.engine.pool import Progress
+from shardvar.engine.write import FileRunner
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.protocol import Source
+from shardvar.planning.index import (
+    DELTA,
+    NO_CHECKSUM,
+    EntryTable,
+    Metadata,
+    TableIndex,
+    concatenate_entries,
+    take_tensors,
+)
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.scratch import ScratchFile
+from shardvar.verbs.callbacks.call import OverlaidSource
+from shardvar.verbs.carried import find_objects
+from shardvar.verbs.delta.contents import (
+    CHANGED,
+    CHANGED_PREFIX,
+    REMOVED,
+    TABLE,
+    WHOLE,
+    WHOLE_PREFIX,
+    Contents,
+    DeltaRow,
+)
+from shardvar.verbs.delta.report import DeltaReport, TensorChange, encodings_of, report_kind
+from shardvar.verbs.locate import Location, Path, find_target, is_same
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.save import WRITER
+from shardvar.verbs.writing import WritePlan, carry_out, plan_checkpoint, preview
+from shardvar.wire.frames import LEAF_NBYTES, ROW_NBYTES, Frame, encode_frames
+
+
+def find_delta_target(path: Path, sources: Sequence[Location]) -> Location:
+    """Return the location of a new delta, which is none of its sources."""
+    goal = find_target(path, None, otherwise="shardvar")
+    if goal.format.name != "shardvar":
+        raise ArgumentError(
+            f"{goal.path} has the ending of the format {goal.format.name}, and a delta is a native "
+            "checkpoint.",
+            "Give a name without an ending.",
+        )
+    for each in sources:
+        if is_same(each, goal):
+            raise ArgumentError(
+                f"{each.path} is both a source and the delta.", "Choose another name."
+            )
+    return goal
+
+
+@dataclass(slots=True, eq=False)
+class DeltaDraft:
+    """The frames of a delta that is being made, in a scratch file."""
+
+    scratch: ScratchFile
+    """The file."""
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The place of the payload of each changed tensor, and its bytes."""
+    encodings: dict[str, Counter[int]] = field(default_factory=dict)
+    """The number of leaves of each encoding, by key."""
+    num_changed: dict[str, int] = field(default_factory=dict)
+    """The elements that changed, by key."""
+    _stop: int = 0
+
+    def begin(self, nbytes: int) -> "TensorDraft":
+        """Return the place of the frames of the next tensor, of so many bytes."""
+        # The rows come first, and are known last: room for one a leaf is left for them.
+        room = 4 + ROW_NBYTES * -(-nbytes // LEAF_NBYTES)
+        return TensorDraft(self, self._stop + room)
+
+    def keep(self, key: str, frames: Sequence[Frame], first: int, stop: int) -> None:
+        """Keep the frames of a tensor, whose bodies are at ``[first, stop)``."""
+        table = encode_frames([*frames])
+        self.scratch.write(first - len(table), table)
+        self.places[key] = first - len(table), stop - first + len(table)
+        self.encodings[key] = Counter(each.encoding for each in frames)
+        self.num_changed[key] = sum(each.num_changed for each in frames)
+        self._stop = stop
+
+
+@dataclass(slots=True, eq=False)
+class TensorDraft:
+    """The frames of one tensor that is compared."""
+
+    draft: DeltaDraft
+    """The draft that they are for."""
+    first: int
+    """The place of the first body."""
+    frames: list[Frame] = field(default_factory=list)
+    """The frames so far."""
+    nbytes: int = 0
+    """The bytes of their bodies."""
+
+    def add(self, frame: Frame, body: bytes) -> None:
+        """Add a frame; they come in the order of the leaves."""
+        self.draft.scratch.write(self.first + self.nbytes, body)
+        self.frames.append(frame)
+        self.nbytes += len(body)
+
+    @property
+    def payload_nbytes(self) -> int:
+        """The bytes of the payload that they would make."""
+        return 4 + ROW_NBYTES * len(self.frames) + self.nbytes
+
+    def keep(self, key: str) -> None:
+        """Keep them; otherwise the next tensor is written over them."""
+        self.draft.keep(key, self.frames, self.first, self.first + self.nbytes)
+
+
+# Writing.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeTensors:
+    """The tensors of a source that a delta stores whole."""
+
+    source: Source
+    """The source."""
+    entries: EntryTable
+    """Their entries, under their own keys."""
+    objects: Mapping[str, bytes]
+    """The ones that are objects, as encodings."""
+    check: Callable[[], None] = lambda: None
+    """Called before the commit; raises if they are not what they should be."""
+
+
+def whole_tensors(reader: Reader, goal: Location, keys: Sequence[str]) -> WholeTensors:
+    """Return the tensors and objects of some keys of a reader."""
+    objects = find_objects(reader, goal.format, keys)
+    entries = take_tensors(reader.entries(), {*keys}.difference(objects))
+    return WholeTensors(reader.source, entries, objects)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ScratchSource(Source):
+    """Payloads in a scratch file."""
+
+    scratch: ScratchFile
+    """The file."""
+    index: TableIndex = field()
+    """The table of contents."""
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry."""
+        self.read_span(0, int(entries.start[row]) + start, buffer)
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:  # noqa: ARG002  # one file
+        """Fill ``buffer`` from the file."""
+        self.scratch.read_into(start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Raise the error of what is not mapped."""
+        raise UnsupportedError(f"The scratch file {file} is not mapped.")
+
+    def close(self) -> None:
+        """Do nothing: the maker of the file closes it."""
+
+
+def write_delta(
+    goal: Location,
+    contents: Contents,
+    draft: DeltaDraft,
+    whole: WholeTensors,
+    *,
+    force: bool,
+    dry_run: bool,
+    num_joined: int = 0,
+) -> DeltaReport:
+    """Write a delta and commit it, or only report it."""
+    # Plan: the table and the frames from the scratch file, behind the whole tensors.
+    places, table = dict[str, tuple[int, int]](), contents.table()
+    begin = draft.begin(0).first
+    draft.scratch.write(begin, table)
+    places[TABLE] = begin, len(table)
+    places |= {CHANGED_PREFIX + key: place for key, place in draft.places.items()}
+    source, entries = _joined(draft.scratch, places, whole)
+    metadata = Metadata(
+        writer=WRITER,
+        user={DELTA: contents.mark()},
+        objects={WHOLE_PREFIX + key: octets for key, octets in whole.objects.items()},
+    )
+    work = plan_checkpoint(
+        goal, entries, policy=None, partition=1, metadata=metadata, force=force, source=source
+    )
+    # Move and commit.
+    written = (
+        preview(work, None) if dry_run else carry_out(work, source, None, lambda _nbytes: None)
+    )
+    sizes = whole.entries.slices.nbytes_of_tensors()
+    stored = dict(zip(whole.entries.slices.tensors.keys, sizes.tolist(), strict=True))
+    stored |= {key: len(octets) for key, octets in whole.objects.items()}
+    tensors = tuple(_reported(each, draft, stored) for each in contents.changes.values())
+    return DeltaReport(written.path, contents.base, contents.result, tensors, num_joined, dry_run)
+
+
+def _carry_out(work: WritePlan, source: Source, check: Callable[[], None]) -> WriteReport:
+    progress: Progress = lambda _nbytes: None  # noqa: E731
+    return carry_out(work, source, None, progress, checked(source, progress, check))
+
+
+def checked(source: Source, progress: Progress, check: Callable[[], None]) -> FileRunner:
+    """Return what writes files and then calls ``check``, before anything is committed."""
+
+    def run(tasks: Sequence[FileTask]) -> Generator[tuple[FileTask, FileReport]]:
+        yield from run_each(tasks, source, progress)
+        check()
+
+    return run
+
+
+def _joined(
+    scratch: ScratchFile, places: Mapping[str, tuple[int, int]], whole: WholeTensors
+) -> tuple[Source, EntryTable]:
+    """The source of a delta's tensors, and their entries."""
+    tensors = TensorTable.of((key, "uint8", (nbytes,)) for key, (_, nbytes) in places.items())
+    count = len(tensors)
+    start = np.array([start for start, _ in places.values()], np.int64)
+    zeros, ones = np.zeros(count, np.int64), np.ones(count, np.bool)
+    mine = EntryTable(tensors.whole(), zeros, start, np.full(count, NO_CHECKSUM), ones)
+    scratched = _ScratchSource(scratch, TableIndex(mine, ["scratch"]))
+    if not len(whole.entries.slices.tensors):
+        return scratched, mine
+    slices = whole.entries.slices
+    keys = [WHOLE_PREFIX + key for key in slices.tensors.keys]
+    renamed = replace(slices, tensors=replace(slices.tensors, keys=keys))
+    num_files = int(whole.entries.file.max(initial=-1)) + 1
+    entries = concatenate_entries(
+        [replace(whole.entries, slices=renamed), replace(mine, file=mine.file + num_files)]
+    )
+    return OverlaidSource(whole.source, scratched, num_files), entries
+
+
+def _reported(change: DeltaRow, draft: DeltaDraft, stored: Mapping[str, int]) -> TensorChange:
+    key, nbytes = change.key, 0 if change.kind == REMOVED else change.nbytes
+    if change.kind == CHANGED:
+        details: Any = encodings_of(draft.encodings[key])
+        size = draft.places[key][1]
+        return TensorChange(key, CHANGED, nbytes, size, draft.num_changed[key], **details)
+    size = stored[key] if change.kind == WHOLE else 0
+    return TensorChange(key, report_kind(change), nbytes or size, size)

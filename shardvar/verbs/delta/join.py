@@ -1,0 +1,207 @@
+"""Join deltas that follow each other to one, without the base.
+
+The mask of a leaf from the first base to the last result is the XOR of the masks of all steps. A
+tensor that a delta stores whole gets the masks of later ones. So what is stored is never more than
+in the deltas together, and a leaf that only one of them changes is copied as it is.
+"""
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import NamedTuple
+
+from shardvar.engine.pool import Progress, bytes_of, map_ahead
+from shardvar.errors import COPY_AGAIN, CorruptCheckpoint
+from shardvar.planning.index import take_tensors
+from shardvar.storage.scratch import ScratchFile
+from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.delta.chain import PatchedTensor, check_follows, open_deltas, patched_tensors
+from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, Contents, Delta, DeltaRow
+from shardvar.verbs.delta.draft import DeltaDraft, WholeTensors, find_delta_target, write_delta
+from shardvar.verbs.delta.patched import PatchedSource
+from shardvar.verbs.delta.report import DeltaReport
+from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.wire.frames import LEAF_NBYTES, Frame, apply_mask, encode_mask
+
+
+def compact_deltas(
+    deltas: Path | Iterable[Path],
+    path: Path,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    progress: Progress = lambda _nbytes: None,
+) -> DeltaReport:
+    """Store several deltas that follow each other as one. The base is not read.
+
+    Parameters
+    ----------
+    deltas : sequence of path_like
+        The deltas, in order: each was made of the result of the one before.
+    path : path_like
+        The delta to write.
+    force : bool, default False
+        Replace an existing delta.
+    dry_run : bool, default False
+        Write nothing, and report what would be written.
+    progress : callable, optional
+        Called with numbers of stored bytes as they are read.
+
+    Returns
+    -------
+    DeltaReport
+        The report of what became of each tensor.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no delta at one of the paths.
+    ArgumentError
+        If the deltas do not follow each other.
+    CheckpointError
+        If a delta is damaged.
+    UnsupportedError
+        If one of them is not a delta.
+    TargetExists
+        If ``path`` exists and ``force`` is not set.
+    StorageError
+        If the disk is full, or the file system refuses.
+
+    See Also
+    --------
+    delta : Make a delta of two checkpoints.
+
+    Notes
+    -----
+    Law: ``apply(base, compact_deltas(deltas))`` has the bytes of ``apply(base, deltas)``.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> folder = tempfile.mkdtemp()
+    >>> a, b, c, d, e, f = (os.path.join(folder, name) for name in "abcdef")
+    >>> table = np.arange(52, dtype=np.float32).reshape(13, 4)
+    >>> for path, row in ((a, 0), (b, 1), (c, 2)):
+    ...     table[row] += 1
+    ...     _ = sv.save(path, {"table": table})
+    >>> _ = sv.delta(a, b, d), sv.delta(b, c, e)
+    >>> sv.compact_deltas([d, e], f).tensors[0].num_changed
+    8
+    """
+    check_progress(progress)
+    with ExitStack() as stack:
+        # Find and check.
+        opened = open_deltas(deltas, stack)
+        check_follows(opened)
+        goal = find_delta_target(path, [find_checkpoint(each.path) for each in opened])
+        # Join.
+        draft = DeltaDraft(stack.enter_context(ScratchFile()))
+        parts = {each.change.key: each for each in patched_tensors(opened)}
+        joined = _join_masks(parts, draft, progress)
+        contents = Contents.of(_changes(opened, parts, joined), opened[-1].contents.user)
+        # Write.
+        source = PatchedSource.of(None, opened)
+        keys = [each.change.key for each in source.parts]
+        objects = source.objects(keys, goal.format.name) or {}
+        entries = take_tensors(source.index.entries, {*keys}.difference(objects))
+        return write_delta(
+            goal,
+            contents,
+            draft,
+            WholeTensors(source, entries, objects, source.finish),
+            force=force,
+            dry_run=dry_run,
+            num_joined=len(opened),
+        )
+
+
+def _changes(
+    deltas: Sequence[Delta], parts: Mapping[str, PatchedTensor], changed: Mapping[str, bool]
+) -> list[DeltaRow]:
+    """The change of each tensor from the first base to the last result."""
+    first = deltas[0].contents.changes
+    found = []
+    for key, part in parts.items():
+        before = first[key].base if key in first else None
+        kind = WHOLE if part.origin is not None else CHANGED if changed[key] else EQUAL
+        change = part.change
+        if kind == EQUAL and before != change.result:
+            raise CorruptCheckpoint(
+                f"{deltas[-1].path}: {key!r} has another digest than before, and nothing changes it.",
+                COPY_AGAIN,
+            )
+        about = change.encoding, change.path
+        found.append(DeltaRow(key, kind, change.dtype, change.shape, before, change.result, *about))
+    for key, change in first.items():
+        if change.base is not None and key not in parts:
+            found.append(DeltaRow(key, REMOVED, change.dtype, change.shape, change.base, None))
+    return found
+
+
+class _Leaf(NamedTuple):
+    """A leaf of a tensor, and the deltas that change it."""
+
+    part: PatchedTensor
+    """The tensor."""
+    number: int
+    """The number of the leaf."""
+    deltas: tuple[Delta, ...]
+    """The deltas, in order."""
+    is_last: bool
+    """True for the last one of the tensor."""
+
+
+def _join_masks(
+    parts: Mapping[str, PatchedTensor], draft: DeltaDraft, progress: Progress
+) -> dict[str, bool]:
+    """DeltaDraft the joined frames of tensors of the base; return if each differs at the end."""
+    changed: dict[str, bool] = {}
+    drafted = None
+    with closing(map_ahead(_join_leaf, _leaves(parts))) as found:
+        for leaf, frame, body in found:
+            key = leaf.part.change.key
+            drafted = drafted or draft.begin(leaf.part.change.nbytes)
+            if frame is not None:
+                drafted.add(frame, body)
+                progress(len(body))
+            if leaf.is_last:
+                changed[key] = bool(drafted.frames)
+                if drafted.frames:
+                    drafted.keep(key)
+                drafted = None
+    return {key: changed.get(key, False) for key in parts}
+
+
+def _leaves(parts: Mapping[str, PatchedTensor]) -> Generator[_Leaf]:
+    for part in parts.values():
+        if part.origin is not None or not part.masks:
+            continue
+        by_leaf: dict[int, list[Delta]] = {}
+        for each in part.masks:
+            for number in each.frames(each.contents.changes[part.change.key]).by_leaf:
+                by_leaf.setdefault(number, []).append(each)
+        numbers = sorted(by_leaf)
+        for number in numbers:
+            yield _Leaf(part, number, (*by_leaf[number],), number == numbers[-1])
+
+
+def _join_leaf(leaf: _Leaf) -> tuple[_Leaf, Frame | None, bytes]:
+    """Return the frame of a leaf from the first base to the last result; None if it is as before."""
+    change = leaf.part.change
+    every = [each.frames(each.contents.changes[change.key]) for each in leaf.deltas]
+    last, _ = every[-1].by_leaf[leaf.number]
+    nbytes = min(LEAF_NBYTES, change.nbytes - leaf.number * LEAF_NBYTES)
+    masks = []
+    for each, frames in zip(leaf.deltas, every, strict=True):
+        with each.at(change.key):
+            masks.append(frames.mask(leaf.number, nbytes, change.width))
+    if len(masks) == 1:
+        return leaf, last, bytes(every[0].body(leaf.number))
+    joined = masks[0].copy()
+    for mask in masks[1:]:
+        apply_mask(mask, bytes_of(joined))
+    if not joined.any():
+        return leaf, None, b""
+    encoding, num_changed, body = encode_mask(joined)
+    return leaf, Frame(leaf.number, encoding, len(body), num_changed, last.digest), body

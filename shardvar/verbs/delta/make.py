@@ -1,0 +1,362 @@
+"""Make a delta: compare two checkpoints, leaf by leaf, and store what changed.
+
+find     both checkpoints, and the location of the delta
+compare  tensors of one dtype and shape, leaf by leaf: threads read both, hash both and encode the
+         mask. The bodies go to a scratch file in the order of the leaves, since the native format
+         has sizes before bytes
+digest   the tensors that are stored whole or removed
+write    the table, the frames from the scratch file, and whole tensors from the new checkpoint,
+         through ``verbs.writing`` as a save does; the index last
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from shardvar.engine.flat import FlatTensor
+from shardvar.engine.pool import (
+    Progress,
+    block_ranges,
+    bytes_of,
+    map_ahead,
+    new_buffer,
+    thread_buffer,
+)
+from shardvar.errors import ReadError
+from shardvar.formats.parts import check_no_delta, check_not_a_part
+from shardvar.layout.dtypes import OWN_SIZE, Array
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.scratch import ScratchFile
+from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.compare.blocks import Blocks, batches
+from shardvar.verbs.compare.digest import digest_of_leaves, digests_of, hash_leaf
+from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, Contents, DeltaRow
+from shardvar.verbs.delta.draft import (
+    DeltaDraft,
+    TensorDraft,
+    find_delta_target,
+    whole_tensors,
+    write_delta,
+)
+from shardvar.verbs.delta.report import DeltaReport
+from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.reader import Reader, open_found
+from shardvar.wire.frames import LEAF_NBYTES, Frame, encode_mask, mask_of
+
+
+def delta(
+    a: Path,
+    b: Path,
+    path: Path,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    progress: Progress = lambda _nbytes: None,
+) -> DeltaReport:
+    """Store what changed from one checkpoint to another, so that ``apply`` makes the second of the
+    first.
+
+    Parameters
+    ----------
+    a : path_like
+        The checkpoint before, the base.
+    b : path_like
+        The checkpoint after. Formats, shards and files of the two may differ.
+    path : path_like
+        The delta to write, a native checkpoint: a prefix, or a URL of one.
+    force : bool, default False
+        Replace an existing delta.
+    dry_run : bool, default False
+        Write nothing, and report what would be written.
+    progress : callable, optional
+        Called with numbers of payload bytes of both checkpoints as they are read.
+
+    Returns
+    -------
+    DeltaReport
+        The report of what became of each tensor.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``a`` or ``b``.
+    CheckpointError
+        If a tensor of one of them is damaged or incomplete; every checksum is compared.
+    UnsupportedError
+        If one of them is a delta, or has a value that cannot be read.
+    TargetExists
+        If ``path`` exists and ``force`` is not set.
+    StorageError
+        If the disk is full, or the file system refuses.
+
+    See Also
+    --------
+    apply : Make the second checkpoint of the first.
+
+    Notes
+    -----
+    Law: ``apply(a, delta(a, b))`` has the keys, dtypes, shapes and bytes of ``b``. Memory: a few MiB
+    a thread, and the largest string tensor. What changed lies in a temporary file until it is
+    written.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> a, b, d = (os.path.join(tempfile.mkdtemp(), name) for name in ("a", "b.npz", "d"))
+    >>> table = np.arange(52, dtype=np.float32).reshape(13, 4)
+    >>> _ = sv.save(a, {"table": table, "step": np.int64(1)}, partition=5)
+    >>> table[7, 2] = -1
+    >>> _ = sv.save(b, {"table": table, "step": np.int64(1)})
+    >>> report = sv.delta(a, b, d)
+    >>> [(each.key, each.kind, each.num_changed) for each in report.tensors]
+    [('step', 'equal', None), ('table', 'changed', 1)]
+    """
+    check_progress(progress)
+    # Find.
+    found = [_find_model(each) for each in (a, b)]
+    goal = find_delta_target(path, found)
+    with ExitStack() as stack:
+        a_and_b = [stack.enter_context(open_found(each, dequantize=False)) for each in found]
+        for each, reader in zip(found, a_and_b, strict=True):
+            check_no_delta(each.path, each.storage, each.format.name, reader.index)
+        scratch = stack.enter_context(ScratchFile())
+        # Compare and digest.
+        draft = DeltaDraft(scratch)
+        before, after = a_and_b
+        changes = _changes(before, after, draft, progress)
+        for reader in a_and_b:
+            # PyTorch's storages: what several tensors share has one checksum.
+            for error in reader.source.storage_errors({*reader}).values():
+                raise error
+        # Write.
+        contents = Contents.of(changes, after.metadata.user)
+        whole = whole_tensors(after, goal, [each.key for each in changes if each.kind == WHOLE])
+        return write_delta(goal, contents, draft, whole, force=force, dry_run=dry_run)
+
+
+def _find_model(path: Path) -> Location:
+    found = find_checkpoint(path)
+    check_not_a_part(found.format, found.storage, found.name, is_alone=True)
+    return found
+
+
+# What became of each tensor.
+
+
+class LeafChange(NamedTuple):
+    """One leaf of a tensor of both checkpoints."""
+
+    before: bytes
+    """Its hash before."""
+    after: bytes
+    """Its hash after."""
+    frame: Frame | None
+    """Its change; None if it is equal."""
+    body: bytes
+    """The body of the frame."""
+
+
+def _changes(a: Reader, b: Reader, draft: DeltaDraft, progress: Progress) -> list[DeltaRow]:
+    """The change of each tensor, in the order of the new checkpoint; removed ones follow."""
+    for reader in (a, b):
+        for key, error in reader.faults.items():
+            raise error.at(f"{reader.path}: {key!r}")
+    blocks_a, blocks_b = Blocks.of(a), Blocks.of(b)
+    rows_a, rows_b = blocks_a.tensors.rows(), blocks_b.tensors.rows()
+    pairs = {key: (rows_a[key], row) for key, row in rows_b.items() if key in rows_a}
+    alike = {
+        key: pair
+        for key, pair in pairs.items()
+        if _is_alike(blocks_a.tensors, blocks_b.tensors, *pair)
+    }
+    compared = _Comparison(blocks_a, blocks_b, draft, progress)
+    compared.run(alike)
+    wholes = {key for key in rows_b if key not in compared.digests}
+    digests_b = digests_of(b, wholes, progress)
+    others = {key for key in rows_a if key not in compared.digests}
+    digests_a = digests_of(a, others, progress)
+    encodings, paths = b.encodings, b.metadata.paths
+
+    def change(key: str, tensors: TensorTable, row: int) -> DeltaRow:
+        before, after = compared.digests.get(key) or (digests_a.get(key), digests_b.get(key))
+        if key in compared.digests:
+            kind = compared.kinds[key]
+        elif after is None:
+            kind = REMOVED
+        else:
+            kind = EQUAL if before == after else WHOLE
+        about = encodings.get(key, ""), paths.get(key)
+        return DeltaRow(key, kind, tensors.dtype(row), tensors.shape(row), before, after, *about)
+
+    found = [change(key, blocks_b.tensors, row) for key, row in rows_b.items()]
+    gone = [key for key in rows_a if key not in rows_b]
+    return found + [change(key, blocks_a.tensors, rows_a[key]) for key in gone]
+
+
+def _is_alike(a: TensorTable, b: TensorTable, row: int, other: int) -> bool:
+    """Return True if two tensors are compared leaf by leaf: one dtype and shape, and elements that
+    follow each other."""
+    codes = int(a.codes[row]), int(b.codes[other])
+    return codes[0] == codes[1] and not OWN_SIZE[codes[0]] and a.shape(row) == b.shape(other)
+
+
+_Work = tuple[str, Callable[[], list[LeafChange]], bool]
+"""The key of a tensor, what compares some of its leaves, and True if they are the last ones."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Comparison:
+    """Tensors of one dtype and shape, and what was found of them."""
+
+    a: Blocks
+    """The checkpoint before."""
+    b: Blocks
+    """The checkpoint after."""
+    draft: DeltaDraft
+    """The frames."""
+    progress: Progress
+    """Called with the bytes of both that were read."""
+    digests: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The digests before and after, by key."""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """The kind of change of each."""
+
+    def run(self, pairs: Mapping[str, tuple[int, int]]) -> None:
+        """Compare the tensors of some keys, each with its row on both sides."""
+        small = {key: pair for key, pair in pairs.items() if self._is_small(pair)}
+        large = {key: pair for key, pair in pairs.items() if key not in small}
+        for work in (self._small(small), self._large(large)):
+            self._collect(pairs, work)
+
+    def _is_small(self, pair: tuple[int, int]) -> bool:
+        return self.a.is_small(pair[0]) and self.b.is_small(pair[1])
+
+    def _collect(self, pairs: Mapping[str, tuple[int, int]], work: Generator[_Work]) -> None:
+        """Let threads compare, and keep what they found in order."""
+        leaves: list[LeafChange] = []
+        drafted: TensorDraft | None = None
+        compare = partial(map_ahead, _compare)
+        with closing(work), closing(compare(work)) as found:
+            for key, some, is_last in found:
+                drafted = drafted or self.draft.begin(int(self.b.nbytes[pairs[key][1]]))
+                for each in some:
+                    if each.frame is not None:
+                        drafted.add(each.frame, each.body)
+                # The bodies are in the scratch file.
+                leaves += [each._replace(body=b"") for each in some]
+                if is_last:
+                    self._finish(key, pairs[key][1], leaves, drafted)
+                    leaves, drafted = [], None
+
+    def _finish(self, key: str, row: int, leaves: list[LeafChange], drafted: TensorDraft) -> None:
+        dtype, shape = self.b.tensors.dtype(row), self.b.tensors.shape(row)
+        before, after = (
+            digest_of_leaves(key, dtype, shape, b"".join(hashes))
+            for hashes in ([each.before for each in leaves], [each.after for each in leaves])
+        )
+        self.digests[key] = before, after
+        if not drafted.frames:
+            self.kinds[key] = EQUAL
+        elif drafted.payload_nbytes < int(self.b.nbytes[row]):
+            self.kinds[key] = CHANGED
+            drafted.keep(key)
+        else:
+            self.kinds[key] = WHOLE
+
+    def _small(self, pairs: Mapping[str, tuple[int, int]]) -> Generator[_Work]:
+        """Small tensors, many in one read."""
+        keys = {row: key for key, (row, _) in pairs.items()}
+        for batch in batches(self.a.nbytes, [*keys]):
+            others = [pairs[keys[row]][1] for row in batch]
+            sides = self.a.read(batch), self.b.read(others)
+            self.progress(int(self.a.nbytes[batch].sum()) * 2)
+            for row, *values in zip(batch, *sides, strict=True):
+                arrays = [_raised(value) for value in values]
+                yield keys[row], partial(_compare_arrays, *arrays), True
+
+    def _large(self, pairs: Mapping[str, tuple[int, int]]) -> Generator[_Work]:
+        """Large tensors, a leaf at a time."""
+        for key, (row, other) in pairs.items():
+            sides = [
+                FlatTensor.of(blocks.source, blocks.entries_of([each]))
+                for blocks, each in ((self.a, row), (self.b, other))
+            ]
+            dtype, nbytes = self.b.tensors.dtype(other), int(self.b.nbytes[other])
+            width = _width(dtype)
+            for start, stop in block_ranges(0, nbytes, LEAF_NBYTES):
+                reads = [partial(_read, side, start, stop) for side in sides]
+                # What is decoded from its beginning is read here, in order.
+                held = [
+                    partial(_given, read("")) if side.is_ordered else read
+                    for side, read in zip(sides, reads, strict=True)
+                ]
+                number = start // LEAF_NBYTES
+                yield key, partial(self._compare_leaf, number, held, dtype, width), stop == nbytes
+            if not nbytes:
+                yield key, list, True
+            for side in sides:
+                side.check()
+
+    def _compare_leaf(
+        self, number: int, reads: Sequence[Callable[[str], memoryview]], dtype: str, width: int
+    ) -> list[LeafChange]:
+        old, new = (read(use) for read, use in zip(reads, ("unit", "span"), strict=True))
+        self.progress(len(old) + len(new))
+        return [compare_leaf(number, old, new, dtype, width)]
+
+
+def _compare(work: _Work) -> tuple[str, list[LeafChange], bool]:
+    key, compare, is_last = work
+    return key, compare(), is_last
+
+
+def _read(side: FlatTensor, start: int, stop: int, use: str) -> memoryview:
+    """Read a leaf, into the thread's buffer of that use, or into a fresh one."""
+    buffer = thread_buffer(stop - start, use) if use else new_buffer(stop - start)
+    side.read(start, buffer)
+    return buffer
+
+
+def _given(buffer: memoryview, _use: str) -> memoryview:
+    return buffer
+
+
+def _raised(value: Array | ReadError) -> Array:
+    if isinstance(value, ReadError):
+        raise value
+    return value
+
+
+def _width(dtype: str) -> int:
+    return DeltaRow("", EQUAL, dtype, (), None, None).width
+
+
+def _compare_arrays(old: Array, new: Array) -> list[LeafChange]:
+    dtype = new.dtype.name
+    before, after = (bytes_of(np.ascontiguousarray(each)) for each in (old, new))
+    return [
+        compare_leaf(
+            start // LEAF_NBYTES, before[start:stop], after[start:stop], dtype, _width(dtype)
+        )
+        for start, stop in block_ranges(0, len(after), LEAF_NBYTES)
+    ]
+
+
+def compare_leaf(
+    number: int, old: memoryview, new: memoryview, dtype: str, width: int
+) -> LeafChange:
+    """Return the change of one leaf."""
+    before = hash_leaf(dtype, old)
+    mask = mask_of(old, new, width)
+    if not mask.any():
+        return LeafChange(before, before, None, b"")
+    after = hash_leaf(dtype, new)
+    encoding, num_changed, body = encode_mask(mask)
+    frame = Frame(number, encoding, len(body), num_changed, after)
+    return LeafChange(before, after, frame, body)

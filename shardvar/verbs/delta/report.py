@@ -1,0 +1,134 @@
+"""Reports of ``delta`` and of a chain, as values with stable JSON."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shardvar.pictures.words import count, human_size, short_name
+from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, DeltaRow
+from shardvar.verbs.reports import SCHEMA
+from shardvar.wire.frames import SPARSE
+
+__all__ = ["DeltaReport", "TensorChange"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorChange:
+    """The change of one tensor, and the form that is stored."""
+
+    key: str
+    """Its name."""
+    kind: str
+    """``"equal"``, ``"changed"``, ``"new"``, ``"whole"`` or ``"removed"``."""
+    nbytes: int
+    """The bytes of the tensor; 0 if it is removed."""
+    stored_nbytes: int
+    """The bytes that the delta has of it."""
+    num_changed: int | None = None
+    """The elements that differ, of a changed tensor."""
+    num_positions: int = 0
+    """The leaves whose change is stored as positions and values."""
+    num_masks: int = 0
+    """The leaves whose change is stored as the XOR of all bytes."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the change as a JSON object with stable keys."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaReport:
+    """Report of ``delta``."""
+
+    path: str
+    """The delta."""
+    base: str
+    """The digest of the checkpoint before."""
+    result: str
+    """The digest of the checkpoint after."""
+    tensors: tuple[TensorChange, ...]
+    """The change of each tensor."""
+    num_joined: int = 0
+    """The deltas that were joined to this one; 0 if it was made of two checkpoints."""
+    dry_run: bool = False
+    """True if nothing was written."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the tensors of the new checkpoint."""
+        return sum(each.nbytes for each in self.tensors)
+
+    @property
+    def stored_nbytes(self) -> int:
+        """The bytes that the delta has of them, without its table."""
+        return sum(each.stored_nbytes for each in self.tensors)
+
+    def __fspath__(self) -> str:
+        """The path, so that the report may be given where the path is asked for."""
+        return self.path
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object with stable keys."""
+        return {
+            "schema": SCHEMA,
+            "path": self.path,
+            "base": self.base,
+            "result": self.result,
+            "nbytes": self.nbytes,
+            "stored_nbytes": self.stored_nbytes,
+            "num_joined": self.num_joined,
+            "dry_run": self.dry_run,
+            "tensors": [each.to_json() for each in self.tensors],
+        }
+
+
+def report_kind(change: DeltaRow) -> str:
+    """Return the word of a report for what became of a tensor."""
+    return "new" if change.kind == WHOLE and change.is_new else change.kind
+
+
+def encodings_of(encodings: Counter[int]) -> dict[str, int]:
+    """Return the numbers of leaves that a report has, from the number of each encoding."""
+    positions = encodings[SPARSE]
+    return {"num_positions": positions, "num_masks": encodings.total() - positions}
+
+
+def lines_of_delta(report: DeltaReport) -> Iterator[str]:
+    """Yield the summary of a delta, then a line for each tensor that is not equal."""
+    yield summary_of(report)
+    for each in report.tensors:
+        if each.kind != EQUAL:
+            yield f"{each.kind}: {short_name(each.key)}{_details(each)}"
+
+
+def summary_of(report: DeltaReport) -> str:
+    """Return one line: how many tensors became what, and the sizes.
+
+    >>> one = TensorChange("w", "changed", 1000, 10, 3, 1)
+    >>> summary_of(DeltaReport("d", "", "", (one, TensorChange("b", "equal", 24, 0))))
+    '1 of 2 tensors changed; 10 B for 1.02 kB (0.98 %)'
+    """
+    kinds = Counter(each.kind for each in report.tensors)
+    total = count(len(report.tensors), "tensor")
+    words = [f"{kinds[kind]:,} {kind}" for kind in (CHANGED, "new", WHOLE, REMOVED) if kinds[kind]]
+    if [*kinds] == [EQUAL] or not kinds:
+        return f"no change: {total} as in the base"
+    words[0] = words[0].replace(" ", f" of {total} ", 1)
+    share = f" ({report.stored_nbytes / report.nbytes:.2%})" if report.nbytes else ""
+    sizes = f"{human_size(report.stored_nbytes)} for {human_size(report.nbytes)}{share}"
+    return f"{', '.join(words)}; {sizes.replace('%', ' %')}"
+
+
+def _details(each: TensorChange) -> str:
+    if each.kind == REMOVED:
+        return ""
+    sizes = f"{human_size(each.stored_nbytes)} for {human_size(each.nbytes)}"
+    if each.kind != CHANGED:
+        return f": {sizes}"
+    ways = []
+    if each.num_positions:
+        ways.append("positions" if not each.num_masks else f"{each.num_positions:,} by positions")
+    if each.num_masks:
+        ways.append("all bytes" if not ways else f"{each.num_masks:,} of all bytes")
+    return f": {count(each.num_changed or 0, 'element')}, {sizes}, XOR of {' and '.join(ways)}"

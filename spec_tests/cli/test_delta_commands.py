@@ -1,0 +1,100 @@
+"""``shardvar delta`` and ``apply``: what they print, their JSON, and their exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.verbs.delta.report import DeltaReport, TensorChange, lines_of_delta
+from spec_tests.helpers.command_line import Run, run
+
+__all__ = ["run"]
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    """Three checkpoints, a, b and c, and the deltas ab and bc."""
+    table: Any = np.arange(3000, dtype=np.float32)
+    for name in "abc":
+        sv.save(tmp_path / name, {"w": table, **{f"n{i}": table[:9] for i in range(25)}})
+        table = table.copy()
+        table[7:9] += 1
+    sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "ab")
+    sv.delta(tmp_path / "b", tmp_path / "c", tmp_path / "bc")
+    return tmp_path
+
+
+def test_a_delta_says_what_changed(steps: Path, run: Run) -> None:
+    found = run("delta", steps / "a", steps / "b", steps / "d")
+    assert found.code == 0
+    first, *lines = found.out.splitlines()
+    assert first.startswith(f"wrote {steps / 'd'}: 26 of 26 tensors changed; ") or "whole" in first
+    assert lines[-3].endswith("more (--all)")
+    assert lines[-1] == f"result: sha256:{sv.digest(steps / 'b').checkpoint}"
+    refused = run("delta", steps / "a", steps / "b", steps / "d")
+    assert refused.code == 3 and "exists" in refused.err
+    found = run("delta", steps / "a", steps / "b", steps / "d", "--force", "--all")
+    assert len(found.out.splitlines()) == 1 + 26 + 2
+    same = run("delta", steps / "a", steps / "a", steps / "e")
+    assert "no change: 26 tensors as in the base" in same.out
+    fields = json.loads(run("delta", steps / "a", steps / "b", steps / "f", "--json").out)
+    assert fields["tensors"][-1]["num_changed"] == 2 and fields["num_joined"] == 0
+
+
+def test_apply_says_what_it_wrote(steps: Path, run: Run) -> None:
+    found = run("apply", steps / "a", steps / "ab", steps / "bc", steps / "x.safetensors", "--json")
+    assert found.code == 0 and json.loads(found.out)["num_tensors"] == 26
+    assert sv.diff(steps / "c", steps / "x.safetensors").equal
+    found = run("apply", steps / "a", steps / "ab", steps / "y")
+    assert "wrote" in found.out and "every tensor has the digest" in found.err
+    for words, code, message in (
+        (("a", "bc", "z"), 2, "is not the base of"),
+        (("a", "bc", "ab", "z"), 2, "does not follow"),
+        (("a", "b", "z"), 3, "is a checkpoint and not a delta"),
+        (("a", "ab", "ab"), 2, "both a delta and the target"),
+        (("a", "ab", "b"), 3, "exists"),
+    ):
+        found = run("apply", *(steps / word for word in words))
+        assert (found.code, message in found.err) == (code, True), found
+
+
+def test_compact_joins_deltas(steps: Path, run: Run) -> None:
+    found = run("delta", "--compact", steps / "ab", steps / "bc", steps / "ac")
+    assert found.code == 0 and found.out.startswith(f"wrote {steps / 'ac'} of 2 deltas: ")
+    run("apply", steps / "a", steps / "ac", steps / "x")
+    assert sv.diff(steps / "c", steps / "x").equal
+    assert run("delta", "--compact", steps / "bc", steps / "ab", steps / "z").code == 2
+    assert run("delta", "--compact", steps / "ab", steps / "z").code == 2
+    assert run("delta", steps / "a", steps / "b").code == 2
+    assert run("delta", steps / "a", steps / "b", steps / "z.npz").code == 2
+    assert run("delta", steps / "a", steps / "b", steps / "a").code == 2
+
+
+def test_inspect_says_that_it_is_a_delta(steps: Path, run: Run) -> None:
+    assert "! This is a delta" in run("inspect", steps / "ab").out
+    assert json.loads(run("inspect", steps / "ab", "--json").out)["delta"].startswith("a delta")
+    assert "is a delta" in run("verify", steps / "ab").out
+    view = run("view", steps / "ab", "-o", steps / "p.html")
+    assert view.code == 0 and "is a delta" in view.err
+
+
+def test_lines_say_how_a_change_is_stored() -> None:
+    tensors = (
+        TensorChange("a", "changed", 100, 10, 3, 1, 0),
+        TensorChange("b", "changed", 100, 10, 1, 0, 2),
+        TensorChange("c", "changed", 100, 10, 9, 2, 1),
+        TensorChange("d", "new", 100, 100),
+        TensorChange("e", "removed", 0, 0),
+        TensorChange("f", "equal", 100, 0),
+    )
+    assert list(lines_of_delta(DeltaReport("d", "", "", tensors))) == [
+        "3 of 6 tensors changed, 1 new, 1 removed; 130 B for 500 B (26.00 %)",
+        "changed: a: 3 elements, 10 B for 100 B, XOR of positions",
+        "changed: b: 1 element, 10 B for 100 B, XOR of all bytes",
+        "changed: c: 9 elements, 10 B for 100 B, XOR of 2 by positions and 1 of all bytes",
+        "new: d: 100 B for 100 B",
+        "removed: e",
+    ]

@@ -1,0 +1,520 @@
+"""Deltas: what is applied to the base is the other checkpoint, bit by bit, in any layout and format;
+and nothing else is ever committed."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    CorruptCheckpoint,
+    ShardvarError,
+    TargetExists,
+    UnsupportedError,
+)
+from shardvar.layout.dtypes import NAMES, has_values, numpy_dtype
+from shardvar.planning.index import DELTA
+from shardvar.testing.arrays import arrays, string_arrays
+from shardvar.verbs.delta.contents import Contents, open_delta
+from shardvar.wire.frames import LEAF_NBYTES
+from spec_tests.helpers.hypothesis_strategies import same
+from spec_tests.helpers.plain_delta import result_of
+
+DTYPES = tuple(
+    name
+    for name in NAMES
+    if has_values(name) and name not in ("string", "variant", "float4_e2m1fn_packed")
+)
+FORMATS = ("shardvar", "tensorflow", "safetensors", "npz", "pt", "zarr")
+KEYS = ("a", "b/c", "layer.0.weight", "é", "x" * 90)
+_BITS = {
+    "bool": 1,
+    "int2": 2,
+    "uint2": 2,
+    "int4": 4,
+    "uint4": 4,
+    "float4_e2m1fn": 4,
+    "float6_e2m3fn": 6,
+    "float6_e3m2fn": 6,
+}
+
+
+def flipped(array: Any, places: list[tuple[int, int]]) -> Any:
+    """The array with some bits of some elements flipped, of those that an element has."""
+    if array.dtype == object or not array.size:
+        return array
+    octets = np.frombuffer(bytearray(array.tobytes()), np.uint8)
+    for place, bit in places:
+        octets[place % len(octets)] ^= 1 << (bit % min(_BITS.get(array.dtype.name, 8), 8))
+    return octets.view(array.dtype).reshape(array.shape)
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two checkpoints: some tensors are equal, some have other bits, shapes or dtypes, some are in
+    only one of them."""
+    each = st.one_of(arrays(DTYPES), string_arrays())
+    a = draw(st.dictionaries(st.sampled_from(KEYS), each, max_size=4))
+    b = dict(a)
+    for key in a:
+        what = draw(st.sampled_from(["equal", "flipped", "flipped", "other", "removed"]))
+        if what == "flipped":
+            places = st.tuples(st.integers(0, 10**6), st.integers(0, 7))
+            b[key] = flipped(a[key], draw(st.lists(places, min_size=1, max_size=5)))
+        elif what == "other":
+            b[key] = draw(each)
+        elif what == "removed":
+            del b[key]
+    new = draw(st.dictionaries(st.sampled_from(["n1", "n2"]), each, max_size=1))
+    return a, b | new
+
+
+def save(path: Path, tensors: dict[str, Any], form: str, partition: Any = None) -> Path:
+    """Save in a format, or in the native one if it cannot hold the tensors."""
+    try:
+        sv.save(path / form, tensors, format=form, partition=partition)
+    except ShardvarError:
+        sv.save(path / "native", tensors)
+        return path / "native"
+    return path / form
+
+
+def are_same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+
+
+@settings(deadline=None)
+@given(pairs(), *[st.sampled_from(FORMATS)] * 3, st.sampled_from([None, 2, 3]))
+def test_a_delta_applied_to_its_base_is_the_other_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory,
+    pair: tuple[dict[str, Any], dict[str, Any]],
+    form_a: str,
+    form_b: str,
+    form_c: str,
+    partition: int | None,
+) -> None:
+    path, (a, b) = tmp_path_factory.mktemp("d"), pair
+    for name in "abc":
+        (path / name).mkdir()
+    from_a, from_b = save(path / "a", a, form_a, partition), save(path / "b", b, form_b)
+    report = sv.delta(from_a, from_b, path / "d")
+    assert sv.verify(path / "d").ok
+    # By the plain reader.
+    delta = sv.open_checkpoint(path / "d")
+    with delta:
+        stored = {key: delta.read(key) for key in delta}
+    assert are_same(result_of(sv.load(from_a), stored), b)
+    # By this one, into any format.
+    try:
+        sv.apply(from_a, path / "d", path / "c" / "c", format=form_c, partition=partition)
+    except UnsupportedError:
+        form_c = "shardvar"
+        sv.apply(from_a, path / "d", path / "c" / "c", format=form_c)
+    except ArgumentError as error:
+        assert "slices" in str(error) or "sources" in str(error) or "one shape" in str(error)
+        sv.apply(from_a, path / "d", path / "c" / "c", format="shardvar")
+    assert sv.diff(from_b, path / "c" / "c").equal
+    assert are_same(sv.load(path / "c" / "c"), b)
+    # The report says what is there.
+    assert report.base == sv.digest(from_a).checkpoint
+    assert report.result == sv.digest(from_b).checkpoint == sv.digest(path / "c" / "c").checkpoint
+    assert {each.key for each in report.tensors} == a.keys() | b.keys()
+    assert report.stored_nbytes <= sum(array.nbytes for array in b.values()) + 64 * len(
+        b
+    ) + 99 * sum(array.dtype == object for array in b.values()) + sum(
+        len(each) for array in b.values() if array.dtype == object for each in array.ravel()
+    )
+
+
+SIZES = (LEAF_NBYTES, LEAF_NBYTES + 64, 6 * LEAF_NBYTES + 128)
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "complex128"])
+@pytest.mark.parametrize("partition", [None, 3, [1, 2], [2, 2]])
+def test_leaves_are_found_in_any_slices(
+    nbytes: int, dtype: str, partition: Any, tmp_path: Path
+) -> None:
+    kind = numpy_dtype(dtype)
+    rng = np.random.default_rng(nbytes)
+    octets = rng.integers(0, 256, nbytes, np.uint8)
+    shape = (
+        (2, nbytes // kind.itemsize // 2)
+        if partition == [2, 2]
+        else (nbytes // kind.itemsize // 4, 4)
+    )
+    a = octets.view(kind).reshape(shape)
+    changed = octets.copy()
+    changed[[0, 5, nbytes // 2, nbytes - 1]] ^= 255
+    b = changed.view(kind).reshape(shape)
+    sv.save(tmp_path / "a", {"w": a}, partition=partition)
+    sv.save(tmp_path / "b", {"w": b})
+    report = sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    assert report.tensors[0].kind == "changed" and report.stored_nbytes < 500
+    sv.apply(tmp_path / "a", tmp_path / "d", tmp_path / "c", partition=partition)
+    sv.apply(tmp_path / "a", tmp_path / "d", tmp_path / "e")
+    assert sv.diff(tmp_path / "b", tmp_path / "c").equal
+    assert sv.diff(tmp_path / "b", tmp_path / "e").equal
+    # Other cuts than the base's.
+    sv.apply(
+        tmp_path / "a",
+        tmp_path / "d",
+        tmp_path / "f",
+        partition={"w": [1, 4] if partition != [1, 2] else 5},
+    )
+    assert sv.diff(tmp_path / "b", tmp_path / "f").equal
+
+
+def changed(array: Any, share: float, seed: int = 0) -> Any:
+    """The array with some elements one unit of their bits larger."""
+    words = array.view(f"u{array.itemsize}").reshape(-1).copy()
+    words[np.random.default_rng(seed).random(len(words)) < share] += 1
+    return words.view(array.dtype).reshape(array.shape)
+
+
+def weights(rows: int = 1024, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    return rng.normal(0, 0.02, (rows, 1024)).astype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("share", "most"), [(0.001, 0.0013), (0.01, 0.009), (0.1, 0.06), (1.0, 0.25)]
+)
+def test_a_delta_is_as_small_as_what_changed(share: float, most: float, tmp_path: Path) -> None:
+    w = weights(2048)
+    sv.save(tmp_path / "a", {"w": w})
+    sv.save(tmp_path / "b", {"w": changed(w, share)})
+    report = sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    assert report.stored_nbytes < most * w.nbytes
+
+
+def test_what_a_delta_would_not_make_smaller_is_stored_whole(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 256, 3 * LEAF_NBYTES + 1, np.uint8) for _ in range(2))
+    sv.save(tmp_path / "a", {"w": a, "s": np.int8(1), "v": a})
+    sv.save(tmp_path / "b", {"w": b, "s": np.int8(2), "v": a})
+    report = sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    assert [(each.key, each.kind) for each in report.tensors] == [
+        ("s", "whole"),
+        ("v", "equal"),
+        ("w", "whole"),
+    ]
+    assert report.stored_nbytes == b.nbytes + 1
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """A base, a result, and the delta between them, as a, b, d."""
+    w = weights(1536)
+    sv.save(
+        tmp_path / "a",
+        {"w": w, "step": np.int64(1), "name": np.array(b"first", object)},
+        partition={"w": [1, 2]},
+    )
+    sv.save(
+        tmp_path / "b",
+        {"w": changed(w, 0.01), "step": np.int64(2), "name": np.array(b"second", object)},
+    )
+    sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    return tmp_path
+
+
+def names(path: Path) -> set[str]:
+    return {each.name for each in path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"w": weights(1536, 5)}, "its tensor 'w' has other values"),
+        ({"name": np.array(b"third", object)}, "'name'"),
+        ({"w": weights(1536).astype(np.float32)}, "is float32, not bfloat16"),
+        ({"w": weights(1535)}, r"has the shape \[1535, 1024\], not \[1536, 1024\]"),
+        ({"w": None}, "its tensor 'w' is missing"),
+        ({"x": np.zeros(3)}, "its tensor 'x' is not in it"),
+    ],
+)
+def test_another_base_is_refused_by_the_name_of_a_tensor(
+    three: Path, other: dict[str, Any], words: str
+) -> None:
+    base = {
+        key: array for key, array in (sv.load(three / "a") | other).items() if array is not None
+    }
+    sv.save(three / "other", base)
+    before = names(three)
+    if "name" in other:  # it is stored whole, so that the base's is not needed
+        sv.apply(three / "other", three / "d", three / "c")
+        assert sv.diff(three / "b", three / "c").equal
+        return
+    with pytest.raises(ArgumentError, match=words):
+        sv.apply(three / "other", three / "d", three / "c")
+    assert names(three) == before
+
+
+def test_a_base_is_its_own_target_in_one_commit(three: Path) -> None:
+    with pytest.raises(TargetExists):
+        sv.apply(three / "a", three / "d", three / "a")
+    sv.apply(three / "a", three / "d", three / "a", force=True)
+    assert sv.diff(three / "a", three / "b").equal and sv.verify(three / "a").ok
+
+
+def test_a_damaged_base_is_called_damaged(three: Path) -> None:
+    [data] = three.glob("a.svdata*")
+    octets = bytearray(data.read_bytes())
+    octets[2_000_000] ^= 1
+    data.write_bytes(octets)
+    before = names(three)
+    with pytest.raises(CorruptCheckpoint, match="do not have the checksum"):
+        sv.apply(three / "a", three / "d", three / "c")
+    assert names(three) == before
+
+
+def test_a_dry_run_writes_nothing(three: Path) -> None:
+    before = names(three)
+    assert sv.apply(three / "a", three / "d", three / "c", dry_run=True).num_tensors == 3
+    assert sv.delta(three / "a", three / "b", three / "e", dry_run=True).stored_nbytes > 0
+    assert names(three) == before
+
+
+def test_a_delta_is_never_taken_for_a_model(three: Path) -> None:
+    d = three / "d"
+    for refused in (
+        lambda: sv.load(d),
+        lambda: sv.reshard(d, three / "x.safetensors"),
+        lambda: sv.diff(d, three / "a"),
+        lambda: sv.diff(three / "a", d),
+        lambda: sv.delta(d, three / "a", three / "x"),
+        lambda: sv.delta(three / "a", d, three / "x"),
+        lambda: sv.apply(d, three / "d", three / "x"),
+    ):
+        with pytest.raises(UnsupportedError, match="is a delta") as caught:
+            refused()
+        assert "shardvar apply BASE DELTA OUT" in str(caught.value)
+    with pytest.raises(UnsupportedError, match="is a checkpoint and not a delta"):
+        sv.apply(three / "a", three / "b", three / "x")
+    assert any("is a delta" in note for note in sv.verify(d).notes)
+
+
+def test_a_delta_keeps_the_metadata_of_the_result(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"w": np.zeros(9)}, metadata={"step": "1"})
+    sv.save(tmp_path / "b", {"w": np.ones(9)}, metadata={"step": "2", "run": "x"})
+    sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    sv.apply(tmp_path / "a", tmp_path / "d", tmp_path / "c")
+    with sv.open_checkpoint(tmp_path / "c") as reader:
+        assert dict(reader.metadata.user) == {"step": "2", "run": "x"}
+
+
+# Chains.
+
+
+@settings(deadline=None, max_examples=40)
+@given(pairs(), pairs(), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 7)), max_size=4))
+def test_a_chain_and_the_delta_that_joins_it_make_the_last_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, first: Any, second: Any, places: Any
+) -> None:
+    path = tmp_path_factory.mktemp("c")
+    again = {key: flipped(array, places) for key, array in first[1].items()}
+    versions = [*first, again, second[1], again]
+    for number, tensors in enumerate(versions):
+        sv.save(path / f"v{number}", tensors)
+        if number:
+            sv.delta(path / f"v{number - 1}", path / f"v{number}", path / f"d{number}")
+    chain = [path / f"d{number}" for number in range(1, len(versions))]
+    for number in range(1, len(versions)):
+        sv.apply(path / "v0", chain[:number], path / f"w{number}")
+        assert are_same(sv.load(path / f"w{number}"), versions[number])
+        report = sv.compact_deltas(chain[:number], path / f"j{number}")
+        assert sv.verify(path / f"j{number}").ok
+        assert report.result == sv.digest(path / f"v{number}").checkpoint
+        sv.apply(path / "v0", path / f"j{number}", path / f"x{number}")
+        assert are_same(sv.load(path / f"x{number}"), versions[number])
+
+
+def test_a_joined_delta_is_not_larger_than_one_of_the_ends(tmp_path: Path) -> None:
+    w = weights(2048)
+    versions = [w, changed(w, 0.01, 1), changed(changed(w, 0.01, 1), 0.01, 2)]
+    for number, each in enumerate(versions):
+        sv.save(tmp_path / f"v{number}", {"w": each})
+    for a, b, name in ((0, 1, "d1"), (1, 2, "d2"), (0, 2, "whole")):
+        sv.delta(tmp_path / f"v{a}", tmp_path / f"v{b}", tmp_path / name)
+    joined = sv.compact_deltas([tmp_path / "d1", tmp_path / "d2"], tmp_path / "j")
+    with open_delta(tmp_path / "whole").reader as whole, open_delta(tmp_path / "j").reader as other:
+        assert np.array_equal(whole.read("changed/w"), other.read("changed/w"))
+    assert joined.num_joined == 2
+
+
+def test_deltas_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> None:
+    for number in range(4):
+        sv.save(tmp_path / f"v{number}", {"w": np.full(50, number)})
+    for number in range(3):
+        sv.delta(tmp_path / f"v{number}", tmp_path / f"v{number + 1}", tmp_path / f"d{number}")
+    d0, d1, d2 = (tmp_path / f"d{number}" for number in range(3))
+    for given_, remedy in (([d1, d0], f"order {d0}, {d1}"), ([d0, d2], "the delta between")):
+        for act in (
+            lambda deltas: sv.apply(tmp_path / "v0", deltas, tmp_path / "x"),
+            lambda deltas: sv.compact_deltas(deltas, tmp_path / "x"),
+        ):
+            with pytest.raises(ArgumentError, match="does not follow") as caught:
+                act(given_)
+            assert remedy in str(caught.value)
+    with pytest.raises(ArgumentError, match="no delta"):
+        sv.apply(tmp_path / "v0", [], tmp_path / "x")
+    with pytest.raises(ArgumentError, match="not the base"):
+        sv.apply(tmp_path / "v1", [d0, d1], tmp_path / "x")
+
+
+# Damage.
+
+
+def test_each_flipped_bit_of_a_delta_is_found(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"w": np.arange(99, dtype=np.int16), "s": np.array([b"xy"], object)})
+    after = np.arange(99, dtype=np.int16)
+    after[7] = -1
+    sv.save(tmp_path / "b", {"w": after, "s": np.array([b"z"], object), "n": np.ones(3, np.int8)})
+    sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    expected = sv.load(tmp_path / "b")
+    for file in sorted(tmp_path.glob("d.*")):
+        octets = file.read_bytes()
+        for place in range(len(octets)):
+            damaged = bytearray(octets)
+            damaged[place] ^= 1 << place % 8
+            file.write_bytes(damaged)
+            try:
+                is_found = not sv.verify(tmp_path / "d").ok
+            except ShardvarError:
+                is_found = True
+            try:
+                sv.apply(tmp_path / "a", tmp_path / "d", tmp_path / "c", force=True)
+            except ShardvarError:
+                pass
+            else:
+                # Padding between payloads, which no checksum covers and nothing reads.
+                assert are_same(sv.load(tmp_path / "c"), expected)
+                continue
+            assert is_found, (file.name, place)
+        file.write_bytes(octets)
+
+
+def rewritten(path: Path, change: Any) -> None:
+    """Write a delta again with a change of its tensors and its mark: its checksums are right."""
+    with sv.open_checkpoint(path) as reader:
+        tensors = {key: reader.read(key) for key in reader}
+        mark = json.loads(reader.metadata.user[DELTA])
+    document = json.loads(tensors["table"].tobytes())
+    change(tensors, mark, document)
+    if "table" in tensors:
+        tensors["table"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
+    sv.save(path, tensors, metadata={DELTA: json.dumps(mark)})
+
+
+def _set(place: int, value: int) -> Any:
+    def change(tensors: Any, _mark: Any, _document: Any) -> None:
+        tensors["changed/w"] = tensors["changed/w"].copy()
+        tensors["changed/w"][place] = value
+
+    return change
+
+
+def _row(key: str, **fields: Any) -> Any:
+    def change(_tensors: Any, _mark: Any, document: Any) -> None:
+        [row] = [each for each in document["tensors"] if each["key"] == key]
+        row.update(fields)
+
+    return change
+
+
+LIES: dict[str, Any] = {
+    "a digest of a leaf": _set(30, 255),
+    "an unknown encoding": _set(8, 9),
+    "another number of changed elements": _set(16, 99),
+    "a leaf outside": _set(4, 200),
+    "another version": lambda _t, mark, _d: mark.update(version=2),
+    "a mark without a digest": lambda _t, mark, _d: mark.pop("base"),
+    "another base": lambda _t, mark, _d: mark.update(base="0" * 64),
+    "another result": lambda _t, mark, _d: mark.update(result="0" * 64),
+    "a lost row": lambda _t, _m, document: document["tensors"].pop(),
+    "a row twice": lambda _t, _m, document: document["tensors"].append(document["tensors"][0]),
+    "a lost tensor": lambda tensors, _m, _d: tensors.pop("changed/w"),
+    "a lost table": lambda tensors, _m, _d: tensors.pop("table"),
+    "a tensor that no row names": lambda tensors, _m, _d: tensors.update({"whole/x": np.ones(3)}),
+    "frames of another dtype": lambda tensors, _m, _d: tensors.update({"changed/w": np.ones(3)}),
+    "a whole tensor of another dtype": lambda tensors, _m, _d: tensors.update(
+        {"whole/step": np.ones((), np.int32)}
+    ),
+    "a whole tensor of other values": lambda tensors, _m, _d: tensors.update(
+        {"whole/step": np.int64(9)}
+    ),
+    "a kind that is not known": _row("w", kind="moved"),
+    "equal, with two digests": _row("w", kind="equal"),
+    "removed, with a digest after": _row("w", kind="removed"),
+    "an unknown dtype": _row("w", dtype="float7"),
+    "a negative extent": _row("w", shape=[-1, 1024]),
+    "a huge extent": _row("w", shape=[2**61, 2**61]),
+    "an extent that is no number": _row("w", shape=["a"]),
+    "a digest in capitals": _row("w", base="A" * 64),
+    "an unknown field": _row("w", other=1),
+    "strings that changed in part": _row("w", dtype="string"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_delta_that_lies_is_refused_and_nothing_is_written(three: Path, lie: str) -> None:
+    rewritten(three / "d", LIES[lie])
+    before = names(three)
+    with pytest.raises((CheckpointError, UnsupportedError)):
+        sv.apply(three / "a", three / "d", three / "c")
+    assert names(three) == before
+    if lie not in ("a digest of a leaf", "a whole tensor of other values"):
+        # These need the base, or the digest of a tensor.
+        assert not sv.verify(three / "d").ok
+
+
+def test_keys_that_are_not_utf8_are_kept() -> None:
+    from shardvar.verbs.delta.contents import DeltaRow
+
+    change = DeltaRow("a\udcff", "equal", "int8", (), "0" * 64, "0" * 64)
+    contents = Contents.of([change], {})
+    assert Contents.decode(contents.mark(), contents.table()).changes["a\udcff"] == change
+
+
+_PROGRAM = """
+import re, sys
+import shardvar as sv
+
+def peak():
+    with open("/proc/self/status") as status:
+        return int(re.search("VmHWM:[^0-9]*([0-9]+) kB", status.read())[1])
+
+folder = sys.argv[1]
+sv.delta(folder + "/small", folder + "/small", folder + "/e")
+sv.apply(folder + "/small", folder + "/e", folder + "/s")
+before = peak()
+sv.delta(folder + "/a", folder + "/b", folder + "/d")
+sv.apply(folder + "/a", folder + "/d", folder + "/c")
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc has the peak")
+def test_memory_does_not_grow_with_the_tensors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    big = rng.integers(0, 2**32, (3 << 14, 1024), np.uint32).view(np.float32)
+    sv.save(tmp_path / "small", {"w": big[:100]})
+    sv.save(tmp_path / "a", {"w": big}, partition={"w": [1, 3]})
+    sv.save(tmp_path / "b", {"w": rng.integers(0, 2**32, big.shape, np.uint32).view(np.float32)})
+    assert big.nbytes == 192 << 20
+    found = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert int(re.findall(r"\d+", found.stdout)[0]) < 128 << 10

@@ -349,6 +349,40 @@ WORKED = {
                    "c": t["w"].reshape(5, 4, 2)[2:].transpose(2, 1, 0)},
         {"h": 5},
     ),
+    "Falcon's fused rows, by the map that is shipped": Worked(
+        [*sv.Map.read("falcon-hf-to-split").rules],
+        layers(11, "transformer.h.{}.self_attention.query_key_value.weight", 40, 3)
+        | {"lm_head.weight": some(5, 3), "transformer.h.0.ln_attn.bias": some(3)},
+        lambda t: {
+            key.replace("query_key_value", name): rows.reshape(-1, 3)
+            for key, array in t.items()
+            if "query" in key
+            for name, rows in zip(
+                ("query", "key", "value"),
+                np.split(array.reshape(2, 5, 4, 3), [3, 4], axis=1),
+                strict=True,
+            )
+        }
+        | {key: array for key, array in t.items() if "query" not in key},
+        {"g": 2, "r": 3, "s": "r + 2"},
+    ),
+    "T5, by the map that is shipped": Worked(
+        [*sv.Map.read("t5-hf-to-gguf").rules],
+        layers(11, "encoder.block.{}.layer.1.DenseReluDense.wi_1.weight", 2, 3)
+        | layers(2, "decoder.block.{}.layer.1.EncDecAttention.o.weight", 3, 3)
+        | {"decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": some(8, 2)},
+        lambda t: dict(
+            zip(
+                [
+                    *(f"enc.blk.{n}.ffn_up.weight" for n in range(11)),
+                    *(f"dec.blk.{n}.cross_attn_o.weight" for n in range(2)),
+                    "dec.blk.0.attn_rel_b.weight",
+                ],
+                t.values(),
+                strict=True,
+            )
+        ),
+    ),
     "keys that are odd": Worked(
         ["'it''s [a] {b}'[x y] -> \"say \"\"x\"\" -> y\"[y x]", "'a b'.{l} -> 'c@d'.{l+1}"],
         {"it's [a] {b}": some(2, 3), "a b.0": some(2), "a b.1": some(2)},

@@ -233,3 +233,43 @@ def test_vit_of_timm(tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = hidden(model(image).logits)
         np.testing.assert_allclose(hidden(other(image)), wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("groups", "kind"),
+    [
+        (2, {"new_decoder_architecture": True, "num_kv_heads": 2}),
+        (1, {"multi_query": True}),
+        (6, {"multi_query": False, "bias": True}),
+    ],
+    ids=["40b", "7b", "rw"],
+)
+def test_falcon_splits_its_heads_as_the_map_does(
+    groups: int, kind: dict[str, Any], tmp_path: Path
+) -> None:
+    """The model's own function splits the rows of its weight and of its bias."""
+    sizes = {"vocab_size": 53, "hidden_size": 48, "num_attention_heads": 6}
+    source, target = tmp_path / "model", tmp_path / "made" / "split.safetensors"
+    model = saved(
+        "FalconForCausalLM", "FalconConfig", source, num_hidden_layers=11, **sizes, **kind
+    )
+    given = sv.Map.read("falcon-hf-to-split").extended(sizes={"g": groups})
+    sv.reshard(source, target, map=given)
+    made, stored = sv.load(target), sv.load(source)
+    others = {key for key in stored if "query_key_value" not in key}
+    assert all(np.array_equal(made[key], stored[key]) for key in others)
+    assert len(made) == len(others) + 3 * (len(stored) - len(others))
+    for number, block in enumerate(model.transformer.h):
+        at, attention = f"transformer.h.{number}.self_attention.", block.self_attention
+        for name, value in attention.query_key_value.named_parameters():
+            # [1, columns, rows], as the outputs of the layer are
+            parts = attention._split_heads(value.detach().reshape(len(value), -1).T[None])
+            for part, array in zip(("query", "key", "value"), parts, strict=True):
+                heads = array[0].numpy()  # [columns, heads, size]
+                # The model repeats the key and the value of a group for each of its queries.
+                is_shared = part != "query" and heads.shape[1] > groups
+                kept = heads[:, :: 6 // groups] if is_shared else heads
+                wanted = np.moveaxis(kept, 0, -1).reshape(-1, *value.shape[1:])
+                assert np.array_equal(made[f"{at}{part}.{name}"], wanted), (number, part)
+    (target.parent / "config.json").write_bytes((source / "config.json").read_bytes())
+    assert sv.diff(target, source, map=given.inverse()).equal

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import shardvar as sv
 from shardvar.maps.map import Map, fit_map
 from spec_tests.helpers.map_arrays import carry_out
 
@@ -112,3 +113,28 @@ def _names(parts: Any) -> list[str]:
         words = [part] if isinstance(part, str) else getattr(part, "words", ("0",))
         found = [before + word for before in found for word in words]
     return found
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("T5", {"feed_forward_proj": "gated-gelu"}), ("UMT5", {})]
+)
+def test_t5_has_the_names_of_the_package(family: str, kind: dict[str, Any], tmp_path: Path) -> None:
+    """llama.cpp's script moves no element of T5: each tensor has the bytes of its source."""
+    sizes = {"vocab_size": 53, "d_model": 48, "d_kv": 8, "num_heads": 6, "d_ff": 20}
+    config = getattr(transformers, f"{family}Config")(
+        num_layers=11, num_decoder_layers=2, **sizes, **kind
+    )
+    torch.manual_seed(7)
+    getattr(transformers, f"{family}ForConditionalGeneration")(config).save_pretrained(tmp_path)
+    arrays = sv.load(tmp_path)
+    arrays["lm_head.weight"] = arrays["shared.weight"] + 1  # older transformers stored it
+    source = sv.save(tmp_path / "source.safetensors", arrays)
+    given = Map.read("t5-hf-to-gguf")
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.T5, 11)
+    made = sv.load(source, map=given)
+    assert len(made) == len(arrays) and "output.weight" in made
+    for key, array in arrays.items():
+        name = table.get_name(key, try_suffixes=(".weight",))
+        assert made[name].tobytes() == array.tobytes() and made[name].shape == array.shape
+    sv.reshard(source, tmp_path / "made.safetensors", map=given)
+    assert sv.diff(tmp_path / "made.safetensors", source, map=given.inverse()).equal

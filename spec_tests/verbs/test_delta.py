@@ -518,3 +518,18 @@ def test_memory_does_not_grow_with_the_tensors(tmp_path: Path) -> None:
         [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert int(re.findall(r"\d+", found.stdout)[0]) < 128 << 10
+
+
+def test_frames_of_any_size_lie_next_to_whole_tensors(tmp_path: Path) -> None:
+    """Large payloads are read on another way than small ones, and from another source than whole
+    tensors. All of them were read from the beginning of the scratch file once."""
+    rng = np.random.default_rng(0)
+    a = {f"w{i}": rng.normal(0, 1, (1 << i, 8)).astype(np.float32) for i in range(4, 18)}
+    b = {key: each * np.float32(1.001) for key, each in a.items()} | {"new": np.ones(99)}
+    sv.save(tmp_path / "a", a)
+    sv.save(tmp_path / "b", b)
+    report = sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    assert {each.kind for each in report.tensors} >= {"changed", "new"}
+    assert sv.verify(tmp_path / "d").ok
+    sv.apply(tmp_path / "a", tmp_path / "d", tmp_path / "c")
+    assert sv.diff(tmp_path / "b", tmp_path / "c").equal

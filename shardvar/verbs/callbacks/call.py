@@ -171,7 +171,7 @@ class OverlaidSource(WrappedSource):
         if entries.file[row] < self.num_files:
             self.inner.read_into(entries, row, start, buffer)
         else:
-            self.read_span(int(entries.file[row]), start, buffer)
+            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
 
     def map(self, file: int) -> memoryview:
         """Map a file, or an array."""

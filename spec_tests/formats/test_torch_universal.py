@@ -131,3 +131,23 @@ def test_it_becomes_a_distributed_checkpoint_with_the_names_of_torch(tmp_path: P
     found, made = sv.load(folder), sv.load(tmp_path / "dcp")
     assert found.keys() == made.keys()
     assert sv.diff(folder, tmp_path / "dcp").equal
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_state_that_is_written_again_has_its_new_values(case: str, tmp_path: Path) -> None:
+    """As a file with the tensor ``param``, also in a folder of stage 3, which has vectors. The
+    output layer shares the embedding, and DeepSpeed loads only the file of the embedding."""
+    folder = copied(case, tmp_path)
+    before = sv.load(folder)
+    values = np.arange(before["emb.weight"].size, dtype=np.float32).reshape(
+        before["emb.weight"].shape
+    )
+    for state in ("fp32", "exp_avg"):
+        sv.save(folder / "zero" / "emb.weight" / f"{state}.pt", {"param": values}, force=True)
+    after = sv.load(folder)
+    changed = {"emb.weight", "out.weight", "optimizer.state.emb.weight.exp_avg"}
+    for key in before:
+        expected = values if key in changed else before[key]
+        if key in changed or not key.startswith("optimizer.param_groups"):
+            np.testing.assert_array_equal(after[key], expected)
+    assert after.keys() == before.keys()

@@ -75,7 +75,7 @@ def open_sources(
         places = _places(readers, tables, tensors, concat)
         _check_copies(readers, places)
         plan = plan_join(tables, places)
-        joined = _join(found, readers, kept, " + ".join(each.path for each in found))
+        joined = _join(found, readers, kept)
         return planned_reader(joined, plan, {numbered(0, key): key for key in objects})
 
 
@@ -88,11 +88,10 @@ def open_numbered(
 ) -> Reader:
     """Open several checkpoints as one, each with its number before its keys.
 
-    ``filter`` and ``exclude`` are of the keys without it. The path is the first one's, next to
-    which a map looks for ``config.json``.
+    ``filter`` and ``exclude`` are of the keys without it.
     """
     with _opened(found, dequantize) as readers:
-        return _join(found, readers, _select(readers, filter, exclude), found[0].path)
+        return _join(found, readers, _select(readers, filter, exclude))
 
 
 @contextmanager
@@ -300,10 +299,11 @@ def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place
             raise InconsistentTensor(cause, remedy)
 
 
-def _join(
-    found: Sequence[Location], readers: Sequence[Reader], kept: Collection[str], path: str
-) -> Reader:
-    """Return a reader of the kept keys of all sources, each key with the number of its source."""
+def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection[str]) -> Reader:
+    """Return a reader of the kept keys of all sources, each key with the number of its source.
+
+    The path is the first one's, next to which a map looks for ``config.json``.
+    """
     readers = [number_keys(reader, rank) for rank, reader in enumerate(readers)]
     keys = [{numbered(rank, key) for key in kept} for rank in range(len(readers))]
     tables = [reader.entries() for reader in readers]
@@ -342,7 +342,7 @@ def _join(
         VerifiedRows(reader.source, table) for reader, table in zip(readers, tables, strict=True)
     ]
     joined = JoinedSource(stored, first_file, first_entry, names, index, crc)
-    return Reader(path, found[0].format.name, joined)
+    return Reader(found[0].path, found[0].format.name, joined)
 
 
 def _metadata(all_of: Sequence[Metadata]) -> Metadata:

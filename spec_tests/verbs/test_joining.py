@@ -238,6 +238,14 @@ def test_one_source_is_not_concatenated(tmp_path: Path) -> None:
     assert sv.diff(paths[0], tmp_path / "out.npz").equal
 
 
+def test_a_map_of_joined_parts_finds_the_configuration_next_to_the_first(tmp_path: Path) -> None:
+    paths = ranks(tmp_path, ["rank0.npz", "rank1.npz"])
+    (tmp_path / "config.json").write_text('{"heads": 2}')
+    rules = sv.Map(["w[(n a) b] -> w[n b a]", "norm -> norm"], sizes={"n": "config:heads"})
+    sv.reshard(paths, tmp_path / "out.npz", concat={"w": 1}, map=rules)
+    assert np.array_equal(sv.load(tmp_path / "out.npz")["w"], W.reshape(2, 2, 6).transpose(0, 2, 1))
+
+
 def test_metadata_that_sources_share_is_kept(tmp_path: Path) -> None:
     for number in range(2):
         sv.save(tmp_path / f"r{number}", {"w": W}, metadata={"run": "7", "rank": str(number)})

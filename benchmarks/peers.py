@@ -194,6 +194,16 @@ class Orbax:
         return self.checkpointer.metadata(directory / "model").item_metadata.tree
 
 
+class OrbaxPlain(Orbax):
+    """Orbax, which writes each chunk as a file."""
+
+    def __init__(self) -> None:
+        import orbax.checkpoint as library
+
+        handler = library.PyTreeCheckpointHandler(use_ocdbt=False)
+        self.checkpointer = library.Checkpointer(handler)
+
+
 class TensorStore:
     """An array of Zarr version 3 for each, all of them at the same time; it syncs its files
     itself."""
@@ -255,6 +265,9 @@ class Zarr:
         return list(self.library.open_group(directory / "model", mode="r").array_keys())
 
 
+LAYOUTS: dict[str, Callable[[], Peer]] = {"Orbax plain": OrbaxPlain}
+"""Other ways in which a library writes, which only some measurements ask for."""
+
 PEERS: dict[str, Callable[[], Peer]] = {
     "safetensors": Safetensors,
     "npz": Npz,
@@ -270,7 +283,7 @@ PEERS: dict[str, Callable[[], Peer]] = {
 def find_peer(name: str) -> Peer | None:
     """The peer of that name, None where it is not installed."""
     try:
-        return PEERS[name]()
+        return {**PEERS, **LAYOUTS}[name]()
     except ImportError:
         return None
 

@@ -23,12 +23,10 @@ every payload at its place in a file that has a temporary name, then the bytes t
 payloads, and syncs the file. Once all files are finished, ``Sink.commit`` puts them in place, the
 index last. Nothing is visible before.
 
-Sharing. A ``SharedFormat`` is one in which many processes may write a checkpoint together: each
-writes a data file as ``create`` lays it out, and ``SharedFormat.adopt`` makes one checkpoint of
-these files.
+Sharing. Many processes may write one checkpoint of a ``SharedFormat``: each writes a data file as
+``create`` lays it out, and ``SharedFormat.adopt`` makes a checkpoint of them.
 
-Removing. ``Format.remove`` removes a checkpoint, the index first, so that a reader finds the whole
-checkpoint or none.
+Removing. ``Format.remove`` removes the index first, so that a reader finds all or nothing.
 """
 
 from abc import ABC, abstractmethod
@@ -236,8 +234,7 @@ class Source(ABC):
 
     @property
     def places(self) -> Sequence[tuple[Storage, str]]:
-        """[files] the directory and the name of each data file; empty if all are in the
-        checkpoint's."""
+        """[files] the directory and name of each data file; empty if all are in the checkpoint's."""
         return ()
 
 
@@ -314,8 +311,7 @@ class Sink(ABC):
         return False
 
     def is_in_place(self) -> bool:
-        """Return True if another process may have put the same files in place, so that they must
-        stay.
+        """Return True if another process may have put the files in place, so that they must stay.
 
         It can if data files have their final names from the beginning, and the storage has no lock.
         By default they have temporary names, which no other process puts in place.
@@ -343,6 +339,10 @@ class Format(ABC):
     def capabilities(self) -> Capabilities:
         """The dtypes, slices and files that it can hold; no dtype if it is only read, the default."""
         return READ_ONLY
+
+    def written_to(self, storage: Storage) -> "Format":
+        """Return the layout for a checkpoint that is a folder; by default it has only one."""
+        return self
 
     @abstractmethod
     def locate(self, storage: Storage, name: str) -> list[str]:

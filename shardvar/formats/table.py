@@ -138,6 +138,10 @@ _BUILT_IN = {
 }
 """In the order in which a path is offered to them."""
 
+_LAYOUTS = {"orbax-plain": ("orbax", "PLAIN")}
+"""Names of layouts that are written on request and read as their format: the format, and what the
+layout is called in its module."""
+
 _PREFIX_INDEXES = (".svindex", ".index")
 """The endings of indexes whose checkpoints are named without them."""
 
@@ -171,6 +175,10 @@ def format_named(name: str) -> Format:
     if name in _BUILT_IN:
         built_in: Format = import_module(_BUILT_IN[name].module).FORMAT
         return built_in
+    if name in _LAYOUTS:
+        form, layout = _LAYOUTS[name]
+        written: Format = getattr(import_module(_BUILT_IN[form].module), layout)
+        return written
     # Looked up only for other names, since this searches every installed package.
     point = _added().get(name)
     if point is not None:

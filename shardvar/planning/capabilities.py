@@ -40,8 +40,9 @@ class Capabilities:
     holds_ties: bool = False
     """True if two keys may have the same bytes: tied weights."""
     is_grid: bool = False
-    """True if each slice is a file, and the slices of a tensor must be equal; the last on axis 0
-    may be shorter."""
+    """True if the slices of a tensor must be equal; the last on axis 0 may be shorter."""
+    is_separate: bool = False
+    """True if each slice is a file."""
     is_exact: bool = False
     """True if a data file has only the bytes of slices that the index names: one is left out by
     writing the file again."""

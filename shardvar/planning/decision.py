@@ -198,7 +198,9 @@ def decide(
     ``PolicyError`` if the answer breaks a restriction; errors of the policy itself pass through.
     """
     start = clock()
-    assignment = policy.assign(slices, capabilities)
+    # Slices of a grid are equal as they are: of some of them, a policy would make unequal ones.
+    may_cut = frozenset() if capabilities.is_grid else capabilities.slice_dtypes
+    assignment = policy.assign(slices, replace(capabilities, slice_dtypes=may_cut))
     seconds = clock() - start
     check_answer(slices, assignment, capabilities)
     plan = plan_copies(sources, assignment.slices)

@@ -62,6 +62,10 @@ class FolderBeside:
     """The folder in place, as the caller calls it."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """A token that no other writer has."""
+    place: str = field(init=False)
+    """The folder itself, where the path leads through links."""
+    _folders: set[str] = field(default_factory=set)
+    """The folders of the new folder that were made."""
     _made: tuple[int, int] | None = None
     """Device and inode of the new folder."""
     _is_forced: bool | None = None
@@ -69,10 +73,8 @@ class FolderBeside:
     _files: list[str] = field(default_factory=list)
     """The files of the new checkpoint, which are not forced to the disk yet."""
 
-    @property
-    def place(self) -> str:
-        """The folder itself, where the path leads through links."""
-        return os.path.realpath(self.path)
+    def __post_init__(self) -> None:
+        self.place = os.path.realpath(self.path)
 
     def complaint(self) -> tuple[str, str]:
         """Return why the folder cannot change places with another, and what to do; empty if it
@@ -120,7 +122,7 @@ class FolderBeside:
         """Write a file of the new folder, by its path in it."""
         path = self._path(name)
         with writing(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._make_folder(os.path.dirname(path))
         file = create_local(path, is_forced=False)
         self._files.append(path)
         try:
@@ -132,9 +134,14 @@ class FolderBeside:
         """Move a file of the old folder into the new one, under a path."""
         path = self._path(new)
         with writing(os.path.join(self.path, new)):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._make_folder(os.path.dirname(path))
             os.replace(os.path.join(self.place, name), path)
         self._files.append(path)
+
+    def _make_folder(self, folder: str) -> None:
+        if folder not in self._folders:
+            os.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
 
     def put_in_place(self, own: Own) -> None:
         """Exchange the folders, on the disk too, and remove the old one but for what is the

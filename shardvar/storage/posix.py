@@ -338,11 +338,15 @@ def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
     The old file is removed and not emptied. That is also faster, and a symbolic link in its place
     is not followed.
     """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with writing(path):
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return LocalWritableFile(path, _Descriptor(os.open(path, flags, 0o666)), is_forced)
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except FileExistsError:  # seldom: most names are new
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            descriptor = os.open(path, flags, 0o666)
+        return LocalWritableFile(path, _Descriptor(descriptor), is_forced)
 
 
 def sync(descriptor: int) -> None:

@@ -388,7 +388,7 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
             cause = f"{given} is a file, and a checkpoint of the format {form.name} is a folder."
             raise TargetExists(cause, "Choose another name.")
         folder = storage if is_inside else split_place(os.path.join(given, ""))[0]
-        return Location(form, folder, index)
+        return Location(form.written_to(folder), folder, index)
     name = name or usual_name(form.name)
     if not name:
         raise ArgumentError(f"{given} is a directory.", "Add the name of the checkpoint in it.")

@@ -53,7 +53,7 @@ def save(
         tensors. An array may be lazy: a value that is not an ``ndarray`` and has a shape and a dtype,
         such as ``reader[key]``, an array of Zarr, HDF5 or Dask, or the result of ``sv.lazy``.
     format : str, optional
-        The name of a format that ``shardvar formats`` lists. By default the ending of ``path``
+        The name of a format that ``shardvar formats`` lists, or ``'orbax-plain'``. By default the ending of ``path``
         decides (``.safetensors``, ``.npz``, ``.pt``, ``.zarr``, ``.index``); without one it is
         ``'shardvar'``.
     policy : policy, optional

@@ -122,8 +122,8 @@ def plan_checkpoint(
         check_globs(partition, "globs to cuts")
     capabilities = target.format.capabilities
     slices = _slices(entries.slices, partition, target.format)
-    policy = policy or (SeparatePolicy() if capabilities.is_grid else ShardByTaskPolicy())
-    if capabilities.is_grid and not isinstance(policy, SeparatePolicy):
+    policy = policy or (SeparatePolicy() if capabilities.is_separate else ShardByTaskPolicy())
+    if capabilities.is_separate and not isinstance(policy, SeparatePolicy):
         cause = (
             f"In the format {target.format.name} each slice is a file, so that no policy chooses "
             "files."

@@ -33,6 +33,7 @@ HOMES = {
                 "__init__",
                 "build",
                 "contents",
+                "database",
                 "decoder",
                 "group",
                 "index",

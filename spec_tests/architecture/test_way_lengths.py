@@ -14,7 +14,7 @@ FILES_AND_FUNCTIONS = {
     "save": (37, 251),
     "load": (28, 185),
     "reshard": (43, 374),
-    "save as torch": (38, 287),
+    "save as torch": (38, 288),
     "verify": (29, 181),
     "diff": (36, 236),
 }

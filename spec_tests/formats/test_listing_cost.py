@@ -103,7 +103,7 @@ FORMATS: dict[str, Callable[[Path, int], str]] = {
     "onnx": write_onnx,
     "onnx with external data": write_external,
     "zarr": by_save("m.zarr"),
-    "orbax": by_save("m", format="orbax"),
+    "orbax": by_save("m", format="orbax-plain"),
     "keras": write_keras,
 }
 BY_FILE: dict[str, Callable[[int, int], int]] = {

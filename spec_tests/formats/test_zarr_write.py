@@ -2,19 +2,23 @@
 what is refused."""
 
 import json
+import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorstore
 from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
+    CheckpointError,
     CorruptCheckpoint,
     MissingFile,
     TargetExists,
@@ -22,14 +26,18 @@ from shardvar.errors import (
 )
 from shardvar.formats.zarr.build import WRITTEN
 from shardvar.formats.zarr.index import first_checksum
+from shardvar.formats.zarr.names import DATABASE
 from shardvar.formats.zarr.pytree import build_tree, parse_tree
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.capabilities import are_grids
-from shardvar.planning.policies import BalancedPolicy
+from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.wire.crc import CRC32C
+from shardvar.wire.ocdbt import INLINE_NBYTES
 from shardvar.wire.zarr_dtypes import NATIVE
 from spec_tests.helpers.format_protocol import GOLDEN, expectation
+from spec_tests.helpers.orbax_files import settled
+from spec_tests.helpers.system_calls import snapshot
 
 FOLDERS = ["zarr", "orbax"]
 
@@ -140,7 +148,7 @@ def test_a_partition_that_cuts_unequally_is_refused_and_stored_slices_are_joined
         assert np.array_equal(sv.load(tmp_path / "ck")["t"], table["t"])
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", ["zarr", "orbax-plain"])
 def test_no_policy_chooses_files(form: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="each slice is a file"):
         sv.save(tmp_path / "ck", {"t": np.arange(3)}, format=form, policy=BalancedPolicy(2))
@@ -194,10 +202,118 @@ def test_a_folder_with_a_checkpoint_is_replaced_only_if_that_is_asked_for(
     assert [*sv.load(tmp_path / "ck")] == ["u"]
 
 
-def test_a_database_of_orbax_is_not_replaced(tmp_path: Path) -> None:
+def test_a_database_without_an_index_is_not_replaced(tmp_path: Path) -> None:
+    """It may be another program's."""
     (tmp_path / "manifest.ocdbt").write_bytes(b"a database")
-    with pytest.raises(TargetExists, match="database"):
+    with pytest.raises(TargetExists, match="no _METADATA, but arrays: manifest.ocdbt"):
         sv.save(tmp_path, {"t": np.arange(3)}, format="orbax", force=True)
+
+
+@pytest.mark.parametrize("form", ["orbax", "orbax-plain"])
+def test_a_checkpoint_that_orbax_wrote_is_replaced_with_all_its_files(
+    form: str, tmp_path: Path
+) -> None:
+    """And files of the user's stay."""
+    shutil.copytree(GOLDEN / "orbax" / "standard" / "ckpt", tmp_path / "ck")
+    (tmp_path / "ck" / "d" / "notes.txt").write_bytes(b"mine")
+    sv.save(tmp_path / "ck", {"t": np.arange(3)}, format=form, force=True)
+    sv.save(tmp_path / "new", {"t": np.arange(3)}, format=form)
+    mine = {"d/notes.txt": b"mine"}
+    found = settled(snapshot(tmp_path / "ck"))
+    assert found == settled(snapshot(tmp_path / "new")) | mine
+    assert sv.load(tmp_path / "ck")["t"].tolist() == [0, 1, 2]
+
+
+LAYOUTS = st.lists(
+    st.tuples(st.sampled_from([1, 64, 65, 200]), st.sampled_from([7, 64, 65])).map(
+        lambda each: (each[0], min(each))
+    ),
+    max_size=6,
+)
+
+
+@given(LAYOUTS, st.sampled_from([None, BalancedPolicy(2), MaxShardSizePolicy(2000)]))
+def test_a_database_holds_small_chunks_in_nodes_and_others_in_the_files_of_the_policy(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int]], policy: Any
+) -> None:
+    """TensorStore finds every chunk, whole, with its zeros; nodes have checksums."""
+    path = tmp_path_factory.mktemp("ck") / "ck"
+    tensors = {
+        f"t{row}": np.random.default_rng(row).standard_normal((rows, 2))
+        for row, (rows, _) in enumerate(sizes)
+    }
+    cuts = {}
+    for row, (rows, step) in enumerate(sizes):
+        parts = [step] * (rows // step) + [rows % step] * (rows % step > 0)
+        cuts[f"t{row}"] = sv.PartitionSpec(splits=[parts, [2]])
+    sv.save(path, tensors, format="orbax", partition=cuts or None, policy=policy)
+    place = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path}/"}}
+    database = tensorstore.KvStore.open(place).result()
+    wanted = {}
+    for row, (rows, step) in enumerate(sizes):
+        padded = np.zeros((-(-rows // step) * step, 2))
+        padded[:rows] = tensors[f"t{row}"]
+        for number, chunk in enumerate(np.split(padded, len(padded) // step)):
+            wanted[f"t{row}/{number}.0".encode()] = chunk.tobytes()
+    found = {key: database[key] for key in database.list().result()}
+    assert {key: value for key, value in found.items() if not key.endswith(b"/.zarray")} == wanted
+    loaded = sv.load(path)
+    assert all(np.array_equal(loaded[key], array) for key, array in tensors.items())
+    is_large = any(len(chunk) > INLINE_NBYTES for chunk in wanted.values())
+    assert bool(sv.verify(path).unverified) == is_large
+    assert (path / "ocdbt.process_0").exists() == is_large
+
+
+def test_a_database_that_lost_or_cut_a_file_is_damage(tmp_path: Path) -> None:
+    """Wherever it is cut; a pipe in its place is an error at once."""
+    tensors = {"small": np.arange(3), "large": np.arange(300.0)}
+    sv.save(tmp_path / "ck", tensors, format="orbax")
+    names = [name for name in snapshot(tmp_path / "ck") if name == DATABASE or "d/" in name]
+    assert len(names) == 3
+    for name in names:
+        whole = (tmp_path / "ck" / name).read_bytes()
+        cuts = [b"", whole[: len(whole) // 2], whole[:-1], None]
+        for content in cuts:
+            (tmp_path / "ck" / name).unlink()
+            if content is not None:
+                (tmp_path / "ck" / name).write_bytes(content)
+            with pytest.raises(CheckpointError):
+                sv.load(tmp_path / "ck")
+            try:
+                assert not sv.verify(tmp_path / "ck").ok
+            except CheckpointError:
+                assert "ocdbt.process_0" not in name
+            if content is None:
+                os.mkfifo(tmp_path / "ck" / name)
+                with pytest.raises(CheckpointError, match="fifo"):
+                    sv.load(tmp_path / "ck")
+                (tmp_path / "ck" / name).unlink()
+            (tmp_path / "ck" / name).write_bytes(whole)
+    assert sv.verify(tmp_path / "ck").ok
+
+
+def test_without_tensorstore_arrays_are_plain_files_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The command installs what reads databases. ``orbax-plain`` says nothing."""
+    monkeypatch.setattr("shardvar.formats.zarr.orbax.find_spec", lambda name: None)
+    for form, said in (("orbax-plain", 0), ("orbax", 1)):
+        caplog.clear()
+        sv.save(tmp_path / form, {"t": np.arange(3)}, format=form)
+        assert (tmp_path / form / "t" / "0").exists() and len(caplog.messages) == said
+    assert "plain files, since tensorstore is not installed" in caplog.messages[0]
+    assert "[orbax]" in caplog.messages[0]
+
+
+def test_what_orbax_says_of_a_step_is_said_of_every_checkpoint(tmp_path: Path) -> None:
+    for form in ("orbax", "orbax-plain"):
+        before = time.time_ns()
+        sv.save(tmp_path / form, {"t": np.arange(3)}, format=form)
+        step = json.loads((tmp_path / form / "_CHECKPOINT_METADATA").read_bytes())
+        begun, done = step["init_timestamp_nsecs"], step["commit_timestamp_nsecs"]
+        assert before <= begun <= done <= time.time_ns()
+        said = (tmp_path / form / "commit_success.txt").read_text()
+        assert said == f"Checkpoint commit was successful to {tmp_path / form}"
 
 
 def test_an_interrupted_folder_is_an_error_and_not_the_arrays_in_it(tmp_path: Path) -> None:
@@ -225,7 +341,7 @@ def test_an_index_of_orbax_lists_the_keys_that_it_was_made_of(names: set[tuple[s
             build_tree([*paths], paths, {})
         return
     tree = parse_tree(build_tree([*paths], paths, {"k": "v"}))
-    assert tree.arrays == [*paths] and tree.paths == paths and tree.custom == {"k": "v"}
+    assert {*tree.arrays} == {*paths} and tree.paths == paths and tree.custom == {"k": "v"}
     assert tree.is_ocdbt is False and not tree.faults
 
 
@@ -256,7 +372,7 @@ def test_metadata_is_kept_and_every_group_has_a_description(tmp_path: Path) -> N
         assert reader.metadata.user == {"k": "v"}
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", [*FOLDERS, "orbax-plain"])
 def test_workers_write_the_same_chunks(form: str, tmp_path: Path) -> None:
     """Tensors of different numbers of rows, of which each worker has one: byte for byte as without
     workers."""
@@ -269,12 +385,9 @@ def test_workers_write_the_same_chunks(form: str, tmp_path: Path) -> None:
     sv.reshard(tmp_path / "m", tmp_path / "alone", **options)
     with ThreadPoolExecutor(2) as executor:
         sv.reshard(tmp_path / "m", tmp_path / "by workers", executor=executor, **options)
-    alone, workers = tmp_path / "alone", tmp_path / "by workers"
-    names = {str(path.relative_to(alone)) for path in alone.rglob("*") if path.is_file()}
-    assert len(names) > 8 and all(
-        (alone / name).read_bytes() == (workers / name).read_bytes() for name in names
-    )
-    assert sv.diff(tmp_path / "m", workers).equal
+    alone, workers = (settled(snapshot(tmp_path / each)) for each in ("alone", "by workers"))
+    assert len(alone) >= 5 and alone == workers
+    assert sv.diff(tmp_path / "m", tmp_path / "by workers").equal
 
 
 @pytest.mark.parametrize("form", FOLDERS)

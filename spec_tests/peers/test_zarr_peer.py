@@ -1,6 +1,8 @@
 """What Orbax, zarr-python and xarray write is what shardvar reads, and the reverse; skipped where
 one is missing."""
 
+import json
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 import shardvar as sv
 from shardvar.formats.zarr.build import WRITTEN as WRITTEN_DTYPES
 from shardvar.layout.dtypes import numpy_dtype
+from spec_tests.helpers.system_calls import snapshot
 
 RNG = np.random.default_rng(7)
 TREE = {
@@ -280,7 +283,7 @@ def test_zarr_python_refuses_a_chunk_that_was_changed(tmp_path: Path) -> None:
 
 def test_tensorstore_reads_what_is_written(tmp_path: Path) -> None:
     tensorstore = pytest.importorskip("tensorstore")
-    for form, driver in (("zarr", "zarr3"), ("orbax", "zarr")):
+    for form, driver in (("zarr", "zarr3"), ("orbax-plain", "zarr")):
         write(tmp_path / form, form)
         for key, array in WRITTEN.items():
             store = {"driver": "file", "path": str(tmp_path / form / key)}
@@ -379,18 +382,73 @@ def leaves_of(tree: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def test_orbax_restores_what_is_written(tmp_path: Path) -> None:
-    """By its checkpointers, and as a step of a manager."""
+@pytest.mark.parametrize("form", ["orbax", "orbax-plain"])
+def test_orbax_restores_what_is_written(form: str, tmp_path: Path) -> None:
+    """By its checkpointers, by its newer interface, and as a step of a manager."""
     ocp = pytest.importorskip("orbax.checkpoint")
-    write(tmp_path / "run" / "12" / "default", "orbax")
+    write(tmp_path / "run" / "12" / "default", form)
     path = tmp_path / "run" / "12" / "default"
     with ocp.CheckpointManager(tmp_path / "run") as manager:
         restored = manager.restore(12, args=ocp.args.PyTreeRestore())
-    for tree in (ocp.PyTreeCheckpointer().restore(path), restored):
+    trees = [ocp.PyTreeCheckpointer().restore(path), restored]
+    for tree in trees:
         leaves = leaves_of(tree)
         assert leaves.keys() == WRITTEN.keys()
         for key, array in WRITTEN.items():
             hold_bits(leaves[key], array, key)
+    # These make arrays of JAX, which has no 64 bits unless it is told so.
+    narrow = {key: array for key, array in WRITTEN.items() if np.asarray(array).dtype.itemsize < 8}
+    sv.save(tmp_path / "narrow", narrow, format=form)
+    for tree in (
+        ocp.StandardCheckpointer().restore(tmp_path / "narrow"),
+        ocp.v1.load(tmp_path / "narrow"),
+    ):
+        leaves = leaves_of(tree)
+        assert leaves.keys() == narrow.keys()
+        for key, array in narrow.items():
+            hold_bits(np.asarray(leaves[key]), array, key)
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_what_orbax_says_of_a_checkpoint_is_what_it_would_say(
+    is_plain: bool, tmp_path: Path
+) -> None:
+    """The index byte for byte, the mark but for the path, and what is said of the step but for
+    times; the same keys in the database, whose descriptions differ in the compression."""
+    ocp = pytest.importorskip("orbax.checkpoint")
+    tensorstore = pytest.importorskip("tensorstore")
+    tree = {
+        "params": {"b": np.ones(3, np.float32), "a": np.zeros((40, 30), np.int8)},
+        "layers": [np.arange(3), {"w": np.arange(4.0)}, *(np.arange(2) for _ in range(10))],
+        "name": "a run",
+    }
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=not is_plain)
+    ocp.Checkpointer(handler).save(tmp_path / "theirs", tree)
+    form = "orbax-plain" if is_plain else "orbax"
+    sv.reshard(tmp_path / "theirs", tmp_path / "ours", format=form)
+    theirs, ours = (snapshot(tmp_path / each) for each in ("theirs", "ours"))
+    for name in ("_METADATA", "_strings.json"):
+        assert json.loads(ours[name]) == json.loads(theirs[name])
+    assert ours["_METADATA"] == theirs["_METADATA"]
+    said = [re.sub(rb"\d{19}", b"TIME", each["_CHECKPOINT_METADATA"]) for each in (ours, theirs)]
+    assert said[0] == said[1]
+    assert ours["commit_success.txt"] == theirs["commit_success.txt"].replace(b"theirs", b"ours")
+    tops = [{name for name in each if "/" not in name} for each in (ours, theirs)]
+    assert tops[0] == tops[1]
+    if is_plain:
+        return
+    found = []
+    for name in ("ours", "theirs"):
+        base = {"driver": "file", "path": f"{tmp_path / name}/"}
+        store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+        keys = sorted(store.list().result())
+        found.append(
+            {key: json.loads(store[key]) if key.endswith(b".zarray") else None for key in keys}
+        )
+    for described in found:
+        for document in filter(None, described.values()):
+            del document["compressor"]
+    assert found[0] == found[1]
 
 
 def test_orbax_restores_strings(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from shardvar.storage import uploads
 from shardvar.storage.requests import Head
 from shardvar.verbs.compare.manifest import write_manifest
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, head_of, in_bucket
+from spec_tests.helpers.orbax_files import settled
 
 OLD = {"w": np.arange(600, dtype="<f4").reshape(30, 20), "b": np.array([1, 2, 3])}
 NEW = {"w": OLD["w"] + 1, "b": OLD["b"] + 1, "c": np.array([4.0])}
@@ -311,7 +312,7 @@ def test_a_folder_is_the_old_checkpoint_the_new_one_or_none(
         )
         with in_bucket(again):
             sv.save(url_of(form), later, **options)
-        assert again.files == clean.files, bucket.log
+        assert settled(again.files) == settled(clean.files), bucket.log
         number += 1
     assert number > 8
 
@@ -443,7 +444,8 @@ def test_a_folder_in_a_bucket_has_the_files_of_one_on_a_disk(form: str, tmp_path
     up."""
     bucket = MemoryBucket()
     save(bucket, form, OLD)
-    sv.save(tmp_path / "ck", OLD, **FORMS[form][1])
+    form_of_files = {"orbax": "orbax-plain"}.get(form, form)
+    sv.save(tmp_path / "ck", OLD, **FORMS[form][1] | {"format": form_of_files})
     files = {key.removeprefix("run/folder/"): content for key, content in bucket.files.items()}
     mark = files.pop("commit_success.txt", None)
     there = {
@@ -451,9 +453,10 @@ def test_a_folder_in_a_bucket_has_the_files_of_one_on_a_disk(form: str, tmp_path
         for path in (tmp_path / "ck").rglob("*")
         if path.is_file()
     }
-    assert files == {
-        name: path.read_bytes() for name, path in there.items() if not name.endswith(".lock")
-    }
+    there.pop("commit_success.txt", None)
+    assert settled(files) == settled(
+        {name: path.read_bytes() for name, path in there.items() if not name.endswith(".lock")}
+    )
     puts = [entry for entry in bucket.log if entry.startswith("put") and "claim" not in entry]
     if form == "orbax":
         assert (

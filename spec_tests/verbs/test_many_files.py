@@ -25,7 +25,7 @@ def test_names_and_starts_are_made_a_few_times_whatever_the_number_of_files(
     counts = []
     for files in (4, 40):
         tensors = {f"k{number:02}": np.zeros(4) for number in range(files)}
-        policy = None if form in ("zarr", "orbax") else BalancedPolicy(files)
+        policy = None if form == "zarr" else BalancedPolicy(files)
         calls: Counter[str] = Counter()
 
         def note(frame: FrameType, event: str, _: Any, calls: Counter[str] = calls) -> None:

@@ -197,7 +197,7 @@ def test_folders_of_no_series_beside_a_checkpoint_are_not_its_steps(tmp_path: Pa
     assert newest_step(tmp_path / "zarr") == 5
 
 
-@pytest.mark.parametrize(("form", "lost"), [("zarr", "zarr.json"), ("orbax", "_METADATA")])
+@pytest.mark.parametrize(("form", "lost"), [("zarr", "zarr.json"), ("orbax-plain", "_METADATA")])
 def test_arrays_that_lost_the_file_of_their_group_are_named_as_that(
     form: str, lost: str, tmp_path: Path, run: Run
 ) -> None:
@@ -208,6 +208,7 @@ def test_arrays_that_lost_the_file_of_their_group_are_named_as_that(
         )
     sv.save(tmp_path / "m", {"a": np.ones(2), "b/c": np.ones(3)}, format=form)
     (tmp_path / "m" / lost).unlink()
+    (tmp_path / "m" / "_CHECKPOINT_METADATA").unlink(missing_ok=True)
     with pytest.raises(
         AmbiguousPath, match="It is a folder of Zarr arrays without a group"
     ) as caught:
@@ -282,7 +283,7 @@ def test_a_step_of_orbax_is_one_checkpoint_whichever_path_leads_to_it(
     """Every verb takes it, and digest writes the manifest that verify looks for."""
     (tmp_path / "run" / "7").mkdir(parents=True)
     (tmp_path / "run" / "7" / "_CHECKPOINT_METADATA").write_text("{}")
-    sv.save(tmp_path / "run" / "7" / "default", {"w": np.arange(3.0)}, format="orbax")
+    sv.save(tmp_path / "run" / "7" / "default", {"w": np.arange(3.0)}, format="orbax-plain")
     assert sv.verify(tmp_path / path).outcomes["w"] != "ok"  # Zarr 2 has no checksums
     assert main(["inspect", str(tmp_path / path), "--latest"]) == 0
     assert main(["digest", str(tmp_path / path), "--write"]) == 0

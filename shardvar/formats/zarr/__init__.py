@@ -14,11 +14,14 @@ pytree     the index of a checkpoint of Orbax
 orbax      its format
 build      descriptions and names, as they are written
 sink       writing a folder of arrays
+database   writing the database of a checkpoint of Orbax
 
 The codec of an array's description is ``wire.zarr_metadata``.
 """
 
 from dataclasses import dataclass
+
+import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.objects import texts_with_objects
@@ -31,7 +34,8 @@ from shardvar.formats.zarr.sink import (
     check_arrays,
     check_folder,
     chunk_paths,
-    plan_folder,
+    files_of_chunks,
+    plan_chunks,
     remove_arrays,
 )
 from shardvar.formats.zarr.source import ZarrSource
@@ -52,6 +56,7 @@ CAPABILITIES = Capabilities(
     atomic_overwrite=False,
     holds_objects=True,
     is_grid=True,
+    is_separate=True,
     folder_index=INDEX,
 )
 """Numbers, in chunks of one shape."""
@@ -105,8 +110,15 @@ class ZarrFormat(Format):
         dtypes = {slices.tensors.dtype(row) for row in range(len(keys))}
         index = INDEX, build_root(texts_with_objects(metadata), nodes, keys, dtypes)
         paths = chunk_paths(slices, keys, version=3)
-        return plan_folder(
-            storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=True
+        return FolderSink(
+            storage,
+            *index,
+            documents,
+            _SIDES,
+            files_of_chunks(assignment, paths),
+            np.zeros(len(slices), np.int64),
+            generation,
+            plan_chunks(slices, is_guarded=True),
         )
 
     def remove(self, storage: Storage, name: str) -> None:

@@ -238,6 +238,8 @@ def _translated(error: Exception, place: str) -> ShardvarError:
         return StorageError(cause, "Change the permissions of the files.")
     if "Digest mismatch" in text or "checksum verification failed" in text:
         return CorruptCheckpoint(cause, COPY_AGAIN)
-    if status in ("NOT_FOUND", "OUT_OF_RANGE") or ": Truncated " in text:
+    # Of a data file of a database that is missing, it says only that it is not long enough.
+    is_short = ": Truncated " in text or "Not enough data" in text
+    if status in ("NOT_FOUND", "OUT_OF_RANGE") or is_short:
         return IncompleteCheckpoint(cause, "Copy the checkpoint again, with all its folders.")
     return MalformedCheckpoint(cause, COPY_AGAIN)

@@ -16,8 +16,14 @@ from shardvar.storage.protocol import Storage
 GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 """The files that make a folder one of Zarr, version 3 first, as zarr-python prefers them."""
 TREE, DATABASE, STEP = "_METADATA", "manifest.ocdbt", "_CHECKPOINT_METADATA"
+MARKER = "commit_success.txt"
+"""The file that Orbax writes last, to mark a complete checkpoint."""
 STRINGS = "_strings.json"
 """The leaves that are strings, by key."""
+DATABASE_FILE = re.compile(
+    r"(ocdbt\.process_\d+/)?(manifest\.ocdbt|d/[0-9a-f]{32})|array_metadatas/process_\d+"
+)
+"""The paths of the files of a database, and of what Orbax says of its arrays."""
 _CHUNK_NAME = r"c(?:[./]\d+)*|\d+(?:[./]\d+)*"
 CHUNK = re.compile(rf"(.+?)/({_CHUNK_NAME})")
 """The path of a chunk: the folder of its array, and its name."""
@@ -46,7 +52,7 @@ def find_orbax(storage: Storage, name: str) -> list[str]:
     own = [each for each in (TREE, DATABASE, STEP) if each in names] or [TREE] * is_interrupted(
         names, TREE
     )
-    if not own or name not in ("", *own):
+    if not own or name not in ("", MARKER, *own):
         return []
     if own == [STEP]:
         items = [

@@ -2,15 +2,23 @@
 as plain files.
 
     _METADATA            the index: the leaves of the tree
+    _CHECKPOINT_METADATA, commit_success.txt   what wrote it, and that it is complete
     NAME/.zarray, NAME/zarr.json, and chunks   arrays; without a database they are files
     manifest.ocdbt, d/, ocdbt.process_0/d/     the database, whose keys are the same paths
 
 Orbax writes every chunk, so one that is absent is damage. The database has checksums of its nodes,
 and a value of at most 1024 bytes is in a node; larger ones have none.
+
+A database is written on a disk, where TensorStore is installed to read it again: many small arrays
+are a few files. Otherwise, and as ``orbax-plain``, each chunk is a file.
 """
 
+import logging
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,20 +29,23 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     MissingFile,
     ReadError,
-    TargetExists,
     UnsupportedError,
     prefix_errors,
 )
+from shardvar.extras import install_command
 from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import Finding, Format
 from shardvar.formats.zarr.build import WRITTEN, build_array_v2, build_document
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Chunks, Convention, Description
+from shardvar.formats.zarr.database import plan_database
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing, Tree, check_inside, open_tree
 from shardvar.formats.zarr.group import read_document, read_documents, text_of
 from shardvar.formats.zarr.names import (
     DATABASE,
+    DATABASE_FILE,
+    MARKER,
     STEP,
     STRINGS,
     TREE,
@@ -49,10 +60,12 @@ from shardvar.formats.zarr.sink import (
     check_arrays,
     check_folder,
     chunk_paths,
-    plan_folder,
+    files_of_chunks,
+    plan_chunks,
     remove_arrays,
 )
 from shardvar.formats.zarr.source import ZarrSource
+from shardvar.pictures.words import message
 from shardvar.planning.capabilities import Capabilities, grid_steps
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -71,10 +84,12 @@ CAPABILITIES = Capabilities(
     folder_index=TREE,
 )
 """Numbers, in chunks of one shape."""
-_MARKER = "commit_success.txt"
-"""The file that Orbax writes last in a Google bucket, to mark a complete checkpoint."""
-_SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", _MARKER})
+_SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", MARKER, DATABASE})
 """The files that Orbax has at the top of a checkpoint."""
+_HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
+"""The part of Orbax that writes such a checkpoint, and restores it."""
+
+_LOG = logging.getLogger("shardvar.checkpoint")
 
 INLINE_NBYTES = 1024
 """The size up to which Orbax lets the database put a value into a node, which has a checksum."""
@@ -88,6 +103,22 @@ class OrbaxFormat(Format):
     """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
     """The limits of the format."""
+    is_plain: bool = False
+    """True if chunks are written as files, and not into a database."""
+
+    def written_to(self, storage: Storage) -> "OrbaxFormat":
+        """Return the layout that is written into a folder."""
+        if self.is_plain or storage.local_path is None:
+            return PLAIN
+        if find_spec("tensorstore") is None:
+            cause = (
+                f"{storage.path}: The arrays are plain files, since tensorstore is not installed, "
+                "which reads databases."
+            )
+            remedy = f"For a database, install it: {install_command('orbax')}"
+            _LOG.warning("%s", message(f"{cause} {remedy}"))
+            return PLAIN
+        return self
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the index of the folder, or the indexes of the items of a manager's step, if
@@ -114,30 +145,40 @@ class OrbaxFormat(Format):
         texts, objects = _split_texts(metadata.objects)
         user = texts_with_objects(replace(metadata, objects=objects))
         check_paths([*keys, *texts], self.name)
-        if DATABASE in storage.names():
-            cause = f"{storage.path} has a database, {DATABASE}, which is not replaced."
-            raise TargetExists(cause, "Write into another folder, or remove this one.")
         check_folder(storage, TREE)
         steps = grid_steps(slices).tolist()
-        documents = {}
+        arrays = {}
         for row, key in enumerate(keys):
             shape = slices.tensors.shape(row)
             document = build_array_v2(slices.tensors.dtype(row), shape, steps[row][: len(shape)])
-            documents[f"{key}/{DOCUMENTS[2]}"] = document
-        if texts:
-            documents[STRINGS] = build_document(texts)
-        index = TREE, build_tree(keys, metadata.paths, user, [*texts])
+            arrays[f"{key}/{DOCUMENTS[2]}"] = document
         paths = chunk_paths(slices, keys, version=2)
-        return plan_folder(
+        tree = build_tree(keys, metadata.paths, user, [*texts], is_ocdbt=not self.is_plain)
+        place = partial(
+            FolderSink,
             storage,
-            assignment,
-            index,
-            documents,
-            _SIDES,
-            paths,
-            generation,
-            is_guarded=False,
-            marker=_MARKER,
+            TREE,
+            tree,
+            sides=_SIDES,
+            generation=generation,
+            writer=plan_chunks(slices, is_guarded=False),
+            marker=MARKER,
+        )
+        others = {STRINGS: build_document(texts)} if texts else {}
+        begun = time.time_ns()
+        if self.is_plain:
+            return place(
+                arrays | others,
+                paths=files_of_chunks(assignment, paths),
+                start=np.zeros(len(slices), np.int64),
+                conclude=lambda: {STEP: _build_step(begun)},
+            )
+        database = plan_database(assignment, paths, arrays, generation)
+        return place(
+            others,
+            paths=database.kept_files,
+            start=database.start,
+            conclude=lambda: database.build(storage) | {STEP: _build_step(begun)},
         )
 
     def remove(self, storage: Storage, name: str) -> None:
@@ -146,6 +187,21 @@ class OrbaxFormat(Format):
 
 
 FORMAT = OrbaxFormat()
+PLAIN = OrbaxFormat(capabilities=replace(CAPABILITIES, is_separate=True), is_plain=True)
+
+
+def _build_step(begun: int) -> bytes:
+    """Return what Orbax says of a checkpoint that was written from the time ``begun`` until now."""
+    return build_document(
+        {
+            "item_handlers": _HANDLER,
+            "metrics": {},
+            "performance_metrics": {},
+            "init_timestamp_nsecs": begun,
+            "commit_timestamp_nsecs": time.time_ns(),
+            "custom_metadata": {},
+        }
+    )
 
 
 def _split_texts(objects: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, bytes]]:
@@ -182,6 +238,9 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
         if pytree is not None and pytree.is_ocdbt and pytree.arrays and not is_ocdbt:
             cause = f"{TREE} says that all arrays are in {DATABASE}, which is missing."
             raise MissingFile(cause, "Copy the checkpoint again, with all its files.")
+        # TensorStore would wait for a writer of a fifo.
+        for path in filter(DATABASE_FILE.fullmatch, sizes if is_ocdbt else ()):
+            tree.open(path).close()
         decoder = Decoder.of(storage, is_ocdbt)
         listing = PathListing(decoder.keys() if is_ocdbt else [*sizes], sizes)
         convention = Convention(fills=False, is_database=is_ocdbt, database=DATABASE, texts=STRINGS)
@@ -278,7 +337,7 @@ def _no_arrays(paths: Iterable[str]) -> ReadError:
         item, slash, rest = path.partition("/")
         if slash:
             items.setdefault(item, set()).add(rest)
-    if items and all(files - {_MARKER} == {"metadata"} for files in items.values()):
+    if items and all(files - {MARKER} == {"metadata"} for files in items.values()):
         cause = (
             f"The step has no arrays; its items are JSON: {', '.join(map(repr, sorted(items)))}."
         )

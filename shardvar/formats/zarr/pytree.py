@@ -117,21 +117,26 @@ def build_tree(
     paths: Mapping[str, tuple[str | int, ...]],
     custom: Mapping[str, str],
     strings: Sequence[str] = (),
+    is_ocdbt: bool = False,
 ) -> bytes:
-    """Return the index of arrays without a database, and of strings.
+    """Return the index of arrays, which are in a database if ``is_ocdbt``, and of strings.
 
-    A key is cut at its dots, unless ``paths`` has its steps. ``UnsupportedError`` for a key that
-    leads through another.
+    Leaves are in the order of Orbax: keys of dicts sorted, items of lists by number. A key is cut at
+    its dots, unless ``paths`` has its steps. ``UnsupportedError`` for a key that leads through
+    another.
 
     >>> parse_tree(build_tree(["a.w", "b"], {}, {"by": "me"})).arrays
     ['a.w', 'b']
     """
     leaves, keys = {}, [*arrays, *strings]
-    for number, key in enumerate(keys):
-        kind = "np.ndarray" if number < len(arrays) else _STRING
+    kinds = dict.fromkeys(arrays, "np.ndarray") | dict.fromkeys(strings, _STRING)
+    steps_of = {}
+    for key in keys:
         steps = paths.get(key, ())
-        if ".".join(map(str, steps)) != key:
-            steps = tuple(key.split("."))
+        steps_of[key] = steps if ".".join(map(str, steps)) == key else tuple(key.split("."))
+    order = sorted(keys, key=lambda key: [(type(step) is str, step) for step in steps_of[key]])
+    for key in order:
+        steps, kind = steps_of[key], kinds[key]
         leaves[str(tuple(map(str, steps)))] = {
             "key_metadata": [
                 {"key": str(step), "key_type": _LIST if type(step) is int else _DICT}
@@ -153,7 +158,7 @@ def build_tree(
         raise UnsupportedError(cause, "Rename one of them (--rename).")
     index = {
         "tree_metadata": leaves,
-        "use_ocdbt": False,
+        "use_ocdbt": is_ocdbt,
         "use_zarr3": False,
         "store_array_data_equal_to_fill_value": True,
         "custom_metadata": dict(custom) or None,

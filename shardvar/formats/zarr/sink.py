@@ -1,10 +1,10 @@
-"""Writing a folder of arrays: a file for each chunk, in the folder of its array, and an index.
+"""Writing a folder of arrays: files of chunks, descriptions, and an index. A file has one chunk, in
+the folder of its array, or is a data file of a database (``database``).
 
-The names of the files follow from the keys, so two checkpoints cannot be in one folder, and files
-cannot replace each other in one step. So on a disk the folder is replaced whole
-(``storage.exchange``):
+Names of files follow from the keys, so two checkpoints cannot be in one folder, and files cannot
+replace each other in one step. So on a disk the folder is replaced whole (``storage.exchange``):
 
-    prepare  the chunks stand aside in the folder of the checkpoint
+    prepare  the files of chunks stand aside in the folder of the checkpoint
     build    a folder next to it gets descriptions, chunks and index, and is forced to the disk
     commit   the two folders are exchanged
     retire   the old one is removed, but for the files of the user's, which are in both
@@ -24,7 +24,7 @@ and nothing is written among them.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -36,7 +36,14 @@ from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.sinks import FileSink
 from shardvar.formats.zarr.build import chunk_name
-from shardvar.formats.zarr.names import arrays_of, asides_of, folders_above, is_interrupted
+from shardvar.formats.zarr.names import (
+    DATABASE,
+    DATABASE_FILE,
+    arrays_of,
+    asides_of,
+    folders_above,
+    is_interrupted,
+)
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, are_grids, check_holds, grid_steps
 from shardvar.planning.plan import Assignment
@@ -76,22 +83,24 @@ class ChunkWriter:
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield what follows the elements of the file's chunk."""
-        for row in range(min(len(slices), 1)):
+        """Yield what follows the elements of each chunk in the file."""
+        if not len(slices):
+            return
+        # 13 rows in chunks of 3 end with a chunk of 1 row, after which 2 rows of zeros are stored.
+        has_rows = slices.shape.shape[1] > 0
+        rows = slices.shape[:, 0] if has_rows else np.ones(len(slices), np.int64)
+        step = np.array([self.steps[slices.key(row)] for row in range(len(slices))], np.int64)
+        framed = (slices.nbytes > 0) & (self.is_guarded | (rows < step))
+        for row in np.flatnonzero(framed).tolist():
             nbytes, crc = int(slices.nbytes[row]), int(checksums.payload[row])
-            if not nbytes:
-                return
-            # 13 rows in chunks of 3 end with a chunk of 1 row, after which 2 rows of zeros are
-            # stored.
-            rows = int(slices.shape[row, 0]) if slices.shape.shape[1] else 1
-            end = nbytes // rows * self.steps[slices.key(row)]
+            place, end = int(start[row]), nbytes // int(rows[row]) * int(step[row])
             while nbytes < end:
                 zeros = _PADDING[: end - nbytes]
-                yield nbytes, zeros
-                crc = CRC32C.compute(zeros, crc)
+                yield place + nbytes, zeros
+                crc = CRC32C.compute(zeros, crc) if self.is_guarded else crc
                 nbytes += len(zeros)
             if self.is_guarded:
-                yield end, crc.to_bytes(4, "little")
+                yield place + end, crc.to_bytes(4, "little")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,23 +118,23 @@ class FolderSink(FileSink):
     sides: frozenset[str]
     """Names of files that an older index may have had next to it."""
     paths: Sequence[str]
-    """[m] the place of each chunk; empty for arrays without elements, which have none."""
+    """[files] the place of each file; empty for files that are not needed, as of arrays without
+    elements."""
+    start: Ints = field()
+    """[m] the first byte of each chunk, in bytes of its file."""
     generation: str
     """The token in the temporary names."""
     writer: ChunkWriter = field()
     """The frame of each chunk."""
     marker: str = ""
-    """The name of the file that marks a complete checkpoint in a bucket, after the index."""
+    """The name of the file that marks a complete checkpoint, after the index."""
+    conclude: Callable[[], Mapping[str, bytes]] = dict
+    """Returns the descriptions that are made of finished files, by path."""
 
     @property
     def asides(self) -> list[str]:
-        """The temporary name of each chunk."""
-        return [f"chunk-{number:05}.{self.generation}.tmp" for number in range(len(self.paths))]
-
-    @property
-    def start(self) -> Ints:
-        """[m] zeros: elements come first in their files."""
-        return np.zeros(len(self.paths), np.int64)
+        """The temporary name of each file."""
+        return asides_of_generation(len(self.paths), self.generation)
 
     @property
     def forces_files(self) -> bool:
@@ -155,11 +164,13 @@ class FolderSink(FileSink):
         """Build the folder next to the one in place, and exchange them."""
         try:
             beside.make()
-            for path, content in self.documents.items():
+            for path, content in {**self.documents, **self.conclude()}.items():
                 beside.write(path, content)
             for aside, path in self._moves():
                 beside.take(aside, path)
             beside.write(self.index, self.content)
+            if self.marker:
+                beside.write(self.marker, self._mark())
             beside.put_in_place(self._own)
         except BaseException as error:
             beside.discard(self._own)
@@ -177,7 +188,8 @@ class FolderSink(FileSink):
                     sync_all(os.path.join(storage.local_path, name) for name in self.asides)
             # The name of the new index must be on the disk before an array is removed or
             # made.
-            storage.announce([self._index_aside, *self.documents])
+            documents = {**self.documents, **self.conclude()}
+            storage.announce([self._index_aside, *documents])
             write_file(storage, self._index_aside, self.content)
             storage.sync()
             if self.index in storage.names():
@@ -185,14 +197,14 @@ class FolderSink(FileSink):
             _clear(storage, self.index, self.sides)
             # Move: descriptions first, because a chunk is known by the description in the folder of
             # its array.
-            do_all(self._describe, self.documents, storage.traits)
-            _sync_above(storage, self.documents)
+            do_all(lambda each: self._describe(*each), documents.items(), storage.traits)
+            _sync_above(storage, documents)
             do_all(lambda pair: storage.move(*pair), self._moves(), storage.traits)
             _sync_above(storage, self.paths)
             # Commit.
             was, state = state, State.UNKNOWN
             storage.rename(self._index_aside, self.index)
-            self._mark()
+            self._write_mark()
             self._tidy()
         except BaseException as error:
             with suppress(StorageError):  # what stays is removed by the next writer
@@ -218,22 +230,22 @@ class FolderSink(FileSink):
     def _own(self, folder: str) -> set[str]:
         return own_files(LocalStorage(folder), self.index, self.sides)
 
-    def _describe(self, path: str) -> None:
+    def _describe(self, path: str, content: bytes) -> None:
         """Write one description."""
-        write_file(self.storage, path, self.documents[path])
+        write_file(self.storage, path, content)
         self.storage.finish(path)
 
-    def _mark(self) -> None:
-        """Write the marker of a complete checkpoint in a bucket, for the format's own reader."""
-        if not self.marker or self.storage.local_path is not None:
+    def _mark(self) -> bytes:
+        """Return the marker of a complete checkpoint, for the format's own reader."""
+        return f"Checkpoint commit was successful to {self.storage.path}".encode()
+
+    def _write_mark(self) -> None:
+        """Write the marker where the folder cannot be exchanged."""
+        if not self.marker:
             return
         try:
             self.storage.announce([self.marker])
-            write_file(
-                self.storage,
-                self.marker,
-                f"Checkpoint commit was successful to {self.storage.path}".encode(),
-            )
+            write_file(self.storage, self.marker, self._mark())
             self.storage.sync()
             if self.storage.stamp(self.marker) is None:
                 raise StorageError("The service has taken it, and answers untruly.")
@@ -242,9 +254,7 @@ class FolderSink(FileSink):
                 f"{self.storage.path}: the checkpoint is in place, but its mark {self.marker} is "
                 f"not. {error.cause}"
             )
-            raise StorageError(
-                cause, "Save it again if Orbax is to read it from the bucket."
-            ) from None
+            raise StorageError(cause, "Save it again if Orbax is to read it.") from None
 
     def _tidy(self) -> None:
         remove_unnamed(self.storage, lambda names: asides_of(names, self.index))
@@ -252,6 +262,11 @@ class FolderSink(FileSink):
     @property
     def _index_aside(self) -> str:
         return f"{self.index}.{self.generation}.tmp"
+
+
+def asides_of_generation(count: int, generation: str) -> list[str]:
+    """Return the temporary names of the files of one writer."""
+    return [f"chunk-{number:05}.{generation}.tmp" for number in range(count)]
 
 
 def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
@@ -271,14 +286,21 @@ def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
 
 
 def check_folder(storage: Storage, index: str) -> None:
-    """Raise ``TargetExists`` if a folder without an index has arrays, ``StorageError`` if it has a
-    checkpoint and cannot be exchanged."""
+    """Raise ``TargetExists`` if a folder without an index has arrays or a database,
+    ``StorageError`` if it has a checkpoint and cannot be exchanged."""
     names = storage.names()
     if index in names and storage.local_path is not None:
         FolderBeside(storage.local_path).check()
     if index in names or is_interrupted(names, index):
         return
-    found = next((path for path in _tree(storage) if _is_description(path)), None)
+    found = next(
+        (
+            path
+            for path in _tree(storage)
+            if _is_description(path) or path.rpartition("/")[2] == DATABASE
+        ),
+        None,
+    )
     if found is not None:
         cause = f"{storage.path} has no {index}, but arrays: {found}."
         raise TargetExists(cause, "Write into a folder that is empty or new.")
@@ -288,7 +310,7 @@ def check_arrays(assignment: Assignment, capabilities: Capabilities, form: str) 
     """Raise ``UnsupportedError`` if the slices cannot be chunks of arrays."""
     slices, tensors = assignment.slices, assignment.slices.tensors
     check_holds(slices, capabilities, form)
-    if (np.bincount(assignment.file, minlength=1) > 1).any():
+    if capabilities.is_separate and (np.bincount(assignment.file, minlength=1) > 1).any():
         cause = f"The format {form} has a file for each slice."
         raise UnsupportedError(cause, "Leave the policy out.")
     deep = np.flatnonzero(tensors.ranks > capabilities.max_slice_rank)
@@ -314,45 +336,35 @@ def check_arrays(assignment: Assignment, capabilities: Capabilities, form: str) 
 def chunk_paths(slices: SliceTable, folders: Sequence[str], version: int) -> list[str]:
     """Return the path of the chunk of each slice; empty for slices without elements. [n]
     ``folders`` are the arrays."""
-    step = grid_steps(slices)[slices.tensor]
-    places = slices.offset // step
-    paths = []
-    for row, (tensor, place) in enumerate(
-        zip(slices.tensor.tolist(), places.tolist(), strict=True)
-    ):
-        name = chunk_name(version, place[: int(slices.tensors.ranks[tensor])])
-        paths.append(f"{folders[tensor]}/{name}" if (slices.shape[row] > 0).all() else "")
-    return paths
+    places = slices.offset // grid_steps(slices)[slices.tensor]
+    ranks = slices.tensors.ranks.tolist()
+    is_filled = np.asarray((slices.shape > 0).all(axis=1)).tolist()
+    rows = zip(slices.tensor.tolist(), places.tolist(), is_filled, strict=True)
+    return [
+        f"{folders[tensor]}/{chunk_name(version, place[: ranks[tensor]])}" if has_elements else ""
+        for tensor, place, has_elements in rows
+    ]
 
 
-def plan_folder(
-    storage: Storage,
-    assignment: Assignment,
-    index: tuple[str, bytes],
-    documents: Mapping[str, bytes],
-    sides: frozenset[str],
-    paths: Sequence[str],
-    generation: str,
-    *,
-    is_guarded: bool,
-    marker: str = "",
-) -> FolderSink:
-    """Return the sink of slices whose places are decided, file by file."""
-    slices = assignment.slices
+def plan_chunks(slices: SliceTable, *, is_guarded: bool) -> ChunkWriter:
+    """Return the frame of the chunks of slices."""
     steps = grid_steps(slices)
     rows = steps[:, 0] if steps.shape[1] else np.ones(len(steps), np.int64)
-    # Files are numbered by the assignment, and ``paths`` by its rows.
+    return ChunkWriter(is_guarded, dict(zip(slices.tensors.keys, rows.tolist(), strict=True)))
+
+
+def files_of_chunks(assignment: Assignment, paths: Sequence[str]) -> list[str]:
+    """[files] Return the path of the only chunk of each file."""
     of_file = [""] * assignment.num_files
     for number, path in zip(assignment.file.tolist(), paths, strict=True):
         of_file[number] = path
-    writer = ChunkWriter(is_guarded, dict(zip(slices.tensors.keys, rows.tolist(), strict=True)))
-    return FolderSink(storage, *index, documents, sides, of_file, generation, writer, marker)
+    return of_file
 
 
 def _clear(storage: Storage, index: str, sides: frozenset[str]) -> None:
     """Remove the index and the arrays of a folder, also on the disk, in that order."""
     names = storage.names()
-    own = [*_own_files(storage)]
+    own = [*_own_files(storage, sides)]
     for name in sorted({index, *sides}.intersection(names), key=lambda name: name != index):
         storage.remove(name)
     # Were an array gone and the index back after a power cut, the fill value would stand for its
@@ -384,15 +396,19 @@ def own_files(storage: Storage, index: str, sides: frozenset[str]) -> set[str]:
     """Return the files of the checkpoint of a folder, and of its writers; others are the user's."""
     names = storage.names()
     top = {index, *sides}.intersection(names).union(asides_of(names, index))
-    return top.union(_own_files(storage))
+    return top.union(_own_files(storage, sides))
 
 
-def _own_files(storage: Storage) -> Iterator[str]:
-    """Yield the files of arrays and groups below a folder; other files are the user's."""
+def _own_files(storage: Storage, sides: frozenset[str]) -> Iterator[str]:
+    """Yield the files of arrays, groups and the database below a folder; others are the user's."""
     tree = _tree(storage)
     nodes = {path.rpartition("/")[0] for path in tree if _is_description(path)}
     for path in tree:
-        if "/" in path and (_is_description(path) or not nodes.isdisjoint(arrays_of(path))):
+        if "/" in path and (
+            _is_description(path)
+            or not nodes.isdisjoint(arrays_of(path))
+            or (DATABASE in sides and DATABASE_FILE.fullmatch(path))
+        ):
             yield path
 
 

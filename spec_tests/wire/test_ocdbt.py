@@ -1,0 +1,102 @@
+"""A database that is written is one for TensorStore, whatever its size, and whatever its nodes'."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorstore
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.wire.crc import CRC32C
+from shardvar.wire.ocdbt import INLINE_NBYTES, ValueRange, build_database
+from spec_tests.helpers.paths import GOLDEN
+
+FILES = ["ocdbt.process_0/d/" + "a" * 32, "d/" + "b" * 32, "ocdbt.process_1/d/" + "c" * 32]
+OWN = "d/" + "0" * 32
+CONTENT = bytes(range(256)) * 4
+
+keys = st.binary(min_size=1, max_size=40) | st.text("ab./", min_size=1).map(str.encode)
+spans = st.builds(ValueRange, st.integers(0, 2), st.integers(0, 500), st.integers(0, 500))
+databases = st.dictionaries(keys, st.binary(max_size=60) | spans, max_size=60)
+
+
+def lay_out(path: Path, manifest: bytes, nodes: bytes) -> Any:
+    """Write the files of a database; return how TensorStore opens it."""
+    files = {"manifest.ocdbt": manifest, OWN: nodes, **dict.fromkeys(FILES, CONTENT)}
+    for name, octets in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(octets)
+    return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path}/"}}
+
+
+def contents(place: Any) -> dict[bytes, bytes]:
+    """Return what TensorStore finds."""
+    database = tensorstore.KvStore.open(place, context=tensorstore.Context()).result()
+    return {key: database[key] for key in database.list().result()}
+
+
+def expected(values: Mapping[bytes, bytes | ValueRange]) -> dict[bytes, bytes]:
+    return {
+        key: CONTENT[value.start : value.start + value.nbytes]
+        if isinstance(value, ValueRange)
+        else value
+        for key, value in values.items()
+    }
+
+
+@given(databases, st.sampled_from([1, 40, 200, 1 << 20]), st.binary(min_size=16, max_size=16))
+def test_tensorstore_finds_every_value_in_trees_of_any_height(
+    tmp_path_factory: pytest.TempPathFactory,
+    values: dict[bytes, bytes | ValueRange],
+    node_nbytes: int,
+    uuid: bytes,
+) -> None:
+    """And the settings, the time and the totals that the manifest says."""
+    path = tmp_path_factory.mktemp("db")
+    manifest, nodes = build_database(values, FILES, OWN, uuid, 12345, node_nbytes)
+    place = lay_out(path, manifest, nodes)
+    assert contents(place) == expected(values)
+    base = tensorstore.KvStore.open(place["base"]).result()
+    said = tensorstore.ocdbt.dump(base).result()
+    assert said["config"] == {
+        "uuid": uuid.hex(),
+        "compression": None,
+        "max_decoded_node_bytes": node_nbytes,
+        "max_inline_value_bytes": 1024,
+        "version_tree_arity_log2": 4,
+    }
+    [version] = said["versions"]
+    assert (version["generation_number"], version["commit_time"]) == (1, 12345)
+    assert version["root"]["statistics"] == {
+        "num_keys": len(values),
+        "num_tree_bytes": len(nodes),
+        "num_indirect_value_bytes": sum(
+            value.nbytes for value in values.values() if isinstance(value, ValueRange)
+        ),
+    }
+
+
+def test_every_changed_bit_of_the_manifest_and_of_nodes_is_noticed(tmp_path: Path) -> None:
+    """They end with a checksum of all that is before."""
+    values: dict[bytes, bytes | ValueRange] = {b"a": b"1", b"b": ValueRange(0, 3, 9)}
+    files = build_database(values, FILES, OWN, bytes(16), 0)
+    for number, octets in enumerate(files):
+        assert CRC32C.compute(octets[:-4]) == int.from_bytes(octets[-4:], "little")
+        for bit in range(0, 8 * len(octets), 7):
+            flipped = bytearray(octets)
+            flipped[bit // 8] ^= 1 << bit % 8
+            changed = [*files]
+            changed[number] = bytes(flipped)
+            with pytest.raises((ValueError, NotImplementedError)):
+                contents(lay_out(tmp_path, *changed))
+
+
+def test_a_database_that_orbax_wrote_has_the_same_settings() -> None:
+    """Of the golden ones: values up to 1024 bytes in nodes, and 16 versions a node."""
+    path = GOLDEN / "orbax" / "standard" / "ckpt"
+    base = tensorstore.KvStore.open({"driver": "file", "path": f"{path}/"}).result()
+    said = tensorstore.ocdbt.dump(base).result()["config"]
+    assert said["max_inline_value_bytes"] == INLINE_NBYTES
+    assert said["version_tree_arity_log2"] == 4

@@ -11,6 +11,7 @@ raises its error. Otherwise the planner would call it missing, or leave it out o
 
 import io
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,8 +28,9 @@ from torch.distributed.checkpoint.planner import LoadItemType
 
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.torch.archive import item_of
+from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
-from shardvar.torch.tensors import as_tensor, torch_dtype
+from shardvar.torch.tensors import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
@@ -36,6 +38,27 @@ from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
     from torch.futures import Future
+
+
+_BATCH_NBYTES = 1 << 28
+"""The bytes that are read with one plan: many requests to a bucket, and a bound of the memory of
+tensors that cannot be read in place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Target:
+    """A region that is read, and its place in the state."""
+
+    item: "ReadItem"
+    """The item of the plan."""
+    name: str
+    """The dtype of the stored tensor."""
+    region: Region
+    """The region of the stored tensor."""
+    tensor: Any
+    """The tensor of the state."""
+    memory: Array | None
+    """Its memory, to read into; None if an array is read and copied."""
 
 
 class StorageReader(dcp.StorageReader):  # type: ignore[misc]
@@ -119,11 +142,8 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
             reader = self._opened()
             objects = [each for each in plan.items if each.type == LoadItemType.BYTE_IO]
             self._read_objects(reader, objects, planner)
-            tensors = reader.listed().slices.tensors
-            dtypes = dict(zip(tensors.keys, map(tensors.dtype, range(len(tensors))), strict=True))
-            for item in plan.items:
-                if item.type != LoadItemType.BYTE_IO:
-                    self._read_tensor(reader, item, dtypes[item.storage_index.fqn], planner)
+            tensors = [each for each in plan.items if each.type != LoadItemType.BYTE_IO]
+            self._read_tensors(reader, tensors, planner)
         finally:
             self._close()
         done: Future[None] = torch.futures.Future()
@@ -143,27 +163,51 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
                 raise _unreadable(reader, key)
             planner.load_bytes(item, io.BytesIO(item_of(found[key])))
 
-    def _read_tensor(
-        self, reader: Reader, item: "ReadItem", name: str, planner: "LoadPlanner"
+    def _read_tensors(
+        self, reader: Reader, items: "Iterable[ReadItem]", planner: "LoadPlanner"
     ) -> None:
-        """Copy a region of a stored slice of the dtype ``name`` to its place in the state."""
-        key, offset = item.storage_index.fqn, item.storage_index.offset
-        target = planner.resolve_tensor(item).detach()
-        if target.dtype != torch_dtype(name) and not self._cast:
-            cause = (
-                f"{key!r} is {name} in {reader.path}, and "
-                f"{str(target.dtype).removeprefix('torch.')} in the state."
-            )
+        """Read regions of stored slices into the state, many at a time."""
+        tensors = reader.listed().slices.tensors
+        rows = tensors.rows()
+        batch: list[_Target] = []
+        nbytes = 0
+        for item in items:
+            name = tensors.dtype(rows[item.storage_index.fqn])
+            batch.append(self._target(reader.path, item, name, planner))
+            nbytes += batch[-1].tensor.nbytes
+            if nbytes >= _BATCH_NBYTES:
+                self._fill(reader, batch, planner)
+                batch, nbytes = [], 0
+        self._fill(reader, batch, planner)
+
+    def _target(self, path: str, item: "ReadItem", name: str, planner: "LoadPlanner") -> "_Target":
+        """Return the place of an item in the state; raise if it has another dtype or shape."""
+        key, first = item.storage_index.fqn, item.storage_index.offset
+        tensor = planner.resolve_tensor(item).detach()
+        if tensor.dtype != torch_dtype(name) and not self._cast:
+            other = str(tensor.dtype).removeprefix("torch.")
             raise ArgumentError(
-                cause, "Give the state the dtype of the checkpoint, or StorageReader cast=True."
+                f"{key!r} is {name} in {path}, and {other} in the state.",
+                "Give the state the dtype of the checkpoint, or StorageReader cast=True.",
             )
-        start = [first + more for first, more in zip(offset, item.storage_offsets, strict=True)]
-        array = reader.read(key, Region(start, item.lengths), self._verify)
-        if tuple(target.shape) != array.shape:
-            cause = f"{key!r} has a region of {array.shape}, and {tuple(target.shape)} in the plan."
+        start = [one + more for one, more in zip(first, item.storage_offsets, strict=True)]
+        region = Region(start, item.lengths)
+        if tuple(tensor.shape) != region.shape:
+            cause = (
+                f"{key!r} has a region of {region.shape}, and {tuple(tensor.shape)} in the plan."
+            )
             raise ArgumentError(cause, "Report it to the author of the planner.")
-        target.copy_(as_tensor(array, name))
-        planner.commit_tensor(item, target)
+        memory = memory_of(tensor) if tensor.dtype == torch_dtype(name) else None
+        return _Target(item, name, region, tensor, memory)
+
+    def _fill(self, reader: Reader, batch: "list[_Target]", planner: "LoadPlanner") -> None:
+        """Read a batch with one plan: into the tensors of the state, where these are on the CPU."""
+        wanted = [(each.item.storage_index.fqn, each.region) for each in batch]
+        arrays = reader.read_many(wanted, self._verify, out=[each.memory for each in batch])
+        for each, array in zip(batch, arrays, strict=True):
+            if each.memory is None:
+                each.tensor.copy_(as_tensor(array, each.name))
+            planner.commit_tensor(each.item, each.tensor)
 
     def _opened(self) -> Reader:
         if self._reader is None:

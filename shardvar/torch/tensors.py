@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from shardvar.formats.torch.tensors import DTYPES
-from shardvar.layout.dtypes import TORCH_ONLY, Array
+from shardvar.layout.dtypes import TORCH_ONLY, Array, numpy_dtype
 
 _NAMES = frozenset(DTYPES.values()) - {*TORCH_ONLY}
 """The dtypes that torch shares with NumPy or ``ml_dtypes``."""
@@ -29,3 +29,17 @@ def as_tensor(array: Array, name: str) -> Any:
     bits = _BITS[array.dtype.itemsize]
     shared = array.view(str(bits).removeprefix("torch."))
     return torch.from_numpy(shared).view(torch_dtype(name))
+
+
+def memory_of(tensor: Any) -> Array | None:
+    """Return the elements of a tensor as an array that shares its memory; None if another device has
+    them, or they are to be conjugated or negated."""
+    is_plain = tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg())
+    if tensor.device.type != "cpu" or not is_plain:
+        return None
+    name = str(tensor.dtype).removeprefix("torch.")
+    if hasattr(np, name):
+        array: Array = tensor.numpy()
+        return array
+    bits: Array = tensor.view(_BITS[tensor.element_size()]).numpy()
+    return bits.view(numpy_dtype(name))

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _RUN = "torch.distributed.checkpoint"
 """The run of all saves: their attempts tell them apart."""
+_SMALL_NBYTES = 1 << 16
+"""The size up to which tensors are taken at once: thousands of them are written together."""
 _SECONDS = 30.0
 """Time for a file system to show to process 0 what the others have written."""
 
@@ -142,8 +144,7 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
                 nbytes = len(objects[key])
             else:
                 tensors.setdefault(key, []).append(_shard_of(item, planner))
-                about = item.tensor_data
-                nbytes = about.chunk.sizes.numel() * about.properties.dtype.itemsize
+                nbytes = _nbytes_of(item.tensor_data)
             results.append(WriteResult(item.index, nbytes, part.attempt))
         known = plan.planner_data if isinstance(plan.planner_data, dict) else {}
         paths = {key: known[key] for key in (*tensors, *objects) if _is_path(known.get(key))}
@@ -177,8 +178,10 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
 
 
 def _shard_of(item: "WriteItem", planner: "SavePlanner") -> LocalShard:
-    """Return the region that an item has, with values that are copied when they are written."""
+    """Return the region that an item has; values of large ones are made when they are written."""
     key, about = item.index.fqn, item.tensor_data
+    if _nbytes_of(about) <= _SMALL_NBYTES:
+        return LocalShard(planner.resolve_data(item).detach(), about.chunk.offsets, about.size)
     resolve: Callable[[WriteItem], Any] = planner.resolve_data
     try:
         name = str(about.properties.dtype).removeprefix("torch.")
@@ -186,6 +189,11 @@ def _shard_of(item: "WriteItem", planner: "SavePlanner") -> LocalShard:
     except UnsupportedError as error:
         raise error.at(repr(key)) from None
     return LocalShard(array, about.chunk.offsets, about.size)
+
+
+def _nbytes_of(data: Any) -> int:
+    """Return the size of the elements of an item."""
+    return int(data.chunk.sizes.numel() * data.properties.dtype.itemsize)
 
 
 def _is_path(path: object) -> bool:

@@ -241,6 +241,19 @@ def test_texts_that_torch_does_not_have_are_refused_by_name(tmp_path: Path) -> N
     assert text.startswith("UnsupportedError: 'words' in ") and "string" in text
 
 
+@pytest.mark.parametrize("form", ["torch", "shardvar", "safetensors"])
+def test_the_requests_to_a_bucket_do_not_grow_with_the_number_of_tensors(form: str) -> None:
+    """A few for the index, and one for neighbours; and tensors that are not contiguous are filled."""
+    state = {f"t{number:03}": torch.full((3, 2), float(number)) for number in range(300)}
+    bucket, path = MemoryBucket(), f"s3://bucket/run/{FORMATS[form]}"
+    with in_bucket(bucket):
+        sv.save(path, {key: tensor.numpy() for key, tensor in state.items()}, format=form)
+        bucket.ranges.clear()
+        found = {key: torch.zeros(2, 3).T for key in state}
+        assert differences(load(found, path), state) == []
+    assert len(bucket.ranges) <= 8
+
+
 def test_one_reader_loads_several_checkpoints_and_torch_makes_a_file_of_one(
     tmp_path: Path,
 ) -> None:

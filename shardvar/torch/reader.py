@@ -10,7 +10,7 @@ raises its error. Otherwise the planner would call it missing, or leave it out o
 """
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ from torch.distributed.checkpoint.planner import LoadItemType
 
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.torch.archive import item_of
-from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
 from shardvar.torch.tensors import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string
@@ -46,19 +45,17 @@ tensors that cannot be read in place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Target:
+class TensorTarget:
     """A region that is read, and its place in the state."""
 
-    item: "ReadItem"
-    """The item of the plan."""
+    key: str
+    """The key of the stored tensor."""
     name: str
-    """The dtype of the stored tensor."""
+    """Its dtype."""
     region: Region
-    """The region of the stored tensor."""
+    """The region."""
     tensor: Any
-    """The tensor of the state."""
-    memory: Array | None
-    """Its memory, to read into; None if an array is read and copied."""
+    """The tensor of the state that is to have the values."""
 
 
 class StorageReader(dcp.StorageReader):  # type: ignore[misc]
@@ -155,13 +152,9 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
     ) -> None:
         """Give the planner objects, each as the stream of ``torch.save`` that holds it."""
         items = list(items)
-        form = "torch" if self._trusted else ""
-        found = reader.source.objects({each.storage_index.fqn for each in items}, form) or {}
+        found = items_of(reader, [each.storage_index.fqn for each in items], self._trusted)
         for item in items:
-            key = item.storage_index.fqn
-            if key not in found:
-                raise _unreadable(reader, key)
-            planner.load_bytes(item, io.BytesIO(item_of(found[key])))
+            planner.load_bytes(item, io.BytesIO(found[item.storage_index.fqn]))
 
     def _read_tensors(
         self, reader: Reader, items: "Iterable[ReadItem]", planner: "LoadPlanner"
@@ -169,18 +162,21 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
         """Read regions of stored slices into the state, many at a time."""
         tensors = reader.listed().slices.tensors
         rows = tensors.rows()
-        batch: list[_Target] = []
+        batch: list[tuple[ReadItem, TensorTarget]] = []
         nbytes = 0
         for item in items:
             name = tensors.dtype(rows[item.storage_index.fqn])
-            batch.append(self._target(reader.path, item, name, planner))
-            nbytes += batch[-1].tensor.nbytes
+            target = self._target(reader.path, item, name, planner)
+            batch.append((item, target))
+            nbytes += target.tensor.nbytes
             if nbytes >= _BATCH_NBYTES:
                 self._fill(reader, batch, planner)
                 batch, nbytes = [], 0
         self._fill(reader, batch, planner)
 
-    def _target(self, path: str, item: "ReadItem", name: str, planner: "LoadPlanner") -> "_Target":
+    def _target(
+        self, path: str, item: "ReadItem", name: str, planner: "LoadPlanner"
+    ) -> TensorTarget:
         """Return the place of an item in the state; raise if it has another dtype or shape."""
         key, first = item.storage_index.fqn, item.storage_index.offset
         tensor = planner.resolve_tensor(item).detach()
@@ -197,17 +193,14 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
                 f"{key!r} has a region of {region.shape}, and {tuple(tensor.shape)} in the plan."
             )
             raise ArgumentError(cause, "Report it to the author of the planner.")
-        memory = memory_of(tensor) if tensor.dtype == torch_dtype(name) else None
-        return _Target(item, name, region, tensor, memory)
+        return TensorTarget(key, name, region, tensor)
 
-    def _fill(self, reader: Reader, batch: "list[_Target]", planner: "LoadPlanner") -> None:
-        """Read a batch with one plan: into the tensors of the state, where these are on the CPU."""
-        wanted = [(each.item.storage_index.fqn, each.region) for each in batch]
-        arrays = reader.read_many(wanted, self._verify, out=[each.memory for each in batch])
-        for each, array in zip(batch, arrays, strict=True):
-            if each.memory is None:
-                each.tensor.copy_(as_tensor(array, each.name))
-            planner.commit_tensor(each.item, each.tensor)
+    def _fill(
+        self, reader: Reader, batch: "list[tuple[ReadItem, TensorTarget]]", planner: "LoadPlanner"
+    ) -> None:
+        fill_tensors(reader, [target for _, target in batch], self._verify)
+        for item, target in batch:
+            planner.commit_tensor(item, target.tensor)
 
     def _opened(self) -> Reader:
         if self._reader is None:
@@ -243,6 +236,41 @@ def metadata_of(reader: Reader) -> Any:
     return Metadata(found, paths, {}, StorageMeta(checkpoint_id=reader.path))
 
 
+def fill_tensors(reader: Reader, targets: Iterable[TensorTarget], verify: str) -> None:
+    """Read regions into tensors of the state, many with one plan: in place, where these are on the
+    CPU and have the dtype."""
+    batch: list[TensorTarget] = []
+    nbytes = 0
+    for target in targets:
+        if nbytes >= _BATCH_NBYTES:
+            _fill_at_once(reader, batch, verify)
+            batch, nbytes = [], 0
+        batch.append(target)
+        nbytes += target.tensor.nbytes
+    _fill_at_once(reader, batch, verify)
+
+
+def _fill_at_once(reader: Reader, batch: list[TensorTarget], verify: str) -> None:
+    places = [
+        memory_of(each.tensor) if each.tensor.dtype == torch_dtype(each.name) else None
+        for each in batch
+    ]
+    arrays = reader.read_many([(each.key, each.region) for each in batch], verify, out=places)
+    for each, place, array in zip(batch, places, arrays, strict=True):
+        if place is None:
+            each.tensor.copy_(as_tensor(array, each.name))
+
+
+def items_of(reader: Reader, keys: Collection[str], trusted: bool) -> dict[str, bytes]:
+    """Return objects, each as the stream of ``torch.save`` that holds it; raise if one of the keys
+    is not an object, or not a plain one and the checkpoint not trusted."""
+    held = reader.source.objects({*keys}, "torch" if trusted else "") or {}
+    for key in keys:
+        if key not in held:
+            raise _unreadable(reader, key)
+    return {key: item_of(held[key]) for key in keys}
+
+
 def _unreadable(reader: Reader, key: str) -> Exception:
     """Return the error of a key that is neither a tensor of torch nor a plain object."""
     try:
@@ -254,5 +282,8 @@ def _unreadable(reader: Reader, key: str) -> Exception:
             "If you trust the checkpoint, give StorageReader trusted=True: torch runs its code."
         )
         return UnsupportedError(error.cause, f"{error.remedy} {remedy}")
+    if torch_dtype(name) is not None:
+        cause = f"{key!r} is a tensor in {reader.path}, and not in the state."
+        return ArgumentError(cause, "Give the state the same kind of value.")
     cause = f"{key!r} in {reader.path} has the dtype {name}, of which no tensor is made."
     return UnsupportedError(cause, "Leave it out of the state, or read it with sv.load.")

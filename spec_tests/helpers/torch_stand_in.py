@@ -34,6 +34,7 @@ _MODULES = (
     "torch.distributed.checkpoint.metadata",
     "torch.distributed.checkpoint.planner",
     "torch.distributed.checkpoint.storage",
+    "torch.distributed.tensor",
 )
 
 

@@ -6,6 +6,9 @@ model is divided over the processes (``divided``):
     write    train, and save the state with ``dcp.save``: with torch's writer in FOLDER/dcp, with shardvar's in
              FOLDER/torch and FOLDER/native; save the whole state in FOLDER/whole.pt
     read     load each of FOLDER/read.json, a list of paths, and compare it with the whole state
+    keep     train, save with ``shardvar.torch.save`` in FOLDER/ck and as torch's format in FOLDER/folder, train on, and
+             print the losses
+    resume   load FOLDER/ck, compare it with FOLDER/whole.pt, train on, and print the losses
     killed   save as in ``write`` with shardvar's writer, and save another state over it, in which the last process is
              killed, before it writes its share or after, as FOLDER/kill.json says
 """
@@ -192,6 +195,45 @@ def read(folder: Path, model: Any) -> None:
         assert differences(whole_of(found), whole) == [], path
 
 
+def keep(folder: Path, model: Any, rank: int) -> None:
+    """Train, save, and train on."""
+    import torch
+
+    import shardvar.torch
+
+    optimizer = optimizer_of(model)
+    train(model, optimizer, range(3))
+    state = state_of(model, optimizer, 3)
+    shardvar.torch.save(folder / "ck", state, run="3")
+    shardvar.torch.save(folder / "folder", state, run="3", format="torch")
+    whole = whole_of(state)
+    if rank == 0:
+        torch.save(whole, folder / "whole.pt")
+    print(train(model, optimizer, range(3, 6)))
+
+
+def resume(folder: Path, model: Any) -> None:
+    """Load what was saved into a new model and a new optimizer, and train on."""
+    import torch
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    import shardvar.torch
+
+    whole = torch.load(folder / "whole.pt")
+    for path in (folder / "ck", folder / "folder"):
+        optimizer = optimizer_of(model)
+        state = emptied(state_of(model, optimizer, 0))
+        shardvar.torch.load(path, state)
+        assert differences(whole_of(state), whole) == [], path
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optim"],
+    )
+    print(train(model, optimizer, range(state["run"]["step"], 6)))
+
+
 def killed(folder: Path, model: Any, rank: int, count: int) -> None:
     """Save, and save again while the last process is killed."""
     import torch.distributed.checkpoint as dcp
@@ -235,10 +277,10 @@ def main(job: str, folder: Path, rank: int, count: int, kind: str) -> None:
     if job == "killed":
         killed(folder, model, rank, count)
         return
-    if job == "write":
-        write(folder, model, rank)
+    if job in ("write", "keep"):
+        {"write": write, "keep": keep}[job](folder, model, rank)
     else:
-        read(folder, model)
+        {"read": read, "resume": resume}[job](folder, model)
     dist.barrier()
 
 

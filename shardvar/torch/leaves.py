@@ -1,0 +1,159 @@
+"""The leaves of a training state: tensors and plain values, and the regions of them that this process
+holds.
+
+    state            any nesting of dicts, lists, and objects with ``state_dict``
+    key of a leaf    the keys on the way to it, joined by dots, as ``torch.distributed.checkpoint``
+                     joins them; a list without tensors and dicts in it is one leaf
+    regions          of a DTensor by its mesh and its placements, of a ShardedTensor by its shards, of
+                     any other tensor the whole
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from shardvar.formats.torch.shares import Placement, Spread, held_regions, local_shape
+from shardvar.layout.region import Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """A value of a state."""
+
+    path: tuple[str | int, ...]
+    """The keys on the way to it."""
+    value: Any
+    """The value."""
+    holder: Any
+    """The dict or the list that it is in."""
+    name: Any
+    """Its key or its index there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldRegion:
+    """A region of a tensor that this process holds."""
+
+    region: Region
+    """The region."""
+    values: Any
+    """Its values: a tensor that shares memory with the state."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedObject:
+    """An object whose own state is a part of the state."""
+
+    owner: Any
+    """The object, which has ``load_state_dict``."""
+    state: Any
+    """The result of its ``state_dict``, with the leaves."""
+
+
+def leaves_of_state(state: Any, owners: list[LoadedObject]) -> dict[str, Leaf]:
+    """Return the leaves of a state by their keys; append its objects with a state to ``owners``."""
+    if not isinstance(state, Mapping):
+        cause = f"The state is a {type(state).__name__}."
+        raise ArgumentTypeError(cause, "Give a dict, such as {'model': model.state_dict()}.")
+    found: dict[str, Leaf] = {}
+    for leaf in _walk((), state, None, None, owners):
+        key = ".".join(map(str, leaf.path))
+        if key in found:
+            cause = f"The state has two values with the key {key!r}."
+            raise ArgumentError(cause, "Rename one of them.")
+        found[key] = leaf
+    return found
+
+
+def _walk(
+    path: tuple[str | int, ...], value: Any, holder: Any, name: Any, owners: list[LoadedObject]
+) -> Iterator[Leaf]:
+    if _has_state(value):
+        own = value.state_dict()
+        owners.append(LoadedObject(value, own))
+        value = own
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _walk((*path, str(key)), each, value, key, owners)
+    elif isinstance(value, list) and _is_inner(value):
+        for index, each in enumerate(value):
+            yield from _walk((*path, index), each, value, index, owners)
+    else:
+        yield Leaf(path, value, holder, name)
+
+
+def _has_state(value: Any) -> bool:
+    """Return True for an object with a state, such as a module, an optimizer or a data loader."""
+    return callable(getattr(value, "state_dict", None)) and not isinstance(value, torch.Tensor)
+
+
+def _is_inner(values: list[Any]) -> bool:
+    """Return True if a list has leaves in it, and is not one itself."""
+    return any(
+        isinstance(each, Mapping | torch.Tensor)
+        or _has_state(each)
+        or (isinstance(each, list) and _is_inner(each))
+        for each in values
+    )
+
+
+def held_by(key: str, tensor: Any) -> tuple[list[HeldRegion], bool]:
+    """Return the regions of a tensor that this process holds, and True unless another process is to
+    write them: it holds the same."""
+    try:
+        if isinstance(tensor, DTensor):
+            return _of_dtensor(tensor)
+        if hasattr(tensor, "local_shards"):
+            shards = [
+                HeldRegion(
+                    Region(each.metadata.shard_offsets, each.metadata.shard_sizes), each.tensor
+                )
+                for each in tensor.local_shards()
+            ]
+            return shards, True
+    except (ArgumentError, UnsupportedError) as error:
+        raise error.at(repr(key)) from None
+    return [HeldRegion(Region.whole(tuple(tensor.shape)), tensor)], True
+
+
+def _of_dtensor(tensor: Any) -> tuple[list[HeldRegion], bool]:
+    """Return the regions of a DTensor on this device, and True on the first of its replicas."""
+    mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return [], False
+    placements = tuple(map(_placement, tensor.placements))
+    spread = Spread(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), placements)
+    local = tensor.to_local()
+    rules = [spread.runs(False), *([spread.runs(True)] if spread.may_be_fsdp else [])]
+    fitting = [runs for runs in rules if local_shape(runs) == tuple(local.shape)]
+    if not fitting or any(runs != fitting[0] for runs in fitting):
+        raise UnsupportedError(
+            f"This process holds {list(local.shape)} of {list(tensor.shape)}, which the placements "
+            f"{tensor.placements} do not explain.",
+            "Divide the axis evenly, or save the tensor whole: tensor.full_tensor().",
+        )
+    held = []
+    for each in held_regions(fitting[0]):
+        values = local
+        for axis, (start, extent) in enumerate(zip(each.inner, each.shape, strict=True)):
+            values = values.narrow(axis, start, extent)
+        held.append(HeldRegion(Region(each.offset, each.shape), values))
+    both = zip(placements, coordinate, strict=True)
+    return held, not any(place.dim is None and number for place, number in both)
+
+
+def _placement(placement: Any) -> Placement:
+    """Return a placement of torch as shardvar has it."""
+    if placement.is_replicate():
+        return Placement()
+    if placement.is_partial():
+        raise UnsupportedError(
+            "It is a partial DTensor, whose terms are not reduced.",
+            "Redistribute it first: tensor.redistribute(placements=...).",
+        )
+    strided = type(placement).__name__ == "_StridedShard"
+    return Placement(placement.dim, placement.split_factor if strided else None)

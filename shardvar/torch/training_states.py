@@ -1,0 +1,248 @@
+"""Save and load the state of a training job, without messages between its processes.
+
+save    leaves --> local shards and objects --> one share a process --> commit (``verbs.together``)
+load    leaves --> regions that this process needs --> one plan --> into the tensors of the state
+"""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from shardvar.formats.torch.items import encoding_in
+from shardvar.planning.index import Metadata
+from shardvar.torch.leaves import Leaf, LoadedObject, held_by, leaves_of_state
+from shardvar.torch.reader import TensorTarget, fill_tensors, items_of
+from shardvar.torch.tensors import torch_dtype
+from shardvar.verbs.arguments import texts_of
+from shardvar.verbs.locate import Path
+from shardvar.verbs.reader import Reader, open_checkpoint
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.together.local_shards import LocalShard
+from shardvar.verbs.together.run import find_run
+from shardvar.verbs.together.shares import save_with_objects
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """The keys that a state and a checkpoint do not share."""
+
+    missing: tuple[str, ...]
+    """The keys that only the state has; their values are as before."""
+    unexpected: tuple[str, ...]
+    """The keys that only the checkpoint has."""
+
+
+def save_state(
+    path: Path,
+    state: Mapping[str, Any],
+    *,
+    run: str,
+    format: str = "shardvar",
+    metadata: Mapping[str, str] | None = None,
+    replicas: str = "equal",
+    timeout: float = 600.0,
+) -> WriteReport:
+    """Save the state of a training job; every process calls this.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint, the same in every process: a path or a URL.
+    state : mapping of str to Any
+        Any nesting of dicts, lists, and objects with ``state_dict``: tensors, DTensors,
+        ShardedTensors, and plain values such as settings of an optimizer.
+    run : str
+        A text that no other save of this path has, the same in every process, such as the step.
+    format : str, default 'shardvar'
+        The format: ``'shardvar'``, or ``'torch'``, which ``torch.distributed.checkpoint.load`` reads
+        and which holds objects of any class.
+    metadata : mapping of str to str, optional
+        Texts to keep in the checkpoint.
+    replicas : {'equal', 'first'}, default 'equal'
+        Tensors that are not divided, and plain values, must be equal in all processes. With
+        ``'first'``, the lowest process's is saved.
+    timeout : float, default 600.0
+        The seconds to wait for other processes.
+
+    Returns
+    -------
+    WriteReport
+        The report of this process's share.
+
+    Raises
+    ------
+    ArgumentError
+        If processes disagree on a value, or two values have one key.
+    IncompleteCheckpoint
+        If a process did not save within ``timeout``.
+    UnsupportedError
+        If a tensor or a value cannot be saved: a partial DTensor, or an object whose class is not
+        plain, in the native format.
+    StorageError
+        If another writer replaced the checkpoint meanwhile, or the file system refuses.
+
+    Notes
+    -----
+    Process and number of processes come from ``torch.distributed`` if it is initialized, otherwise
+    there is one. No collective is called: the processes meet in the directory, as in
+    ``sv.save_shards``, and an error of one is an error of all. Values that differ by process, such as
+    states of random generators, need a key for each process.
+
+    Examples
+    --------
+    ``shardvar.torch.save("run/step-7", {"model": model, "optim": optimizer, "step": 7}, run="7")``
+    """
+    process, count = _process()
+    tensors: dict[str, list[LocalShard]] = {}
+    objects: dict[str, bytes] = {}
+    leaves = leaves_of_state(state, [])
+    for key, leaf in leaves.items():
+        if isinstance(leaf.value, torch.Tensor):
+            held, is_writer = held_by(key, leaf.value)
+            shape = tuple(leaf.value.shape)
+            shards = [LocalShard(each.values.detach(), each.region.offset, shape) for each in held]
+            tensors[key] = shards if is_writer else []
+        else:
+            objects[key] = _encoded(key, leaf.value, format)
+    paths = {key: leaf.path for key, leaf in leaves.items()} if format == "torch" else {}
+    about = Metadata(user=texts_of(metadata), paths=paths, objects=objects)
+    saved = find_run(path, run, count, format)
+    return save_with_objects(saved, process, tensors, about, replicas, timeout=timeout)
+
+
+def load_state(
+    path: Path,
+    state: Mapping[str, Any],
+    *,
+    strict: bool = True,
+    verify: str = "full",
+    cast: bool = False,
+    trusted: bool = False,
+) -> LoadReport:
+    """Load a state in place, on any mesh and number of processes; every process calls this.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint, in any format, as for ``sv.open_checkpoint``: a path or a URL.
+    state : mapping of str to Any
+        A state as ``save`` takes it. Tensors are filled, plain values are replaced, and
+        objects get their state by ``load_state_dict``.
+    strict : bool, default True
+        Raise if the state and the checkpoint differ in their keys. Otherwise load the keys that both
+        have.
+    verify : {'full', 'auto'}, default 'full'
+        As in ``StorageReader``.
+    cast : bool, default False
+        Cast tensors to the dtypes of the state. By default a dtype that differs is an error.
+    trusted : bool, default False
+        Also load objects of classes that are not plain, which runs the code that they contain.
+
+    Returns
+    -------
+    LoadReport
+        The keys that only one of the two has.
+
+    Raises
+    ------
+    ArgumentError
+        If keys, dtypes or shapes differ, or a key is a tensor in only one of the two.
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    CheckpointError
+        If the checkpoint is damaged or incomplete.
+
+    Notes
+    -----
+    Each process reads only the regions that it needs, together. Nothing is changed before keys,
+    dtypes and shapes are compared.
+
+    Examples
+    --------
+    ``shardvar.torch.load("run/step-7", {"model": model, "optim": optimizer, "step": 0})``
+    """
+    owners: list[LoadedObject] = []
+    leaves = leaves_of_state(state, owners)
+    with open_checkpoint(path) as reader:
+        # Check.
+        stored = dict.fromkeys(reader)
+        missing = tuple(key for key in leaves if key not in stored)
+        unexpected = tuple(key for key in stored if key not in leaves)
+        if strict and (missing or unexpected):
+            raise _differing(reader.path, missing, unexpected)
+        both = {key: leaf for key, leaf in leaves.items() if key in stored}
+        tensors = {key: leaf for key, leaf in both.items() if isinstance(leaf.value, torch.Tensor)}
+        targets = _targets(reader, tensors, cast)
+        items = items_of(reader, [key for key in both if key not in tensors], trusted)
+        # Move.
+        fill_tensors(reader, targets, verify)
+    for key, item in items.items():
+        leaf = both[key]
+        leaf.holder[leaf.name] = torch.load(io.BytesIO(item), weights_only=False)
+    for each in reversed(owners):
+        each.owner.load_state_dict(each.state)
+    return LoadReport(missing, unexpected)
+
+
+def _process() -> tuple[int, int]:
+    """Return the number of this process, and the number of processes."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def _encoded(key: str, value: Any, format: str) -> bytes:
+    """Return the encoding of a plain value; in torch's format any other as ``torch.save`` has it."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+    except Exception as error:  # of the methods of any class
+        cause = f"{key!r} is a {type(value).__name__}, which cannot be saved: {error}."
+        raise ArgumentTypeError(cause, "Leave it out of the state.") from error
+    try:
+        return encoding_in(buffer.getvalue())
+    except UnsupportedError as error:
+        if format == "torch":
+            return buffer.getvalue()
+        raise error.at(repr(key)) from None
+
+
+def _differing(path: str, missing: tuple[str, ...], unexpected: tuple[str, ...]) -> ArgumentError:
+    """Return the error for keys that only one of a state and a checkpoint has."""
+    parts = [
+        f"{what} {', '.join(map(repr, keys[:3]))}{f' and {len(keys) - 3:,} more' * (len(keys) > 3)}"
+        for what, keys in ((f"{path} lacks", missing), ("the state lacks", unexpected))
+        if keys
+    ]
+    cause = f"{'; '.join(parts)}."
+    return ArgumentError(
+        cause[0].upper() + cause[1:], "Give the state that was saved, or strict=False."
+    )
+
+
+def _targets(reader: Reader, leaves: Mapping[str, Leaf], cast: bool) -> list[TensorTarget]:
+    """Return what this process reads; raise if a tensor differs from the stored one."""
+    targets = []
+    for key, leaf in leaves.items():
+        stored, tensor = reader[key], leaf.value
+        dtype = torch_dtype(stored.dtype)
+        if dtype is None:
+            cause = f"{key!r} is a tensor in the state, and has the dtype {stored.dtype} in"
+            raise ArgumentError(f"{cause} {reader.path}.", "Give the state the same kind of value.")
+        if stored.shape != tuple(tensor.shape):
+            cause = f"{key!r} is {list(stored.shape)} in {reader.path}, and {list(tensor.shape)} in"
+            raise ArgumentError(f"{cause} the state.", "Give the state the same shape.")
+        if dtype != tensor.dtype and not cast:
+            other = str(tensor.dtype).removeprefix("torch.")
+            cause = f"{key!r} is {stored.dtype} in {reader.path}, and {other} in the state."
+            raise ArgumentError(cause, "Give the state the same dtype, or cast=True.")
+        held, _ = held_by(key, tensor)
+        targets += [
+            TensorTarget(key, stored.dtype, each.region, each.values.detach()) for each in held
+        ]
+    return targets

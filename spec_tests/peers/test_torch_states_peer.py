@@ -1,0 +1,310 @@
+"""``shardvar.torch.save`` and ``load``: any nesting, any mesh, and each difference by its name."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    ShardvarError,
+    UnsupportedError,
+)
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.torch_training import differences, emptied, run_training
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+dcp = pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
+face = pytest.importorskip("shardvar.torch", reason="PyTorch is not installed")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TABLE = torch.arange(52, dtype=torch.float32).reshape(13, 4)
+
+
+class Loader:
+    """A data loader with a state."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position, "order": torch.arange(5)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = state["position"]
+
+
+class Other:
+    """An object of a class that is not plain."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def nested() -> dict[str, Any]:
+    return {
+        "model": {"table": TABLE.clone(), "columns": TABLE.T, "half": torch.ones(3).bfloat16()},
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 3),
+        "groups": [{"lr": 0.1, "betas": (0.9, 0.99), "state": torch.arange(3)}, {"names": {"a"}}],
+        "lists": [[1, 2], [torch.ones(2)]],
+        "plain": [1, None, "text", b"bytes", 2**70, torch.float16, torch.Size([2])],
+        "nothing": {},
+        "flag": True,
+    }
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+def test_a_nested_state_is_saved_and_loaded_in_place(form: str, place: str, tmp_path: Path) -> None:
+    path = f"{'s3://bucket/run' if place == 'bucket' else tmp_path}/ck"
+    with in_bucket(MemoryBucket()):
+        for run in ("1", "2"):
+            face.save(path, nested(), run=run, format=form, metadata={"by": "a test"})
+            state = emptied(nested())
+            tensor = state["model"]["table"]
+            report = face.load(path, state)
+            assert differences(state, nested()) == [] and state["model"]["table"] is tensor
+            assert report == face.LoadReport((), ())
+            with sv.open_checkpoint(path) as reader:
+                assert reader.metadata.user == {"by": "a test"} and reader.format == form
+
+
+def test_modules_optimizers_and_loaders_get_their_state(tmp_path: Path) -> None:
+    def objects(seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * seed)
+        model(torch.ones(3)).sum().backward()
+        optimizer.step()
+        return {"model": model, "optim": optimizer, "parts": [{"loader": Loader(seed)}]}
+
+    one, two = objects(1), objects(2)
+    face.save(tmp_path / "ck", one, run="1")
+    face.load(tmp_path / "ck", two)
+    assert differences(two["model"].state_dict(), one["model"].state_dict()) == []
+    assert differences(two["optim"].state_dict(), one["optim"].state_dict()) == []
+    assert two["parts"][0]["loader"].position == 2 - 1
+
+
+def test_what_dcp_saves_is_loaded_and_dcp_loads_what_is_saved(tmp_path: Path) -> None:
+    dcp.save(nested(), checkpoint_id=tmp_path / "dcp", no_dist=True)
+    state = emptied(nested())
+    face.load(tmp_path / "dcp", state)
+    assert differences(state, nested()) == []
+    face.save(tmp_path / "ours", nested(), run="1", format="torch")
+    state = emptied(nested())
+    dcp.load(state, checkpoint_id=tmp_path / "ours", no_dist=True)
+    assert differences(state, nested()) == []
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    dcp_to_torch_save(tmp_path / "ours", tmp_path / "state.pt")
+    whole = torch.load(tmp_path / "state.pt", weights_only=False)
+    assert whole.keys() == nested().keys() - {"nothing"}
+
+
+def test_keys_that_differ_are_an_error_that_lists_them_unless_it_is_not_strict(
+    tmp_path: Path,
+) -> None:
+    face.save(tmp_path / "ck", {"w": TABLE, "old": 1}, run="1")
+    state = {"w": torch.zeros(13, 4), "new": 2}
+    with pytest.raises(ArgumentError, match=r"ck lacks 'new'; the state lacks 'old'\. .*strict=F"):
+        face.load(tmp_path / "ck", state)
+    assert not state["w"].any()
+    report = face.load(tmp_path / "ck", state, strict=False)
+    assert report == face.LoadReport(("new",), ("old",))
+    assert torch.equal(state["w"], TABLE) and state["new"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(12, 4), r"'w' is \[13, 4\] in .*, and \[12, 4\] in the state"),
+        (torch.zeros(13, 4).double(), "'w' is float32 in .*, and float64 in the state"),
+        (5, "'w' is a tensor in .*, and not in the state"),
+    ],
+)
+def test_a_tensor_that_differs_is_an_error_and_nothing_is_changed(
+    value: Any, message: str, tmp_path: Path
+) -> None:
+    face.save(tmp_path / "ck", {"first": TABLE, "w": TABLE}, run="1")
+    state = {"first": torch.zeros(13, 4), "w": value}
+    with pytest.raises(ArgumentError, match=message):
+        face.load(tmp_path / "ck", state)
+    assert not state["first"].any()
+
+
+def test_an_object_is_not_loaded_into_a_tensor_and_a_cast_is_asked_for(tmp_path: Path) -> None:
+    face.save(tmp_path / "ck", {"w": TABLE, "step": 7}, run="1")
+    with pytest.raises(ArgumentError, match="'step' is a tensor in the state, and has the dtype s"):
+        face.load(tmp_path / "ck", {"w": TABLE.clone(), "step": torch.tensor(0)})
+    state = {"w": torch.zeros(13, 4).double(), "step": 0}
+    face.load(tmp_path / "ck", state, cast=True)
+    assert torch.equal(state["w"], TABLE.double()) and state["step"] == 7
+
+
+def test_what_cannot_be_saved_is_refused_by_name_and_nothing_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "ck"
+    with pytest.raises(ArgumentTypeError, match="The state is a list"):
+        face.save(path, [TABLE], run="1")
+    with pytest.raises(ArgumentError, match=r"two values with the key 'a\.b'"):
+        face.save(path, {"a.b": 1, "a": {"b": 2}}, run="1")
+    with pytest.raises(UnsupportedError, match="'other': .*Other"):
+        face.save(path, {"other": Other()}, run="1")
+    with pytest.raises(ArgumentTypeError, match="'f' is a function, which cannot be saved"):
+        face.save(path, {"f": lambda: 1}, run="1")
+    assert [*tmp_path.iterdir()] == []
+    face.save(path, {"other": Other()}, run="1", format="torch")
+    with pytest.raises(UnsupportedError, match="trusted=True"):
+        face.load(path, {"other": None})
+    state = {"other": None}
+    face.load(path, state, trusted=True)
+    assert state == {"other": Other()}
+
+
+def test_a_damaged_byte_is_found(tmp_path: Path) -> None:
+    face.save(tmp_path / "ck", {"w": TABLE}, run="1")
+    (file,) = tmp_path.glob("*.svdata*")
+    content = bytearray(file.read_bytes())
+    content[content.index(TABLE.numpy().tobytes()) + 5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CorruptCheckpoint, match="'w'"):
+        face.load(tmp_path / "ck", {"w": torch.zeros(13, 4)})
+
+
+def test_processes_that_hold_different_values_all_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads are two processes here; with ``replicas="first"`` the first one's value counts."""
+    import threading
+
+    from shardvar.torch import training_states
+
+    monkeypatch.setattr(
+        training_states, "_process", lambda: (int(threading.current_thread().name[-1]), 2)
+    )
+
+    runs = iter("123")
+
+    def save_all(states: list[dict[str, Any]], **options: Any) -> list[BaseException | None]:
+        run = next(runs)
+
+        def save(process: int) -> BaseException | None:
+            threading.current_thread().name = f"process {process}"
+            try:
+                face.save(tmp_path / "ck", states[process], run=run, timeout=60, **options)
+            except ShardvarError as error:
+                return error
+            return None
+
+        with ThreadPoolExecutor(2) as pool:
+            return [*pool.map(save, range(2))]
+
+    for states in (
+        [{"step": 1, "w": TABLE}, {"step": 2, "w": TABLE}],
+        [{"w": TABLE}, {"w": TABLE + 1}],
+    ):
+        raised = save_all(states)
+        assert all("process" in str(error) for error in raised)
+        with pytest.raises(CheckpointNotFound):
+            sv.open_checkpoint(tmp_path / "ck")
+    assert save_all([{"step": 1}, {"step": 2}], replicas="first") == [None, None]
+    state = {"step": 0}
+    face.load(tmp_path / "ck", state)
+    assert state == {"step": 1}
+
+
+PLACEMENTS = ["R", "S0", "S1", "SS0"]
+
+
+@pytest.mark.parametrize("mesh", [(3,), (2, 2), (3, 2)], ids=str)
+def test_the_regions_of_every_placement_are_what_distribute_tensor_gives(
+    mesh: tuple[int, ...],
+) -> None:
+    """What the writing processes hold tiles the tensor; every process holds the values of its
+    regions. Where torch has two rules for one tensor, it is refused."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.placement_types import _StridedShard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from shardvar.torch.leaves import held_by
+
+    made = {
+        "R": Replicate(),
+        "S0": Shard(0),
+        "S1": Shard(1),
+        "SS0": _StridedShard(0, split_factor=2),
+    }
+    cases = [*product(product(PLACEMENTS, repeat=len(mesh)), [(8, 6), (7, 5), (1, 4)])]
+    covered = {case: np.zeros(case[1], int) for case in cases}
+    refused = set()
+    for rank in range(int(np.prod(mesh))):
+        dist.init_process_group("fake", rank=rank, world_size=int(np.prod(mesh)), store=FakeStore())
+        try:
+            devices = init_device_mesh("cpu", mesh)
+            for case in cases:
+                whole = torch.arange(case[1][0] * case[1][1]).reshape(case[1])
+                given = [made[name] for name in case[0]]
+                tensor = distribute_tensor(whole, devices, given, src_data_rank=None)
+                try:
+                    held, is_writer = held_by("w", tensor)
+                except UnsupportedError:
+                    refused.add(case)
+                    continue
+                for each in held:
+                    assert torch.equal(whole[each.region.slices], each.values), case
+                    covered[case][each.region.slices] += is_writer
+        finally:
+            dist.destroy_process_group()
+    assert all((covered[case] == 1).all() for case in cases if case not in refused)
+    assert all("SS0" in names and "S0" in names for names, _ in refused)
+    assert len(refused) < len(cases) / 10
+
+
+def test_a_partial_tensor_is_refused(tmp_path: Path) -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/m", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        partial = DTensor.from_local(TABLE, mesh, [Partial()])
+        with pytest.raises(UnsupportedError, match="'w': It is a partial DTensor"):
+            face.save(tmp_path / "ck", {"w": partial}, run="1")
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder that a training of four processes has saved into, and the losses after that."""
+    folder = tmp_path_factory.mktemp("kept")
+    losses = {*run_training("keep", folder, 4, "fsdp-tp")}
+    assert len(losses) == 1
+    return folder, losses.pop()
+
+
+@pytest.mark.parametrize(("count", "kind"), [(4, "fsdp-tp"), (1, "fsdp"), (2, "fsdp")])
+def test_a_training_resumes_on_another_mesh(kept: tuple[Path, str], count: int, kind: str) -> None:
+    """The state is that of the run that goes on, bit for bit, and so are the losses on the same
+    mesh. Other meshes add in another order."""
+    folder, losses = kept
+    for printed in run_training("resume", folder, count, kind):
+        found = np.array(json.loads(printed))
+        assert printed == losses or kind != "fsdp-tp"
+        assert np.allclose(found, json.loads(losses), rtol=1e-5)
+    assert sv.diff(folder / "ck", folder / "folder").equal

@@ -10,6 +10,7 @@ import shlex
 import sys
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any
@@ -87,7 +88,24 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         numbers = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.items())
         _space()
         say(f"{count(len(paths), 'checkpoint')}: {numbers}")
+    if len(paths) > 1 and not any(codes):
+        codes.append(_check_chain(paths, arguments.quiet or arguments.json))
     return max(codes)
+
+
+def _check_chain(paths: Sequence[str], is_quiet: bool) -> int:
+    """Check that deltas follow each other, if all paths are deltas; return the exit code."""
+    from shardvar.verbs.delta.chain import ends_of_chain  # only for several paths
+
+    try:
+        ends = ends_of_chain(paths)
+    except ArgumentError as error:
+        note(f"error: {one_line(error.cause)}")
+        note(f"hint: {one_line(error.remedy)}")
+        return _NO
+    if ends and not is_quiet:
+        say(f"The deltas follow each other: {ends[0]} to {ends[1]}")
+    return _OK
 
 
 def _space() -> None:

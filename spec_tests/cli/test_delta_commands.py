@@ -73,6 +73,21 @@ def test_compact_joins_deltas(steps: Path, run: Run) -> None:
     assert run("delta", steps / "a", steps / "b", steps / "a").code == 2
 
 
+def test_verify_of_a_chain_finds_a_wrong_order_and_a_gap(steps: Path, run: Run) -> None:
+    found = run("verify", steps / "ab", steps / "bc")
+    assert found.code == 0
+    ends = [f"sha256:{sv.digest(steps / name).checkpoint[:12]}" for name in "ac"]  # type: ignore[index]
+    assert found.out.splitlines()[-1] == "The deltas follow each other: " + " to ".join(ends)
+    wrong = run("verify", steps / "bc", steps / "ab")
+    assert wrong.code == 1 and "does not follow" in wrong.err
+    assert f"in the order {steps / 'ab'}, {steps / 'bc'}" in wrong.err
+    sv.save(steps / "e", {"w": np.ones(3)})
+    sv.delta(steps / "c", steps / "e", steps / "ce")
+    gap = run("verify", steps / "ab", steps / "ce", "--quiet")
+    assert gap.code == 1 and "the delta between them" in gap.err
+    assert run("verify", steps / "ab", steps / "c").code == 0
+
+
 def test_inspect_says_that_it_is_a_delta(steps: Path, run: Run) -> None:
     assert "! This is a delta" in run("inspect", steps / "ab").out
     assert json.loads(run("inspect", steps / "ab", "--json").out)["delta"].startswith("a delta")

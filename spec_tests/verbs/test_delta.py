@@ -29,6 +29,7 @@ from shardvar.testing.arrays import arrays, string_arrays
 from shardvar.verbs.delta.contents import Contents, open_delta
 from shardvar.wire.frames import LEAF_NBYTES
 from spec_tests.helpers.hypothesis_strategies import same
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.plain_delta import result_of
 
 DTYPES = tuple(
@@ -533,3 +534,61 @@ def test_frames_of_any_size_lie_next_to_whole_tensors(tmp_path: Path) -> None:
     assert sv.verify(tmp_path / "d").ok
     sv.apply(tmp_path / "a", tmp_path / "d", tmp_path / "c")
     assert sv.diff(tmp_path / "b", tmp_path / "c").equal
+
+
+def test_deltas_are_made_and_applied_in_a_bucket(three: Path) -> None:
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        for path in three.iterdir():
+            bucket.files[f"run/{path.name}"] = path.read_bytes()
+        url = "s3://bucket/run"
+        sv.delta(f"{url}/a", f"{url}/b", f"{url}/e")
+        sv.apply(f"{url}/a", f"{url}/e", f"{url}/c")
+        assert sv.diff(f"{url}/c", f"{url}/b").equal
+        sv.apply(f"{url}/a", f"{url}/d", f"{url}/a", force=True)
+        assert sv.diff(f"{url}/a", f"{url}/b").equal
+        before = set(bucket.files)
+        with pytest.raises(ArgumentError, match="is not the base"):
+            sv.apply(f"{url}/b", f"{url}/d", f"{url}/z")
+        assert set(bucket.files) == before
+
+
+@pytest.mark.parametrize("change", ["nothing", "the base", "the delta"])
+def test_an_interrupted_apply_continues_unless_something_has_changed(
+    three: Path, change: str
+) -> None:
+    class Stop(BaseException):
+        """The process is interrupted."""
+
+    written: list[int] = []
+
+    def stop(nbytes: int) -> None:
+        written.append(nbytes)
+        if sum(written) > 2_000_000:
+            raise Stop
+
+    options: Any = {"policy": sv.BalancedPolicy(3), "partition": {"w": 6}}
+    with pytest.raises(Stop):
+        sv.apply(three / "a", three / "d", three / "c", progress=stop, **options)
+    assert any(name.endswith(".done") for name in names(three))
+    if change == "the base":
+        tensors = sv.load(three / "a")
+        sv.save(three / "a", tensors)
+    elif change == "the delta":
+        sv.delta(three / "a", three / "b", three / "d", force=True)
+    report = sv.apply(three / "a", three / "d", three / "c", **options)
+    assert sv.diff(three / "b", three / "c").equal
+    assert (report.reused_files > 0) == (change == "nothing")
+
+
+def test_a_file_that_an_interrupted_run_wrote_of_another_base_is_not_kept(three: Path) -> None:
+    """Its leaves were made of a base that has the same keys and stamps no more."""
+    tensors = sv.load(three / "a")
+    other = tensors | {"w": changed(tensors["w"], 0.5, 9)}
+    sv.save(three / "a", other, partition={"w": [1, 2]})
+    options: Any = {"policy": sv.BalancedPolicy(3), "partition": {"w": 6}}
+    with pytest.raises(ArgumentError, match="is not the base"):
+        sv.apply(three / "a", three / "d", three / "c", **options)
+    sv.save(three / "a", tensors, partition={"w": [1, 2]})
+    sv.apply(three / "a", three / "d", three / "c", **options)
+    assert sv.diff(three / "b", three / "c").equal

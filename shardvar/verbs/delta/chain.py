@@ -12,9 +12,17 @@ from itertools import pairwise
 from typing import Any
 
 from shardvar.errors import ArgumentError
-from shardvar.verbs.delta.contents import CHANGED, EQUAL, WHOLE, Delta, DeltaRow, open_delta
+from shardvar.verbs.delta.contents import (
+    CHANGED,
+    EQUAL,
+    WHOLE,
+    Delta,
+    DeltaRow,
+    is_delta,
+    open_delta,
+)
 from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, open_checkpoint
 
 _ANOTHER_BASE = (
     "Give the checkpoint that the delta was made of, or the deltas between: `shardvar inspect DELTA` "
@@ -34,6 +42,21 @@ def open_deltas(paths: Path | Iterable[Path], stack: ExitStack) -> list[Delta]:
         deltas.append(open_delta(path))
         stack.callback(deltas[-1].reader.close)
     return deltas
+
+
+def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
+    """Return the digests of the first base and the last result of deltas; None if not all are deltas.
+
+    ``ArgumentError`` if they do not follow each other.
+    """
+    for path in paths:
+        with open_checkpoint(path) as reader:
+            if not is_delta(reader):
+                return None
+    with ExitStack() as stack:
+        deltas = open_deltas(paths, stack)
+        check_follows(deltas)
+        return _short(deltas[0].contents.base), _short(deltas[-1].contents.result)
 
 
 def check_follows(deltas: Sequence[Delta]) -> None:

@@ -134,8 +134,9 @@ browser: .venv-browser/installed ## open the pages of shardvar view in headless 
 cloud: .venv-cloud/installed build/azurite/installed ## write and read buckets of S3, Google and Azure, as emulators on this machine have them
 	$(CLOUD) -m pytest -q -rs -p no:cacheprovider -n $(JOBS) --dist worksteal $(SLOWEST) spec_tests/cloud spec_tests/storage/test_remote.py
 
-bench: .venv-peers/installed ## measure beside the peers, and write docs/performance.md (half an hour); SUBJECTS="table tiny": these alone
+bench: .venv-peers/installed .venv-cloud/installed ## measure beside the peers, and write docs/performance.md (half an hour); SUBJECTS="table tiny": these alone
 	$(PEERS) -m benchmarks --write $(SUBJECTS)
+	$(if $(or $(findstring simulate,$(SUBJECTS)),$(if $(SUBJECTS),,all)),$(CLOUD) -m benchmarks --write simulate)
 
 wheel: .venv/installed ## build the sdist and the wheel, install it alone in .venv-wheel, run quick tests and demo on it
 	rm -rf build/dist .venv-wheel

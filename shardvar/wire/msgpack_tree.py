@@ -87,7 +87,7 @@ class _Cursor:
         """Pass over some bytes, and return the first one's place."""
         start = self.position
         if nbytes > self.stop - start:
-            cause = f"The value at offset {start} needs {nbytes} bytes, where {self.stop - start} are left."
+            cause = f"The value at offset {start} needs {nbytes} bytes, but has {self.stop - start} left."
             raise IncompleteCheckpoint(cause, COPY_AGAIN)
         self.position = start + nbytes
         return start

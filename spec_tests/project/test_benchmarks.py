@@ -12,12 +12,13 @@ import shardvar as sv
 pytest.importorskip("benchmarks", reason="the benchmarks stand in the tree, not in the wheel")
 
 from benchmarks import layouts, lookup, partial, plan, redistribution  # after the skip
+from benchmarks.bucket_requests import WRITES, Job
 from benchmarks.figures import Figure
 from benchmarks.holes import one_tensor, write_holes
 from benchmarks.places import Place
 from benchmarks.recommenders import Plain, Sharded, draw_batches, initial_values
 from benchmarks.setting import Setting
-from benchmarks.simulate import Costs, Store, most_useful, predict
+from benchmarks.simulate import NOTICED_SECONDS, Costs, Store, most_useful, predict
 from benchmarks.sizes import QUICK
 from benchmarks.timing import MOST, Run, compare
 
@@ -122,3 +123,49 @@ def test_a_prediction_says_why_more_workers_do_not_help() -> None:
         found = predict(10**12, 10**9, workers, costs, store).seconds
         assert found >= 2 * 10**12 / store.total
         assert found * workers >= predict(10**12, 10**9, 1, costs, store).seconds * 0.99
+
+
+BUCKET = Store(
+    latency=0.05, worker=1e9, total=1e10, is_bucket=True, reads=5500, writes=3500, copy=1e8
+)
+
+
+def test_a_prediction_of_a_bucket_is_bounded_by_each_of_its_parts() -> None:
+    """By what one worker does, the reports to the caller, the requests and the copies."""
+    costs = Costs(task=0.01, byte=1e-9, dispatch=1e-4, call=0.1)
+    for count, nbytes, workers in product((1, 7, 5000), (10**6, 24 << 20), (1, 4, 1000)):
+        job = Job(count, nbytes)
+        found = predict(count * nbytes, nbytes, workers, costs, BUCKET)
+        rounds = job.rounds_of_file() * -(-count // workers) + job.rounds_of_opening()
+        reports = count * job.rounds_of_report / job.reports_at_a_time()
+        assert found.seconds >= max(rounds, reports) * BUCKET.latency
+        made = job.requests(min(workers, count))
+        assert found.seconds >= sum(made[kind] for kind in WRITES) / BUCKET.writes
+        renamed = predict(count * nbytes, nbytes, workers, costs, BUCKET, is_renamed=True).seconds
+        copies = -(-count // 64) * nbytes / BUCKET.copy
+        assert renamed >= found.seconds + copies * 0.999
+        lost = predict(count * nbytes, nbytes, workers, costs, BUCKET, lost=2).seconds
+        assert lost >= found.seconds + 2 * NOTICED_SECONDS
+
+
+def test_a_prediction_of_a_bucket_says_which_part_is_the_limit() -> None:
+    costs = Costs(task=0.01, byte=1e-9, dispatch=1e-4, call=0.0)
+
+    def limit(workers: int, store: Store = BUCKET, **how: bool) -> str:
+        return predict(10**12, 10**8, workers, costs, store, **how).limit  # type: ignore[arg-type]
+
+    assert limit(1) == "workers"
+    assert limit(1000) == "caller"
+    assert limit(100, replace(BUCKET, latency=1e-5)) == "store"
+    assert limit(1000, replace(BUCKET, latency=1e-5, total=1e18, writes=100)) == "requests"
+    assert limit(1000, replace(BUCKET, copy=1e6), is_renamed=True) == "commit"
+
+
+def test_the_rounds_of_a_file_are_its_requests_with_three_parts_at_a_time() -> None:
+    for nbytes in (1, 4 << 20, (16 << 20) + 1, 100 << 20):
+        one, two = (Job(count, nbytes).requests(1) for count in (1, 2))
+        of_file = two - one
+        # HEAD, PUT of the journal and HEAD of the copy that a worker opens are no part of the task.
+        requests = of_file.total() - Job.rounds_of_report - 1
+        parts = of_file["part"]
+        assert Job(1, nbytes).rounds_of_file() == requests - parts + -(-parts // 3)

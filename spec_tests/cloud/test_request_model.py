@@ -1,0 +1,78 @@
+"""The requests of a reshard by workers in a bucket: the counts that predictions are made of, at a
+server."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+
+pytest.importorskip("benchmarks", reason="the benchmarks stand in the tree, not in the wheel")
+
+from benchmarks.bucket_requests import Job  # after the skip
+from shardvar.planning.policies import BalancedPolicy
+from spec_tests.helpers.bucket_proxy import Asked, Proxy, proxy_before
+from spec_tests.helpers.bucket_servers import moto
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    for package in ("moto", "obstore"):
+        pytest.importorskip(package, reason="make cloud installs it")
+    with moto() as port, proxy_before(port) as state:
+        variables = {
+            "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": state.url, "AWS_ALLOW_HTTP": "true",
+        }  # fmt: skip
+        with patch.dict(os.environ, variables):
+            yield state
+
+
+def kind_of(asked: Asked) -> str:
+    """Return the kind of a request, in the words of the model."""
+    _, _, query = asked.path.partition("?")
+    if asked.method == "PUT":
+        is_copy = "x-amz-copy-source" in asked.headers
+        return "copy" if is_copy else "part" if "partNumber" in query else "PUT"
+    if asked.method == "POST":
+        return "begin" if "uploads" in query else "complete" if "uploadId" in query else "delete"
+    return "list" if "list-type" in query else asked.method
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("count", "nbytes", "ending"),
+    [(6, MIB, ""), (3, 5 * MIB, ""), (2, 24 * MIB, ""), (5, MIB, ".safetensors.index.json")],
+)
+def test_a_reshard_makes_the_requests_that_are_predicted(
+    count: int, nbytes: int, ending: str, workers: int, proxy: Proxy, request: Any
+) -> None:
+    """Of each kind as many, for the workers that got a file."""
+    place = f"s3://bucket/{abs(hash(request.node.name))}"
+    values = np.zeros(nbytes, np.uint8)
+    keys = [f"w{number}" for number in range(count)]
+    sv.save(f"{place}/source", dict.fromkeys(keys, values), policy=BalancedPolicy(count))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as executor:
+        proxy.asked.clear()
+        sv.reshard(
+            f"{place}/source",
+            f"{place}-target/m{ending}",
+            policy=BalancedPolicy(count),
+            executor=executor,
+        )
+        found = Counter(map(kind_of, proxy.asked))
+        # A worker looks at the index of the source first.
+        is_opening = [
+            each.method == "HEAD" and each.path.endswith("/source.svindex") for each in proxy.asked
+        ]
+    assert 1 <= sum(is_opening) <= workers
+    assert found == Job(count, nbytes, is_renamed=bool(ending)).requests(sum(is_opening))

@@ -21,6 +21,7 @@ from benchmarks.timing import Run
 from shardvar.planning.policies import BalancedPolicy
 
 LOAD_TARGET, TINY_TARGET, OPEN_TARGET, SAVE_TARGET = 0.5, 0.15, 1.5, 0.8
+SHARDS_TARGET = 1.0
 CONVERT_TARGET, PEAK_TARGET, EXTRA_READ_TARGET = 1.5, 256.0, 1.0
 PART = 9375
 """Rows of 64 floats: 2.4 MB."""
@@ -44,6 +45,9 @@ def measure(setting: Setting) -> Iterator[Figure]:
     )
     tiny = {f"layer.{number}.bias": rng.standard_normal(16, np.float32) for number in range(count)}
     yield from _beside_dcp(setting, f"{count} x 16 floats", peer, tiny, TINY_TARGET)
+    yield from _restore_shards(setting, 64, (1024, 256), 2)
+    yield from _restore_shards(setting, 64, (1024, 256), 3)
+    yield from _restore_shards(setting, 200, (64, 64), 2)
     yield _open(setting, count)
     yield from _convert(setting)
     yield _read_part(setting)
@@ -74,6 +78,70 @@ def _beside_dcp(
         f"load {what}", "dcp.load", place, load, Run(lambda: peer.load(theirs, state)), load_target
     )
     place.room("ours"), place.room("theirs")
+
+
+def _restore_shards(
+    setting: Setting, count: int, shape: tuple[int, int], ranks: int
+) -> Iterator[Figure]:
+    """Restore the shards of the first rank, as FSDP2 places them, from what two ranks have saved:
+    ``read_many`` into the tensors against ``dcp.load`` of DTensors, in one process without others.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    rng = np.random.default_rng(0)
+    arrays = {f"layer.{n}.weight": rng.standard_normal(shape, np.float32) for n in range(count)}
+    folder = setting.quiet.room("shards") / "ck"
+    sv.save(folder, arrays, format="torch", partition=2, policy=BalancedPolicy(2))
+    placements = [sv.layouts.Shard(0)]
+    (region, *_) = sv.layouts.dtensor(shape, sv.Mesh((ranks,)), placements).regions(0)
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (ranks,))
+        state = {
+            key: DTensor.from_local(
+                torch.zeros(region.shape),
+                mesh,
+                [Shard(0)],
+                run_check=False,
+                shape=torch.Size(shape),
+                stride=(shape[1], 1),
+            )
+            for key in arrays
+        }
+        out = [state[key].to_local().numpy() for key in arrays]
+        requests = [(key, region) for key in arrays]
+
+        def restore() -> None:
+            with sv.open_checkpoint(folder) as reader:
+                reader.read_many(requests, out=out)
+
+        def check() -> None:
+            if any(
+                not np.array_equal(a, arrays[key][region.slices])
+                for key, a in zip(arrays, out, strict=True)
+            ):
+                raise AssertionError("A shard was restored as something else.")
+            for array in out:
+                array.fill(0)
+
+        def theirs() -> None:
+            dcp.load(state, checkpoint_id=folder, no_dist=True)
+
+        for each in (restore, theirs):
+            each()
+            check()
+        what = f"restore {count} shards of {shape[0]} x {shape[1]}, 2 ranks to {ranks}"
+        yield setting.ratio(
+            what, "dcp.load", setting.quiet, Run(restore), Run(theirs), SHARDS_TARGET
+        )
+    finally:
+        dist.destroy_process_group()
+        setting.quiet.room("shards")
 
 
 def _open(setting: Setting, count: int) -> Figure:

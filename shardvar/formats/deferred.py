@@ -24,6 +24,7 @@ from shardvar.planning.index import (
     Metadata,
     ScannedFaults,
     TableIndex,
+    concatenate_entries,
     unknown_key,
 )
 from shardvar.planning.slices import SliceTable
@@ -113,15 +114,33 @@ class DeferredIndex:
         fault = self.fault_of(key)
         if fault is not None:
             raise fault
+        return self._of_tensors([self._tensor_of(key)])
+
+    def find_all(self, keys: Sequence[str]) -> EntryTable:
+        """Return the entries of several keys in one table, or raise the error of one of them."""
+        self.expect(keys)
+        for key in keys:
+            fault = self.broken.get(key) or (self.errors and self.fault_of(key))
+            if fault:
+                raise fault.at()  # a new error each time: one that is raised again keeps its traceback
+        return self._of_tensors([self._tensor_of(key) for key in keys])
+
+    def _tensor_of(self, key: str) -> int:
+        """Return the row of a tensor, or raise ``UnknownKey``."""
+        if key not in self._position():
+            raise unknown_key(key, self._position())
+        return self._position()[key]
+
+    def _of_tensors(self, tensors: list[int]) -> EntryTable:
+        """Return the entries of some tensors, whose frames are read, over only these."""
         with self._lock:
-            if key not in self._position():
-                raise unknown_key(key, self._position())
-            tensor = self._position()[key]
-            found = self._located.take(self._rows_of(tensor))
+            rows = [self._rows_of(tensor) for tensor in tensors]
+            found = self._located.take(np.concatenate([np.zeros(0, np.int64), *rows]))
+        number = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
         slices = found.slices
         table = SliceTable(
-            slices.tensors.take(np.array([tensor])),
-            np.zeros_like(slices.tensor),
+            slices.tensors.take(np.array(tensors, np.int64)),
+            number,
             slices.offset,
             slices.shape,
             slices.nbytes,
@@ -270,7 +289,17 @@ def outline_of(index: Index) -> Index:
     return index.outline if isinstance(index, DeferredIndex) else index
 
 
-def expect_keys(index: Index, keys: Iterable[str]) -> None:
-    """Prepare for look-ups of some keys: of a ``DeferredIndex``, read their frames together."""
+def find_keys(index: Index, keys: Sequence[str]) -> EntryTable:
+    """Return the entries of several keys in one table; raise what is wrong with one of them.
+
+    Of a ``DeferredIndex``, the frames of all are read together.
+    """
     if isinstance(index, DeferredIndex):
-        index.expect(keys)
+        return index.find_all(keys)
+    found = []
+    for key in keys:
+        fault = index.faults.get(key)
+        if fault is not None:
+            raise fault.at()
+        found.append(index.find(key))
+    return concatenate_entries(found)

@@ -16,7 +16,7 @@ A checksum of a whole payload says nothing about a part of it. Where only parts 
 wanted, they are read bare, and the requests that need them are noted, unless all is to be verified.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -32,7 +32,7 @@ from shardvar.layout.dtypes import Array, Bools, Ints, is_whole, numpy_dtype
 from shardvar.layout.gathers import Gather, plan_gather
 from shardvar.layout.indexing import Pick, cut_steps
 from shardvar.layout.region import Region
-from shardvar.planning.index import EntryTable, concatenate_entries
+from shardvar.planning.index import EntryTable, take_tensors
 from shardvar.planning.plan import Plan, plan_copies
 from shardvar.planning.slices import SliceTable, widen
 
@@ -98,23 +98,24 @@ class _Item:
 def read_batch(
     source: Source,
     requests: Sequence[Request],
-    tables: Mapping[str, EntryTable],
+    entries: EntryTable,
     *,
     is_full: bool,
     out: Sequence[Array | None] | None = None,
 ) -> Batch:
-    """Read all requests with one plan; ``tables`` are the entries of each key.
+    """Read all requests with one plan; ``entries`` are of all their keys.
 
     Arguments are checked before the first byte is read, and everything that was read is verified
     before an array is returned. With ``is_full``, everything that has checksums is compared.
     """
     given = _read_out(out, len(requests))
-    number = {key: position for position, key in enumerate(tables)}
+    tensors = entries.slices.tensors
+    number = tensors.rows()
     items = [
-        _item(source, tables[key], key, number[key], wanted, is_full, into)
+        _item(source, entries, number[key], wanted, is_full, into)
         for (key, wanted), into in zip(requests, given, strict=True)
     ]
-    parts = {key for key in tables if source.is_part(key)}
+    parts = {key for key in tensors.keys if source.is_part(key)}
     for error in source.storage_errors(parts).values() if is_full and parts else ():
         raise error
     found: list[Array | None] = [None] * len(items)
@@ -122,7 +123,6 @@ def read_batch(
     # What is read at once.
     rows = [row for row, item in enumerate(items) if not item.parts]
     if rows:
-        entries = concatenate_entries([*tables.values()])
         arrays, bare = _read_at_once(source, entries, [items[row] for row in rows], is_full)
         for row, array, is_part_bare in zip(rows, arrays, bare, strict=True):
             found[row] = array
@@ -131,7 +131,7 @@ def read_batch(
     for row, item in enumerate(items):
         if not item.parts:
             continue
-        alone = {item.key: tables[item.key]}
+        alone = take_tensors(entries, {item.key})
         picked = []
         for part, pick in item.parts:
             batch = read_batch(source, [(item.key, part)], alone, is_full=is_full)
@@ -159,7 +159,6 @@ def _read_out(out: Sequence[Any] | None, count: int) -> list[Any]:
 def _item(
     source: Source,
     entries: EntryTable,
-    key: str,
     tensor: int,
     wanted: Any,
     is_full: bool,
@@ -167,7 +166,7 @@ def _item(
 ) -> _Item:
     """Return a request with its regions; raise what is wrong with it."""
     tensors = entries.slices.tensors
-    shape, name = tensors.shape(0), tensors.dtype(0)
+    key, shape, name = tensors.keys[tensor], tensors.shape(tensor), tensors.dtype(tensor)
     dtype = numpy_dtype(name)
     asked = gather = plan_gather(wanted, shape)
     if into is not None:
@@ -183,7 +182,10 @@ def _item(
         region = asked.around
         most = BLOCK_NBYTES // dtype.itemsize
         parts, axis = cut_steps(region, asked.pick, most * region.size // _spanned(region, shape))
-        if len(parts) == 1 or _is_read_at_once(source, entries, region, is_full):
+        if len(parts) > 1:
+            mine = take_tensors(entries, {key})
+            parts = [] if _is_read_at_once(source, mine, region, is_full) else parts
+        else:
             parts = []
     return _Item(key, tensor, dtype, asked, gather, parts, axis, into)
 

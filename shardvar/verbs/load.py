@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.formats.deferred import expect_keys
 from shardvar.formats.parts import delta_error
 from shardvar.layout.dtypes import HALVES, NAMES, STRING, has_values, numpy_dtype
-from shardvar.planning.index import DELTA, EntryTable, concatenate_entries
+from shardvar.planning.index import DELTA, EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable
 from shardvar.verbs.arguments import strings_of
@@ -129,8 +128,7 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
         entries = reader.entries()
     else:
         names = strings_of(keys, "keys")
-        expect_keys(reader.index, names)
-        entries = concatenate_entries([reader.find(key) for key in names])
+        entries = reader.find_many(dict.fromkeys(names))
     codes = entries.slices.tensors.codes
     for number in np.unique(codes).tolist():
         if not has_values(NAMES[number]):

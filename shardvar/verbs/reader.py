@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
-from shardvar.formats.deferred import DeferredIndex, LateIndex, expect_keys, outline_of
+from shardvar.formats.deferred import DeferredIndex, LateIndex, find_keys, outline_of
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
@@ -257,10 +257,9 @@ class Reader:
                 f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'."
             )
         wanted = [_read_request(each) for each in requests]
-        expect_keys(self.index, {key for key, _ in wanted})
-        tables = {key: self.find(key) for key in dict.fromkeys(key for key, _ in wanted)}
+        entries = self.find_many(dict.fromkeys(key for key, _ in wanted))
         with self.explain_policy():
-            batch = read_batch(self.source, wanted, tables, is_full=verify == "full", out=out)
+            batch = read_batch(self.source, wanted, entries, is_full=verify == "full", out=out)
         self.unverified += batch.unverified
         return batch.arrays
 
@@ -285,6 +284,25 @@ class Reader:
             If the entries of the key are damaged or incomplete.
         """
         return self._look_up(self.index, key)
+
+    def find_many(self, keys: Iterable[str]) -> EntryTable:
+        """Return the entries of several keys in one table, in the order of the keys.
+
+        Otherwise as ``find``.
+
+        Parameters
+        ----------
+        keys : iterable of str
+            The names of the tensors, all different.
+        """
+        names = list(keys)
+        for name in names:
+            check_string(name, "keys")
+        with self.explain_policy():
+            entries = find_keys(self.index, names)
+            for error in find_faults(entries.slices).values():
+                raise error
+            return entries
 
     def _look_up(self, index: Index, key: str) -> EntryTable:
         """Return the entries of one key of an index; raise what is wrong with it."""

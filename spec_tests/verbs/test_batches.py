@@ -79,7 +79,12 @@ def test_a_batch_is_what_numpy_picks_of_each_tensor(form: str, data: st.DataObje
                     dtype = array.dtype.newbyteorder("=")
                     made = np.zeros(array.shape, dtype, order="F" if kind == "F" else "C")
                     out.append(None if kind == "fresh" else made)
-                found = reader.read_many(iter(wanted), verify, out=out)
+                try:
+                    found = reader.read_many(iter(wanted), verify, out=out)
+                except OutOfRange:
+                    # Stricter than NumPy where another array of the index selects nothing.
+                    assert any(array.size == 0 for array in expected)
+                    continue
                 assert len(found) == len(wanted)
                 for array, given_array, result in zip(expected, out, found, strict=True):
                     assert same(result, np.asarray(array))

@@ -22,10 +22,9 @@ import numpy.typing as npt
 
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.engine.read import read_arrays
-from shardvar.formats.deferred import expect_keys
 from shardvar.layout.dtypes import STRING, Array, dtype_name
 from shardvar.layout.region import Region
-from shardvar.planning.index import EntryTable, concatenate_entries
+from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, pad
 from shardvar.reference.variables import (
@@ -209,8 +208,7 @@ def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
 def entries_of(reader: Reader, keys: Sequence[str]) -> EntryTable:
     """Return entries that include the keys'; raise the fault of a key that has one."""
     if len(keys) < _FEW_KEYS:
-        expect_keys(reader.index, keys)
-        return concatenate_entries([reader.find(key) for key in keys])
+        return reader.find_many(dict.fromkeys(keys))
     for error in filter(None, map(reader.faults.get, keys)):
         raise error.at()
     return reader.entries()

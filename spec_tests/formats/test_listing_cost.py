@@ -6,6 +6,7 @@ or by tensor, with what they may cost.
 """
 
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -85,6 +86,22 @@ def write_keras(folder: Path, count: int) -> str:
     return "m.weights.h5"
 
 
+def write_llama(folder: Path, count: int) -> str:
+    part = {f"layers.{n}.attention.wq.weight": np.zeros(SHAPE, np.float32) for n in range(count)}
+    for rank in range(2):
+        sv.save(folder / f"consolidated.0{rank}.pth", part)
+    return ""
+
+
+def write_rankwise(folder: Path, count: int) -> str:
+    index = {"metadata": {}, "world_size": 2, "version": "2.0"}
+    (folder / "metadata.pkl").write_bytes(pickle.dumps(index))
+    part = {f"{number}": np.zeros(SHAPE, np.float32) for number in range(count)}
+    for rank in range(2):
+        sv.save(folder / f"layer_{rank}.pt", part)
+    return ""
+
+
 FORMATS: dict[str, Callable[[Path, int], str]] = {
     "native": by_save("m", partition=2),
     "native in files": by_save("m", policy=sv.BalancedPolicy(3)),
@@ -93,6 +110,8 @@ FORMATS: dict[str, Callable[[Path, int], str]] = {
         "m.safetensors.index.json", policy=sv.BalancedPolicy(3), format="safetensors"
     ),
     "pt": by_save("m.pt"),
+    "pt of Llama": write_llama,
+    "pt of torch_checkpointing": write_rankwise,
     "dcp": by_save("m", format="torch"),
     "dcp in files": by_save("m", format="torch", policy=sv.BalancedPolicy(3)),
     "tensorflow": by_save("m", format="tensorflow"),
@@ -107,6 +126,8 @@ FORMATS: dict[str, Callable[[Path, int], str]] = {
     "keras": write_keras,
 }
 BY_FILE: dict[str, Callable[[int, int], int]] = {
+    "pt of Llama": lambda _count, files: 2 + 3 * files,
+    "pt of torch_checkpointing": lambda _count, files: 2 + 3 * files,
     "npz": lambda count, _files: 3 + count,
     "zarr": lambda _count, files: 8 + files,
     "orbax": lambda _count, files: 8 + files,
@@ -115,7 +136,8 @@ BY_FILE: dict[str, Callable[[int, int], int]] = {
     "onnx": lambda count, _files: 4 + -(-count * NBYTES // TRAITS.small_nbytes),
 }
 """The most requests for dtypes and shapes: only the members of an npz file have them, and the
-object headers of HDF5; an array of Zarr or Orbax is a file or two. In files of Flax and ONNX they lie
+object headers of HDF5; an array of Zarr or Orbax is a file or two. Each rank has
+a file, whose long pickle takes a request more. In files of Flax and ONNX they lie
 between the elements: small arrays are read through, and a large one is jumped over."""
 
 

@@ -228,10 +228,14 @@ WORKED = {
         has_inverse=False,
     ),
     "a scale for each expert, in a tensor of its own": Worked(
-        ["experts[e o i] times scale.{e}[o] -> experts.{e}[i o]"],
+        ["experts[e o i] times scale.{e}[o] -> experts[e i o]"],
         {"experts": np.arange(24, dtype=np.float32).reshape(3, 2, 4),
          **{f"scale.{e}": np.float32([e + 1, 10 * e]) for e in range(3)}},
-        lambda t: {f"experts.{e}": (t["experts"][e] * t[f"scale.{e}"][:, None]).T for e in range(3)},
+        lambda t: {
+            "experts": np.stack(
+                [(t["experts"][e] * t[f"scale.{e}"][:, None]).T for e in range(3)]
+            )
+        },
         has_inverse=False,
     ),
     "a scale whose number is made of the layer's and the expert's": Worked(

@@ -266,7 +266,10 @@ def items_of(reader: Reader, keys: Collection[str], trusted: bool) -> dict[str, 
     is not an object, or not a plain one and the checkpoint not trusted."""
     held = reader.source.objects({*keys}, "torch" if trusted else "") or {}
     for key in keys:
-        if key not in held:
+        fault = reader.index.faults.get(key)
+        # Also of a trusted checkpoint no object is given on that would call a function of a system.
+        is_refused = fault is not None and not isinstance(fault, UnsupportedError)
+        if key not in held or is_refused:
             raise _unreadable(reader, key)
     return {key: item_of(held[key]) for key in keys}
 
@@ -278,9 +281,7 @@ def _unreadable(reader: Reader, key: str) -> Exception:
     except UnsupportedError as error:
         if not reader.source.objects([key], "torch"):
             raise
-        remedy = (
-            "If you trust the checkpoint, give StorageReader trusted=True: torch runs its code."
-        )
+        remedy = "If you trust the checkpoint, give trusted=True: torch runs the code of the class."
         return UnsupportedError(error.cause, f"{error.remedy} {remedy}")
     if torch_dtype(name) is not None:
         cause = f"{key!r} is a tensor in {reader.path}, and not in the state."

@@ -1,6 +1,7 @@
 """``dcp.load`` with shardvar's reader: any format, any mesh, and each fault by its name."""
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -232,6 +233,24 @@ def test_objects_of_other_classes_are_refused_by_name_unless_they_are_trusted(
     assert text.startswith("UnsupportedError") and "Other" in text and "'other'" in text
     assert "trusted=True" in text
     assert load({"other": None}, tmp_path / "ck", trusted=True) == {"other": Other()}
+
+
+class Harmful:
+    """An object that calls a function of the system when it is loaded."""
+
+    def __reduce__(self) -> Any:
+        return os.getpid, ()
+
+
+def test_an_object_that_calls_the_system_is_refused_also_if_it_is_trusted(tmp_path: Path) -> None:
+    """PyTorch's own reader calls it."""
+    dcp.save({"harmful": Harmful()}, checkpoint_id=tmp_path / "ck", no_dist=True)
+    for trusted in (False, True):
+        text = error_of({"harmful": None}, tmp_path / "ck", trusted=trusted)
+        assert "'harmful'" in text and "getpid" in text and "trusted=True" not in text
+    state = {"harmful": None}
+    dcp.load(state, checkpoint_id=tmp_path / "ck", no_dist=True)
+    assert state == {"harmful": os.getpid()}
 
 
 def test_texts_that_torch_does_not_have_are_refused_by_name(tmp_path: Path) -> None:

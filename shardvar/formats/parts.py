@@ -72,11 +72,11 @@ _MEGATRON_CUT = FileKind(
 )
 _RANKWISE = FileKind(
     "a checkpoint of PyTorch's torch_checkpointing, with files for each rank",
-    f"Give the path of its index, metadata.pkl, which means all ranks. {_COPY_ALONE}",
+    "Give the path of its index, metadata.pkl, which means all ranks.",
 )
 _LLAMA = FileKind(
     "a model of Llama in its original form, with a file for each rank of tensor parallelism",
-    "Give their folder, which means the whole model. Or name the file of one rank to look into it.",
+    "Give their folder, which means the whole model.",
 )
 RANKS = FileKind(
     "a save whose parts were written by several processes, with files for each rank",
@@ -238,11 +238,13 @@ def find_part(folder: Storage, name: str) -> tuple[FileKind, list[str]] | None:
     files = folder.names()
     alike = ranks_of(files) if is_part(name) else []
     group = next((group for group in alike if name in group), [])
-    if not group and _rankwise(folder, files):
+    of_index = not group and _rankwise(folder, files)
+    if of_index:
         pattern = _NUMBER.sub("\0", name)
         group = [each for each in files if _NUMBER.sub("\0", each) == pattern]
     if group and name.endswith(_MODELS):
-        return _named(group), [os.path.join(folder.path, each) for each in group]
+        kind = of_index or _named(group)
+        return kind, [os.path.join(folder.path, each) for each in group]
     # The folder may be a rank's.
     above, _, own = folder.path.rstrip("/").rpartition("/")
     if not above or not is_part(own):
@@ -267,7 +269,11 @@ def check_not_a_part(form: Format, folder: Storage, name: str, is_alone: bool) -
         f"{path} is one part of a larger save: {kind.what}. Its tensors may be parts of the tensors "
         "that were saved."
     )
-    remedy = f"Also give the others, {named(others)}, and --concat." if others else kind.remedy
+    is_joined = kind in (_LLAMA, _RANKWISE)
+    if others and not is_joined:
+        remedy = f"Also give the others, {named(others)}, and --concat."
+    else:
+        remedy = kind.remedy
     raise UnsupportedError(
         cause, f"{remedy} If it is whole by itself, copy it to another name first."
     )

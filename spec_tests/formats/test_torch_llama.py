@@ -82,6 +82,12 @@ def test_a_cut_file_is_an_error_that_names_it(case: str, tmp_path: Path) -> None
             sv.load(folder)
 
 
+def test_a_rank_by_itself_is_not_converted_and_says_what_the_whole_is(tmp_path: Path) -> None:
+    file = copied("llama3", tmp_path) / "consolidated.01.pth"
+    with pytest.raises(UnsupportedError, match="Give their folder"):
+        sv.reshard(file, tmp_path / "x.safetensors")
+
+
 def test_a_file_that_is_left_over_is_named(tmp_path: Path) -> None:
     folder = copied("llama3", tmp_path)
     shutil.copy(folder / "consolidated.00.pth", folder / "consolidated.02.pth")

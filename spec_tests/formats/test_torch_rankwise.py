@@ -173,6 +173,14 @@ def test_a_cut_index_is_not_taken_for_a_checkpoint_of_one_rank(tmp_path: Path) -
         sv.load(folder)
 
 
+def test_a_rank_by_itself_is_not_converted_and_says_what_the_whole_is(tmp_path: Path) -> None:
+    folder = copied("w2", tmp_path)
+    with pytest.raises(UnsupportedError, match="index, metadata.pkl"):
+        sv.reshard(folder / "model_1.pt", tmp_path / "x.safetensors")
+    sv.reshard(folder / "metadata.pkl", tmp_path / "x.safetensors")
+    assert sv.diff(folder, tmp_path / "x.safetensors").equal
+
+
 def test_copies_that_differ_are_found(tmp_path: Path) -> None:
     folder = copied("w2", tmp_path)
     other = tmp_path / "other"

@@ -2,7 +2,8 @@
 
 Law: for each format, a checkpoint of 400 tensors is opened and its keys, dtypes and shapes are
 listed with as many requests as one of 4. ``BY_FILE`` lists the formats that cost requests by file
-or by tensor, with what they may cost.
+or by tensor, with what they may cost. A load reads neighbours together, and no byte three times;
+``LOADED_BY_TENSOR`` lists the formats whose frames take requests by tensor.
 """
 
 import os
@@ -19,7 +20,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.storage.remote import TRAITS
+from shardvar.storage.remote import AHEAD_NBYTES, TRAITS
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile import flax, onnx
@@ -145,6 +146,12 @@ THROUGH = {"flax", "onnx"}
 """The formats whose small tensors are read through, since they have no index."""
 
 
+LOADED_BY_TENSOR = {
+    "pt": 1, "npz": 1, "dcp": 2, "dcp in files": 2, "zarr": 3, "orbax": 2, "keras": 6
+}  # fmt: skip
+"""The most requests for each tensor of a load: local headers, both ends of an item, files."""
+
+
 def requests_of(bucket: MemoryBucket, verb: Callable[[], Any]) -> int:
     """Return the requests of every kind that a verb makes."""
     made: list[str] = []
@@ -193,6 +200,22 @@ def test_a_listing_takes_as_many_requests_for_400_tensors_as_for_4(
         if form in BY_FILE:
             assert costs[count] <= BY_FILE[form](count, len(bucket.files))
     assert form in BY_FILE or costs[400] <= costs[4] + 1, costs
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_load_joins_neighbours_and_reads_no_byte_three_times(form: str, tmp_path: Path) -> None:
+    """A hundred tensors of 16 KiB are 1.6 MiB, less than one read brings."""
+    name = FORMATS[form](tmp_path, 100)
+    bucket = in_memory(tmp_path)
+    with in_bucket(bucket):
+        assert (
+            sum(array.nbytes for array in sv.load(f"s3://bucket/run/{name}").values()) >= 100 << 14
+        )
+    by_tensor = LOADED_BY_TENSOR.get(form, 2 if form.startswith("pt of") else 0)
+    assert len(bucket.ranges) <= 16 + 100 * by_tensor
+    size = sum(map(len, bucket.files.values()))
+    # Once for the structure between small payloads, and once for the payloads.
+    assert sum(nbytes for _, nbytes in bucket.ranges) <= 2 * size + AHEAD_NBYTES
 
 
 @pytest.mark.parametrize("form", ["npz", "pt", "dcp"])

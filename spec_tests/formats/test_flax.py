@@ -266,3 +266,10 @@ def test_every_value_has_the_literal_of_the_same_value_elsewhere(tmp_path: Path)
     }  # fmt: skip
     shutil.copy(path, tmp_path / "copy.msgpack")
     assert sv.diff(path, tmp_path / "copy.msgpack").equal
+
+
+def test_elements_end_where_their_array_ends(tmp_path: Path) -> None:
+    inner = packed([[4], "float32", bytes(16)]) + b"\xc0"
+    path = write(tmp_path / "m.msgpack", {"t": msgpack.ExtType(1, inner)})
+    with pytest.raises(InvalidCheckpoint, match="do not fill the rest"):
+        sv.load(path)

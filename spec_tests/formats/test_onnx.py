@@ -232,3 +232,9 @@ def test_a_model_goes_on_to_other_formats(tmp_path: Path) -> None:
     source = GOLDEN / "onnx" / "every_type" / "m.onnx"
     sv.reshard(source, tmp_path / "m", format="shardvar")
     assert sv.diff(source, tmp_path / "m").equal
+
+
+def test_varints_end_where_their_field_ends(tmp_path: Path) -> None:
+    tensor = onnx.tensor(kind=onnx.INT32, data=b"\1\2\3\4\5", field=onnx.INT32_DATA)
+    with pytest.raises(InvalidCheckpoint, match="'t': 1 bytes follow its 4 numbers"):
+        sv.load(write(tmp_path, tensor))

@@ -165,4 +165,37 @@ MUTANTS = [
         "list(variables)",
         "restore_order::test_the_restore_that_was_called_last_determines_the_value",
     ),
+    mutant(
+        "delta-believes-the-base",
+        "Applying a delta compares only what it changes, not the rest of the base.",
+        "verbs/delta/patched.py",
+        "        if digest_of_leaves(change.key, change.dtype, change.shape, hashes) != change.result:\n",
+        "        result = digest_of_leaves(change.key, change.dtype, change.shape, hashes)\n"
+        "        if self.parts[number].masks and result != change.result:\n",
+        "delta::test_a_tensor_that_does_not_change_is_compared_as_well",
+    ),
+    mutant(
+        "joined-deltas-lose-a-step",
+        "Joining deltas leaves out the mask of a step.",
+        "verbs/delta/join.py",
+        "    for mask in masks[1:]:\n",
+        "    for mask in masks[2:]:\n",
+        "delta::test_a_chain_and_the_delta_that_joins_it_make_the_last_checkpoint",
+    ),
+    mutant(
+        "one-buffer-for-two-readers",
+        "A source reads regions into the buffer that its own caller reads regions into.",
+        "engine/flat.py",
+        'use="flat"',
+        'use="span"',
+        "delta::test_leaves_are_found_in_any_slices",
+    ),
+    mutant(
+        "overlaid-from-the-beginning",
+        "Large payloads of an overlaid source are read from the beginning of their file.",
+        "verbs/callbacks/call.py",
+        "int(entries.start[row]) + start, buffer)",
+        "start, buffer)",
+        "delta::test_frames_of_any_size_lie_next_to_whole_tensors",
+    ),
 ]

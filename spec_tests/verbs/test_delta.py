@@ -592,3 +592,17 @@ def test_a_file_that_an_interrupted_run_wrote_of_another_base_is_not_kept(three:
     sv.save(three / "a", tensors, partition={"w": [1, 2]})
     sv.apply(three / "a", three / "d", three / "c", **options)
     assert sv.diff(three / "b", three / "c").equal
+
+
+def test_a_tensor_that_does_not_change_is_compared_as_well(tmp_path: Path) -> None:
+    same = np.arange(5000, dtype=np.float32)
+    for name, step in (("a", 1), ("b", 2)):
+        sv.save(tmp_path / name, {"same": same, "step": np.int64(step)})
+    sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    other = same.copy()
+    other[4999] = -1
+    sv.save(tmp_path / "other", {"same": other, "step": np.int64(1)})
+    before = names(tmp_path)
+    with pytest.raises(ArgumentError, match="its tensor 'same' has other values"):
+        sv.apply(tmp_path / "other", tmp_path / "d", tmp_path / "c")
+    assert names(tmp_path) == before

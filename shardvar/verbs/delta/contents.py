@@ -27,13 +27,13 @@ from shardvar.engine.pool import new_buffer
 from shardvar.errors import (
     COPY_AGAIN,
     IncompleteCheckpoint,
-    UnknownKey,
     UnsupportedError,
     prefix_errors,
 )
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, PACKED_BITS, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import DELTA, EntryTable
+from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digest_of_all
 from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
@@ -88,6 +88,11 @@ class DeltaRow:
     def nbytes(self) -> int:
         """The bytes of the tensor; 0 if its payload tells its own size."""
         return _nbytes(self.dtype, self.shape)
+
+    @property
+    def stored_key(self) -> str:
+        """The key under which a delta has a changed or whole tensor."""
+        return (CHANGED_PREFIX if self.kind == CHANGED else WHOLE_PREFIX) + self.key
 
     @property
     def width(self) -> int:
@@ -269,6 +274,10 @@ class Delta:
     """The native checkpoint."""
     contents: Contents
     """Its rows."""
+    blocks: Blocks
+    """Its tensors."""
+    rows: Mapping[str, int]
+    """The number of each tensor by its key."""
     _frames: dict[str, "TensorFrames"] = field(default_factory=dict)
 
     @property
@@ -284,17 +293,20 @@ class Delta:
 
     def stored(self, change: DeltaRow) -> EntryTable:
         """Return the entries that hold a changed or whole tensor."""
-        prefix = CHANGED_PREFIX if change.kind == CHANGED else WHOLE_PREFIX
-        try:
-            entries = self.reader.find(prefix + change.key)
-        except UnknownKey:
+        return self.blocks.entries_of([self._row(change)])
+
+    def _row(self, change: DeltaRow) -> int:
+        """The number of the tensor that holds a changed or whole one, which is as the table says."""
+        key = change.stored_key
+        row = self.rows.get(key)
+        if row is None:
             raise IncompleteCheckpoint(
                 f"{self.path}: The table says that {change.key!r} is {change.kind}, and there is no "
-                f"{prefix + change.key!r}.",
+                f"{key!r}.",
                 COPY_AGAIN,
-            ) from None
-        tensors = entries.slices.tensors
-        found = tensors.dtype(0), tensors.shape(0)
+            )
+        tensors = self.blocks.tensors
+        found = tensors.dtype(row), tensors.shape(row)
         if change.kind == WHOLE and found != (change.dtype, change.shape):
             raise invalid(
                 f"{self.path}: {change.key!r} is stored as {found[0]} of {list(found[1])}, and the "
@@ -302,7 +314,7 @@ class Delta:
             )
         if change.kind == CHANGED and (found[0] != "uint8" or len(found[1]) != 1):
             raise invalid(f"{self.path}: The frames of {change.key!r} are not bytes.")
-        return entries
+        return row
 
     def frames(self, change: DeltaRow) -> "TensorFrames":
         """Return the frames of a changed tensor, which are kept."""
@@ -317,10 +329,9 @@ class Delta:
         wanted = {TABLE}
         for each in self.contents.changes.values():
             if each.kind in (CHANGED, WHOLE):
-                self.stored(each)
-                prefix = CHANGED_PREFIX if each.kind == CHANGED else WHOLE_PREFIX
-                wanted.add(prefix + each.key)
-        others = {*self.reader.keys()} - wanted
+                self._row(each)
+                wanted.add(each.stored_key)
+        others = self.rows.keys() - wanted
         if others:
             raise invalid(f"{self.path}: The table does not name the tensor {min(others)!r}.")
 
@@ -392,6 +403,7 @@ def delta_of_reader(reader: Reader) -> Delta:
         raise error.at(f"{reader.path}: {key!r}")
     with prefix_errors(reader.path):
         contents = Contents.decode(reader.metadata.user[DELTA], _read_table(reader))
-    delta = Delta(reader, contents)
+    blocks = Blocks.of(reader)
+    delta = Delta(reader, contents, blocks, blocks.tensors.rows())
     delta.check()
     return delta

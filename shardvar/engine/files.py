@@ -169,7 +169,7 @@ def run_each(
         if is_lazy:
             alike = [((WORKERS, False), _by_turns(tasks, source, progress, begun))]
         for (threads, is_beside), group in alike:
-            batches = group if is_lazy else _in_turn(group, threads if is_beside else 1)
+            batches = group if is_lazy else _in_turn(group, max(threads, 1) if is_beside else 1)
             # Always closed here, so that no thread writes into a file that is closed below.
             with closing(
                 map_ahead(_write_batch, batches, threads, 4 * threads)
@@ -226,6 +226,9 @@ def _begin(
     tasks: Sequence[FileTask], source: Source, progress: Progress, begun: list[FileWork]
 ) -> Iterator[FileWork]:
     """Yield each task with its file open and its units planned, after adding it to ``begun``."""
+    # A tiny file is written sooner than a thread begins; of many, no server may have to answer.
+    sizes = [int(task.plan.targets.nbytes.sum()) for task in tasks]
+    are_tiny = len(tasks) == 1 or (source.traits is None and max(sizes, default=0) <= SMALL_NBYTES)
     for task in tasks:
         # Plan: what fills the targets, and the ranges that are written.
         moves, is_range = lower(task.plan)
@@ -251,7 +254,7 @@ def _begin(
         largest = 0
         for batch in batches:
             largest = max(largest, sum([units[number].nbytes for number in batch]))
-        is_quick = len(tasks) == 1 and len(batches) <= 1 and largest <= SMALL_NBYTES
+        is_quick = are_tiny and len(batches) <= 1 and largest <= SMALL_NBYTES
         threads = 0 if is_quick and is_local else reading.threads(largest + BLOCK_NBYTES)
         is_small = is_beside and not isinstance(source, ArraySource)
         # Open.

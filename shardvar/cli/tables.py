@@ -25,7 +25,7 @@ more."""
 _BETWEEN = 2
 """Cells between two columns of a table."""
 
-_PORTION = 4096
+_PORTION = 256
 """Rows of a piped table that are measured and printed together."""
 
 _SEPARATOR = "\0"

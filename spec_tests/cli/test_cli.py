@@ -703,7 +703,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
             path,
             path,
         ): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal "
-        "tolerance",
+        "tolerance map",
         (
             "reshard",
             path,

@@ -43,6 +43,7 @@ LEFT_OUT = {
     "limits": "a table of numbers",
     "vectors": "published data",
     "conformance": "its rules are judged by wrong implementations",
+    "torch": "its tests need PyTorch",
 }
 """Layers that are not sampled, with the reason."""
 

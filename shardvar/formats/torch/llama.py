@@ -14,8 +14,9 @@ of Meta's llama-models joins them, and as its layers are defined where the two d
     copies       norms, gates, routers, rope.freqs       every rank has all of it
 
 Where more ranks than heads of keys and values wrote, neighbours have the same head: ``params.json``
-tells their number. The width of ``wo`` tells the number of ranks. Copies are compared, as of other
-files of ranks (``ranks``). A tensor that one rank lacks is incomplete.
+tells their number, and without it keys and values are refused. The width of ``wo`` tells the number
+of ranks. Copies are compared, as of other files of ranks (``ranks``). A tensor that one rank lacks
+is incomplete.
 """
 
 import re
@@ -285,7 +286,13 @@ def _cut_of(
 
 def _copies(rows: int, params: _Params, world: int) -> int:
     """Return how many neighbouring ranks have the same keys and values."""
-    if not params.kv_heads or not params.head or params.kv_heads >= world:
+    if not params.kv_heads or not params.head:
+        cause = (
+            f"Without the number of heads in {LLAMA_PARAMS}, nothing tells whether neighbours of "
+            f"{world} ranks have the same keys and values."
+        )
+        raise UnsupportedError(cause, _JOIN_BY_HAND)
+    if params.kv_heads >= world:
         return 1
     copies, rest = divmod(rows * world, params.kv_heads * params.head)
     if rest or not copies or world % copies:

@@ -57,6 +57,12 @@ class MemoryFolder:
     def folder(self, name: str) -> "MemoryFolder":
         return MemoryFolder(self.storage, f"{self.prefix}{name}/")
 
+    def status(self, name: str) -> FileStatus | None:
+        try:
+            return FileStatus(self.open(name).size, None, "")
+        except MissingFile:
+            return None
+
 
 @dataclass
 class MemoryStorage:
@@ -90,6 +96,12 @@ class MemoryStorage:
 
     def names(self) -> list[str]:
         return sorted(self._names)
+
+    def status(self, name: str) -> FileStatus | None:
+        try:
+            return FileStatus(self.open(name).size, None, "")
+        except MissingFile:
+            return None
 
     def stamp(self, name: str) -> str | None:
         """The stamp of a file; no file of an input is ever replaced."""

@@ -249,8 +249,8 @@ def _take_object(found: _Findings, fitted: FittedRule, match: Match) -> None:
         return
     if rule.has_arithmetic or rule.repeated() or rule.source.free() - set(match.indices):
         raise MapError(
-            f"{match.key!r} is not a tensor, so it is only renamed or left out.",
-            f"Write {match.key!r} -> nothing.",
+            f"{match.key!r} is not a tensor that can be read, so it is only renamed or left out.",
+            f"`shardvar verify` says why. To leave it out, write {match.key!r} -> nothing.",
         )
     found.renamed[match.key] = target_key(fitted, match, match.indices, {})
 

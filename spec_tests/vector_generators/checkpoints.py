@@ -222,16 +222,25 @@ def _library_cases() -> Iterator[Case]:
                 )
 
 
+_FILE_OF_A_SET = re.compile(r"(\w+)(\.\d+\.pth|-\d{5}-of-\d{5}\.msgpack)")
+
+
 def _opened(names: Iterable[str]) -> str:
-    """Return the path that a person would type: the prefix of an index, or the one file."""
+    """Return the path that a person would type: the prefix of an index or of a set, the one file,
+    or nothing for the folder."""
     index = next(
         (name for name in names if name.endswith((".svindex", ".index", ".index.json"))), None
     )
-    if index is None:
-        return min(
-            names, key=lambda name: name.count("/")
-        )  # the index of a folder of folders is at its top
-    return index.removesuffix(".svindex").removesuffix(".index")
+    if index is not None:
+        return index.removesuffix(".svindex").removesuffix(".index")
+    if any(name.startswith("zero/") for name in names):  # a Universal Checkpoint of DeepSpeed
+        return ""
+    if "metadata.pkl" in names:
+        return "metadata.pkl"
+    # The index of a folder of folders is at its top.
+    first = min(names, key=lambda name: name.count("/"))
+    part = _FILE_OF_A_SET.fullmatch(first)
+    return part[1] if part else first
 
 
 def _hostile_cases() -> Iterator[Case]:
@@ -246,7 +255,7 @@ def _hostile_cases() -> Iterator[Case]:
         form = name.partition("_")[0]
         inputs = {
             "format": "shardvar" if form == "native" else form,
-            "path": f"{target}/{_opened(files)}",
+            "path": f"{target}/{_opened(files)}".removesuffix("/"),
         }
         yield Case(f"hostile-{name}", "V-FILE-1", "read_checkpoint", inputs, bug, error=error)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorstore
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +37,8 @@ from shardvar.wire.zarr_dtypes import NATIVE
 from spec_tests.helpers.format_protocol import GOLDEN, expectation
 from spec_tests.helpers.orbax_files import settled
 from spec_tests.helpers.system_calls import snapshot
+
+tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
 
 FOLDERS = ["zarr", "orbax"]
 

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorstore
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.ocdbt import INLINE_NBYTES, ValueRange, build_database
 from spec_tests.helpers.paths import GOLDEN
+
+tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
 
 FILES = ["ocdbt.process_0/d/" + "a" * 32, "d/" + "b" * 32, "ocdbt.process_1/d/" + "c" * 32]
 OWN = "d/" + "0" * 32

@@ -184,14 +184,15 @@ def format_named(name: str) -> Format:
     if point is not None:
         added: Format = point.load()
         return added
-    raise ArgumentError(
-        f"Unknown format {name!r}.", f"{_nearest(name)}The formats are {', '.join(format_names())}."
-    )
+    known = ", ".join([*format_names(), *_LAYOUTS])
+    raise ArgumentError(f"Unknown format {name!r}.", f"{_nearest(name)}The formats are {known}.")
 
 
 def _nearest(name: str) -> str:
     """A sentence that proposes the known name nearest to a misspelt one."""
-    return "".join(f"Did you mean {near!r}? " for near in similar(name, format_names()))
+    return "".join(
+        f"Did you mean {near!r}? " for near in similar(name, [*format_names(), *_LAYOUTS])
+    )
 
 
 def all_formats() -> Iterator[Format]:

@@ -286,5 +286,5 @@ def _unreadable(reader: Reader, key: str) -> Exception:
     if torch_dtype(name) is not None:
         cause = f"{key!r} is a tensor in {reader.path}, and not in the state."
         return ArgumentError(cause, "Give the state the same kind of value.")
-    cause = f"{key!r} in {reader.path} has the dtype {name}, of which no tensor is made."
+    cause = f"{key!r} in {reader.path} has the dtype {name}, which the reader cannot give PyTorch."
     return UnsupportedError(cause, "Leave it out of the state, or read it with sv.load.")

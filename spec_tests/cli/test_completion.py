@@ -212,11 +212,14 @@ def test_a_file_that_is_no_checkpoint_is_not_said_to_be_absent(
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"), [("safetensor", "safetensors"), ("orbax_plain", "orbax-plain")]
+)
 def test_a_misspelt_format_is_told_what_it_may_have_meant(
-    model: str, capsys: pytest.CaptureFixture[str]
+    given: str, meant: str, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reshard", model, model + "-2", "--format", "safetensor"]) == 2
-    assert "hint: Did you mean 'safetensors'? The formats are" in capsys.readouterr().err
+    assert main(["reshard", model, model + "-2", "--format", given]) == 2
+    assert f"hint: Did you mean {meant!r}? The formats are" in capsys.readouterr().err
 
 
 def test_a_misspelt_option_or_path_is_told_what_it_may_have_meant(

@@ -105,7 +105,7 @@ def misprint(directory: str, file: int, place: int, extra: int) -> None:
     path.write_bytes(data)
 
 
-def remove(directory: str, file: int, _place: int, _extra: int) -> None:
+def remove_file(directory: str, file: int, _place: int, _extra: int) -> None:
     """Remove a file."""
     files = files_of(directory)
     files[file % len(files)].unlink()
@@ -175,7 +175,7 @@ def check_damage(
 def lost_files_are_noticed(adapter: Calls, case: DamageCase) -> None:
     """After the loss of a file, restoring is refused or right: nothing comes back as zeros or as
     the values before."""
-    check_damage(adapter, case, remove)
+    check_damage(adapter, case, remove_file)
 
 
 @rule("R-DAMAGE-1-truncate", 8, "001", PRESENT, "save restore", cases, isolated=True)

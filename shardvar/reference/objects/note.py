@@ -10,6 +10,7 @@ from shardvar.formats.table import formats_of
 from shardvar.pictures.words import message
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location
+from shardvar.verbs.remove import remove_at
 from shardvar.verbs.state_file import (
     STATE_FILE,
     SeriesState,
@@ -59,9 +60,7 @@ def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
     left = []
     for name in names:
         try:
-            target = _locate(series, name)
-            with target.storage.lock(target.stem):
-                target.format.remove(target.storage, target.name)
+            remove_at(_locate(series, name))
         except ShardvarError as error:
             _LOG.warning("%s", message(f"{name} could not be removed: {error}"))
             left.append(name)

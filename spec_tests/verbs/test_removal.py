@@ -1,0 +1,60 @@
+"""sv.remove: a checkpoint of any format that is written goes whole, and nothing else does."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import AmbiguousPath, CheckpointNotFound, LockHeld, UnsupportedError
+from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.faulty_storage import FOLDERS, FORMATS, arrays, save
+from spec_tests.helpers.paths import GOLDEN
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_a_checkpoint_goes_and_other_files_stay(form: str, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    save(place, form, arrays(1))
+    path = place if form in FOLDERS else place / FORMATS[form][1]
+    if form not in FOLDERS:
+        (place / "notes.txt").write_text("mine")
+    sv.remove(path)
+    assert not place.exists() if form in FOLDERS else os.listdir(place) == ["notes.txt"]
+    with pytest.raises(CheckpointNotFound):
+        sv.remove(path)
+
+
+@pytest.mark.parametrize("form", sorted(FOLDERS))
+def test_a_folder_with_files_of_the_users_stays_with_them(form: str, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    save(place, form, arrays(1))
+    (place / "notes.txt").write_text("mine")
+    sv.remove(place)
+    assert (place / "notes.txt").read_text() == "mine"
+
+
+def test_neighbours_stay_and_a_folder_of_two_checkpoints_is_ambiguous(tmp_path: Path) -> None:
+    for name in ("step-1", "step-10"):
+        sv.save(tmp_path / name, {"a": np.arange(4)})
+    with pytest.raises(AmbiguousPath):
+        sv.remove(tmp_path)
+    sv.remove(tmp_path / "step-1.svindex")
+    assert sv.verify(tmp_path / "step-10").ok
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("step-1.")]
+
+
+def test_a_checkpoint_that_is_being_written_is_not_removed(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", {"a": np.arange(4)})
+    with LocalStorage(str(tmp_path)).lock("ck"), pytest.raises(LockHeld):
+        sv.remove(tmp_path / "ck")
+    assert sv.verify(tmp_path / "ck").ok
+
+
+def test_a_format_that_is_only_read_is_refused() -> None:
+    folder = GOLDEN / "keras"
+    file = sorted(folder.rglob("*.h5"))[0]
+    with pytest.raises(UnsupportedError, match="read and not written"):
+        sv.remove(file)
+    assert file.exists()

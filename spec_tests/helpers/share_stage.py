@@ -184,8 +184,7 @@ def saves_of(seed: int, count: int, **options: Any) -> list[Callable[[], Any]]:
             process=process,
             num_processes=count,
             run="r",
-            timeout=PATIENCE,
-            **options,
+            **{"timeout": PATIENCE, **options},
         )
 
     return [lambda process=process: save(process) for process in range(count)]  # type: ignore[misc]

@@ -159,6 +159,29 @@ def test_a_process_that_fails_ends_the_attempt_for_all() -> None:
     assert not outcomes.count("done")
 
 
+def test_processes_that_are_alive_after_an_error_may_save_again_in_any_order() -> None:
+    """Process 1 sees the call of the attempt that failed first, and must not answer it again."""
+
+    def again(tries: list[Callable[[], Any]]) -> Callable[[], None]:
+        def saves() -> None:
+            with pytest.raises(InconsistentTensor):
+                tries[0]()
+            tries[1]()
+
+        return saves
+
+    for seed in range(10 if not EXHAUSTIVE else 200):
+        first, second = saves_of(1, 3, timeout=1000), saves_of(2, 3, timeout=1000)
+        other = {**tensors_of(1, 1, 3), "x": np.full(4, 9)}
+        first[1] = lambda other=other: sv.save_shards(
+            "s3://bucket/run/ck", other, process=1, num_processes=3, run="r", timeout=1000
+        )
+        saves = [again([first[each], second[each]]) for each in range(3)]
+        draw = Random(seed).choices
+        outcomes = together(saves, lambda number, draw=draw: max(draw(range(number), k=3)))  # type: ignore[misc]
+        assert outcomes == ["done"] * 3, seed
+
+
 def test_of_two_processes_with_one_number_nobody_returns() -> None:
     for seed in range(5 if not EXHAUSTIVE else 100):
         saves = [*saves_of(1, 2), saves_of(2, 2)[1]]

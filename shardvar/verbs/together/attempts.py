@@ -26,7 +26,7 @@ from shardvar.verbs.together.fence import (
     twice_error,
     wait_for_end,
 )
-from shardvar.verbs.together.run import LEFT, SAVE_AGAIN, Run
+from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, Run
 from shardvar.verbs.together.share_format import (
     Holding,
     ShareCall,
@@ -209,6 +209,18 @@ def _check_not_replaced(run: Run, token: str, error: BaseException) -> None:
 
 # --- Attempts that process 0 begins
 
+_failed: dict[tuple[int, str, str, int], str] = {}
+"""The attempt of which this process has raised the error, by run and process: a process that is
+alive and saves again waits for another call, and does not answer that one."""
+
+
+def _remember(key: tuple[int, str, str, int], token: str) -> None:
+    """Remember an attempt that has failed, and forget the oldest."""
+    _failed.pop(key, None)
+    _failed[key] = token
+    for old in list(_failed)[:-_MOST_OPEN]:
+        _failed.pop(old, None)
+
 
 def save_called(run: Run, held: Holding, replicas: str, timeout: float) -> None:
     """Save in an attempt that process 0 begins, and wait until it is committed."""
@@ -244,25 +256,33 @@ def _call_others(run: Run, held: Holding, replicas: str, pace: WaitPace) -> None
 
 def _answer_calls(run: Run, held: Holding, replicas: str, pace: WaitPace) -> None:
     """Answer the last call of process 0, and each one that comes after it."""
-    data, after, reason = _Data(held), "", None
-    while True:
-        run, token = _wait_for_call(run, pace, after, reason)
-        after, reason = token, None
-        try:
-            with _ending(run, token):
-                data.write(run, read_call(run, token))
-                is_mine = data.answer(run, token)
-                if not is_mine:
-                    run = run.refreshed()
-                    reason = None if _is_same(run, held, token) else twice_error(run, held.process)
-                if reason is None:
-                    _follow(run, token, pace, replicas, is_mine=is_mine)
-        except Superseded:
-            continue
-        if reason is None:
-            return
-        # Another call has this number. If it is of an attempt that died, process 0 calls again.
-        give_up(run, token, reason)
+    key = (*_identity(run), held.process)
+    after = _failed.get(key, "")
+    if run.mark(after, END) not in run.names():
+        after = ""  # of a directory that was removed since
+    data, reason = _Data(held), None
+    try:
+        while True:
+            run, after = _wait_for_call(run, pace, after, reason)
+            reason = None
+            try:
+                with _ending(run, after):
+                    data.write(run, read_call(run, after))
+                    is_mine = data.answer(run, after)
+                    if not is_mine:
+                        run = run.refreshed()
+                        if not _is_same(run, held, after):
+                            reason = twice_error(run, held.process)
+                    if reason is None:
+                        _follow(run, after, pace, replicas, is_mine=is_mine)
+                        return
+            except Superseded:
+                continue
+            # Another call has this number. If it is of an attempt that died, process 0 calls again.
+            give_up(run, after, reason)
+    except BaseException:
+        _remember(key, after)
+        raise
 
 
 def _is_same(run: Run, held: Holding, token: str) -> bool:

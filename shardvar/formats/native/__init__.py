@@ -3,11 +3,12 @@ once.
 
 docs/format.md describes a checkpoint on disk byte by byte. The modules:
 
-    names     file names, and what a person may type for them
-    entries   the metadata block and blocks of entries -> values in memory; what is hostile is
-              refused
-    source    an open checkpoint: keys -> index blocks -> entries -> payloads
-    sink      a checkpoint being written: places of payloads, blocks of entries, commit
+    names       file names, and what a person may type for them
+    overview    the metadata block <-> values in memory; what is hostile is refused
+    entries     blocks of entries -> columns in memory; what is hostile is refused
+    index_rows  columns in memory -> blocks of entries
+    source      an open checkpoint: keys -> index blocks -> entries -> payloads
+    sink        a checkpoint being written: places of payloads, commit
 
 Two checkpoints of the same input differ only in the name of the generation.
 """

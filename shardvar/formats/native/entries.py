@@ -1,15 +1,4 @@
-"""The content of a native index: its metadata block, and blocks of entries as columns in memory.
-Nothing is believed.
-
-The metadata block describes the checkpoint as a whole (``Overview``):
-
-    description, writer     texts
-    generation              the text that the data files' names contain: 1 to 64 letters and digits
-    run_nbytes              the size of a run of a payload; each run has a checksum
-    file_nbytes             u64 for each data file: its exact size
-    file_name               only in version 3, packed strings: of each data file, the end of its
-                            name, such as ``1f-00002-of-00005``
-    user_name, user_value   packed strings: the user's metadata
+"""Blocks of entries of a native index, as columns in memory. Nothing is believed.
 
 A block of entries describes n tensors and their m entries, at least one each, in the order of the
 keys (``Entries``):
@@ -32,137 +21,27 @@ safe to compute with in 64 bits. Slices that overlap or leave holes are not look
 (``planning``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import lt
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.errors import (
-    ArgumentError,
-    CheckpointError,
-    InvalidCheckpoint,
-    OutOfBounds,
-    UnsupportedError,
-)
-from shardvar.formats.native.names import data_names, is_generation, is_name_end, native_data_name
+from shardvar.errors import CheckpointError, InvalidCheckpoint, OutOfBounds
+from shardvar.formats.native.overview import Overview, decode_text
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, Ints, code, slice_nbytes
 from shardvar.limits import (
-    MAX_FILES,
     MAX_KEY_NBYTES,
     MAX_NBYTES,
     MAX_RANK,
-    MAX_RUN_NBYTES,
     MAX_SHARED_NBYTES,
 )
-from shardvar.planning.index import EntryTable, Metadata, RunChecksums
+from shardvar.planning.index import EntryTable, RunChecksums
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.wire.block_file import IndexBlock, encode_index_block, pack_strings
+from shardvar.wire.block_file import IndexBlock
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid
-
-RUN_NBYTES = 1 << 18
-"""The run of this writer: a slice reads at most half a MiB more, 4 bytes guard 256 KiB."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Overview:
-    """The metadata block of a native index."""
-
-    metadata: Metadata
-    """The description, the writer and the user's metadata."""
-    generation: str
-    """The token that distinguishes the data files of one commit from the files of another."""
-    file_nbytes: Ints
-    """[files] the exact size of each data file."""
-    run_nbytes: int = RUN_NBYTES
-    """Size of a run in bytes."""
-    file_names: Sequence[str] = ()
-    """[files] the end of the name of each data file; empty if the generation gives all of them."""
-
-    def encode(self) -> bytes:
-        """Return the metadata block."""
-        texts = self.metadata.user
-        user = sorted(zip(map(encode_text, texts), map(encode_text, texts.values()), strict=True))
-        return encode_index_block(
-            {
-                "description": self.metadata.description,
-                "writer": self.metadata.writer,
-                "generation": self.generation,
-                "run_nbytes": self.run_nbytes,
-                "file_nbytes": self.file_nbytes.astype("<u8"),
-                **(
-                    pack_strings("file_name", list(map(encode_text, self.file_names)))
-                    if self.file_names
-                    else {}
-                ),
-                **pack_strings("user_name", [name for name, _ in user]),
-                **pack_strings("user_value", [value for _, value in user]),
-            }
-        )
-
-    @classmethod
-    def decode(cls, block: IndexBlock) -> Self:
-        """Return the content of a metadata block; ``InvalidCheckpoint`` if it breaks a law."""
-        generation = block.text("generation")
-        if not is_generation(generation):
-            raise invalid(f"The generation {generation!r} is not 1 to 64 letters and digits.")
-        sizes = block.numbers("file_nbytes", "<u8")
-        if len(sizes) > MAX_FILES or int(sizes.max(initial=0)) > MAX_NBYTES:
-            raise invalid(
-                f"The index claims {len(sizes)} data files of up to {sizes.max(initial=0)} bytes."
-            )
-        ends: list[str] = []
-        if "file_name" in block.values:
-            ends = list(map(decode_text, block.strings("file_name", len(sizes))))
-            for end in ends:
-                if not is_name_end(end):
-                    raise invalid(f"{end!r} is not the end of a data file's name.")
-            if len(set(ends)) != len(ends):
-                raise invalid("Two data files have one name.")
-        names = block.strings("user_name")
-        values = block.strings("user_value", len(names))
-        user = dict(zip(map(decode_text, names), map(decode_text, values), strict=True))
-        metadata = Metadata(
-            block.text("description"), block.text("writer"), user, generation=generation
-        )
-        run_nbytes = block.integer("run_nbytes", MAX_RUN_NBYTES)
-        if not run_nbytes:
-            raise invalid("The index has runs of 0 bytes.")
-        return cls(metadata, generation, sizes.astype(np.int64), run_nbytes, ends)
-
-    def names(self, prefix: str) -> list[str]:
-        """Return [files] the names of the data files of a prefix."""
-        if self.file_names:
-            return [native_data_name(prefix, end) for end in self.file_names]
-        return data_names(prefix, self.generation, len(self.file_nbytes))
-
-
-def encode_text(text: str) -> bytes:
-    """Return the bytes of a key or of a user's text: UTF-8, in which surrogate escapes become the
-    bytes they stand for.
-
-    >>> encode_text("\\udcff"), encode_text("é")
-    (b'\\xff', b'\\xc3\\xa9')
-    """
-    try:
-        octets = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        raise ArgumentError(f"{text!r} is not valid Unicode.", "Choose another name.") from error
-    # Escapes that together spell a character, such as the two of b"\xc3\xa9", would come back as
-    # that character.
-    if not text.isascii() and decode_text(octets) != text:
-        raise UnsupportedError(
-            f"{text!r} has escapes for bytes that are valid UTF-8.", "Write the characters."
-        )
-    return octets
-
-
-def decode_text(octets: bytes) -> str:
-    """Return the text that the bytes encode; bytes that are not UTF-8 become surrogate escapes."""
-    return octets.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,14 +28,9 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced
-from shardvar.formats.native.entries import (
-    Entries,
-    Overview,
-    decode_entries,
-    encode_text,
-    select_entries,
-)
+from shardvar.formats.native.entries import Entries, decode_entries, select_entries
 from shardvar.formats.native.names import leftovers, native_index_name
+from shardvar.formats.native.overview import Overview, encode_text
 from shardvar.formats.protocol import Finding
 from shardvar.planning.index import (
     EntryTable,

@@ -34,8 +34,8 @@ from shardvar.errors import (
     StorageError,
     prefix_errors,
 )
-from shardvar.formats.native.entries import RUN_NBYTES, Overview, encode_text
-from shardvar.formats.native.sink import encode_index
+from shardvar.formats.native.index_rows import encode_index
+from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.native.source import NativeIndex, read_native_index
 from shardvar.formats.protocol import FileChecksums, FileWriter, Sink
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code

@@ -348,6 +348,7 @@ class RemoteStorage:
                 uninterrupted(lambda: client.delete_all(keys))  # type: ignore[attr-defined]
                 for name in names:
                     upload.there.pop(name, None)
+                    upload.lent.discard(name)
                 return
         for name in names:
             with suppress(StorageError):

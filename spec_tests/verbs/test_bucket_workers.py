@@ -28,7 +28,8 @@ MODEL = {
     for number in range(8)
 }
 SOURCE, TARGET = "s3://bucket/run/source", "s3://bucket/run/out"
-OPTIONS: dict[str, Any] = {"partition": 2, "policy": BalancedPolicy(5)}
+POLICY: dict[str, Any] = {"policy": BalancedPolicy(5)}
+OPTIONS: dict[str, Any] = {"partition": 2, **POLICY}
 
 
 class Elsewhere(ThreadPoolExecutor):
@@ -100,6 +101,21 @@ def test_a_reshard_by_workers_uploads_the_same_files(executor: Any, bucket: Memo
         assert sv.digest(TARGET, executor=workers) == sv.digest(TARGET)
         assert sv.diff(SOURCE, TARGET, executor=workers).equal
     assert not any(key.endswith(".done") for key in bucket.files)
+
+
+@pytest.mark.parametrize("executor", [Elsewhere, ThreadPoolExecutor])
+@pytest.mark.parametrize(
+    "format", ["shardvar", "safetensors", "tensorflow", "torch", "npz", "zarr"]
+)
+def test_a_reshard_by_workers_does_not_warn_of_its_own_files(
+    executor: Any, format: str, bucket: MemoryBucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"safetensors": POLICY, "npz": {}, "zarr": {}}.get(format, OPTIONS)
+    with in_bucket(bucket), executor() as workers:
+        sv.reshard(SOURCE, TARGET, format=format, executor=workers, **options)
+        assert not caplog.text
+        assert sv.diff(SOURCE, TARGET).equal
+    assert not any(".tmp" in key for key in bucket.files)
 
 
 @pytest.mark.parametrize("requests", [1, 2, 6])

@@ -35,7 +35,7 @@ from shardvar.reference.objects.export import export as export
 from shardvar.reference.objects.export import load_exported as load_exported
 from shardvar.reference.objects.manager import CheckpointManager as CheckpointManager
 from shardvar.reference.objects.series import latest_checkpoint as latest_checkpoint
-from shardvar.reference.objects.turn import PendingSave as PendingSave
+from shardvar.verbs.background import PendingSave as PendingSave
 from shardvar.reference.tracking import Stateful as Stateful
 from shardvar.reference.tracking import Trackable as Trackable
 from shardvar.reference.training import Module as Module

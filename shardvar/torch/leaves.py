@@ -8,9 +8,9 @@ holds.
                      any other tensor the whole
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -20,8 +20,7 @@ from shardvar.formats.torch.shares import Placement, Spread, held_regions, local
 from shardvar.layout.region import Region
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Leaf:
+class Leaf(NamedTuple):
     """A value of a state."""
 
     path: tuple[str | int, ...]
@@ -101,33 +100,59 @@ def _is_inner(values: list[Any]) -> bool:
     )
 
 
-def held_by(key: str, tensor: Any) -> tuple[list[HeldRegion], bool]:
+def local_tensors(tensor: Any) -> list[Any]:
+    """Return the tensors with the values that this process has of a tensor.
+
+    None for a DTensor if another process, on the first of its replicas, is to write the same.
+    """
+    if isinstance(tensor, DTensor):
+        coordinate = tensor.device_mesh.get_coordinate()
+        return [tensor.to_local()] if _is_first(tensor, coordinate) else []
+    if hasattr(tensor, "local_shards"):
+        return [each.tensor for each in tensor.local_shards()]
+    return [tensor]
+
+
+def held_by(
+    key: str, tensor: Any, values: Sequence[Any] | None = None
+) -> tuple[list[HeldRegion], bool]:
     """Return the regions of a tensor that this process holds, and True unless another process is to
-    write them: it holds the same."""
+    write them: it holds the same.
+
+    ``values`` are copies of its ``local_tensors``, from which the values are taken.
+    """
     try:
         if isinstance(tensor, DTensor):
-            return _of_dtensor(tensor)
+            return _of_dtensor(tensor, values)
         if hasattr(tensor, "local_shards"):
-            shards = [
-                HeldRegion(
-                    Region(each.metadata.shard_offsets, each.metadata.shard_sizes), each.tensor
-                )
-                for each in tensor.local_shards()
-            ]
-            return shards, True
+            shards = tensor.local_shards()
+            copies = values or [each.tensor for each in shards]
+            return [
+                HeldRegion(Region(each.metadata.shard_offsets, each.metadata.shard_sizes), copy)
+                for each, copy in zip(shards, copies, strict=True)
+            ], True
     except (ArgumentError, UnsupportedError) as error:
         raise error.at(repr(key)) from None
+    tensor = values[0] if values else tensor
     return [HeldRegion(Region.whole(tuple(tensor.shape)), tensor)], True
 
 
-def _of_dtensor(tensor: Any) -> tuple[list[HeldRegion], bool]:
+def _is_first(tensor: Any, coordinate: Any) -> bool:
+    """Return True on the first of the replicas of a DTensor; False out of its mesh."""
+    return coordinate is not None and not any(
+        place.is_replicate() and number
+        for place, number in zip(tensor.placements, coordinate, strict=True)
+    )
+
+
+def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> tuple[list[HeldRegion], bool]:
     """Return the regions of a DTensor on this device, and True on the first of its replicas."""
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return [], False
     placements = tuple(map(_placement, tensor.placements))
     spread = Spread(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), placements)
-    local = tensor.to_local()
+    local: Any = values[0] if values else tensor.to_local()
     rules = [spread.runs(False), *([spread.runs(True)] if spread.may_be_fsdp else [])]
     fitting = [runs for runs in rules if local_shape(runs) == tuple(local.shape)]
     if not fitting or any(runs != fitting[0] for runs in fitting):
@@ -138,12 +163,11 @@ def _of_dtensor(tensor: Any) -> tuple[list[HeldRegion], bool]:
         )
     held = []
     for each in held_regions(fitting[0]):
-        values = local
+        part = local
         for axis, (start, extent) in enumerate(zip(each.inner, each.shape, strict=True)):
-            values = values.narrow(axis, start, extent)
-        held.append(HeldRegion(Region(each.offset, each.shape), values))
-    both = zip(placements, coordinate, strict=True)
-    return held, not any(place.dim is None and number for place, number in both)
+            part = part.narrow(axis, start, extent)
+        held.append(HeldRegion(Region(each.offset, each.shape), part))
+    return held, _is_first(tensor, coordinate)
 
 
 def _placement(placement: Any) -> Placement:

@@ -10,6 +10,8 @@ from shardvar.layout.dtypes import TORCH_ONLY, Array, numpy_dtype
 
 _NAMES = frozenset(DTYPES.values()) - {*TORCH_ONLY}
 """The dtypes that torch shares with NumPy or ``ml_dtypes``."""
+DTYPES_READ = frozenset(getattr(torch, name) for name in _NAMES if hasattr(torch, name))
+"""The same as dtypes of torch."""
 _BITS = {1: torch.uint8, 2: torch.int16}
 """A dtype that NumPy and torch share, by the size of an element."""
 

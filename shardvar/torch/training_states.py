@@ -1,28 +1,30 @@
 """Save and load the state of a training job, without messages between its processes.
 
 save    leaves --> local shards and objects --> one share a process --> commit (``verbs.together``)
+        in the background: leaves --> a copy (``held``) | in a thread, the rest
 load    leaves --> regions that this process needs --> one plan --> into the tensors of the state
 """
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from shardvar.formats.torch.items import encoding_in
+from shardvar.errors import ArgumentError
 from shardvar.planning.index import Metadata
+from shardvar.torch.held import Copies, HeldState, held_state
 from shardvar.torch.leaves import Leaf, LoadedObject, held_by, leaves_of_state
 from shardvar.torch.reader import TensorTarget, fill_tensors, items_of
 from shardvar.torch.tensors import torch_dtype
 from shardvar.verbs.arguments import texts_of
+from shardvar.verbs.background import PendingSave, Turn, start_save
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.together.local_shards import LocalShard
 from shardvar.verbs.together.run import find_run
 from shardvar.verbs.together.shares import save_with_objects
 
@@ -37,6 +39,44 @@ class LoadReport:
     """The keys that only the checkpoint has."""
 
 
+_TURN = Turn()
+"""The saves of this process: one in the background at a time."""
+_COPIES = Copies()
+"""The memory for the values of such a save."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The part of this process in a save."""
+
+    path: Path
+    """The checkpoint."""
+    run: str
+    """The name of the run."""
+    process: int
+    """The number of this process."""
+    count: int
+    """The number of processes."""
+    format: str
+    """The format."""
+    texts: Mapping[str, str]
+    """The texts to keep."""
+    replicas: str
+    """``'equal'`` or ``'first'``."""
+    timeout: float
+    """The seconds to wait for other processes."""
+
+    def save(self, held: HeldState) -> WriteReport:
+        """Write what this process holds, and wait for the commit."""
+        tensors = {each.key: each.shards() for each in held.tensors}
+        paths = held.paths if self.format == "torch" else {}
+        about = Metadata(user=dict(self.texts), paths=paths, objects=held.encoded(self.format))
+        run = find_run(self.path, self.run, self.count, self.format)
+        return save_with_objects(
+            run, self.process, tensors, about, self.replicas, timeout=self.timeout
+        )
+
+
 def save_state(
     path: Path,
     state: Mapping[str, Any],
@@ -46,7 +86,10 @@ def save_state(
     metadata: Mapping[str, str] | None = None,
     replicas: str = "equal",
     timeout: float = 600.0,
-) -> WriteReport:
+    background: bool = False,
+    busy: str = "wait",
+    staging_nbytes: int | None = None,
+) -> WriteReport | PendingSave:
     """Save the state of a training job; every process calls this.
 
     Parameters
@@ -68,16 +111,27 @@ def save_state(
         ``'first'``, the lowest process's is saved.
     timeout : float, default 600.0
         The seconds to wait for other processes.
+    background : bool, default False
+        Copy the state, return, and save the copy in another thread. What the training changes
+        after the call is not in the checkpoint.
+    busy : {'wait', 'raise'}, default 'wait'
+        Wait while a save in the background is under way, or raise ``StillSaving``.
+    staging_nbytes : int, optional
+        The most memory for the copy, which is kept for the next save; without a limit by default.
 
     Returns
     -------
-    WriteReport
-        The report of this process's share.
+    WriteReport or PendingSave
+        The report of this process's share; with ``background`` the save in progress, to be joined
+        for the report.
 
     Raises
     ------
     ArgumentError
-        If processes disagree on a value, or two values have one key.
+        If processes disagree on a value, or two values have one key, or the copy takes more than
+        ``staging_nbytes``.
+    StillSaving
+        If a save is under way, and ``busy='raise'``.
     IncompleteCheckpoint
         If a process did not save within ``timeout``.
     UnsupportedError
@@ -93,26 +147,27 @@ def save_state(
     ``sv.save_shards``, and an error of one is an error of all. Values that differ by process, such as
     states of random generators, need a key for each process.
 
+    In the background, an error of the thread is raised by ``join`` of the handle, or else by the
+    next save. An interpreter that ends waits for the thread; a process that is killed leaves the
+    checkpoint that was there before. Copies of tensors on a GPU go to pinned memory.
+
     Examples
     --------
     ``shardvar.torch.save("run/step-7", {"model": model, "optim": optimizer, "step": 7}, run="7")``
     """
-    process, count = _process()
-    tensors: dict[str, list[LocalShard]] = {}
-    objects: dict[str, bytes] = {}
-    leaves = leaves_of_state(state, [])
-    for key, leaf in leaves.items():
-        if isinstance(leaf.value, torch.Tensor):
-            held, is_writer = held_by(key, leaf.value)
-            shape = tuple(leaf.value.shape)
-            shards = [LocalShard(each.values.detach(), each.region.offset, shape) for each in held]
-            tensors[key] = shards if is_writer else []
-        else:
-            objects[key] = _encoded(key, leaf.value, format)
-    paths = {key: leaf.path for key, leaf in leaves.items()} if format == "torch" else {}
-    about = Metadata(user=texts_of(metadata), paths=paths, objects=objects)
-    saved = find_run(path, run, count, format)
-    return save_with_objects(saved, process, tensors, about, replicas, timeout=timeout)
+    share = _Share(path, run, *_process(), format, texts_of(metadata), replicas, timeout)
+    _TURN.take_next(busy)
+    if not background:
+        _TURN.give_back()
+        return share.save(held_state(leaves_of_state(state, []), format))
+    try:
+        _TURN.name(str(path))
+        held = held_state(leaves_of_state(state, []), format)
+        copied = replace(held, tensors=_COPIES.copy(held.tensors, staging_nbytes))
+    except BaseException:
+        _TURN.give_back()
+        raise
+    return start_save(str(path), partial(share.save, copied), _TURN, is_kept=True)
 
 
 def load_state(
@@ -194,22 +249,6 @@ def _process() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
-
-
-def _encoded(key: str, value: Any, format: str) -> bytes:
-    """Return the encoding of a plain value; in torch's format any other as ``torch.save`` has it."""
-    buffer = io.BytesIO()
-    try:
-        torch.save(value, buffer)
-    except Exception as error:  # of the methods of any class
-        cause = f"{key!r} is a {type(value).__name__}, which cannot be saved: {error}."
-        raise ArgumentTypeError(cause, "Leave it out of the state.") from error
-    try:
-        return encoding_in(buffer.getvalue())
-    except UnsupportedError as error:
-        if format == "torch":
-            return buffer.getvalue()
-        raise error.at(repr(key)) from None
 
 
 def _differing(path: str, missing: tuple[str, ...], unexpected: tuple[str, ...]) -> ArgumentError:

@@ -35,6 +35,7 @@ _MODULES = (
     "torch.distributed.checkpoint.planner",
     "torch.distributed.checkpoint.storage",
     "torch.distributed.tensor",
+    "torch.nn",
 )
 
 

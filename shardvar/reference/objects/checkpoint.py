@@ -33,11 +33,11 @@ from shardvar.reference.objects.series import (
     target_of,
 )
 from shardvar.reference.objects.status import RestoreStatus
-from shardvar.reference.objects.turn import PendingSave, Turn, start_save
 from shardvar.reference.tracking import ObjectGraph, Trackable
 from shardvar.reference.tracking.graph import ContainerNode, node_of
 from shardvar.reference.variables import ResourceVariable, Variable
 from shardvar.verbs.arguments import texts_of
+from shardvar.verbs.background import PendingSave, Turn, start_save
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import WriteReport

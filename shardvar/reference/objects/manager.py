@@ -50,10 +50,10 @@ from shardvar.reference.objects.series import (
     next_number,
     target_of,
 )
-from shardvar.reference.objects.turn import PendingSave
 from shardvar.reference.variables import VariableInterface
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_string, texts_of
+from shardvar.verbs.background import PendingSave
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.state_file import (

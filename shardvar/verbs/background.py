@@ -4,6 +4,10 @@ A save in the background writes in another thread, which is not a daemon: the in
 it at exit. An error is raised where the save is joined. If a save is never joined, its error is
 logged, once its handle is gone or at exit.
 
+A training loop has one turn for all of its checkpoints (``take_next``): the next save waits for the
+one under way, or is an error, and raises the error of the last one unless the caller has seen it.
+The values are copied before the thread starts, into memory that is kept (``verbs.staging``).
+
 A save calls code of the user: a policy, and ``state`` of objects. If that code saves or restores
 the same checkpoint, it would wait for itself. The turn knows the thread that has it, and refuses.
 """
@@ -17,13 +21,16 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
 
-from shardvar.errors import LockHeld, StillSaving
+from shardvar.errors import ArgumentError, LockHeld, StillSaving
 from shardvar.forks import new_latch
 from shardvar.pictures.words import message
 from shardvar.verbs.reports import WriteReport
 
 _LOG = logging.getLogger("shardvar.checkpoint")
 _ELSEWHERE = "Save and restore outside of policies, of state() and of restore_state()."
+
+BUSY = "wait", "raise"
+"""The ways of a save while another one is under way."""
 
 
 class Turn:
@@ -35,18 +42,45 @@ class Turn:
         self._process = os.getpid()
         self._thread: int | None = None
         self._path = ""
+        self._last: PendingSave | None = None
 
-    def take(self) -> None:
-        """Wait for the turn; ``LockHeld`` if this thread has it, and would wait for itself."""
+    def take(self, *, waits: bool = True) -> None:
+        """Wait for the turn; ``LockHeld`` if this thread has it, and would wait for itself.
+
+        Without ``waits``, raise ``StillSaving`` if another thread has it.
+        """
         if self._process != os.getpid():  # a fork, in which no thread has the turn
-            self._process, self._thread = os.getpid(), None
+            self._process, self._thread, self._last = os.getpid(), None, None
         if self._thread == threading.get_ident():
             path = f" {self._path}" if self._path else ""
             raise LockHeld(
                 f"The checkpoint{path} is being saved or restored by this very thread.", _ELSEWHERE
             )
-        self._lock.acquire()
+        if not self._lock.acquire(blocking=waits):
+            cause = f"{self._path or 'A checkpoint'} is still being saved."
+            raise StillSaving(cause, "Join that save first, or give busy='wait'.")
         self.take_over()
+
+    def take_next(self, busy: str) -> None:
+        """Take the turn for the next save of a training loop.
+
+        Raises the error of the last save in the background, once, unless its handle was joined;
+        with ``busy="raise"``, ``StillSaving`` while that save is under way.
+        """
+        if busy not in BUSY:
+            raise ArgumentError(f"busy={busy!r} is unknown.", "Give 'wait' or 'raise'.")
+        self.take(waits=busy == "wait")
+        last, self._last = self._last, None
+        if last is not None and not last.is_joined:
+            try:
+                last.join()
+            except BaseException:
+                self.give_back()
+                raise
+
+    def keep(self, pending: "PendingSave") -> None:
+        """Keep a save whose error the next one raises."""
+        self._last = pending
 
     def take_over(self) -> None:
         """Make this thread the one that has the turn, after another thread has taken it."""
@@ -97,6 +131,11 @@ class PendingSave:
         """The checkpoint that is being written; it does not exist before the save is done."""
         return self._path
 
+    @property
+    def is_joined(self) -> bool:
+        """True if ``join`` has returned or has raised the error of the save."""
+        return not self._finalizer.alive
+
     def done(self) -> bool:
         """Return True if the save has ended, by success or by an error.
 
@@ -145,6 +184,14 @@ class PendingSave:
         self._finalizer.detach()  # the caller sees the error, so it need not be logged
         return self._future.result()
 
+    def result(self, timeout: float | None = None) -> WriteReport:
+        """Wait as a future does; otherwise as ``join``."""
+        return self.join(timeout)
+
+    def abandon(self) -> None:
+        """Log no error: the caller has it."""
+        self._finalizer.detach()
+
     def _check_is_here(self) -> None:
         """Raise ``StillSaving`` in a forked process, which has no thread that saves, and hears
         nothing of its end."""
@@ -156,18 +203,28 @@ class PendingSave:
             )
 
 
-def start_save(path: str, work: Callable[[], WriteReport], turn: Turn) -> PendingSave:
-    """Do the work in a new thread, which takes over the turn and gives it back."""
+def start_save(
+    path: str, work: Callable[[], WriteReport], turn: Turn, *, is_kept: bool = False
+) -> PendingSave:
+    """Do the work in a new thread, which takes over the turn and gives it back.
+
+    If the save ``is_kept``, ``take_next`` raises its error unless it is joined.
+    """
     future: Future[WriteReport] = Future()
     thread = threading.Thread(
         target=_work, args=(work, turn, future), name=f"save {path}", daemon=False
     )
+    pending = PendingSave(path, future, thread)
+    if is_kept:
+        turn.keep(pending)
     try:
         thread.start()
-    except BaseException:
+    except BaseException as error:
         turn.give_back()
+        future.set_exception(error)
+        pending.abandon()
         raise
-    return PendingSave(path, future, thread)
+    return pending
 
 
 def _work(work: Callable[[], WriteReport], turn: Turn, future: "Future[WriteReport]") -> None:

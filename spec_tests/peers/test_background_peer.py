@@ -1,0 +1,201 @@
+"""``shardvar.torch.save`` in the background: the checkpoint has the values of the call, one save at a
+time, and no error is lost."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardvar as sv
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    StillSaving,
+    StorageError,
+    UnsupportedError,
+)
+from spec_tests.helpers.programs import ENVIRONMENT
+from spec_tests.helpers.torch_training import differences, emptied
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+face = pytest.importorskip("shardvar.torch", reason="PyTorch is not installed")
+training_states = pytest.importorskip("shardvar.torch.training_states")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """An event that the threads of saves wait for before they write."""
+    goes_on = threading.Event()
+    real = training_states.save_with_objects
+
+    def waits(*arguments: Any, **options: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            assert goes_on.wait(60)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(training_states, "save_with_objects", waits)
+    yield goes_on
+    goes_on.set()
+    training_states._TURN.take()
+    training_states._TURN.keep(None)
+    training_states._TURN.give_back()
+
+
+def trained(seed: int) -> dict[str, Any]:
+    """Return a state with values of every kind."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(70, 40), torch.nn.BatchNorm1d(40)).bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.randn(4, 70).bfloat16()).sum().backward()
+    optimizer.step()
+    large = torch.randn(700, 600)
+    return {
+        "model": model.state_dict(),
+        "optim": optimizer.state_dict(),
+        "rng": torch.get_rng_state(),
+        "views": {
+            "large": large, "columns": large.T, "rows": large[5:9], "odd": torch.randn(3).conj(),
+            "conjugated": torch.randn(3, dtype=torch.complex64).conj(), "empty": torch.zeros(0, 3),
+            "scalar": torch.tensor(2.5), "flags": torch.tensor([True, False]),
+            "e8": torch.ones(3).to(torch.float8_e4m3fn),
+        },
+        "plain": {"step": seed, "list": [1, [seed]], "none": None, "text": "x",
+                  "raw": bytearray(b"ab"), "zeros": (0.0, -0.0)},
+        "zero": 0.0, "negative": -0.0, "flag": True, "one": 1,
+        "groups": [{"lr": 0.1, "params": [0, 1]}, {"params": []}],
+    }  # fmt: skip
+
+
+def mutate(value: Any) -> None:
+    """Change everything in a state in place."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, each in [*items]:
+        if isinstance(each, dict | list):
+            mutate(each)
+        elif isinstance(each, bytearray):
+            each[:] = b"zz"
+        elif isinstance(each, torch.Tensor):
+            each.zero_() if each.dtype != torch.float8_e4m3fn else each.view(torch.uint8).zero_()
+        if isinstance(value, dict):
+            value[name] = "changed"
+    value.clear()
+
+
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+def test_what_changes_after_the_call_is_not_in_the_checkpoint(
+    form: str, gate: threading.Event, tmp_path: Path
+) -> None:
+    """Three saves use the same memory, for states of other shapes."""
+    for seed in range(3):
+        gate.clear()
+        state = trained(seed)
+        if seed:
+            state["more"] = torch.randn(seed, 5)
+        pending = face.save(tmp_path / "ck", state, run=str(seed), format=form, background=True)
+        assert not pending.done()
+        mutate(state)
+        gate.set()
+        assert pending.result().num_tensors > 10
+        expected = trained(seed)
+        if seed:
+            expected["more"] = torch.randn(seed, 5)
+        found = emptied(expected)
+        face.load(tmp_path / "ck", found)
+        assert differences(found, expected) == []
+        assert (found["zero"].hex(), found["negative"].hex()) == ("0x0.0p+0", "-0x0.0p+0")
+        assert type(found["flag"]) is bool and type(found["one"]) is int
+        assert sv.verify(tmp_path / "ck").ok
+
+
+def test_the_copies_lie_in_the_same_memory(gate: threading.Event, tmp_path: Path) -> None:
+    gate.set()
+    seen = set()
+    for run in "12":
+        face.save(tmp_path / "ck", {"w": torch.randn(9, 9)}, run=run, background=True).result()
+        seen.add(training_states._COPIES._places[0].tensor.data_ptr())
+    assert len(seen) == 1
+
+
+def test_one_save_is_under_way_and_the_next_waits_or_is_an_error(
+    gate: threading.Event, tmp_path: Path
+) -> None:
+    first = face.save(tmp_path / "a", {"w": torch.ones(3)}, run="1", background=True)
+    for background in (True, False):
+        with pytest.raises(StillSaving, match=r"a is still being saved.*busy='wait'"):
+            face.save(
+                tmp_path / "b", {"w": torch.ones(3)}, run="1", background=background, busy="raise"
+            )
+    threading.Timer(0.1, gate.set).start()
+    second = face.save(tmp_path / "b", {"w": torch.ones(3)}, run="1", background=True)
+    assert first.done() and second.path == str(tmp_path / "b")
+    face.save(tmp_path / "c", {"w": torch.ones(3)}, run="1")
+    assert second.done() and sv.load(tmp_path / "b").keys() == {"w"}
+
+
+def test_an_error_comes_at_the_handle_or_at_the_next_save(
+    gate: threading.Event, tmp_path: Path
+) -> None:
+    gate.set()
+    (tmp_path / "file").write_text("in the way")
+    state = {"w": torch.ones(3)}
+    pending = face.save(tmp_path / "file" / "ck", state, run="1", background=True)
+    with pytest.raises(StorageError, match="file"):
+        pending.join()
+    face.save(tmp_path / "file" / "ck", state, run="1", background=True)
+    for background in (True, False):
+        with pytest.raises(StorageError, match="file"):
+            face.save(tmp_path / "ck", state, run="1", background=background)
+        assert not [*tmp_path.glob("ck*")]
+        face.save(tmp_path / "file" / "ck", state, run="1", background=True)
+    with pytest.raises(StorageError, match="file"):
+        face.save(tmp_path / "ck", state, run="1")
+    face.save(tmp_path / "ck", state, run="1")
+
+
+def test_what_cannot_be_copied_is_an_error_at_the_call(
+    gate: threading.Event, tmp_path: Path
+) -> None:
+    gate.set()
+    with pytest.raises(ArgumentError, match=r"take 1.00 MB in memory.*staging_nbytes is 64 B"):
+        face.save(
+            tmp_path / "ck", {"w": torch.ones(250_000)}, run="1", background=True, staging_nbytes=64
+        )
+    with pytest.raises(ArgumentTypeError, match="'f' is a function"):
+        face.save(tmp_path / "ck", {"f": lambda: 1}, run="1", background=True)
+    odd = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    with pytest.raises(UnsupportedError, match="qint8"):
+        face.save(tmp_path / "ck", {"odd": odd}, run="1", background=True).result()
+    face.save(tmp_path / "ck", {"w": torch.ones(3)}, run="1", background=True).result()
+
+
+def test_an_interpreter_that_ends_waits_for_the_save_and_a_killed_one_keeps_the_old(
+    tmp_path: Path,
+) -> None:
+    program = """
+import os, sys, time, torch, shardvar.torch
+from shardvar.torch import training_states
+real = training_states.save_with_objects
+def slow(*arguments, **options):
+    time.sleep(0.3)
+    if sys.argv[2] == "kill":
+        os._exit(9)
+    return real(*arguments, **options)
+shardvar.torch.save(sys.argv[1], {"step": 1, "w": torch.ones(5)}, run="1")
+training_states.save_with_objects = slow
+shardvar.torch.save(sys.argv[1], {"step": 2, "w": torch.ones(5)}, run="2", background=True)
+"""
+    for how, code, step in (("kill", 9, 1), ("end", 0, 2)):
+        path = tmp_path / how
+        command = [sys.executable, "-W", "ignore", "-c", program, str(path), how]
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=120)
+        assert done.returncode == code, done.stderr.decode()
+        state = {"step": 0, "w": torch.zeros(5)}
+        face.load(path, state)
+        assert state["step"] == step, json.dumps(step)

@@ -39,6 +39,8 @@ class Capabilities:
     """True if the objects are a tensor, since the format has no metadata of the user."""
     holds_ties: bool = False
     """True if two keys may have the same bytes: tied weights."""
+    holds_digests: bool = False
+    """True if it can carry the digests of its tensors."""
     is_grid: bool = False
     """True if the slices of a tensor must be equal; the last on axis 0 may be shorter."""
     is_separate: bool = False

@@ -59,6 +59,10 @@ class Metadata:
     generation: str = ""
     """A text that another checkpoint of the same path does not have, where the index holds one: the
     run of the processes that wrote it. A copy of a checkpoint does not inherit it."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """The digest of each tensor by key, as 64 hexadecimal digits (docs/digest.md), if the checkpoint
+    carries them. Of a checkpoint that is read they are a claim, which ``verify`` compares; asking for
+    them raises ``MalformedCheckpoint`` if their text is not one of digests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.layout.dtypes import code, dtype_name, numpy_dtype
 from shardvar.planning.index import OBJECTS
+from shardvar.wire.digests import DIGESTS
 
 if TYPE_CHECKING:
     from shardvar.engine.arrays import LazyPayload
@@ -142,6 +143,9 @@ def texts_of(metadata: Any) -> dict[str, str]:
     if OBJECTS in metadata:
         cause = f"The metadata have the name {OBJECTS!r}, under which formats keep objects."
         raise ArgumentError(cause, "Give it another name.")
+    if DIGESTS in metadata:
+        cause = f"The metadata have the name {DIGESTS!r}, under which formats keep digests."
+        raise ArgumentError(cause, "Give it another name, or save with digest=True (--digest).")
     return dict(metadata)
 
 

@@ -352,4 +352,4 @@ def _metadata(all_of: Sequence[Metadata]) -> Metadata:
         for name, text in all_of[0].user.items()
         if all(each.user.get(name) == text for each in all_of)
     }
-    return replace(all_of[0], user=common)
+    return replace(all_of[0], user=common, digests={})

@@ -105,6 +105,15 @@ class Reader:
         return self.source.index.metadata
 
     @property
+    def digests(self) -> Mapping[str, str]:
+        """The digests of tensors that the checkpoint carries, by key; empty if it carries none.
+
+        They are what its writer says. ``sv.verify`` compares them, and ``sv.digest`` computes them.
+        The text is read when they are first used: ``MalformedCheckpoint`` if it is not one of digests.
+        """
+        return self.source.index.metadata.digests
+
+    @property
     def encodings(self) -> Mapping[str, str]:
         """The encodings of keys that are listed as encoded bytes, such as Q8_0."""
         return self.source.encodings()

@@ -31,9 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.wire.damage import invalid, malformed
+from shardvar.wire.digests import LEAF_NBYTES
 
-LEAF_NBYTES = 1 << 20
-"""The bytes of a tensor that a frame is about, at most, as a leaf of the digest."""
 SPARSE, DENSE, STORED = 1, 2, 3
 """The encodings of a mask."""
 ROW_NBYTES = 48

@@ -27,13 +27,14 @@ from shardvar.errors import (
 )
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.testing.arrays import arrays
-from shardvar.verbs.compare.digest import LEAF_NBYTES, digest, digest_array
+from shardvar.verbs.compare.digest import digest, digest_array
 from shardvar.verbs.compare.manifest import (
     decode_manifest,
     encode_manifest,
     read_manifest,
     write_manifest,
 )
+from shardvar.wire.digests import LEAF_NBYTES
 
 WORDS = np.array([b"", b"ab", b"\x00\xff" * 40], dtype=object)
 MODEL: dict[str, Any] = {

@@ -7,10 +7,11 @@ believed.
     file_nbytes             u64 for each data file: its exact size
     file_name               only in version 3, packed strings: of each data file, the end of its
                             name, such as ``1f-00002-of-00005``
-    user_name, user_value   packed strings: the user's metadata
+    user_name, user_value   packed strings: the user's metadata, and the digests of tensors as one
+                            text (``wire.digests``)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -23,6 +24,7 @@ from shardvar.limits import MAX_FILES, MAX_NBYTES, MAX_RUN_NBYTES
 from shardvar.planning.index import Metadata
 from shardvar.wire.block_file import IndexBlock, encode_index_block, pack_strings
 from shardvar.wire.damage import invalid
+from shardvar.wire.digests import DIGESTS, take_digests, with_digests
 
 RUN_NBYTES = 1 << 18
 """The run of this writer: a slice reads at most half a MiB more, 4 bytes guard 256 KiB."""
@@ -45,7 +47,8 @@ class Overview:
 
     def encode(self) -> bytes:
         """Return the metadata block."""
-        texts = self.metadata.user
+        texts, digests = self.metadata.user, self.metadata.digests
+        texts = with_digests(texts, digests) if digests else texts
         user = sorted(zip(map(encode_text, texts), map(encode_text, texts.values()), strict=True))
         return encode_index_block(
             {
@@ -86,9 +89,9 @@ class Overview:
         names = block.strings("user_name")
         values = block.strings("user_value", len(names))
         user = dict(zip(map(decode_text, names), map(decode_text, values), strict=True))
-        metadata = Metadata(
-            block.text("description"), block.text("writer"), user, generation=generation
-        )
+        digests: Mapping[str, str] = take_digests(user) if DIGESTS in user else {}
+        about = block.text("description"), block.text("writer")
+        metadata = Metadata(*about, user, generation=generation, digests=digests)
         run_nbytes = block.integer("run_nbytes", MAX_RUN_NBYTES)
         if not run_nbytes:
             raise invalid("The index has runs of 0 bytes.")

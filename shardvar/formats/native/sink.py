@@ -10,7 +10,7 @@ before, by the next.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import FileChecksums, Sink, WrittenFiles
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
-from shardvar.limits import MAX_FILES
+from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -45,6 +45,7 @@ from shardvar.wire.block_file import (
     open_block_file,
 )
 from shardvar.wire.crc import CRC32C, Checksum
+from shardvar.wire.digests import check_digests_fit
 
 MAX_SLICE_NBYTES = 1 << 41
 """The largest slice: its checksums take half of the largest block that readers accept."""
@@ -59,6 +60,7 @@ CAPABILITIES = Capabilities(
     holds_objects=True,
     guards_metadata=True,
     holds_ties=True,
+    holds_digests=True,
 )
 """Everything; only strings and variants, whose elements have no fixed size, are never cut."""
 
@@ -167,13 +169,13 @@ def create_native(
     """Lay the slices out; ``UnsupportedError`` if the format cannot hold them."""
     for name in (generation, generation + _OTHER):
         check_generation(name)
-    _check_assignment(assignment)
+    _check_assignment(assignment, metadata)
     keys = list(map(encode_text, assignment.slices.tensors.keys))
     start, sizes = plan_places(assignment)
     description = metadata.description or assignment.description
     ties = {encode_text(key): encode_text(first) for key, first in metadata.ties.items()}
     user = texts_with_objects(metadata) if metadata.objects else metadata.user
-    metadata = Metadata(description, metadata.writer, user)
+    metadata = Metadata(description, metadata.writer, user, digests=metadata.digests)
     # The files of the existing index may have the names of this generation, and then another one is
     # taken: writing these files again would break the old checkpoint before the new one is there.
     names, there = data_names(prefix, generation, assignment.num_files), set(storage.names())
@@ -196,7 +198,7 @@ def adopt_native(
     """
     generation = metadata.generation
     check_generation(generation)
-    _check_assignment(assignment)
+    _check_assignment(assignment, metadata)
     keys = list(map(encode_text, assignment.slices.tensors.keys))
     # A file has the name that it was written under or, after a commit that was killed, the final
     # one. In a bucket the one that it was written under stays, since a rename there is a copy.
@@ -207,16 +209,18 @@ def adopt_native(
     written = check_written(storage, pairs, files.nbytes)
     storage.announce(names)
     user = texts_with_objects(metadata)
-    metadata = Metadata(metadata.description, metadata.writer, user, generation=generation)
+    metadata = replace(metadata, user=user, paths={}, objects={}, ties={})
     about = Overview(metadata, generation, files.nbytes, file_names=ends if are_final else ())
     return NativeSink(
         storage, prefix, assignment, keys, about, files.start, names, written, is_shared=True
     )
 
 
-def _check_assignment(assignment: Assignment) -> None:
+def _check_assignment(assignment: Assignment, metadata: Metadata) -> None:
     """Raise ``UnsupportedError`` unless the format can hold the slices in these files."""
     slices = assignment.slices
+    if metadata.digests:
+        check_digests_fit(metadata.digests, MAX_BLOCK_NBYTES // 2)
     check_holds(slices, CAPABILITIES, "shardvar")
     if assignment.num_files > MAX_FILES:
         cause = f"{assignment.num_files} files are too many; at most {MAX_FILES} are allowed."

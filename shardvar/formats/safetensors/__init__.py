@@ -31,6 +31,7 @@ CAPABILITIES = Capabilities(
     slice_dtypes=frozenset(),
     atomic_overwrite=False,
     holds_objects=True,
+    holds_digests=True,
     is_exact=True,
 )
 """Whole tensors only; overwriting a set leaves, for a moment, neither old nor new."""

@@ -35,6 +35,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableInde
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import invalid
+from shardvar.wire.digests import DIGESTS
 from shardvar.wire.safetensors_header import BITS, Header, sizes_of
 
 _UNKNOWN_NUMBER = "No file says how many shards there were: a lost last shard cannot be noticed."
@@ -85,7 +86,7 @@ def read_shards(storage: Storage, name: str) -> SafetensorsContents:
             key: IncompleteCheckpoint(f"{key!r}: {lost.cause}", lost.remedy)
             for key in joined.tensors
         }
-    user = {key: text for key, text in metadata.items() if key not in LAYOUT_KEYS}
+    user = {key: text for key, text in metadata.items() if key not in (*LAYOUT_KEYS, DIGESTS)}
     # UnsupportedError is listed too.
     faults: Mapping[str, CheckpointError] = joined.faults  # type: ignore[assignment]
     index = TableIndex(_entries(joined), names, Metadata(user=user), faults)

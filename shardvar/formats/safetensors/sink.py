@@ -49,6 +49,7 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C
+from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import build_header
 from shardvar.wire.set_index import build_set_index
 
@@ -97,6 +98,8 @@ class SafetensorsSink(FileSink):
     """The frame of each file."""
     generation: str = ""
     """The generation that the index of a set keeps."""
+    digests: str = ""
+    """The text of the digests that the index of a set keeps."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
@@ -146,6 +149,7 @@ class SafetensorsSink(FileSink):
         weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
         totals = int(slices.nbytes.sum()), int(slices.shape.prod(axis=1).sum())
         kept = {GENERATION_KEY: self.generation} if self.generation else {}
+        kept |= {DIGESTS: self.digests} if self.digests else {}
         content = build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)) | kept)
         put_in_place(
             self.storage,
@@ -175,6 +179,10 @@ def plan_safetensors(
         GENERATION_KEY: metadata.generation,
     }
     texts = {FORMAT_KEY: FORMAT_VALUE, **own, **user}
+    digests = encode_digests(metadata.digests) if metadata.digests else ""
+    is_set = len(np.unique(assignment.file)) > 1
+    if digests and not is_set:
+        texts[DIGESTS] = digests
     writer = SafetensorsWriter({key: text for key, text in texts.items() if text or key in user})
     prefix, index = prefix_of(name), index_name_of(name)
     asides = [
@@ -190,9 +198,10 @@ def plan_safetensors(
         start[rows] = (
             len(build_header(_rows(mine), writer.metadata)) + np.cumsum(mine.nbytes) - mine.nbytes
         )
-    return SafetensorsSink(
+    sink = SafetensorsSink(
         storage, prefix, index, assignment, asides, f"{index}.{generation}.tmp", start, writer
     )
+    return replace(sink, digests=digests if is_set else "")
 
 
 def adopt_safetensors(

@@ -52,6 +52,7 @@ from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN
+from shardvar.wire.digests import DIGESTS, take_digests
 from shardvar.wire.safetensors_header import (
     PREAMBLE_NBYTES,
     Header,
@@ -162,7 +163,13 @@ def _read_set(storage: Storage, name: str) -> SafetensorsContents | None:
     index.close()
 
     # What is odd: sizes are compared only if all tensors are there.
-    metadata = {key: text for header in headers.values() for key, text in header.metadata.items()}
+    # The digests of a set are in its index: a file that was written by itself has only its own.
+    metadata = {
+        key: text
+        for header in headers.values()
+        for key, text in header.metadata.items()
+        if key != DIGESTS
+    }
     findings = [*_disagreements(headers, weight_map, absent), *_miscounts(storage, name, names)]
     if not faults:
         findings += _missized(name, index_metadata, rows.nbytes)
@@ -287,8 +294,13 @@ def _table(
     if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:
         del user[FORMAT_KEY]  # the writer's, and not the user's
     generation = user.pop(GENERATION_KEY, "")
+    digests: Mapping[str, str] = take_digests(user) if DIGESTS in user else {}
     described = Metadata(
-        user.pop(DESCRIPTION_KEY, ""), user.pop(WRITER_KEY, ""), user, generation=generation
+        user.pop(DESCRIPTION_KEY, ""),
+        user.pop(WRITER_KEY, ""),
+        user,
+        generation=generation,
+        digests=digests,
     )
     return TableIndex(entries, files, described, cast(Mapping[str, CheckpointError], faults))
 

@@ -21,7 +21,6 @@ digested by itself.
 2. Hash. Other threads hash the leaves meanwhile. SHA-256 is the slower of the two.
 """
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -51,21 +50,21 @@ from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA
 from shardvar.verbs.steps import natural_key
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
+from shardvar.wire.digests import (
+    LEAF_NBYTES,
+    LeafHashes,
+    digest_of_all,
+    digest_of_leaves,
+    has_unused_bits,
+    hash_leaf,
+    hash_of,
+)
 
 __all__ = [
     "DigestReport",
     "digest",
     "digest_array",
 ]
-
-LEAF_NBYTES = 1 << 20
-"""The bytes of a tensor that have a hash of their own."""
-
-_USED_BITS = {
-    "int2": 0x03, "uint2": 0x03, "int4": 0x0F, "uint4": 0x0F,
-    "float4_e2m1fn": 0x0F, "float6_e2m3fn": 0x3F, "float6_e3m2fn": 0x3F,
-}  # fmt: skip
-"""The bits of a byte that an element of the dtype uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,31 +234,10 @@ def digest_array(key: str, array: Array) -> str:
     >>> digest_array("step", np.array(7, np.int64))[:16]
     '828d88b1e88f6847'
     """
-    data = _data(array)
-    leaves = b"".join(
-        _hash(data[start : start + LEAF_NBYTES]) for start in range(0, len(data), LEAF_NBYTES)
-    )
-    dtype = "string" if array.dtype.kind == "O" else array.dtype.name
-    return digest_of_leaves(key, dtype, array.shape, leaves)
-
-
-def digest_of_all(tensors: Mapping[str, str]) -> str:
-    """Return the digest of a checkpoint from the digests of its tensors by key."""
-    return _hash(b"".join(sorted(map(bytes.fromhex, tensors.values())))).hex()
-
-
-def digest_of_leaves(key: str, dtype: str, shape: tuple[int, ...], leaves: bytes) -> str:
-    """Return the digest of a tensor from the hashes of its leaves, one after the other."""
-    # Keys are bytes in most formats; keys that are not UTF-8 were read with escapes.
-    name = key.encode("utf-8", "surrogateescape")
-    head = f"shardvar digest 1\n{dtype}\n{','.join(map(str, shape))}\n{len(name)}\n"
-    return _hash(head.encode() + name + leaves).hex()
-
-
-def hash_leaf(dtype: str, payload: memoryview) -> bytes:
-    """Return the hash of a leaf from its bytes as a payload has them."""
-    mask = _USED_BITS.get(dtype)
-    return _hash(payload if mask is None else bytes_of(np.frombuffer(payload, np.uint8) & mask))
+    data, dtype = _data(array), "string" if array.dtype.kind == "O" else array.dtype.name
+    leaves = LeafHashes(len(data))
+    leaves.add(dtype, 0, data)
+    return leaves.digest(key, dtype, array.shape)
 
 
 def digests_of(
@@ -286,19 +264,13 @@ def digests_of(
     return found
 
 
-def _hash(data: bytes | memoryview) -> bytes:
-    return hashlib.sha256(data).digest()
-
-
 def _data(array: Array) -> memoryview:
     """The bytes of an array that its digest is of."""
     if array.dtype.kind == "O":
         return memoryview(
             b"".join(len(each).to_bytes(8, "little") + each for each in array.ravel().tolist())
         )
-    mask = _USED_BITS.get(array.dtype.name)
-    array = np.ascontiguousarray(array)
-    return bytes_of(array if mask is None else array.view(np.uint8) & mask)
+    return bytes_of(np.ascontiguousarray(array))
 
 
 class _Leaf(NamedTuple):
@@ -362,7 +334,7 @@ class _Walk:
         """The data of large tensors in leaves, read by the hashing threads or in order before."""
         for row in rows:
             payload = self.blocks.payload(row)
-            if payload is None or self.blocks.tensors.dtype(row) in _USED_BITS:
+            if payload is None or has_unused_bits(self.blocks.tensors.dtype(row)):
                 yield from self._leaves_in_order(row)
                 continue
             self.payloads[row] = payload
@@ -377,7 +349,7 @@ class _Walk:
         except READ_ERRORS as error:
             return error
         self.progress(stop - start)
-        return _hash(buffer)
+        return hash_of(buffer)
 
     def _is_whole(self, row: int) -> bool:
         """Return True if a payload has the checksum of the index; note the error if not."""
@@ -392,6 +364,7 @@ class _Walk:
     def _leaves_in_order(self, row: int) -> Iterator[_Leaf]:
         """The data of one tensor, read while other threads hash the leaves before."""
         tensors, rest = self.blocks.tensors, b""
+        hash_it = partial(hash_leaf, tensors.dtype(row))
         count = BLOCK_NBYTES // max(int(ITEMSIZES[code(tensors.dtype(row))]), 1)
         try:
             for array in self.blocks.stream(row, count):
@@ -404,12 +377,12 @@ class _Walk:
                     rest += data[:begin]
                     if len(rest) < LEAF_NBYTES:
                         continue
-                    yield _Leaf(row, partial(_hash, rest))
+                    yield _Leaf(row, partial(hash_it, rest))
                 stop = begin + (len(data) - begin) // LEAF_NBYTES * LEAF_NBYTES
                 for at in range(begin, stop, LEAF_NBYTES):
-                    yield _Leaf(row, partial(_hash, data[at : at + LEAF_NBYTES]))
+                    yield _Leaf(row, partial(hash_it, data[at : at + LEAF_NBYTES]))
                 rest = bytes(data[stop:])
             if rest:
-                yield _Leaf(row, partial(_hash, rest))
+                yield _Leaf(row, partial(hash_it, rest))
         except READ_ERRORS as error:
             self.errors[tensors.keys[row]] = error

@@ -13,9 +13,7 @@ a lost line of a tensor is noticed.
 """
 
 import hashlib
-import json
 import os
-import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,7 +33,7 @@ from shardvar.formats.table import names_of_target
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.compare.digest import DigestReport, digest_of_all, digest_reader
+from shardvar.verbs.compare.digest import DigestReport, digest_reader
 from shardvar.verbs.compare.statements import tensors_of_statement
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.problems import Damage
@@ -43,6 +41,7 @@ from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import DAMAGED, OK, VerifyReport
 from shardvar.verbs.steps import natural_key
 from shardvar.wire.damage import past_limit
+from shardvar.wire.digests import HEAD, decode_digests, encode_digests, not_digests
 
 __all__ = [
     "Manifest",
@@ -54,17 +53,9 @@ __all__ = [
 ENDING = ".sha256"
 """The ending of a manifest's name; before it is the checkpoint's."""
 
-_HEAD = "# shardvar digest 1"
 _MOST_HEAD_NBYTES = 64
-_VERSION = re.compile(r"# shardvar digest ([0-9]{1,9})")
-_CHECKPOINT = re.compile(r"# checkpoint ([0-9a-f]{64})")
-_TENSOR = re.compile(r'# tensor ([0-9a-f]{64}) ("(?:[^"\\]|\\.)*")')
-_FILE = re.compile(r"\\?([0-9a-f]{64})  (.+)")
 _CHANGED = "Copy the checkpoint again; if it was meant to change, write its manifest again."
 _WRITE_ONE = "`shardvar digest PATH --write` writes one."
-_WRITE_AGAIN = (
-    "Write it again from a checkpoint that is known to be right: `shardvar digest PATH --write`."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,68 +77,19 @@ def manifest_path(found: Location) -> str:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of a manifest's file."""
-    lines = [_HEAD, f"# checkpoint {digest_of_all(manifest.tensors)}"]
-    lines += [f"# tensor {value} {json.dumps(key)}" for key, value in manifest.tensors.items()]
+    lines = []
     for name, value in manifest.files.items():
         # As sha256sum writes names with such characters.
         escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
         lines.append(f"{'' if escaped == name else chr(92)}{value}  {escaped}")
-    return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+    text = encode_digests(manifest.tensors) + "".join(f"{line}\n" for line in lines)
+    return text.encode("utf-8", "surrogateescape")
 
 
 def decode_manifest(octets: bytes, place: str) -> Manifest:
     """Return the manifest in the bytes of a file; ``MalformedCheckpoint`` if they are not one, or
     not a whole one."""
-    head, *lines = octets.decode("utf-8", "surrogateescape").split("\n")
-    if head != _HEAD:
-        raise _not_a_manifest(place, head)
-    if not lines or lines.pop():
-        raise MalformedCheckpoint(f"{place} ends within a line.", _WRITE_AGAIN)
-    of_all, tensors, files = "", dict[str, str](), dict[str, str]()
-    for number, line in enumerate(lines, start=2):
-        if found := _TENSOR.fullmatch(line):
-            key = _key(found[2])
-            if key is None or key in tensors:
-                raise MalformedCheckpoint(
-                    f"{place} has a wrong key in line {number}, or one twice.", _WRITE_AGAIN
-                )
-            tensors[key] = found[1]
-        elif found := _FILE.fullmatch(line):
-            files[found[2]] = found[1]
-        elif found := _CHECKPOINT.fullmatch(line):
-            of_all = found[1]
-        else:
-            raise MalformedCheckpoint(
-                f"{place} has a line {number} of no kind that is known.", _WRITE_AGAIN
-            )
-    if of_all != digest_of_all(tensors):
-        raise MalformedCheckpoint(
-            f"The digest of the checkpoint in {place} does not match the tensors that it lists.",
-            _WRITE_AGAIN,
-        )
-    return Manifest(place, tensors, files)
-
-
-def _not_a_manifest(place: str, head: str) -> MalformedCheckpoint:
-    """The error of a file that begins with another line."""
-    if head == f"{_HEAD}\r":
-        cause = f"The lines of {place} end in CR LF, and lines of a manifest in LF."
-        return MalformedCheckpoint(cause, "Copy it again as it is, without a conversion of text.")
-    if version := _VERSION.fullmatch(head):
-        cause = f"{place} is a manifest of version {version[1]}, and this shardvar reads version 1."
-        return MalformedCheckpoint(
-            cause, "Read it with the version of shardvar that wrote it, or a later one."
-        )
-    cause = f"{place} is not a manifest of shardvar: it does not begin with {_HEAD!r}."
-    return MalformedCheckpoint(cause, _WRITE_ONE)
-
-
-def _key(text: str) -> str | None:
-    """The key in a JSON string, or None."""
-    try:
-        return str(json.loads(text))
-    except ValueError:
-        return None
+    return Manifest(place, *decode_digests(octets.decode("utf-8", "surrogateescape"), place))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -189,8 +131,8 @@ def read_manifest(path: Path) -> Manifest:
             .partition("\n")[0]
         )
         is_json = head.lstrip().startswith("{")
-        if head != _HEAD and not is_json:
-            raise _not_a_manifest(place, head)
+        if head != HEAD and not is_json:
+            raise not_digests(place, head)
         if file.size > MAX_MANIFEST_NBYTES:
             raise past_limit(f"{place} has {file.size} bytes", "MAX_MANIFEST_NBYTES")
         octets = bytes(file.read(0, file.size))

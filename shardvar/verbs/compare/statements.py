@@ -17,7 +17,8 @@ import re
 from typing import Any
 
 from shardvar.errors import MalformedCheckpoint
-from shardvar.verbs.compare.digest import DigestReport, digest_of_all
+from shardvar.verbs.compare.digest import DigestReport
+from shardvar.wire.digests import digest_of_all
 
 TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://shardvar/tensor-digest/v1"

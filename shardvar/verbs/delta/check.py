@@ -18,7 +18,7 @@ from shardvar.verbs.delta.contents import (
     is_delta,
 )
 from shardvar.verbs.reader import Reader
-from shardvar.wire.frames import LEAF_NBYTES
+from shardvar.wire.digests import LEAF_NBYTES
 
 
 def errors_of_delta(reader: Reader) -> dict[str, ReadError]:

@@ -34,10 +34,10 @@ from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, PACKED_BITS, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import DELTA, EntryTable
 from shardvar.verbs.compare.blocks import Blocks
-from shardvar.verbs.compare.digest import digest_of_all
 from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.wire.damage import corrupt, invalid, malformed
+from shardvar.wire.digests import digest_of_all
 from shardvar.wire.frames import (
     Frame,
     MaskWords,

@@ -46,7 +46,8 @@ from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.writing import WritePlan, carry_out, plan_checkpoint, preview
-from shardvar.wire.frames import LEAF_NBYTES, ROW_NBYTES, Frame, encode_frames
+from shardvar.wire.digests import LEAF_NBYTES
+from shardvar.wire.frames import ROW_NBYTES, Frame, encode_frames
 
 
 def find_delta_target(path: Path, sources: Sequence[Location]) -> Location:

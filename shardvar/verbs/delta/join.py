@@ -20,7 +20,8 @@ from shardvar.verbs.delta.draft import DeltaDraft, WholeTensors, find_delta_targ
 from shardvar.verbs.delta.patched import PatchedSource
 from shardvar.verbs.delta.report import DeltaReport
 from shardvar.verbs.locate import Path, find_checkpoint
-from shardvar.wire.frames import LEAF_NBYTES, Frame, apply_mask, encode_mask
+from shardvar.wire.digests import LEAF_NBYTES
+from shardvar.wire.frames import Frame, apply_mask, encode_mask
 
 
 def compact_deltas(

@@ -33,7 +33,7 @@ from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.blocks import Blocks, batches
-from shardvar.verbs.compare.digest import digest_of_leaves, digests_of, hash_leaf
+from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, Contents, DeltaRow
 from shardvar.verbs.delta.draft import (
     DeltaDraft,
@@ -45,7 +45,8 @@ from shardvar.verbs.delta.draft import (
 from shardvar.verbs.delta.report import DeltaReport
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
-from shardvar.wire.frames import LEAF_NBYTES, Frame, encode_mask, mask_of
+from shardvar.wire.digests import LEAF_NBYTES, digest_of_leaves, hash_leaf
+from shardvar.wire.frames import Frame, encode_mask, mask_of
 
 
 def delta(

@@ -35,19 +35,14 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableInde
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.verbs.compare.blocks import Blocks
-from shardvar.verbs.compare.digest import (
-    digest_array,
-    digest_of_leaves,
-    digests_of,
-    hash_leaf,
-)
+from shardvar.verbs.compare.digest import digest_array, digests_of
 from shardvar.verbs.delta.chain import PatchedTensor, another_base, patched_tensors
 from shardvar.verbs.delta.contents import WHOLE_PREFIX, Delta
 from shardvar.verbs.reader import Reader
 from shardvar.wire import strings
-from shardvar.wire.frames import LEAF_NBYTES, apply_mask
+from shardvar.wire.digests import LEAF_NBYTES, LeafHashes, hash_leaf
+from shardvar.wire.frames import apply_mask
 
-_HASH_NBYTES = 32
 _KEPT_LEAVES = 2 * WORKERS
 """Leaves that are kept after a read of a part of them: the next part is read soon."""
 
@@ -55,13 +50,11 @@ _KEPT_LEAVES = 2 * WORKERS
 class _Tally:
     """The hashes of the leaves of one tensor that were made so far."""
 
-    __slots__ = ("flat", "hashes", "is_made", "is_right", "missing")
+    __slots__ = ("flat", "is_right", "leaves")
 
-    def __init__(self, num_leaves: int) -> None:
+    def __init__(self, nbytes: int) -> None:
         self.flat: FlatTensor | None = None
-        self.hashes = bytearray(_HASH_NBYTES * num_leaves)
-        self.is_made = bytearray(num_leaves)
-        self.missing = num_leaves
+        self.leaves = LeafHashes(nbytes)
         self.is_right = False
 
 
@@ -146,7 +139,7 @@ class PatchedSource(Source):
             seen = self._seen.get(number)
             if seen is None:
                 nbytes = int(self.index.entries.slices.nbytes[number])
-                seen = self._seen[number] = _Tally(-(-nbytes // LEAF_NBYTES))
+                seen = self._seen[number] = _Tally(nbytes)
             if seen.flat is None:
                 source = self._reader(self.parts[number].origin).source
                 seen.flat = FlatTensor.of(source, self._origin(number))
@@ -223,15 +216,10 @@ class PatchedSource(Source):
 
     def _note(self, number: int, seen: _Tally, leaf: int, found: bytes) -> None:
         """Keep the hash of a leaf; after the last one, compare the tensor."""
-        place = slice(leaf * _HASH_NBYTES, (leaf + 1) * _HASH_NBYTES)
         with self._lock:
-            is_again = bool(seen.is_made[leaf])
-            is_other = is_again and seen.hashes[place] != found
-            if not is_again:
-                seen.hashes[place], seen.is_made[leaf] = found, 1
-                seen.missing -= 1
-            is_whole = not seen.missing and not seen.is_right
-        if is_other:
+            is_same = seen.leaves.put(leaf, found)
+            is_whole = not seen.leaves.num_missing and not seen.is_right
+        if not is_same:
             self._blame(number)
         if is_whole:
             self._compare(number, seen)
@@ -239,8 +227,7 @@ class PatchedSource(Source):
     def _compare(self, number: int, seen: _Tally) -> None:
         """Compare the digest of a tensor, and the checksums of its origin."""
         change, flat = self.parts[number].change, seen.flat
-        hashes = bytes(seen.hashes)
-        if digest_of_leaves(change.key, change.dtype, change.shape, hashes) != change.result:
+        if seen.leaves.digest(change.key, change.dtype, change.shape) != change.result:
             self._blame(number)
         if flat is not None:
             flat.check()
@@ -305,8 +292,7 @@ class PatchedSource(Source):
             elif not self.index.entries.slices.nbytes[number]:
                 self._check_empty(number)
             else:
-                is_made = self._open(number)[0].is_made
-                yield from ((number, leaf) for leaf, is_done in enumerate(is_made) if not is_done)
+                yield from ((number, leaf) for leaf in self._open(number)[0].leaves.missing())
 
     # What the engine and the verbs ask.
 

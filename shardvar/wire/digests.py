@@ -1,0 +1,320 @@
+"""Digests of tensors: the definition of docs/digest.md, and the text that lists digests.
+
+    leaf         SHA-256 of a MiB of a tensor's data in C order; the last one may be shorter
+    tensor       SHA-256 of a head, the key and all leaves
+    checkpoint   SHA-256 of the sorted digests of its tensors
+
+A tensor is digested in parts, on any threads or machines, since a leaf needs only its own bytes.
+``LeafHashes`` collects the leaves of one tensor: of each range of its data that is at hand it hashes
+the leaves that lie wholly inside, and it says which ones are missing.
+
+A manifest is such a text, and so are the digests that a checkpoint carries in its metadata:
+
+    # shardvar digest 1
+    # checkpoint 3b6c...
+    # tensor c25e... "table"
+    6f1c...  model.safetensors
+
+The last line is of a file, which only a manifest has.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import MalformedCheckpoint, UnsupportedError
+
+DIGESTS = "shardvar.digests"
+"""The name of the text in the metadata of a file that has the digests of its tensors. It is none of
+the user's metadata."""
+LEAF_NBYTES = 1 << 20
+"""The bytes of a tensor that have a hash of their own."""
+HASH_NBYTES = 32
+"""The bytes of a hash."""
+
+_USED_BITS = {
+    "int2": 0x03, "uint2": 0x03, "int4": 0x0F, "uint4": 0x0F,
+    "float4_e2m1fn": 0x0F, "float6_e2m3fn": 0x3F, "float6_e3m2fn": 0x3F,
+}  # fmt: skip
+"""The bits of a byte that an element of the dtype uses."""
+
+Octets = bytes | bytearray | memoryview
+
+
+def has_unused_bits(dtype: str) -> bool:
+    """Return True if an element does not use all bits of its byte: the others do not count."""
+    return dtype in _USED_BITS
+
+
+def hash_of(data: Octets) -> bytes:
+    """Return the SHA-256 of some bytes."""
+    return hashlib.sha256(data).digest()
+
+
+def hash_leaf(dtype: str, payload: Octets) -> bytes:
+    """Return the hash of a leaf from its bytes as a payload has them."""
+    mask = _USED_BITS.get(dtype)
+    if mask is None:
+        return hash_of(payload)
+    return hash_of((np.frombuffer(payload, np.uint8) & mask).tobytes())
+
+
+def digest_of_leaves(key: str, dtype: str, shape: tuple[int, ...], leaves: Octets) -> str:
+    """Return the digest of a tensor from the hashes of its leaves, one after the other."""
+    # Keys are bytes in most formats; keys that are not UTF-8 were read with escapes.
+    name = key.encode("utf-8", "surrogateescape")
+    head = f"shardvar digest 1\n{dtype}\n{','.join(map(str, shape))}\n{len(name)}\n"
+    return hash_of(head.encode() + name + leaves).hex()
+
+
+def digest_of_all(tensors: Mapping[str, str]) -> str:
+    """Return the digest of a checkpoint from the digests of its tensors by key."""
+    return hash_of(b"".join(sorted(map(bytes.fromhex, tensors.values())))).hex()
+
+
+class LeafHashes:
+    """The hashes of the leaves of one tensor, as far as they are known.
+
+    Parameters
+    ----------
+    nbytes : int
+        The bytes of the tensor's data.
+
+    Notes
+    -----
+    One thread at a time. Memory: 33 bytes a leaf.
+
+    Examples
+    --------
+    >>> data = bytes(3 * LEAF_NBYTES)
+    >>> known = LeafHashes(len(data))
+    >>> known.add("uint8", 100, memoryview(data)[100:-1])
+    >>> list(known.missing()), known.missing_ranges()
+    ([0, 2], [(0, 1048576), (2097152, 3145728)])
+    """
+
+    __slots__ = ("hashes", "is_known", "nbytes", "num_missing")
+
+    def __init__(self, nbytes: int) -> None:
+        count = -(-nbytes // LEAF_NBYTES)
+        self.nbytes = nbytes
+        self.hashes = bytearray(HASH_NBYTES * count)
+        self.is_known = bytearray(count)
+        self.num_missing = count
+
+    def inside(self, start: int, stop: int) -> range:
+        """Return the numbers of the leaves that lie wholly in the data's bytes ``[start, stop)``.
+
+        >>> LeafHashes(5 * LEAF_NBYTES // 2).inside(1, 5 * LEAF_NBYTES // 2)
+        range(1, 3)
+        """
+        last = len(self.is_known) if stop == self.nbytes else stop // LEAF_NBYTES
+        return range(-(-start // LEAF_NBYTES), last)
+
+    def bounds(self, leaf: int) -> tuple[int, int]:
+        """Return the first byte of a leaf in the data, and the one past it."""
+        return leaf * LEAF_NBYTES, min((leaf + 1) * LEAF_NBYTES, self.nbytes)
+
+    def add(self, dtype: str, start: int, payload: memoryview) -> None:
+        """Hash the leaves that lie wholly in a range of the data, from byte ``start`` on."""
+        for leaf in self.inside(start, start + len(payload)):
+            first, last = self.bounds(leaf)
+            self.put(leaf, hash_leaf(dtype, payload[first - start : last - start]))
+
+    def add_region(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        offset: tuple[int, ...],
+        extent: tuple[int, ...],
+        payload: memoryview,
+    ) -> None:
+        """Hash the leaves that lie wholly in a region of the tensor, whose bytes are the payload.
+
+        Columns hold few whole leaves or none: parts of rows that are not next to each other.
+        """
+        if not len(payload):
+            return
+        # The region is runs of the data: all of some last axes, and a range of the axis before.
+        axis = len(shape) - 1
+        while axis > 0 and extent[axis] == shape[axis]:
+            axis -= 1
+        run_nbytes = len(payload) // prod(extent[: max(axis, 0)])
+        count = len(payload) // run_nbytes
+        # Of short runs, only the one at the end of the data may have a whole leaf, the last.
+        first = 0 if run_nbytes >= LEAF_NBYTES else count - 1
+        for number in range(first, count):
+            index, place, stride = number, 0, self.nbytes // prod(shape)
+            for at in reversed(range(len(shape))):
+                here = offset[at] + (index % extent[at] if at < axis else 0)
+                index = index // extent[at] if at < axis else index
+                place, stride = place + here * stride, stride * shape[at]
+            run = payload[number * run_nbytes : (number + 1) * run_nbytes]
+            self.add(dtype, place, run)
+
+    def put(self, leaf: int, found: bytes) -> bool:
+        """Keep the hash of a leaf; return False if another one is known of it."""
+        place = slice(leaf * HASH_NBYTES, (leaf + 1) * HASH_NBYTES)
+        if self.is_known[leaf]:
+            return self.hashes[place] == found
+        self.hashes[place], self.is_known[leaf] = found, 1
+        self.num_missing -= 1
+        return True
+
+    def known(self) -> dict[int, bytes]:
+        """Return the hashes that are known, by the number of the leaf."""
+        return {
+            leaf: bytes(self.hashes[leaf * HASH_NBYTES : (leaf + 1) * HASH_NBYTES])
+            for leaf, is_known in enumerate(self.is_known)
+            if is_known
+        }
+
+    def missing(self) -> Iterator[int]:
+        """Yield the numbers of the leaves whose hash is not known."""
+        return (leaf for leaf, is_known in enumerate(self.is_known) if not is_known)
+
+    def missing_ranges(self) -> list[tuple[int, int]]:
+        """Return the ranges of the data that are still to be hashed: of each missing leaf one."""
+        return [self.bounds(leaf) for leaf in self.missing()]
+
+    def digest(self, key: str, dtype: str, shape: tuple[int, ...]) -> str:
+        """Return the digest of the tensor; ``ValueError`` while a leaf is missing."""
+        if self.num_missing:
+            raise ValueError(f"{self.num_missing} leaves of {key!r} are missing.")
+        return digest_of_leaves(key, dtype, shape, bytes(self.hashes))
+
+
+# The text.
+
+HEAD = "# shardvar digest 1"
+"""The first line."""
+_VERSION = re.compile(r"# shardvar digest ([0-9]{1,9})")
+_CHECKPOINT = re.compile(r"# checkpoint ([0-9a-f]{64})")
+_TENSOR = re.compile(r'# tensor ([0-9a-f]{64}) ("(?:[^"\\]|\\.)*")')
+_FILE = re.compile(r"\\?([0-9a-f]{64})  (.+)")
+_WRITE_ONE = "`shardvar digest PATH --write` writes one."
+WRITE_AGAIN = (
+    "Write it again from a checkpoint that is known to be right: `shardvar digest PATH --write`."
+)
+"""The remedy for a text of digests that is damaged."""
+
+
+def encode_digests(tensors: Mapping[str, str]) -> str:
+    """Return the text of the digests of tensors by key."""
+    lines = [HEAD, f"# checkpoint {digest_of_all(tensors)}"]
+    lines += [f"# tensor {value} {json.dumps(key)}" for key, value in tensors.items()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def decode_digests(text: str, place: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the digests of tensors by key, and of files by name; ``MalformedCheckpoint`` if the
+    text at ``place`` is not one of digests, or not a whole one."""
+    head, *lines = text.split("\n")
+    if head != HEAD:
+        raise not_digests(place, head)
+    if not lines or lines.pop():
+        raise MalformedCheckpoint(f"{place} ends within a line.", WRITE_AGAIN)
+    of_all, tensors, files = "", dict[str, str](), dict[str, str]()
+    for number, line in enumerate(lines, start=2):
+        if found := _TENSOR.fullmatch(line):
+            key = _key(found[2])
+            if key is None or key in tensors:
+                raise MalformedCheckpoint(
+                    f"{place} has a wrong key in line {number}, or one twice.", WRITE_AGAIN
+                )
+            tensors[key] = found[1]
+        elif found := _FILE.fullmatch(line):
+            files[found[2]] = found[1]
+        elif found := _CHECKPOINT.fullmatch(line):
+            of_all = found[1]
+        else:
+            raise MalformedCheckpoint(
+                f"{place} has a line {number} of no kind that is known.", WRITE_AGAIN
+            )
+    if of_all != digest_of_all(tensors):
+        raise MalformedCheckpoint(
+            f"The digest of the checkpoint in {place} does not match the tensors that it lists.",
+            WRITE_AGAIN,
+        )
+    return tensors, files
+
+
+def not_digests(place: str, head: str) -> MalformedCheckpoint:
+    """Return the error of a text that begins with another line."""
+    if head == f"{HEAD}\r":
+        cause = f"The lines of {place} end in CR LF, and lines of a manifest in LF."
+        return MalformedCheckpoint(cause, "Copy it again as it is, without a conversion of text.")
+    if version := _VERSION.fullmatch(head):
+        cause = f"{place} is a manifest of version {version[1]}, and this shardvar reads version 1."
+        return MalformedCheckpoint(
+            cause, "Read it with the version of shardvar that wrote it, or a later one."
+        )
+    cause = f"{place} is not a manifest of shardvar: it does not begin with {HEAD!r}."
+    return MalformedCheckpoint(cause, _WRITE_ONE)
+
+
+def _key(text: str) -> str | None:
+    """The key in a JSON string, or None."""
+    try:
+        return str(json.loads(text))
+    except json.JSONDecodeError:
+        return None
+
+
+def with_digests(texts: Mapping[str, str], digests: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of the user's metadata, and the text of the digests."""
+    return {**texts, DIGESTS: encode_digests(digests)}
+
+
+def take_digests(texts: dict[str, str]) -> Mapping[str, str]:
+    """Return the digests that a file's metadata carry, and remove their text from the others."""
+    return CarriedDigests(texts.pop(DIGESTS))
+
+
+def check_digests_fit(digests: Mapping[str, str], nbytes: int) -> None:
+    """Raise ``UnsupportedError`` if the text of digests has more than ``nbytes`` bytes."""
+    found = len(encode_digests(digests))
+    if found > nbytes:
+        raise UnsupportedError(
+            f"The digests of {len(digests)} tensors have {found} bytes, and the metadata have room "
+            f"for {nbytes}.",
+            "Keep them in a file: `shardvar digest PATH --write`.",
+        )
+
+
+class CarriedDigests(Mapping[str, str]):
+    """The digests in the metadata of a checkpoint, whose text is read when they are asked for.
+
+    ``MalformedCheckpoint`` is raised then if the text is not one of digests.
+    """
+
+    __slots__ = ("_found", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._found: dict[str, str] | None = None
+
+    def _tensors(self) -> dict[str, str]:
+        if self._found is None:
+            self._found, _ = decode_digests(self.text, f"The text {DIGESTS!r} of the metadata")
+        return self._found
+
+    def __getitem__(self, key: str) -> str:
+        return self._tensors()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors())
+
+    def __len__(self) -> int:
+        return len(self._tensors())
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._tensors()
+
+    def __repr__(self) -> str:
+        return f"CarriedDigests({len(self.text)} characters)"

@@ -8,6 +8,8 @@ model is divided over the processes (``divided``):
     read     load each of FOLDER/read.json, a list of paths, and compare it with the whole state
     keep     train, save with ``shardvar.torch.save`` in FOLDER/ck and as torch's format in FOLDER/folder, train on, and
              print the losses
+    meshes   for each KIND, train, save in the background, and train on; load each of these with each KIND, compare it
+             with the whole state, train on, and compare the losses with those of a job that had the state from torch
     resume   load FOLDER/ck, compare it with FOLDER/whole.pt, train on, and print the losses
     killed   save as in ``write`` with shardvar's writer, and save another state over it, in which the last process is
              killed, before it writes its share or after, as FOLDER/kill.json says
@@ -212,10 +214,69 @@ def keep(folder: Path, model: Any, rank: int) -> None:
     print(train(model, optimizer, range(3, 6)))
 
 
+KINDS = "fsdp", "hsdp", "tp", "fsdp-tp"
+
+
+def meshes(folder: Path, count: int) -> None:
+    """Save on each mesh, and resume on every mesh."""
+    import shardvar.torch
+
+    wholes, losses = {}, {}
+    for kind in KINDS:
+        model = divided(kind, count)
+        optimizer = optimizer_of(model)
+        train(model, optimizer, range(3))
+        state = state_of(model, optimizer, 3)
+        saving = shardvar.torch.save(folder / kind, state, run="3", background=True)
+        wholes[kind] = copied(whole_of(state))
+        losses[kind] = train(model, optimizer, range(3, 6))
+        saving.result()
+    for kind, whole in wholes.items():
+        for other in KINDS:
+            model = divided(other, count)
+            optimizer = optimizer_of(model)
+            state = emptied(state_of(model, optimizer, 0))
+            shardvar.torch.load(folder / kind, state)
+            assert differences(whole_of(state), whole) == [], (kind, other)
+            found = train_from(model, optimizer, state)
+            if other == kind:
+                assert found == losses[kind], kind
+            twin = divided(other, count)
+            expected = train_from(twin, optimizer_of(twin), copied(whole), is_whole=True)
+            assert found == expected, (kind, other)
+    print(json.dumps(losses))
+
+
+def train_from(
+    model: Any, optimizer: Any, state: dict[str, Any], *, is_whole: bool = False
+) -> list[float]:
+    """Train on from a state, which may have whole tensors; return the losses."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optim"],
+        options=StateDictOptions(full_state_dict=is_whole),
+    )
+    return train(model, optimizer, range(state["run"]["step"], 6))
+
+
+def copied(value: Any) -> Any:
+    """Return a state with tensors of its own."""
+    import torch
+
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [copied(each) for each in value]
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
 def resume(folder: Path, model: Any) -> None:
     """Load what was saved into a new model and a new optimizer, and train on."""
     import torch
-    from torch.distributed.checkpoint.state_dict import set_state_dict
 
     import shardvar.torch
 
@@ -225,13 +286,7 @@ def resume(folder: Path, model: Any) -> None:
         state = emptied(state_of(model, optimizer, 0))
         shardvar.torch.load(path, state)
         assert differences(whole_of(state), whole) == [], path
-    set_state_dict(
-        model,
-        optimizer,
-        model_state_dict=state["model"],
-        optim_state_dict=state["optim"],
-    )
-    print(train(model, optimizer, range(state["run"]["step"], 6)))
+    print(train_from(model, optimizer, state))
 
 
 def killed(folder: Path, model: Any, rank: int, count: int) -> None:
@@ -273,6 +328,10 @@ def main(job: str, folder: Path, rank: int, count: int, kind: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting-{job}", rank=rank, world_size=count
     )
+    if job == "meshes":
+        meshes(folder, count)
+        dist.barrier()
+        return
     model = divided(kind, count)
     if job == "killed":
         killed(folder, model, rank, count)

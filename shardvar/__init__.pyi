@@ -76,4 +76,5 @@ from shardvar.verbs.together.claims import break_claim as break_claim
 from shardvar.verbs.together.local_shards import LocalShard as LocalShard
 from shardvar.verbs.together.shares import commit_shards as commit_shards
 from shardvar.verbs.together.shares import save_shards as save_shards
+from shardvar.verbs.training.saved_steps import SavedSteps as SavedSteps
 from shardvar.verbs.verify import verify as verify

@@ -35,6 +35,8 @@ class Capabilities:
     (``formats.objects``)."""
     guards_metadata: bool = False
     """True if a checksum covers the user's metadata."""
+    holds_texts: bool = True
+    """True if it keeps the user's metadata."""
     objects_in_tensor: bool = False
     """True if the objects are a tensor, since the format has no metadata of the user."""
     holds_ties: bool = False

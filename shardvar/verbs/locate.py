@@ -133,10 +133,10 @@ class Location:
 
 def find_checkpoints(path: Path) -> list[Location]:
     """Return every checkpoint that a path may mean: prefix, index, directory, or data file."""
-    return _found_at(*split_place(path))
+    return found_at(*split_place(path))
 
 
-def _found_at(storage: Storage, name: str) -> list[Location]:
+def found_at(storage: Storage, name: str) -> list[Location]:
     """The checkpoints that a name may mean in a directory; without a name, all of it."""
     found = _locate(storage, name)
     # Megatron's file of common values means its folder, also by its own path.
@@ -148,7 +148,7 @@ def _found_at(storage: Storage, name: str) -> list[Location]:
 
 
 def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None) -> list[Location]:
-    """As ``_found_at``, in this directory only; of all formats unless some are given."""
+    """As ``found_at``, in this directory only; of all formats unless some are given."""
     ranks: dict[int, list[Format]] = {}
     found: list[Location] = []
     for form in formats_of(storage.names(), name) if formats is None else formats:
@@ -199,7 +199,7 @@ def find_below(path: Path) -> list[Location]:
     there are too many folders.
     """
     storage, name = split_place(path)
-    found = _found_at(storage, name)
+    found = found_at(storage, name)
     if not name and all(is_companion(each.name) for each in found):
         found = found + below(path)
         found = [each for each in found if not is_companion(each.name)] or found
@@ -231,7 +231,7 @@ def below(path: Path, most: int | None = None) -> list[Location]:
                 "below it."
             )
             raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
-        here = [(folder, _found_at(folder, "")) for folder in level]
+        here = [(folder, found_at(folder, "")) for folder in level]
         found += [location for _, locations in here for location in locations]
         level = [
             folder
@@ -239,7 +239,7 @@ def below(path: Path, most: int | None = None) -> list[Location]:
             if all(is_companion(each.name) for each in locations)
         ]
     known = [*searched, *(location.storage for location in found)]
-    found += [location for folder in _linked(root, known) for location in _found_at(folder, "")]
+    found += [location for folder in _linked(root, known) for location in found_at(folder, "")]
     found = [each for each in found if not is_companion(each.name)] or found
     return sorted(found, key=lambda each: natural_key(each.path))
 
@@ -331,7 +331,7 @@ def _nearest(path: Path) -> str | None:
         if name and not find_checkpoints(again):
             return _nearest(again) or f"Did you mean {mended}?"
         return f"Did you mean {again}?"
-    there = {each.name for each in _found_at(storage, "")} | set(storage.folders())
+    there = {each.name for each in found_at(storage, "")} | set(storage.folders())
     near = similar(name, sorted(there)) if name else []
     return f"Did you mean {os.path.join(folder, near[0])}?" if near else None
 

@@ -29,6 +29,7 @@ CAPABILITIES = Capabilities(
     many_files=False,
     holds_objects=True,
     guards_metadata=True,
+    holds_texts=False,
     objects_in_tensor=True,
 )
 """Whole tensors of NumPy's own dtypes; an npy header cannot name others."""

@@ -33,6 +33,7 @@ CAPABILITIES = Capabilities(
     max_slice_rank=8,  # kTensorSliceMaxRank: TensorFlow aborts when it reads more axes
     holds_objects=True,
     guards_metadata=True,
+    holds_texts=False,
     objects_in_tensor=True,
 )
 

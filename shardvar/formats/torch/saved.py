@@ -194,6 +194,7 @@ CAPABILITIES = Capabilities(
     slice_dtypes=frozenset(),
     many_files=False,
     holds_objects=True,
+    holds_texts=False,
     holds_ties=True,
     folders=frozenset({RANKWISE, UNIVERSAL}),
 )

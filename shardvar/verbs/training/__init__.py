@@ -1,0 +1,1 @@
+"""The steps of a training loop: numbered checkpoints in one directory, shared by all processes."""

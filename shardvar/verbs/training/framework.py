@@ -1,0 +1,44 @@
+"""Frameworks: the functions by which a training loop saves and loads its state."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from shardvar.verbs.load import load
+from shardvar.verbs.save import save
+
+
+class Framework(Protocol):
+    """Functions that save and load steps.
+
+    The modules ``shardvar.torch`` and ``shardvar.jax`` have them, and so may an object of your own.
+    """
+
+    def save(
+        self, path: str, state: Any, *, run: str, metadata: Mapping[str, str], **options: Any
+    ) -> Any:
+        """Save the share of this process, as ``sv.save_shards`` does."""
+
+    def load(self, path: str, *arguments: Any, **options: Any) -> Any:
+        """Load what this process needs; raise a ``CheckpointError`` if the checkpoint is damaged."""
+
+    def processes(self) -> tuple[int, int]:
+        """Return the number of this process, and the number of processes."""
+
+
+class Arrays:
+    """Arrays of NumPy in one process."""
+
+    def save(
+        self, path: str, state: Any, *, run: str, metadata: Mapping[str, str], **options: Any
+    ) -> Any:
+        """Save with ``sv.save``."""
+        del run
+        return save(path, state, metadata=metadata, **options)
+
+    def load(self, path: str, *arguments: Any, **options: Any) -> Any:
+        """Load with ``sv.load``."""
+        return load(path, *arguments, **options)
+
+    def processes(self) -> tuple[int, int]:
+        """Return the only process."""
+        return 0, 1

@@ -1,0 +1,118 @@
+"""Resuming: all processes of a job load the same step, the newest that is whole for all of them.
+
+    find   each process has looked at the directory, and says which steps are whole
+    load   each loads the newest step that all have found, and says whether it could
+    again  if one has met damage, all of them load the step before
+
+Nothing but the processes themselves can decide: an old job may commit while they look, and damage
+shows only to the process that reads the bytes.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, StorageError
+from shardvar.pictures.words import message
+from shardvar.verbs.training.meetings import Meetings
+from shardvar.verbs.training.step_records import StepRecord
+
+_LOG = logging.getLogger("shardvar.checkpoint")
+_LOADED, _DAMAGED, _FAILED = range(3)
+"""The outcomes of a load, as processes tell them each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The step that was loaded, and what was passed over."""
+
+    record: StepRecord | None
+    """The step; None if no step could be loaded."""
+    loaded: Any
+    """The result of the load."""
+    passed: dict[int, str]
+    """The newer steps, each with the reason why it was passed over."""
+    damaged: frozenset[int]
+    """The steps that a process has met as damaged."""
+
+
+def resume(
+    directory: str,
+    found: Mapping[int, StepRecord],
+    damaged: set[int],
+    meetings: Meetings,
+    load: Callable[[StepRecord], Any],
+) -> Resumed:
+    """Load the newest step that all processes find whole, leaving out ``damaged`` ones.
+
+    Raises what ``load`` raises, unless it is damage; and the fault of a newer step that may be
+    whole, but that this release cannot read.
+    """
+    left = _agree(directory, found, damaged, meetings)
+    reasons = {number: _reason(each, number in damaged) for number, each in found.items()}
+    for each in found.values():
+        is_newer = not left or each.number > left[-1]
+        if is_newer and each.fault and not isinstance(each.fault, CheckpointError):
+            raise each.fault
+    met: set[int] = set()
+    while left:
+        record = found[left.pop()]
+        loaded, damage = _load(record, meetings, load)
+        if damage is None:
+            passed = {number: reasons[number] for number in reasons if number > record.number}
+            return Resumed(record, loaded, passed, frozenset(met))
+        met.add(record.number)
+        reasons[record.number] = damage.cause
+    return Resumed(None, None, reasons, frozenset(met))
+
+
+def _agree(
+    directory: str, found: Mapping[int, StepRecord], damaged: set[int], meetings: Meetings
+) -> list[int]:
+    """Return the steps that are whole in all processes, in order."""
+    mine = [each.number for each in found.values() if each.is_whole and each.number not in damaged]
+    known = meetings.hold(mine)
+    both = sorted({*known[0]}.intersection(*known))
+    if not both and any(known):
+        having = next(process for process, each in enumerate(known) if each)
+        lacking = next(process for process, each in enumerate(known) if each != known[having])
+        cause = (
+            f"Process {having} finds step {known[having][-1]} in {directory}, and process "
+            f"{lacking} does not."
+        )
+        raise StorageError(cause, "Give all processes a common directory, and start again.")
+    return both
+
+
+def _reason(record: StepRecord, is_known: bool) -> str:
+    """Return why a step is passed over, if it is."""
+    if record.fault is not None:
+        return record.fault.cause
+    return "It was found damaged." if is_known else "Other processes do not find it whole."
+
+
+def _load(
+    record: StepRecord, meetings: Meetings, load: Callable[[StepRecord], Any]
+) -> tuple[Any, CheckpointError | None]:
+    """Load a step; return the result, and the damage that any process has met."""
+    loaded, damage = None, None
+    try:
+        loaded = load(record)
+    except CheckpointError as error:
+        damage = error
+    except Exception:
+        with suppress(ShardvarError):
+            meetings.hold([_FAILED])
+        raise
+    outcomes = [each[0] for each in meetings.hold([_LOADED if damage is None else _DAMAGED])]
+    if _FAILED in outcomes:
+        cause = f"Process {outcomes.index(_FAILED)} could not load {record.name}."
+        raise StorageError(cause, "Its error says why. Restart all processes.")
+    if damage is None and _DAMAGED in outcomes:
+        cause = f"Process {outcomes.index(_DAMAGED)} found it damaged, and logs the reason."
+        damage = CorruptCheckpoint(cause, "Use another step.")
+    elif damage is not None and len(outcomes) > 1:
+        _LOG.warning("%s", message(f"{record.name} is damaged: {damage}"))
+    return loaded, damage

@@ -1,0 +1,437 @@
+"""The saved steps of a training loop: numbered checkpoints in one directory, shared by all
+processes of a job.
+
+All that a restarted job needs to know is in the directory: the numbers in the names, the values in
+the metadata. No process sends a message, and process 0 removes. These races end well:
+
+    a process looks while another commits    A save is committed when all processes have written
+                                             their shares, so all have looked before: they find the
+                                             same newest step.
+    process 0 removes a step that another    It removes after a commit. Each process took part in
+    process restores                         it, so each had ended its restore.
+    a save in the background is under way    A process that restores, or saves again, waits for its
+    where a process restores                 own share of it first; so it has one end for all.
+    an old job commits, or damage is met,    The processes tell each other their steps, and then
+    while a new one resumes                  whether they could load, in the directory (``resuming``):
+                                             they load the newest step that all have and can load.
+    process 0 dies while it removes          The index goes first; files without one do not count.
+    two jobs save in one directory           The one that finds a step of the other refuses to save.
+
+A step that is broken or unfinished is passed over and never removed; neither is a file that is not
+of a step.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, Self
+
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CorruptCheckpoint,
+    LockHeld,
+    ShardvarError,
+    UnsupportedError,
+)
+from shardvar.formats.table import format_named
+from shardvar.layout.region import read_integer
+from shardvar.pictures.words import message
+from shardvar.verbs.arguments import check_string, texts_of
+from shardvar.verbs.locate import Path
+from shardvar.verbs.remove import remove
+from shardvar.verbs.training.framework import Arrays, Framework
+from shardvar.verbs.training.meetings import Meetings
+from shardvar.verbs.training.resuming import resume
+from shardvar.verbs.training.retention import StepRules, best_steps, plan_removal, read_value
+from shardvar.verbs.training.step_records import (
+    DAMAGED,
+    VALUE,
+    RestoredStep,
+    SavedStep,
+    StepRecord,
+    find_steps,
+)
+
+_LOG = logging.getLogger("shardvar.checkpoint")
+
+
+class SavedSteps:
+    """Numbered checkpoints in one directory; a job resumes from the newest.
+
+    Parameters
+    ----------
+    directory : path_like
+        The directory, or a URL, the same in all processes. It may hold other files.
+    using : module, optional
+        The functions that save and load: ``shardvar.torch``, ``shardvar.jax``, or any object with
+        ``save``, ``load`` and ``processes`` as these have them. By default ``sv.save`` and
+        ``sv.load``, in one process.
+    keep_last : int, optional
+        The number of the newest steps that stay; all by default, and then none is removed.
+    keep_every : int, optional
+        Steps whose numbers are multiples of it also stay.
+    keep_best : int, default 0
+        The number of the steps with the best values that also stay.
+    mode : {'min', 'max'}, default 'min'
+        Whether small values are good, or large ones.
+    name : str, default 'step'
+        The name before the numbers: ``step-1000``.
+    timeout : float, default 600.0
+        The seconds that ``restore`` waits for other processes.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not positive, ``mode`` is unknown, or ``name`` leads to another directory.
+
+    Notes
+    -----
+    Every process of a job makes one with the same arguments, and calls the same methods in the same
+    order. Making one reads and writes nothing. One job saves in a directory at a time.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> steps = sv.SavedSteps(tempfile.mkdtemp(), keep_last=2, keep_best=1)
+    >>> for number, loss in [(1, 0.5), (2, 0.1), (3, 0.3), (4, 0.2)]:
+    ...     report = steps.save(number, {"w": np.full(3, number)}, value=loss)
+    >>> [step.number for step in steps.steps()], steps.best().number
+    ([2, 3, 4], 2)
+    >>> found = steps.restore()
+    >>> found.number, found.loaded["w"].tolist()
+    (4, [4, 4, 4])
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        using: Framework | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        keep_best: int = 0,
+        mode: str = "min",
+        name: str = "step",
+        timeout: float = 600.0,
+    ) -> None:
+        try:
+            self._directory = os.fsdecode(directory)
+        except TypeError:
+            cause = f"{directory!r} is not a path."
+            raise ArgumentTypeError(cause, "Give the path of a directory.") from None
+        check_string(name, "names of steps")
+        if not name or "/" in name or os.sep in name or name.startswith("."):
+            cause = f"name={name!r} cannot begin the names of steps."
+            raise ArgumentError(cause, "Give a bare name, such as 'step'.")
+        self._rules = StepRules(keep_last, keep_every, keep_best, mode)
+        self._using: Framework = Arrays() if using is None else using
+        self._name = name
+        self._known: dict[int, StepRecord] = {}
+        self._damaged: set[int] = set()
+        self._last: int | None = None
+        self._pending: Any = None
+        self._meetings = Meetings(self._directory, name, self._using, timeout)
+
+    @property
+    def directory(self) -> str:
+        """The directory, as it was given."""
+        return self._directory
+
+    def path_of(self, number: int) -> str:
+        """Return the path of the checkpoint of a step, saved or not.
+
+        Parameters
+        ----------
+        number : int
+            The number of the step.
+
+        Returns
+        -------
+        str
+            The directory, and the name with the number.
+        """
+        return os.path.join(self._directory, f"{self._name}-{_number(number)}")
+
+    def steps(self) -> list[SavedStep]:
+        """Return the whole steps that the directory holds, the newest last.
+
+        Returns
+        -------
+        list of SavedStep
+            The steps whose index and files are all there. Their bytes are not read. Left out are
+            steps that ``restore`` found damaged.
+        """
+        return [self._public(each) for each in self._whole()]
+
+    def newest(self) -> SavedStep | None:
+        """Return the newest whole step; None without one.
+
+        Returns
+        -------
+        SavedStep or None
+            The last of ``steps``.
+        """
+        return next(reversed(self.steps()), None)
+
+    def best(self) -> SavedStep | None:
+        """Return the whole step with the best value; None if no step has one.
+
+        Returns
+        -------
+        SavedStep or None
+            The best by ``mode``; of equal values the earliest.
+        """
+        whole = {each.number: each for each in self._whole()}
+        values = {number: each.value for number, each in whole.items()}
+        best = best_steps(values, self._rules, 1)
+        return self._public(whole[best[0]]) if best else None
+
+    def save(
+        self,
+        number: int,
+        state: Any,
+        value: Any = None,
+        *,
+        incremental: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Save a step, and then remove the steps that no rule keeps; every process calls this.
+
+        Parameters
+        ----------
+        number : int
+            The number of the step, larger than the numbers of all whole steps. The step that this job has
+            saved or restored last may be saved again, which replaces it.
+        state : Any
+            The state, as the function that saves takes it.
+        value : float, optional
+            The value by which steps are compared, such as a loss; stored with the step. All
+            processes give the same, or only some give one.
+        incremental : bool, default False
+            Pass the newest whole step as ``base``: values that are as in it are not written again.
+        metadata : mapping of str to str, optional
+            More texts to keep in the checkpoint.
+        **options : Any
+            More arguments of the function that saves, such as ``format`` or ``background``.
+
+        Returns
+        -------
+        Any
+            The result of the function that saves. With ``background=True``, the save in progress:
+            steps are removed once it is done, by the next call of ``save``, ``restore`` or
+            ``wait``, which also raises its error unless you have seen it.
+
+        Raises
+        ------
+        ArgumentError
+            If the number is not larger than those in the directory, or ``value`` is not a number.
+        UnsupportedError
+            If a value is given, and the format cannot keep it.
+        LockHeld
+            If another job has saved in the directory since this one did.
+        ShardvarError
+            What the function that saves raises. No step is removed then.
+        """
+        number, given = _number(number), read_value(value)
+        texts = dict(texts_of(metadata))
+        if given is not None:
+            _check_keeps_value(options.get("format"))
+            texts[VALUE] = repr(given)
+        if given is not None and given != given:
+            self._warn(f"step {number} has the value NaN, and is never the best")
+        self.wait()
+        whole = self._whole()
+        self._check_order(number, whole)
+        damaged = sorted(self._damaged - {number})
+        if damaged:
+            texts[DAMAGED] = " ".join(map(str, damaged))
+        bases = [each for each in whole if each.number < number]
+        if incremental and bases:
+            options["base"] = self._path(bases[-1])
+        path = self.path_of(number)
+        run = f"{self._name}-{number}"
+        result = self._using.save(path, state, run=run, metadata=texts, **options)
+        self._last = number
+        self._damaged.discard(number)
+        if options.get("background"):
+            self._pending = result
+        else:
+            self._remove_others()
+        return result
+
+    def restore(self, *arguments: Any, step: int | None = None, **options: Any) -> Any:
+        """Load the newest whole step; every process calls this.
+
+        A step that is broken, or found to be damaged by any process, is passed over by all, with a
+        warning in the log, and is never removed.
+
+        Parameters
+        ----------
+        *arguments : Any
+            The arguments of the function that loads, after the path: of ``shardvar.torch.load`` the
+            state.
+        step : int, optional
+            The number of the step to load, such as ``steps.best().number``. By default the newest.
+        **options : Any
+            More arguments of the function that loads.
+
+        Returns
+        -------
+        RestoredStep or None
+            The step, with the result of the function that loads; None if no step was ever whole:
+            the training begins.
+
+        Raises
+        ------
+        CorruptCheckpoint
+            If there are steps, and all of them are broken or damaged.
+        CheckpointError
+            If ``step`` is given, and broken or damaged.
+        StorageError
+            If the file system refuses, another process failed, or processes find other steps.
+        IncompleteCheckpoint
+            If a process did not come within ``timeout``.
+        ShardvarError
+            What the function that loads raises for arguments that do not fit the step.
+
+        Notes
+        -----
+        With several processes, all of them load the same step. They agree in a folder of the
+        directory, ``.step-restore``, which the next save removes.
+        """
+        self.wait()
+        if step is not None:
+            return self._load_one(_number(step), arguments, options)
+        found = self._find()
+        resumed = resume(
+            self._directory,
+            found,
+            self._damaged,
+            self._meetings,
+            lambda record: self._using.load(self._path(record), *arguments, **options),
+        )
+        for passed, reason in resumed.passed.items():
+            self._warn(f"passed over {self._name}-{passed}: {reason}")
+        self._damaged.update(resumed.damaged)
+        record = resumed.record
+        if record is not None:
+            self._last = record.number
+            self._damaged.update(record.damaged)
+            return RestoredStep(record.number, self._path(record), record.value, resumed.loaded)
+        if any(each.location for each in found.values()):
+            last, reason = next(reversed(resumed.passed.items()))
+            cause = f"No step of {self._directory} can be restored. {self._name}-{last}: {reason}"
+            remedy = "Repair a step, or move them all away to begin the training again."
+            raise CorruptCheckpoint(cause, remedy)
+        return None
+
+    def wait(self) -> None:
+        """Wait for a save in the background, and then remove the steps that no rule keeps.
+
+        Raises
+        ------
+        ShardvarError
+            The error of that save. No step is removed then.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+            self._remove_others()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            self.wait()
+        except Exception as failed:
+            if error is None:
+                raise
+            self._warn(f"the last save failed: {failed}")  # the error of the block counts
+
+    # --- What the directory holds
+
+    def _find(self) -> dict[int, StepRecord]:
+        self._known = find_steps(self._directory, self._name, self._known)
+        return dict(self._known)
+
+    def _whole(self) -> list[StepRecord]:
+        """Return the whole steps, but for the steps that were found damaged."""
+        found = [each for each in self._find().values() if each.is_whole]
+        if found and self._last is None:
+            self._damaged.update(found[-1].damaged)
+        return [each for each in found if each.number not in self._damaged]
+
+    def _path(self, record: StepRecord) -> str:
+        return os.path.join(self._directory, record.name)
+
+    def _public(self, record: StepRecord) -> SavedStep:
+        return SavedStep(record.number, self._path(record), record.value)
+
+    # --- Saving and removing
+
+    def _check_order(self, number: int, whole: list[StepRecord]) -> None:
+        """Raise unless a step comes after all that are there, and these are of this job."""
+        newest = whole[-1].number if whole else None
+        if newest is None:
+            return
+        if self._last is not None and newest > self._last:
+            cause = (
+                f"{self.path_of(newest)} was saved by another job since this one has saved or "
+                f"restored step {self._last}."
+            )
+            raise LockHeld(cause, "Let one job save in a directory, and restart the other one.")
+        if number > newest or number == newest == self._last:
+            return
+        cause = f"Step {number} does not come after step {newest} of {self._directory}."
+        remedy = "Restore before you save, or use another directory; or sv.remove the later steps."
+        raise ArgumentError(cause, remedy)
+
+    def _remove_others(self) -> None:
+        """Remove the steps that no rule keeps, as process 0."""
+        process, _ = self._using.processes()
+        if process:
+            return
+        self._meetings.remove()
+        whole = {each.number: each for each in self._whole()}
+        values = {number: each.value for number, each in whole.items()}
+        for number in plan_removal(values, self._rules):
+            try:
+                remove(self._path(whole[number]))
+            except ShardvarError as error:  # the new step is saved, and the next save tries again
+                self._warn(f"{whole[number].name} could not be removed: {error}")
+
+    def _load_one(self, number: int, arguments: Any, options: Mapping[str, Any]) -> RestoredStep:
+        """Load a step that the caller has chosen."""
+        record = self._find().get(number)
+        if record is not None and record.fault is not None:
+            raise record.fault
+        loaded = self._using.load(self.path_of(number), *arguments, **options)
+        newest = self.newest()
+        self._last = newest.number if newest else number
+        value = None if record is None else record.value
+        return RestoredStep(number, self.path_of(number), value, loaded)
+
+    def _warn(self, text: str) -> None:
+        """Log a warning, once for all processes."""
+        if not self._using.processes()[0]:
+            _LOG.warning("%s", message(f"{self._directory}: {text}"))
+
+
+def _number(number: Any) -> int:
+    """Return the number of a step."""
+    found = read_integer(number, "number of a step")
+    if not 0 <= found < 10**18:
+        raise ArgumentError(f"Step {found} is not a number of a step.", "Give an integer >= 0.")
+    return found
+
+
+def _check_keeps_value(form: Any) -> None:
+    """Raise ``UnsupportedError`` if a format has no metadata for a value."""
+    if isinstance(form, str) and not format_named(form).capabilities.holds_texts:
+        cause = f"The format {form} keeps no metadata, and so no value of a step."
+        raise UnsupportedError(cause, "Save in the format shardvar, or without a value.")

@@ -1,0 +1,167 @@
+"""The steps that a directory holds, each a checkpoint ``NAME-NUMBER``, and whether each is whole.
+
+    whole        the index opens, and all files that it names are there in their sizes
+    broken       an index is there, and a file is missing, cut off or damaged
+    unfinished   only files of a writer that was killed, or is still at work
+
+No payload is read. A step that was whole is looked at again only if one of its files has changed.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from shardvar.errors import IncompleteCheckpoint, ShardvarError, StorageError
+from shardvar.formats.table import names_of_target
+from shardvar.formats.unfinished import SHARE_MARK, unfinished_files
+from shardvar.storage.local import split_place
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.locate import Location, found_at, several
+from shardvar.verbs.reader import Reader
+
+__all__ = ["RestoredStep", "SavedStep"]
+
+VALUE, DAMAGED = "shardvar.value", "shardvar.damaged"
+"""The metadata of a step: its value; and the numbers of other steps that a load found damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStep:
+    """A whole step in a directory."""
+
+    number: int
+    """Its number."""
+    path: str
+    """The path of its checkpoint."""
+    value: float | None
+    """The value that was saved with it; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredStep(SavedStep):
+    """The step that a job resumes from."""
+
+    loaded: Any
+    """The result of the function that loads: of ``sv.load`` the arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step of a directory."""
+
+    number: int
+    """Its number."""
+    name: str
+    """Its name."""
+    location: Location | None
+    """Its checkpoint; None if it is unfinished."""
+    fault: ShardvarError | None = None
+    """The reason why it is not whole."""
+    value: float | None = None
+    """The value that was saved with it."""
+    damaged: tuple[int, ...] = ()
+    """The numbers of steps that were known as damaged when it was saved."""
+    stamps: tuple[tuple[str, str | None], ...] = ()
+    """Its files, each with its stamp; empty if it must be opened again to know that it is whole."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all of its files are there."""
+        return self.fault is None
+
+
+def steps_storage(directory: str) -> Storage:
+    """Return a directory, without memory of its files."""
+    return split_place(os.path.join(directory, ".steps"))[0]
+
+
+def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> dict[int, StepRecord]:
+    """Return the steps of a directory by their numbers, in order.
+
+    ``known`` has the steps of an earlier look. Files of other names do not count, and neither do
+    files next to a step that no writer of it has made.
+    """
+    storage = steps_storage(directory)
+    names, folders = storage.names(), {*storage.folders()}
+    pattern = re.compile(re.escape(name) + r"-(0|[1-9][0-9]{0,17})(?![0-9])")
+    matches = map(pattern.match, [*names, *folders])
+    numbers = sorted({int(match[1]) for match in matches if match})
+    found = {}
+    for number in numbers:
+        stem = f"{name}-{number}"
+        place = storage.folder(stem) if stem in folders else None
+        record = known.get(number)
+        if record is None or not _is_unchanged(record, storage, place):
+            record = _look(number, stem, storage, place)
+        if record is not None:
+            found[number] = record
+    return found
+
+
+def _is_unchanged(record: StepRecord, storage: Storage, place: Storage | None) -> bool:
+    """Return True if a whole step still has the files that it had."""
+    at = record.location
+    if at is None or not record.stamps:
+        return False
+    there = place if place is not None and at.storage.path == place.path else storage
+    return all(there.stamp(name) == stamp for name, stamp in record.stamps)
+
+
+def _look(number: int, stem: str, storage: Storage, place: Storage | None) -> StepRecord | None:
+    """Return a step as its files show it; None if none of them is a writer's."""
+    found = [] if place is None else found_at(place, "")
+    found += [each for each in found_at(storage, stem) if each.stem == stem]
+    if len(found) == 1:
+        return _opened(number, stem, found[0])
+    path = os.path.join(storage.path, stem)
+    if found:
+        return StepRecord(number, stem, found[0], several(path, found))
+    names = storage.names()
+    left = unfinished_files(names, stem)
+    left += [name for name in names if name.startswith(stem + SHARE_MARK)]
+    if place is not None:
+        left += [name for name in place.names() if not name.endswith(".lock")]
+    if not left:
+        return None
+    cause = f"It was not finished: it has {left[0]} and no index."
+    return StepRecord(number, stem, None, IncompleteCheckpoint(cause, "Save it again."))
+
+
+def _opened(number: int, stem: str, found: Location) -> StepRecord:
+    """Return a step that has a checkpoint."""
+    try:
+        with closing(found.open()) as source:
+            reader = Reader(found.path, found.format.name, source)
+            files = [] if source.places else [*source.index.files]
+            texts = reader.metadata.user
+            fault = next(iter(reader.faults.values()), None) or _lost(found, files)
+            value, damaged = _number(texts.get(VALUE, "")), texts.get(DAMAGED, "").split()
+    except StorageError:
+        raise
+    except ShardvarError as error:
+        return StepRecord(number, stem, found, error)
+    indexes = [*names_of_target(found.stem, found.format.name), found.name, *files]
+    stamps = {name: found.storage.stamp(name) for name in dict.fromkeys(indexes) if "/" not in name}
+    known = tuple(int(each) for each in damaged if each.isdecimal() and len(each) < 19)
+    kept = () if fault or len(stamps) != len({*indexes}) else tuple(stamps.items())
+    return StepRecord(number, stem, found, fault, value, known, kept)
+
+
+def _lost(found: Location, files: list[str]) -> IncompleteCheckpoint | None:
+    """Return the error of a data file that is missing, also if no tensor is in it."""
+    there = {*found.storage.names()}
+    for name in files:
+        if "/" not in name and name not in there:
+            cause = f"{os.path.join(found.storage.path, name)} is missing."
+            return IncompleteCheckpoint(cause, "Copy it again, or use another step.")
+    return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,596 @@
+"""sv.SavedSteps: the rules, one process with bad input, and jobs of several processes."""
+
+import math
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    LockHeld,
+    MissingFile,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.verbs.training import saved_steps
+from shardvar.verbs.training.meetings import Meetings
+from shardvar.verbs.training.retention import StepRules, best_steps, plan_removal
+from shardvar.verbs.training.step_records import RestoredStep, SavedStep
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.step_jobs import ROWS, Divided, run_job, table
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
+
+FORMATS = ["shardvar", "torch", "safetensors", "zarr"]
+
+
+def saved(folder: Any, *numbers: int, **options: Any) -> sv.SavedSteps:
+    steps = sv.SavedSteps(folder)
+    for number in numbers:
+        steps.save(number, {"w": np.full(600, number)}, **options)
+    return steps
+
+
+def restored(folder: Path) -> sv.SavedSteps:
+    steps = sv.SavedSteps(folder)
+    steps.restore()
+    return steps
+
+
+def numbers(steps: sv.SavedSteps) -> list[int]:
+    return [step.number for step in steps.steps()]
+
+
+def damage(path: Path) -> None:
+    """Change a byte of the values of a native checkpoint."""
+    [file] = path.parent.glob(f"{path.name}.svdata-*")
+    octets = bytearray(file.read_bytes())
+    octets[len(octets) // 2] ^= 1
+    file.write_bytes(octets)
+
+
+# The rules
+
+
+@given(
+    st.dictionaries(st.integers(0, 30), st.none() | st.floats(), max_size=12),
+    st.builds(
+        StepRules,
+        st.none() | st.integers(1, 4),
+        st.none() | st.integers(1, 5),
+        st.integers(0, 3),
+        st.sampled_from(["min", "max"]),
+    ),
+)
+def test_a_step_is_removed_if_no_rule_keeps_it_and_only_then(
+    values: dict[int, float | None], rules: StepRules
+) -> None:
+    gone = plan_removal(values, rules)
+    assert gone == sorted(gone)
+    # Values as ranks: the sign, and of equal values the earlier step.
+    better = {"min": lambda a, b: a < b, "max": lambda a, b: a > b}[rules.mode]
+
+    def beats(one: int, other: int) -> bool:
+        mine, theirs = values[one], values[other]
+        if mine is None or math.isnan(mine):
+            return False
+        return better(mine, theirs) or (mine == theirs and one < other)
+
+    for number, value in values.items():
+        is_last = rules.last is None or sum(each > number for each in values) < rules.last
+        is_every = rules.every is not None and number % rules.every == 0
+        is_known = value is not None and not math.isnan(value)
+        is_best = is_known and sum(beats(each, number) for each in values) < rules.best
+        assert (number in gone) == (not is_last and not is_every and not is_best)
+    if values:
+        assert max(values) not in gone, "a job resumes from the newest"
+    best = best_steps(values, rules, 1)
+    assert all(not beats(each, best[0]) for each in values if best and each != best[0])
+
+
+def test_the_newest_stays_however_bad_its_value_is(tmp_path: Path) -> None:
+    steps = sv.SavedSteps(tmp_path, keep_last=1, keep_best=2)
+    for number in range(1, 8):
+        steps.save(number, {"w": np.ones(3)}, value=float(number))
+    assert numbers(steps) == [1, 2, 7]
+    assert steps.restore().number == 7
+    best = steps.best()
+    assert best is not None and best.number == 1
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_restarted_job_knows_the_values(tmp_path: Path, mode: str) -> None:
+    values = [0.5, 0.1 + 0.2, math.inf, -0.0, math.nan, 1e-300, None]
+    first = sv.SavedSteps(tmp_path, mode=mode)
+    for number, value in enumerate(values):
+        first.save(number, {"w": np.ones(3)}, None if value is None else np.float64(value))
+    again = sv.SavedSteps(tmp_path, mode=mode, keep_last=1, keep_best=1)
+    assert repr([step.value for step in again.steps()]) == repr(values)
+    best = {"min": 3, "max": 2}[mode]
+    assert again.best() == first.best() == sv.SavedSteps(tmp_path, mode=mode).steps()[best]
+    again.restore()
+    again.save(7, {"w": np.ones(3)})
+    assert numbers(again) == [best, 7]
+
+
+# One process
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_with_metadata_keeps_steps(tmp_path: Path, form: str) -> None:
+    steps = sv.SavedSteps(tmp_path, keep_last=2, keep_best=1)
+    for number in range(5):
+        steps.save(number, {"w": np.full(9, number)}, value=float(number), format=form)
+    assert numbers(steps) == [0, 3, 4]
+    assert {name.partition(".")[0] for name in os.listdir(tmp_path)} == {
+        "step-0",
+        "step-3",
+        "step-4",
+    }
+    assert os.path.basename(sv.newest_checkpoint(tmp_path)).partition(".")[0] == "step-4"
+    assert sv.SavedSteps(tmp_path).restore().loaded["w"].tolist() == [4] * 9
+
+
+@pytest.mark.parametrize("form", ["npz", "tensorflow", "pt"])
+def test_a_format_without_metadata_keeps_steps_without_values(tmp_path: Path, form: str) -> None:
+    steps = sv.SavedSteps(tmp_path, keep_last=1)
+    with pytest.raises(UnsupportedError, match=f"The format {form} keeps no metadata"):
+        steps.save(1, {"w": np.ones(3)}, 0.5, format=form)
+    assert os.listdir(tmp_path) == []
+    steps.save(1, {"w": np.ones(3)}, format=form)
+    steps.save(2, {"w": np.ones(3)}, format=form)
+    assert numbers(steps) == [2]
+
+
+def test_the_beginning_is_none(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "not there"):
+        steps = sv.SavedSteps(folder)
+        assert steps.restore() is steps.newest() is steps.best() is None
+        assert steps.steps() == []
+    assert not (tmp_path / "not there").exists()
+
+
+def test_a_damaged_step_is_passed_over_and_never_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path, 1, 2, 3)
+    damage(tmp_path / "step-3")
+    (tmp_path / "step-2.svindex").write_bytes(b"cut off")
+    steps = sv.SavedSteps(tmp_path, keep_last=1)
+    found = steps.restore(verify="full")
+    assert isinstance(found, RestoredStep) and isinstance(found, SavedStep)
+    assert (found.number, found.loaded["w"][0]) == (1, 1)
+    assert [text.split(": ")[1] for text in caplog.messages] == [
+        "passed over step-2",
+        "passed over step-3",
+    ]
+    for number in (4, 5):
+        steps.save(number, {"w": np.ones(3)})
+    assert numbers(steps) == [5]
+    # A restarted job knows it still, and saves that step again when it comes there.
+    again = sv.SavedSteps(tmp_path, keep_last=1)
+    again.restore()
+    again.save(6, {"w": np.ones(3)})
+    assert numbers(again) == [6]
+    assert {name.partition(".")[0] for name in os.listdir(tmp_path)} == {
+        "step-2",
+        "step-3",
+        "step-6",
+    }
+
+
+def test_a_damaged_step_that_is_saved_again_is_whole(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    damage(tmp_path / "step-2")
+    steps = sv.SavedSteps(tmp_path)
+    assert steps.restore().number == 1
+    assert numbers(steps) == [1]
+    steps.save(2, {"w": np.full(600, 22)})
+    assert numbers(steps) == [1, 2]
+    assert sv.SavedSteps(tmp_path).restore().loaded["w"][0] == 22
+
+
+def test_training_does_not_begin_again_if_all_steps_are_damaged(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    damage(tmp_path / "step-1")
+    damage(tmp_path / "step-2")
+    steps = sv.SavedSteps(tmp_path)
+    for _ in range(2):
+        with pytest.raises(CorruptCheckpoint, match="No step of .* can be restored. step-2: "):
+            steps.restore()
+
+
+def test_a_save_that_was_killed_is_no_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names: dict[str, Any] = {"process": 0, "num_processes": 2, "run": "step-1", "commit": False}
+    sv.save_shards(tmp_path / "step-1", {"w": np.ones(3)}, **names)
+    steps = sv.SavedSteps(tmp_path)
+    assert steps.restore() is None
+    assert "passed over step-1: It was not finished" in caplog.text
+    steps.save(1, {"w": np.ones(3)})
+    assert sorted(os.listdir(tmp_path))[1:] == ["step-1.svindex"]
+
+
+def test_a_step_that_only_a_later_release_reads_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows that it is damaged."""
+    steps = saved(tmp_path, 1, 2)
+    real = saved_steps.find_steps
+
+    def later(*arguments: Any) -> Any:
+        found = real(*arguments)
+        fault = UnsupportedError("Version 9 is unknown.", "Install a later release.")
+        return found | {2: replace(found[2], fault=fault)}
+
+    monkeypatch.setattr(saved_steps, "find_steps", later)
+    with pytest.raises(UnsupportedError, match="Version 9"):
+        steps.restore()
+
+
+def test_a_chosen_step_is_restored_or_an_error(tmp_path: Path) -> None:
+    steps = saved(tmp_path, 1, 2, 3)
+    assert steps.restore(step=2).loaded["w"][0] == 2
+    with pytest.raises(CheckpointNotFound):
+        steps.restore(step=7)
+    damage(tmp_path / "step-2")
+    with pytest.raises(CorruptCheckpoint):
+        steps.restore(step=2)
+    [file] = tmp_path.glob("step-1.svdata-*")
+    file.unlink()
+    with pytest.raises(MissingFile):
+        steps.restore(step=1)
+    # To go on from an earlier step, the later ones must leave.
+    steps = sv.SavedSteps(tmp_path)
+    with pytest.raises(ArgumentError, match="Step 2 does not come after step 3"):
+        steps.save(2, {"w": np.ones(3)})
+    sv.remove(steps.path_of(3))
+    steps.save(4, {"w": np.ones(3)})
+    assert numbers(steps) == [2, 4]
+
+
+def test_an_error_of_the_load_is_the_callers(tmp_path: Path) -> None:
+    """Arguments that do not fit say nothing about the step."""
+    steps = saved(tmp_path, 1, 2)
+    with pytest.raises(sv.errors.UnknownKey):
+        steps.restore(["x"])
+    assert steps.restore(["w"]).number == 2
+
+
+def test_a_failed_save_removes_nothing(tmp_path: Path) -> None:
+    steps = sv.SavedSteps(tmp_path, keep_last=1)
+    steps.save(1, {"w": np.ones(3)})
+    with pytest.raises(ArgumentError):
+        steps.save(2, {"w": object()})
+    assert numbers(steps) == [1]
+    steps.save(2, {"w": np.ones(3)})
+    assert numbers(steps) == [2]
+
+
+def test_a_step_that_cannot_be_removed_is_removed_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = sv.SavedSteps(tmp_path, keep_last=1)
+    steps.save(1, {"w": np.ones(3)})
+
+    def refuse(_path: str) -> None:
+        raise StorageError("The disk refuses.", "Wait.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saved_steps, "remove", refuse)
+        steps.save(2, {"w": np.ones(3)})
+    assert "step-1 could not be removed: The disk refuses." in caplog.text
+    assert numbers(steps) == [1, 2]
+    steps.save(3, {"w": np.ones(3)})
+    assert numbers(steps) == [3]
+
+
+def test_files_of_the_user_stay(tmp_path: Path) -> None:
+    """Also in the folder of a step, and under names that begin like a step's."""
+    steps = sv.SavedSteps(tmp_path, keep_last=1)
+    steps.save(1, {"w": np.ones(3)}, format="torch")
+    mine = [tmp_path / "step-1" / "notes.txt", tmp_path / "step-1.txt", tmp_path / "step-2-plot"]
+    for path in mine:
+        path.write_text("mine")
+    (tmp_path / "step-2").mkdir()
+    (tmp_path / "step-2" / "notes.txt").write_text("mine")
+    for number in (3, 4):
+        steps.save(number, {"w": np.ones(3)}, format="torch")
+    assert numbers(steps) == [4]
+    assert sorted(os.listdir(tmp_path)) == [
+        "step-1",
+        "step-1.txt",
+        "step-2",
+        "step-2-plot",
+        "step-4",
+    ]
+    assert os.listdir(tmp_path / "step-1") == os.listdir(tmp_path / "step-2") == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda d: sv.SavedSteps(d, keep_last=0), ArgumentError, "keep_last=0"),
+        (lambda d: sv.SavedSteps(d, keep_last=True), ArgumentError, "keep_last=True"),
+        (lambda d: sv.SavedSteps(d, keep_every=1.5), ArgumentError, "keep_every=1.5"),
+        (lambda d: sv.SavedSteps(d, keep_best=-1), ArgumentError, "keep_best=-1"),
+        (lambda d: sv.SavedSteps(d, keep_best=None), ArgumentError, "keep_best=None"),
+        (lambda d: sv.SavedSteps(d, mode="least"), ArgumentError, "mode='least'"),
+        (lambda d: sv.SavedSteps(d, name="../step"), ArgumentError, "bare name"),
+        (lambda d: sv.SavedSteps(d, name=""), ArgumentError, "bare name"),
+        (lambda _: sv.SavedSteps(7), ArgumentTypeError, "7 is not a path"),
+        (lambda d: restored(d).save(-1, {}), ArgumentError, "Step -1"),
+        (lambda d: restored(d).save(1.0, {}), ArgumentTypeError, "1.0"),
+        (lambda d: restored(d).save(True, {}), ArgumentTypeError, "True"),
+        (lambda d: restored(d).save(3, {}, "low"), ArgumentTypeError, "value='low'"),
+        (lambda d: restored(d).save(3, {}, [0.5]), ArgumentTypeError, "is not a number"),
+        (lambda d: restored(d).save(1, {}), ArgumentError, "Step 1 does not come after step 2"),
+        (lambda d: sv.SavedSteps(d).save(2, {}), ArgumentError, "Restore before you save"),
+        (lambda d: saved(d / "step-2.svindex", 1), StorageError, "step-2.svindex"),
+    ],
+)
+def test_bad_input_is_one_error_and_changes_nothing(
+    tmp_path: Path, call: Callable[[Path], Any], error: type[Exception], text: str
+) -> None:
+    saved(tmp_path, 2)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(error, match=text):
+        call(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_step_of_another_job_is_noticed(tmp_path: Path) -> None:
+    ours, theirs = sv.SavedSteps(tmp_path, keep_last=1), sv.SavedSteps(tmp_path)
+    ours.save(1, {"w": np.ones(3)})
+    theirs.restore()
+    theirs.save(2, {"w": np.ones(3)})
+    with pytest.raises(LockHeld, match="step-2 was saved by another job since .* step 1"):
+        ours.save(3, {"w": np.ones(3)})
+    assert numbers(ours) == [1, 2]
+    ours.restore()
+    ours.save(3, {"w": np.ones(3)})
+    assert numbers(ours) == [3]
+
+
+# Saves in the background, and bases
+
+
+class Later:
+    """A save in progress."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+
+    def result(self) -> Any:
+        return self.work()
+
+
+class Background:
+    """Functions whose save ends when its handle is asked."""
+
+    def __init__(self) -> None:
+        self.bases: list[Any] = []
+
+    def save(self, path: str, state: Any, *, background: bool = False, **options: Any) -> Any:
+        self.bases.append(options.pop("base", None))
+        options.pop("run")
+
+        def work() -> Any:
+            return sv.save(path, state, **options)
+
+        return Later(work) if background else work()
+
+    load = staticmethod(sv.load)
+
+    def processes(self) -> tuple[int, int]:
+        return 0, 1
+
+
+def test_a_step_in_the_background_counts_when_it_is_done(tmp_path: Path) -> None:
+    with sv.SavedSteps(tmp_path, using=Background(), keep_last=1) as steps:
+        steps.save(1, {"w": np.ones(3)}, background=True)
+        assert numbers(steps) == []
+        steps.save(2, {"w": np.ones(3)}, background=True)
+        assert numbers(steps) == [1], "the old one stays until the new one is whole"
+        steps.wait()
+        assert numbers(steps) == [2]
+        steps.save(3, {"w": np.ones(3)}, background=True)
+        assert steps.restore().number == 3, "a restore waits"
+        steps.save(4, {"w": np.ones(3)}, background=True)
+    assert numbers(steps) == [4]
+
+
+def test_an_error_in_the_background_comes_with_the_next_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = sv.SavedSteps(tmp_path, using=Background(), keep_last=1)
+    steps.save(1, {"w": np.ones(3)})
+    for call in (steps.wait, steps.restore, lambda: steps.save(3, {"w": np.ones(3)})):
+        steps.save(2, {"w": object()}, background=True)
+        with pytest.raises(ArgumentError):
+            call()
+        assert numbers(steps) == [1]
+    steps.save(2, {"w": object()}, background=True)
+    with pytest.raises(KeyError, match="of the block"), steps:
+        raise KeyError("of the block")
+    assert "the last save failed" in caplog.text
+
+
+def test_an_incremental_step_has_the_newest_whole_one_as_its_base(tmp_path: Path) -> None:
+    using = Background()
+    steps = sv.SavedSteps(tmp_path, using=using)
+    for number in (1, 2, 2, 3):
+        steps.save(number, {"w": np.ones(300)}, incremental=True)
+    damage(tmp_path / "step-3")
+    again = sv.SavedSteps(tmp_path, using=using)
+    again.restore()
+    again.save(4, {"w": np.ones(3)}, incremental=True)
+    names = [base and os.path.basename(base) for base in using.bases]
+    assert names == [None, "step-1", "step-1", "step-2", "step-2"]
+
+
+# Several processes
+
+
+def test_processes_save_and_restore_the_same_steps(tmp_path: Path) -> None:
+    told = run_job(tmp_path, 3, until=4, rules={"keep_last": 1, "keep_best": 1})
+    assert told == [[["restored", None], *(["saved", number] for number in range(1, 5))]] * 3
+    assert numbers(sv.SavedSteps(tmp_path)) == [1, 4]
+    assert not [name for name in os.listdir(tmp_path) if not name.startswith("step-")]
+    told = run_job(tmp_path, 2, until=6, rules={"keep_last": 1, "keep_best": 1})
+    assert told == [[["restored", 4], ["saved", 5], ["saved", 6]]] * 2
+    assert numbers(sv.SavedSteps(tmp_path)) == [5, 6]
+
+
+@pytest.mark.parametrize("slow", [0, 2])
+def test_no_step_vanishes_under_a_process_that_is_late(tmp_path: Path, slow: int) -> None:
+    """Only one step is kept, and each process restores it again and again."""
+    told = run_job(tmp_path, 3, until=3, slow=slow, back=1, rules={"keep_last": 1})
+    expected = [[["saved", number], ["restored", number]] for number in range(1, 4)]
+    assert told == [[["restored", None], *(line for pair in expected for line in pair)]] * 3
+
+
+@pytest.mark.parametrize("process", [0, 2] if EXHAUSTIVE else [2])
+def test_damage_that_one_process_meets_is_passed_over_by_all(tmp_path: Path, process: int) -> None:
+    run_job(tmp_path, 3, until=3)
+    files = sorted(tmp_path.glob("step-3.svdata-*"), key=lambda path: path.name[-14:])
+    octets = bytearray(files[process].read_bytes())
+    octets[len(octets) // 2] ^= 1
+    files[process].write_bytes(octets)
+    assert run_job(tmp_path, 3, until=2) == [[["restored", 2]]] * 3
+
+
+def together(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Do work in threads that stand for processes; return results and errors."""
+    found: list[Any] = [None] * count
+
+    def each(process: int) -> None:
+        try:
+            found[process] = work(process)
+        except Exception as error:  # noqa: BLE001
+            found[process] = error
+
+    threads = [threading.Thread(target=each, args=(process,)) for process in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_a_process_that_fails_to_load_is_an_error_of_all(tmp_path: Path) -> None:
+    run_job(tmp_path, 2, until=1)
+
+    class Failing(Divided):
+        def load(self, path: str) -> Any:
+            if self.process == 1:
+                raise ArgumentError("The state lacks a key.", "Give it.")
+            return super().load(path)
+
+    def work(process: int) -> Any:
+        return sv.SavedSteps(tmp_path, using=Failing(process, 2)).restore()
+
+    first, second = together(2, work)
+    assert isinstance(first, StorageError) and "Process 1 could not load" in str(first)
+    assert isinstance(second, ArgumentError) and "lacks a key" in str(second)
+
+
+def test_a_process_that_does_not_come_is_named(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    steps = sv.SavedSteps(tmp_path, using=Divided(0, 2), timeout=0.3)
+    with pytest.raises(IncompleteCheckpoint, match=r"[Pp]rocess 1 of 2 did not save"):
+        steps.restore()
+
+
+def test_processes_that_find_other_steps_do_not_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, 1)
+    steps = sv.SavedSteps(tmp_path, using=Divided(0, 2))
+    monkeypatch.setattr(Meetings, "hold", lambda _, mine: [mine, []])
+    with pytest.raises(StorageError, match="Process 0 finds step 1 in .*, and process 1 does not"):
+        steps.restore()
+
+
+def test_processes_restore_the_newest_step_that_all_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An old job commits step 3 after one of them has looked."""
+    steps = sv.SavedSteps(tmp_path, using=Divided(0, 2))
+    for number in (1, 2, 3):
+        sv.save(tmp_path / f"step-{number}", {"table": table(number)})
+    answers = iter([[[1, 2, 3], [1, 2]], [[0], [0]]])
+    monkeypatch.setattr(Meetings, "hold", lambda *_: next(answers))
+    assert steps.restore().number == 2
+    assert "passed over step-3: Other processes do not find it whole." in caplog.text
+    with pytest.raises(LockHeld, match="step-3 was saved by another job"):
+        steps.save(3, table(3))
+
+
+def test_values_that_processes_give_differently_are_an_error_of_all(tmp_path: Path) -> None:
+    def work(process: int) -> Any:
+        return sv.SavedSteps(tmp_path, using=Divided(process, 2)).save(1, table(1), process + 0.5)
+
+    found = together(2, work)
+    assert all(isinstance(each, ArgumentError) and "shardvar.value" in str(each) for each in found)
+    assert numbers(sv.SavedSteps(tmp_path)) == []
+
+
+def test_one_process_may_give_the_value(tmp_path: Path) -> None:
+    def work(process: int) -> Any:
+        value = None if process else 0.5
+        return sv.SavedSteps(tmp_path, using=Divided(process, 2)).save(1, table(1), value)
+
+    assert not [each for each in together(2, work) if isinstance(each, Exception)]
+    newest = sv.SavedSteps(tmp_path).newest()
+    assert newest is not None and newest.value == 0.5
+
+
+# Buckets
+
+
+def test_a_bucket_keeps_the_steps_that_a_folder_keeps(tmp_path: Path) -> None:
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        for folder in ("s3://bucket/run", tmp_path):
+            steps = sv.SavedSteps(folder, keep_last=2, keep_best=1)
+            for number, value in [(1, 0.5), (2, 0.1), (3, 0.4), (4, 0.3), (5, 0.2)]:
+                steps.save(number, {"w": np.full(4, number)}, value)
+            assert numbers(steps) == [2, 4, 5]
+            again = sv.SavedSteps(folder)
+            assert again.restore().number == 5
+            assert again.best() == steps.best()
+    stems = {key.partition(".")[0] for key in bucket.files}
+    assert stems == {"run/step-2", "run/step-4", "run/step-5"}
+
+
+def test_processes_share_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardvar.verbs.together.fence._BUCKET_SECONDS", (0.01, 0.02, 0.05, 1.5))
+    bucket = MemoryBucket()
+
+    def work(process: int) -> Any:
+        steps = sv.SavedSteps("s3://bucket/run", using=Divided(process, 2), keep_last=1)
+        begin = steps.restore()
+        for number in (1, 2):
+            steps.save(number, table(number))
+        found = steps.restore()
+        return begin, found.number, found.loaded.tolist()
+
+    with in_bucket(bucket):
+        told = together(2, work)
+    half = ROWS // 2
+    assert told == [(None, 2, table(2)[:half].tolist()), (None, 2, table(2)[half:].tolist())]
+    assert {key.partition(".")[0] for key in bucket.files if "/." not in key} == {"run/step-2"}

@@ -63,8 +63,16 @@ from shardvar.wire.plain import (
 
 def payload_of(value: Any) -> bytes:
     """Return the payload of a plain object: its literal, as a string tensor without axes."""
-    literal = literal_of(value).encode("utf-8", "surrogatepass")
-    return strings.encode(np.array(literal, object))
+    return strings.encode(np.array(_literal(value), object))
+
+
+def listed_text(encoding: bytes) -> bytes:
+    """Return the element of the string tensor that an object is listed as, from its encoding."""
+    return _literal(decode_value(encoding.decode("ascii")))
+
+
+def _literal(value: Any) -> bytes:
+    return literal_of(value).encode("utf-8", "surrogatepass")
 
 
 def texts_with_objects(metadata: Metadata) -> dict[str, str]:

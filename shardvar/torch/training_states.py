@@ -65,6 +65,8 @@ class _Share:
     """``'equal'`` or ``'first'``."""
     timeout: float
     """The seconds to wait for other processes."""
+    digest: bool
+    """True if the checkpoint is to carry digests."""
 
     def save(self, held: HeldState) -> WriteReport:
         """Write what this process holds, and wait for the commit."""
@@ -73,7 +75,13 @@ class _Share:
         about = Metadata(user=dict(self.texts), paths=paths, objects=held.encoded(self.format))
         run = find_run(self.path, self.run, self.count, self.format)
         return save_with_objects(
-            run, self.process, tensors, about, self.replicas, timeout=self.timeout
+            run,
+            self.process,
+            tensors,
+            about,
+            self.replicas,
+            timeout=self.timeout,
+            digest=self.digest,
         )
 
 
@@ -86,6 +94,7 @@ def save_state(
     metadata: Mapping[str, str] | None = None,
     replicas: str = "equal",
     timeout: float = 600.0,
+    digest: bool = False,
     background: bool = False,
     busy: str = "wait",
     staging_nbytes: int | None = None,
@@ -111,6 +120,9 @@ def save_state(
         ``'first'``, the lowest process's is saved.
     timeout : float, default 600.0
         The seconds to wait for other processes.
+    digest : bool, default False
+        Keep the digest of each tensor in the checkpoint, which is the same on any mesh, as in
+        ``sv.save_shards``; in the native format.
     background : bool, default False
         Copy the state, return, and save the copy in another thread. What the training changes
         after the call is not in the checkpoint.
@@ -155,7 +167,7 @@ def save_state(
     --------
     ``shardvar.torch.save("run/step-7", {"model": model, "optim": optimizer, "step": 7}, run="7")``
     """
-    share = _Share(path, run, *_process(), format, texts_of(metadata), replicas, timeout)
+    share = _Share(path, run, *_process(), format, texts_of(metadata), replicas, timeout, digest)
     _TURN.take_next(busy)
     if not background:
         _TURN.give_back()

@@ -227,7 +227,7 @@ def meshes(folder: Path, count: int) -> None:
         optimizer = optimizer_of(model)
         train(model, optimizer, range(3))
         state = state_of(model, optimizer, 3)
-        saving = shardvar.torch.save(folder / kind, state, run="3", background=True)
+        saving = shardvar.torch.save(folder / kind, state, run="3", background=True, digest=True)
         wholes[kind] = copied(whole_of(state))
         losses[kind] = train(model, optimizer, range(3, 6))
         saving.result()

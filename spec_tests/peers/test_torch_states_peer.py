@@ -19,7 +19,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
-from spec_tests.helpers.torch_training import differences, emptied, run_training
+from spec_tests.helpers.torch_training import KINDS, differences, emptied, run_training
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 dcp = pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
@@ -314,3 +314,6 @@ def test_a_training_resumes_from_every_mesh_on_every_mesh(tmp_path: Path) -> Non
     of a job on the same mesh that has the state of the uninterrupted run from torch itself; on the
     mesh of that run, its own."""
     assert len({*run_training("meshes", tmp_path, 4, "all")}) == 1
+    for kind in KINDS:
+        with sv.open_checkpoint(tmp_path / kind) as reader:
+            assert dict(reader.digests) == sv.digest(tmp_path / kind).tensors

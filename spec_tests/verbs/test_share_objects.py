@@ -112,11 +112,16 @@ def test_a_run_that_saves_other_objects_under_the_same_name_is_refused(tmp_path:
         "",
         "[]",
         '{"objects": {}}',
-        '{"objects": [], "paths": {}}',
-        '{"objects": {"a": 1}, "paths": {}}',
-        '{"objects": {"a": "?"}, "paths": {}}',
-        '{"objects": {}, "paths": {"a": 1}}',
-        '{"objects": {}, "paths": {"a": [1.5]}}',
+        '{"objects": {}, "paths": {}}',
+        '{"objects": [], "paths": {}, "leaves": null}',
+        '{"objects": {"a": 1}, "paths": {}, "leaves": null}',
+        '{"objects": {"a": "?"}, "paths": {}, "leaves": null}',
+        '{"objects": {}, "paths": {"a": 1}, "leaves": null}',
+        '{"objects": {}, "paths": {"a": [1.5]}, "leaves": null}',
+        '{"objects": {}, "paths": {}, "leaves": 1}',
+        '{"objects": {}, "paths": {}, "leaves": [["w", [0]]]}',
+        '{"objects": {}, "paths": {}, "leaves": [["w", [0], [[0, 2]], "AA=="]]}',
+        '{"objects": {}, "paths": {}, "leaves": [["w", [0], [[0, 0.5]], ""]]}',
         "[" * 100,
     ],
 )
@@ -124,6 +129,6 @@ def test_a_text_that_is_wrong_is_an_error_with_the_file(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = Metadata(user={OBJECTS: text})
-    monkeypatch.setattr(share_format, "_stored", lambda _metadata: stored)
+    monkeypatch.setattr(share_format, "_stored", lambda *_: stored)
     with pytest.raises(CheckpointError, match=r"ck\.svshare.*svindex"):
         save(tmp_path / "ck", [{}], "shardvar")

@@ -21,7 +21,7 @@ digested by itself.
 2. Hash. Other threads hash the leaves meanwhile. SHA-256 is the slower of the two.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -257,10 +257,23 @@ def digests_of(
         renamed = [names.get(key, key) for key in slices.tensors.keys]
         tensors = replace(slices.tensors, keys=renamed)
         entries = replace(entries, slices=replace(slices, tensors=tensors))
-    walk = _Walk(Blocks.of_entries(reader.source, entries), progress, {})
+    try:
+        return digests_of_blocks(Blocks.of_entries(reader.source, entries), progress=progress)
+    except READ_ERRORS as error:
+        raise error.at(reader.path) from None
+
+
+def digests_of_blocks(
+    blocks: Blocks, rows: Sequence[int] | None = None, progress: Progress = lambda _nbytes: None
+) -> dict[str, str]:
+    """Return the digests of tensors, of all or of some rows; raise the error of one that is
+    unreadable."""
+    if rows is not None:
+        blocks = Blocks.of_entries(blocks.source, blocks.entries_of(rows))
+    walk = _Walk(blocks, progress, {})
     found = walk.digests()
     for key, error in walk.errors.items():
-        raise error.at(f"{reader.path}: {key!r}")
+        raise error.at(repr(key))
     return found
 
 

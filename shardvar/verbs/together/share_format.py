@@ -9,7 +9,8 @@ them knows of shares. The checksums of a share have the kind of its format, CRC3
 has none: equal replicas are known by them.
 
 The index of a share also has the objects of the process, as a text of its metadata. They are in no
-data file: the commit puts them where the format has objects.
+data file: the commit puts them where the format has objects. The hashes of leaves are in the same
+text (``share_digests``).
 
 The index of a share counts two files: the data file, and one that does not exist. The latter has
 the replicas that process 0 also holds, according to its call. They are not written, and their
@@ -19,7 +20,7 @@ checksums are compared at the commit.
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,6 +45,12 @@ from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.together.run import Run
+from shardvar.verbs.together.share_digests import (
+    StoredLeaves,
+    decode_leaves,
+    encode_leaves,
+    hashed,
+)
 from shardvar.verbs.writing import check_room
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import decoding, invalid
@@ -104,6 +111,8 @@ class Holding:
     """[m] the slices."""
     metadata: Metadata
     """The description, the writer, the user's texts, and the objects with their paths."""
+    digests: bool = False
+    """True if the checkpoint is to carry the digests of its tensors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +125,8 @@ class SavedShare:
     """The slices of the process."""
     metadata: Metadata
     """The metadata of the process, with its objects."""
+    leaves: StoredLeaves | None = None
+    """The hashes of leaves; None if the process asks for no digests."""
 
     @property
     def nonce(self) -> str:
@@ -169,8 +180,12 @@ def write_share(
     # Move.
     storage.make()
     checksums, nbytes = FileChecksums(np.zeros(0, np.int64), np.zeros(0, np.uint32)), 0
-    if len(kept):
-        checksums, nbytes = _write_data(storage, name, held, kept, slices, writer, sink.start)
+    leaves: StoredLeaves | None = None
+    with ExitStack() as stack:
+        if held.digests:
+            leaves = stack.enter_context(hashed(held.source, held.rows[kept], slices))
+        if len(kept):
+            checksums, nbytes = _write_data(storage, name, held, kept, slices, writer, sink.start)
     # The index: what is in the file, and then what is not written.
     sums = [_checksum(held.source, int(held.rows[row]), writer) for row in left.tolist()]
     sizes = held.slices.nbytes[left]
@@ -183,7 +198,9 @@ def write_share(
     runs = checksums.runs if writer.run_nbytes else np.zeros(0, np.uint32)
     runs = np.concatenate([runs, np.zeros(count - len(runs), np.uint32)])
     payload = np.concatenate([checksums.payload, np.array(sums, np.int64)])
-    about = Overview(_stored(held.metadata), nonce, np.array([nbytes, sizes.sum()], np.int64))
+    about = Overview(
+        _stored(held.metadata, leaves), nonce, np.array([nbytes, sizes.sum()], np.int64)
+    )
     assignment = Assignment(every, file, 2, held.metadata.description)
     return name, encode_index(assignment, keys, start, about, [FileChecksums(payload, runs)])
 
@@ -234,8 +251,8 @@ def read_share(run: Run, token: str, process: int) -> SavedShare:
         if not isinstance(error, IncompleteCheckpoint):
             raise error
     with prefix_errors(name):
-        metadata = _carried(index.metadata)
-    return SavedShare(index, concatenate_entries(list(index.scan())), metadata)
+        metadata, leaves = _carried(index.metadata)
+    return SavedShare(index, concatenate_entries(list(index.scan())), metadata, leaves)
 
 
 def is_same_share(run: Run, share: SavedShare, held: Holding) -> bool:
@@ -263,33 +280,35 @@ def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
     return value
 
 
-# --- Objects, as a text of the metadata of a share
+# --- Objects and leaves, as a text of the metadata of a share
 
 
-def _stored(metadata: Metadata) -> Metadata:
-    """Return the metadata of a process with its objects and paths as a text."""
-    if not metadata.objects and not metadata.paths:
+def _stored(metadata: Metadata, leaves: StoredLeaves | None) -> Metadata:
+    """Return the metadata of a process with its objects, paths and leaves as a text."""
+    if not metadata.objects and not metadata.paths and leaves is None:
         return metadata
     objects = {key: b64encode(each).decode() for key, each in metadata.objects.items()}
     paths = {key: list(path) for key, path in metadata.paths.items()}
-    text = json.dumps({"objects": objects, "paths": paths})
+    hashes = None if leaves is None else encode_leaves(leaves)
+    text = json.dumps({"objects": objects, "paths": paths, "leaves": hashes})
     return replace(metadata, user={**metadata.user, OBJECTS: text}, objects={}, paths={})
 
 
-def _carried(metadata: Metadata) -> Metadata:
-    """Return the metadata of a process with the objects and paths of their text."""
+def _carried(metadata: Metadata) -> tuple[Metadata, StoredLeaves | None]:
+    """Return the metadata of a process with the objects and paths of their text, and the leaves."""
     user = dict(metadata.user)
     text = user.pop(OBJECTS, None)
     if text is None:
-        return metadata
+        return metadata, None
     found = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
     wrong = ValueError, TypeError, KeyError, AttributeError
     with decoding(lambda _: invalid("Its objects are not encoded."), *wrong):
         objects = {key: b64decode(each, validate=True) for key, each in found["objects"].items()}
         paths = {key: tuple(path) for key, path in found["paths"].items()}
+        leaves = None if found["leaves"] is None else decode_leaves(found["leaves"])
     if not all(type(step) in (str, int) for path in paths.values() for step in path):
         raise invalid("The path of a key has a step that is neither a text nor a number.")
-    return replace(metadata, user=user, objects=objects, paths=paths)
+    return replace(metadata, user=user, objects=objects, paths=paths), leaves
 
 
 # --- The call of process 0: what it holds, and whether it waits

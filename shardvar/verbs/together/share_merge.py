@@ -19,14 +19,24 @@ from shardvar.engine.files import FileTask, run_task
 from shardvar.errors import ArgumentError, CorruptCheckpoint, InvalidCheckpoint
 from shardvar.formats.files import DataFiles
 from shardvar.formats.native.source import NativeSource
+from shardvar.formats.objects import listed_text
 from shardvar.formats.protocol import FileChecksums, Sink, WrittenFiles
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.merging import merge_entries
 from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.storage.concurrency import do_all
+from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.digest import digest_array
 from shardvar.verbs.together.run import Run
-from shardvar.verbs.together.share_format import SavedShare, ShareWriter, plan_file, read_share
+from shardvar.verbs.together.share_digests import digests_of_shares
+from shardvar.verbs.together.share_format import (
+    NOT_WRITTEN,
+    SavedShare,
+    ShareWriter,
+    plan_file,
+    read_share,
+)
 
 _AGAIN = "again"
 """Added to the nonce in the name of a file that is written again."""
@@ -81,6 +91,9 @@ def merge_shares(
         after = np.bincount(entries.file, minlength=len(owners))
         for file in np.flatnonzero((after > 0) & (after < before)).tolist():
             merged = _write_again(run, shares[owners[file]], owners[file], merged, file)
+    if any(share.leaves is not None for share in shares):
+        found = _digests(run, [shares[process] for process in owners], merged)
+        merged = replace(merged, metadata=replace(merged.metadata, digests=found))
     assignment = Assignment(entries.slices, entries.file, len(names), about.description)
     sink = run.form.adopt(
         run.target.storage, run.target.name, assignment, merged.metadata, merged.files
@@ -166,6 +179,35 @@ def _write_again(run: Run, share: SavedShare, process: int, merged: _Merged, fil
     names, status = [*merged.files.names], storage.status(name)
     start[rows], nbytes[file], names[file] = planned.start, status.nbytes if status else 0, name
     return replace(merged, files=WrittenFiles(names, nbytes, start))
+
+
+def _digests(run: Run, shares: Sequence[SavedShare], merged: _Merged) -> dict[str, str]:
+    """The digests of all tensors and objects; ``shares`` are those with files, in the order of these."""
+    entries, storage = merged.entries, run.target.storage
+    slices, files = entries.slices, entries.file.tolist()
+    known = [
+        (shares[file].leaves or {}).get((slices.key(row), slices.region(row).offset), {})
+        for row, file in enumerate(files)
+    ]
+    # Objects are listed as strings, and have digests as such.
+    found = {
+        key: digest_array(key, np.array(listed_text(octets), object))
+        for key, octets in merged.metadata.objects.items()
+    }
+    names = merged.files.names
+    if not names:
+        return found
+    # Only the native format has checksums of parts of a payload.
+    nothing = slices.take(np.zeros(0, np.int64))
+    if not plan_file(run, nothing, merged.metadata, NOT_WRITTEN).writer.run_nbytes:
+        entries = replace(entries, checksum=np.full(len(entries), NO_CHECKSUM), runs=None)
+    entries = replace(entries, start=merged.files.start)
+    data = DataFiles(storage, [*names], merged.files.nbytes)
+    source = NativeSource(storage, "", storage.open(names[0]), shares[0].index, data)
+    try:
+        return found | digests_of_shares(Blocks.of_entries(source, entries), known)
+    finally:
+        source.close()
 
 
 def _checksums(entries: EntryTable) -> FileChecksums:

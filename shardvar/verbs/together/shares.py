@@ -77,6 +77,7 @@ def save_shards(
     force: bool = False,
     commit: bool = True,
     timeout: float = 600.0,
+    digest: bool = False,
 ) -> WriteReport:
     """Write what this process holds of a checkpoint that many processes write.
 
@@ -112,6 +113,9 @@ def save_shards(
         the same.
     timeout : float, default 600.0
         The seconds to wait for other processes.
+    digest : bool, default False
+        Keep the digest of each tensor in the checkpoint, as ``sv.digest`` computes it; the same in
+        every process.
 
     Returns
     -------
@@ -143,6 +147,10 @@ def save_shards(
     error. A job that died in a save may restart and save under the same ``run``, with the same
     values or others: all processes get the checkpoint of one attempt, or all get an error.
 
+    A digest does not depend on how a tensor is cut. Each process hashes its values in memory, and
+    the process that commits reads what lies between two processes: of a tensor in rows at most
+    2 MiB for each shard, and a tensor in columns whole.
+
     Examples
     --------
     >>> import tempfile
@@ -156,7 +164,15 @@ def save_shards(
     saved = find_run(path, run, num_processes, format, attempt)
     about = Metadata(user=texts_of(metadata))
     return save_with_objects(
-        saved, process, tensors, about, replicas, force=force, commit=commit, timeout=timeout
+        saved,
+        process,
+        tensors,
+        about,
+        replicas,
+        force=force,
+        commit=commit,
+        timeout=timeout,
+        digest=digest,
     )
 
 
@@ -170,11 +186,19 @@ def save_with_objects(
     force: bool = False,
     commit: bool = True,
     timeout: float = 600.0,
+    digest: bool = False,
 ) -> WriteReport:
     """Write what this process holds, and the objects of ``about``; otherwise as ``save_shards``."""
     # Check, and plan.
     about = replace(about, description=DESCRIPTION, writer=WRITER)
+    # Of a file of safetensors, the metadata are written before all digests are known.
+    can_carry = saved.form.capabilities.holds_digests and saved.form.adopts_objects()
+    if digest and not can_carry:
+        name = saved.target.format.name
+        cause = f"Several processes cannot write the digests of tensors in the format {name}."
+        raise UnsupportedError(cause, "Save in the format shardvar, or call sv.digest afterwards.")
     held, work = _plan(saved, process, tensors, about, force)
+    held = replace(held, digests=digest)
     # Move, and commit.
     if not commit:
         save_open(saved, held)

@@ -2,7 +2,8 @@
 
 ``StorageReader`` gives ``torch.distributed.checkpoint.load`` every checkpoint that shardvar reads, and
 ``StorageWriter`` gives ``torch.distributed.checkpoint.save`` commits that are whole, and checksums.
-``save`` and ``load`` need neither of them, and no messages between processes.
+``save`` and ``load`` need neither of them, and no messages between processes. ``sv.SavedSteps`` saves
+the steps of a training loop with them.
 """
 
 try:
@@ -15,9 +16,9 @@ except ModuleNotFoundError as error:
     raise missing_extra("shardvar.torch needs PyTorch, which is not installed.", "torch") from None
 
 from shardvar.torch.reader import StorageReader
-from shardvar.torch.training_states import LoadReport
+from shardvar.torch.training_states import LoadReport, processes
 from shardvar.torch.training_states import load_state as load
 from shardvar.torch.training_states import save_state as save
 from shardvar.torch.writer import StorageWriter
 
-__all__ = ["LoadReport", "StorageReader", "StorageWriter", "load", "save"]
+__all__ = ["LoadReport", "StorageReader", "StorageWriter", "load", "processes", "save"]

@@ -167,7 +167,7 @@ def save_state(
     --------
     ``shardvar.torch.save("run/step-7", {"model": model, "optim": optimizer, "step": 7}, run="7")``
     """
-    share = _Share(path, run, *_process(), format, texts_of(metadata), replicas, timeout, digest)
+    share = _Share(path, run, *processes(), format, texts_of(metadata), replicas, timeout, digest)
     _TURN.take_next(busy)
     if not background:
         _TURN.give_back()
@@ -256,8 +256,16 @@ def load_state(
     return LoadReport(missing, unexpected)
 
 
-def _process() -> tuple[int, int]:
-    """Return the number of this process, and the number of processes."""
+def processes() -> tuple[int, int]:
+    """Return the number of this process, and the number of processes.
+
+    From ``torch.distributed`` if it is initialized; otherwise there is one.
+
+    Examples
+    --------
+    >>> processes()
+    (0, 1)
+    """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1

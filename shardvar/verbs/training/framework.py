@@ -13,13 +13,19 @@ class Framework(Protocol):
     The modules ``shardvar.torch`` and ``shardvar.jax`` have them, and so may an object of your own.
     """
 
-    def save(
-        self, path: str, state: Any, *, run: str, metadata: Mapping[str, str], **options: Any
-    ) -> Any:
-        """Save the share of this process, as ``sv.save_shards`` does."""
+    # The types of the arguments are open: functions may have any others.
 
-    def load(self, path: str, *arguments: Any, **options: Any) -> Any:
-        """Load what this process needs; raise a ``CheckpointError`` if the checkpoint is damaged."""
+    def save(self, *arguments: Any, **options: Any) -> Any:
+        """Save the share of this process, as ``sv.save_shards`` does.
+
+        The arguments are the path, the state, ``run=``, ``metadata=``, and what the caller adds.
+        """
+
+    def load(self, *arguments: Any, **options: Any) -> Any:
+        """Load what this process needs; raise a ``CheckpointError`` if the checkpoint is damaged.
+
+        The arguments are the path, and what the caller adds.
+        """
 
     def processes(self) -> tuple[int, int]:
         """Return the number of this process, and the number of processes."""

@@ -299,8 +299,7 @@ class Sink(ABC):
 
     @abstractmethod
     def withdraw(self) -> None:
-        """Remove what was written, as far as the disk allows, unless the commit has put it in
-        place.
+        """Remove what was written, as far as the disk allows, unless the commit has put it in place.
 
         Called after an error or an interrupt, at any time; it does not raise ``StorageError``.
         """
@@ -314,7 +313,7 @@ class Sink(ABC):
         """Return True if another process may have put the files in place, so that they must stay.
 
         It can if data files have their final names from the beginning, and the storage has no lock.
-        By default they have temporary names, which no other process puts in place.
+        By default they have temporary names, which only they put in place.
         """
         return False
 
@@ -326,14 +325,15 @@ READ_ONLY = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
 class Format(ABC):
     """A file layout: the way in which an index and payloads lie in files.
 
-    A format of another package inherits from this class. One that is only read defines ``name``,
-    ``locate`` and ``open``.
+    Formats of other packages inherit from it; one only read defines ``name``, ``locate``, ``open``.
     """
 
     __slots__ = ()
 
     name: str
     """The name for ``format=``."""
+    reads: "Format | None" = None
+    """The format as which one of its name is read to become one; None if as always."""
 
     @property
     def capabilities(self) -> Capabilities:

@@ -138,7 +138,7 @@ _BUILT_IN = {
 }
 """In the order in which a path is offered to them."""
 
-_LAYOUTS = {"orbax-plain": ("orbax", "PLAIN")}
+_LAYOUTS = {"orbax-plain": ("orbax", "PLAIN"), "universal": ("pt", "FOLDER")}
 """Names of layouts that are written on request and read as their format: the format, and what the
 layout is called in its module."""
 

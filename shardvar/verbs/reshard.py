@@ -78,8 +78,8 @@ def reshard(
 ) -> WriteReport:
     """Write a checkpoint again in other slices, other files or another format, in bounded memory.
 
-    This converts checkpoints between formats, unshards (consolidates) sharded ones into one file,
-    shards whole ones, and merges several into one.
+    This converts between formats, unshards (consolidates) sharded checkpoints into one file, shards
+    whole ones, and merges several into one.
 
     Parameters
     ----------
@@ -89,12 +89,11 @@ def reshard(
         The checkpoint to write. If the map makes one checkpoint a rank, ``{rank}`` or ``{rank:02}``
         in it is the number; a folder without it gets ``rank_0``, ``rank_1`` ...
     format : str, optional
-        The format to write. By default the ending of ``target`` decides; without one it is the
-        source's.
+        The format to write; by default the ending of ``target`` decides, or the source's format.
     policy : policy, optional
         The policy that says which slices share a file; one file by default.
     partition : partition or mapping of str to partition, optional
-        The slices to write, as in ``save``; the source's by default.
+        The slices to write, as in ``save``; by default the source's.
     filter : str or iterable of str, optional
         Globs of keys; at least one must match. all tensors by default.
     exclude : str or iterable of str, optional
@@ -115,7 +114,7 @@ def reshard(
         or a mesh and a spec, where source ``i`` has what device ``i`` holds. Copies must be the
         same.
     transpose : str or iterable of str, optional
-        Globs of matrices to transpose, by their new names.
+        Globs of matrices to transpose, by new names.
     cast : str or mapping of str to str, optional
         The dtype of all float tensors, or dtypes by globs of new names.
     dequantize : bool or dtype, default False
@@ -168,12 +167,14 @@ def reshard(
     # A map sees the keys that these take; the names of what it makes are no longer the source's.
     kept = (filter, exclude) if given is None else (None, None)
     names = *kept, strip_prefix, rename or {}, add_prefix
-    changes = Changes(*names, Conversions(cast, transpose), partition, keep_going)
+    changes = Changes(*names, Conversions(cast or None, transpose or None), partition, keep_going)
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     plan = partial(plan_checkpoint, policy=policy, force=force)
     found = _find_sources(source, keep_going)
     by_rank = given is not None and is_by_rank(given, target)
     goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format)
+    if (reads := goal.format.reads) is not None:
+        found = [replace(x, format=reads) if x.format.name == reads.name else x for x in found]
     with _open(found, given, concat, filter, exclude, dequantize) as reader:
         stamp, opened = partial(digest_of_reshard, found, reader), reader.source
         if given is not None:
@@ -199,7 +200,6 @@ def reshard(
 
 
 _UNCHANGED = Conversions(None, None)
-"""No tensor gets another dtype, and none is transposed."""
 
 
 def _dequantized(source: Source) -> tuple[str, ...]:

@@ -53,9 +53,9 @@ def save(
         tensors. An array may be lazy: a value that is not an ``ndarray`` and has a shape and a dtype,
         such as ``reader[key]``, an array of Zarr, HDF5 or Dask, or the result of ``sv.lazy``.
     format : str, optional
-        The name of a format that ``shardvar formats`` lists, or ``'orbax-plain'``. By default the ending of ``path``
-        decides (``.safetensors``, ``.npz``, ``.pt``, ``.zarr``, ``.index``); without one it is
-        ``'shardvar'``.
+        The name of a format that ``shardvar formats`` lists, ``'orbax-plain'`` or ``'universal'``. By
+        default the ending of ``path`` decides (``.safetensors``, ``.npz``, ``.pt``, ``.zarr``,
+        ``.index``); without one it is ``'shardvar'``.
     policy : policy, optional
         The policy that says which slices share a file, such as ``MaxShardSizePolicy``.
     partition : partition or mapping of str to partition, optional

@@ -281,7 +281,8 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     # The index has the format's ending; the longer of two belongs to a set's index.
     indexes = [] if target.is_folder else names_of_target(target.stem, target.format.name)[1:]
     last = (max if work.assignment.num_files > 1 else min)(indexes, key=len, default=target.name)
-    storage.check_names([last, *(name + JOURNAL for name in sink.asides)])
+    index = [] if target.name in target.format.capabilities.folders else [last]
+    storage.check_names([*index, *(name + JOURNAL for name in sink.asides)])
     # Room: finished files of an earlier run have theirs.
     nbytes = dict(zip(sink.asides, work.assignment.nbytes_of_files().tolist(), strict=True))
     for name in storage.names() if generation else ():

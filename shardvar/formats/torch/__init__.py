@@ -16,8 +16,10 @@ Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, wh
     ranks       the files of all ranks, as one checkpoint
     rankwise    the files of torch_checkpointing, as one checkpoint
     llama       the files of Meta's Llama, as one checkpoint
+    whole       all that a Universal Checkpoint is written of, as keys
     zero        the files of DeepSpeed's ZeRO, as one checkpoint
     universal   a Universal Checkpoint of DeepSpeed
+    completeness, parameter_folders   writing one: whether it is whole, and its files
     saved       the format of files of ``torch.save``, and writing one
 """
 

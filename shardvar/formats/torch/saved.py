@@ -39,6 +39,7 @@ from shardvar.formats.torch.names import (
     world_size_of,
 )
 from shardvar.formats.torch.objects import pickled_of
+from shardvar.formats.torch.parameter_folders import UniversalFormat
 from shardvar.formats.torch.ranks import open_ranks
 from shardvar.formats.torch.rankwise import open_rankwise
 from shardvar.formats.torch.source import TorchSource
@@ -189,6 +190,8 @@ def _empty(writer: SavedWriter) -> bytes:
     return b"".join(octets for _, octets in build_frame(records, []))
 
 
+__all__ = ["FOLDER", "FORMAT"]
+
 CAPABILITIES = Capabilities(
     dtypes=frozenset(DTYPES.values()),
     slice_dtypes=frozenset(),
@@ -209,6 +212,8 @@ class SavedFormat(Format):
     """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
     """The dtypes that torch can read back."""
+    is_whole: bool = False
+    """True to list all that a Universal Checkpoint of DeepSpeed is written of."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the files, and the indexes of sets, that ``name`` may mean."""
@@ -217,11 +222,11 @@ class SavedFormat(Format):
     def open(self, storage: Storage, name: str) -> TorchSource:
         """Open a file, the set of that index, or the files of all ranks."""
         if find_zero(storage.names(), name) == [name]:
-            return open_zero(storage, name)
+            return open_zero(storage, name, is_whole=self.is_whole)
         if name == RANKWISE:
             return open_rankwise(storage)
         if name == UNIVERSAL and find_universal(storage, name):
-            return open_universal(storage)
+            return open_universal(storage, is_whole=self.is_whole)
         if find_llama(storage.names(), name) == [name]:
             return open_llama(storage)
         if world_size_of(name) is not None and find_ranks(storage.names(), name):
@@ -240,8 +245,15 @@ class SavedFormat(Format):
         return plan_saved(storage, name, assignment, metadata, self.capabilities, generation)
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Remove the file."""
+        """Remove the file; ``UnsupportedError`` for files of all ranks, and for folders."""
+        names = storage.names()
+        is_joined = name in (RANKWISE, UNIVERSAL) or name in find_zero(names, name)
+        if is_joined or name in find_llama(names, name) or find_ranks(names, name):
+            cause = f"{storage.path}: The checkpoint {name} is several files of another program."
+            raise UnsupportedError(cause, "Remove the files, or the folder.")
         remove_saved(storage, name)
 
 
 FORMAT = SavedFormat()
+WHOLE = SavedFormat(is_whole=True)
+FOLDER = UniversalFormat(reads=WHOLE)

@@ -38,13 +38,14 @@ from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import Unpickled, unpickle
 from shardvar.formats.torch.tensors import is_tensor
+from shardvar.formats.torch.whole import RUN, add_models, add_run
 from shardvar.formats.torch.zero import add_buffers, add_frozen, add_shared, param_shapes
+from shardvar.pictures.words import named
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.damage import WRITE_AGAIN
 
 _STATE = re.compile(rf"{UNIVERSAL}/([^/]+)/([^/]+)\.pt", re.DOTALL)
-_OPTIMIZER = f"{UNIVERSAL}/optimizer_state.pt"
 _WEIGHT = "fp32"
 _GROUPS, _STEP = "param_groups.", "optimizer_state_dict.state.0.step"
 _COPY = "Copy the whole folder again, or convert the checkpoint again with ds_to_universal.py."
@@ -67,14 +68,17 @@ class FilesBelow:
         return open_below(self.root, name)
 
 
-def open_universal(storage: Storage) -> TorchSource:
-    """Open the files of all parameters, and of the model."""
+def open_universal(storage: Storage, *, is_whole: bool = False) -> TorchSource:
+    """Open the files of all parameters, and of the model.
+
+    With ``is_whole``, the keys are all that another Universal Checkpoint is written of (``whole``).
+    """
     paths = [*storage.tree()]
     models = [each for each in paths if OF_MODEL.fullmatch(each)]
     if not models:
         cause = f"{storage.path}: mp_rank_00_model_states.pt is missing."
         raise MissingFile(cause, _COPY).in_file("mp_rank_00_model_states.pt")
-    others = [*models, *[_OPTIMIZER][: _OPTIMIZER in paths]]
+    others = [*models, *[RUN][: RUN in paths]]
     matches = [*filter(None, map(_STATE.fullmatch, paths))]
     data = DataFiles(FilesBelow(storage), [*others, *(each[0] for each in matches)])
     found, failed = _read_all(data, len(others))
@@ -89,12 +93,18 @@ def open_universal(storage: Storage) -> TorchSource:
         try:
             if number in failed:
                 raise failed[number]
+            if is_whole:
+                _check_uncut(found[number])
             contents.stored[key] = [_stored(found[number], number, shapes.get(name))]
         except (*READ_ERRORS, StorageError) as error:
             contents.faults[key] = error.at(match[0], repr(key))
     _add_model(contents, data, states)
-    if _OPTIMIZER in others:
+    if RUN in others:
         _add_optimizer(contents, found[len(models)], len(models))
+        if is_whole:
+            add_run(contents, len(models), found[len(models)].leaves, [shapes])
+    if is_whole:
+        add_models(contents, data, range(len(models)))
     _add_missing(contents, [*shapes, *(each[1] for each in matches)])
     if not all(each.archive.has_checksums for each in found.values()):
         contents.unguarded |= contents.stored.keys()
@@ -169,6 +179,14 @@ def _add_model(contents: SavedContents, data: DataFiles, states: Sequence[Unpick
     add_shared(contents, states[0].leaves)
 
 
+def _check_uncut(part: Unpickled) -> None:
+    """Raise if the file of a state says more of how to cut the tensor than shardvar writes."""
+    about = {key: value for key, value in part.leaves.items() if key not in ("", "param")}
+    if about not in ({}, {"cat_dim": 0}):
+        cause = f"The file says how to cut the tensor: {named(sorted(about))}."
+        raise UnsupportedError(cause, "Copy the folder, and change its files one by one.")
+
+
 def _add_optimizer(contents: SavedContents, part: Unpickled, number: int) -> None:
     """Add the groups of the optimizer, and the step that all parameters of stage 3 have."""
     wanted = {f"optimizer.{key}": key for key in part.leaves if key.startswith(_GROUPS)}
@@ -184,7 +202,7 @@ def _add_optimizer(contents: SavedContents, part: Unpickled, number: int) -> Non
             )
             contents.stored.setdefault(key, [stored])
         except READ_ERRORS as error:
-            contents.faults[key] = error.at(_OPTIMIZER, repr(key))
+            contents.faults[key] = error.at(RUN, repr(key))
 
 
 def _add_missing(contents: SavedContents, names: Sequence[str]) -> None:

@@ -39,15 +39,25 @@ from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import Unpickled, unpickle
 from shardvar.formats.torch.tensors import is_tensor
+from shardvar.formats.torch.whole import (
+    add_groups,
+    add_models,
+    add_module,
+    add_run,
+    number_of,
+    stored_object,
+)
 from shardvar.layout.region import regions_of_range
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
 from shardvar.wire.inert import Node
+from shardvar.wire.plain import encode_value
 
 _COPY = "Copy the files of all ranks to one folder."
 _STATE, _GROUPS = "optimizer_state_dict.", ("single_partition_of_fp32_groups.", "fp32_flat_groups.")
+_OPTIMIZER = ("base_optimizer_state.", "optimizer_state_dict.")
 _MIN_SLICES = 1 << 12
 """Slices that the files of any checkpoint may describe, however small they are."""
 
@@ -67,8 +77,11 @@ class _Vector:
         return self.view.tensor.count
 
 
-def open_zero(storage: Storage, name: str) -> TorchSource:
-    """Open the files of all ranks; ``MissingFile`` names the missing ones."""
+def open_zero(storage: Storage, name: str, *, is_whole: bool = False) -> TorchSource:
+    """Open the files of all ranks; ``MissingFile`` names the missing ones.
+
+    With ``is_whole``, the keys are all that a Universal Checkpoint is written of (``whole``).
+    """
     optimizers, models = _files(storage, name)
     data = DataFiles(storage, [*optimizers, *models])
     first = len(optimizers)
@@ -88,6 +101,14 @@ def open_zero(storage: Storage, name: str) -> TorchSource:
         join = _join_parameters if stage == 3 else _join_groups
         for key, stored in join(groups, vectors, parts[0].leaves):
             contents.stored[key] = stored
+        if is_whole:
+            _add_states(contents, data, parts, groups, vectors, stage)
+    if is_whole:
+        if stage != 3:
+            add_module(contents, states[0], first)
+        add_models(contents, data, range(first, len(data.names)))
+        leaves = _items(parts[0].leaves, _STATE)
+        add_run(contents, 0, leaves | {"ds_version": parts[0].leaves.get("ds_version")}, groups)
     add_shared(contents, states[0].leaves)
     nbytes = sum(each.nbytes for each in (*parts, *states))
     if sum(map(len, contents.stored.values())) > max(nbytes, _MIN_SLICES):
@@ -185,6 +206,55 @@ def _vectors(part: Unpickled, number: int, stage: int) -> list[_Vector]:
     """Return the vectors of a rank, one a group."""
     prefix = _STATE + _GROUPS[stage == 3]
     return [_vector(part, number, prefix + key) for key in _items(part.leaves, prefix)]
+
+
+def _add_states(
+    contents: SavedContents,
+    data: DataFiles,
+    parts: Sequence[Unpickled],
+    groups: Sequence[Mapping[str, tuple[int, ...]]],
+    vectors: Sequence[Sequence[_Vector]],
+    stage: int,
+) -> None:
+    """Add the states and the groups of the optimizer, which ``zero_to_fp32`` leaves out."""
+    below = _STATE + _OPTIMIZER[stage == 3]
+    add_groups(contents, parts[0], 0, below)
+    names = {key.partition(".")[0]: 0 for key in _items(parts[0].leaves, f"{below}state.0.")}
+    if not names or {*map(len, vectors)} != {len(groups)}:
+        cause = "The files of the optimizer have no states, such as exp_avg, of all groups."
+        raise IncompleteCheckpoint(cause, "Save the checkpoint after a step of the optimizer.")
+    for name in names:
+        keys = [f"{below}state.{group}.{name}" for group in range(len(groups))]
+        for key in keys:
+            lacking = [rank for rank, part in enumerate(parts) if key not in part.leaves]
+            if lacking:
+                cause = f"The file of rank {lacking[0]} has no {key!r}."
+                raise IncompleteCheckpoint(cause, WRITE_AGAIN)
+        if name == "step":
+            _add_steps(contents, data, parts, groups, keys)
+            continue
+        held = [[_vector(part, rank, key) for key in keys] for rank, part in enumerate(parts)]
+        join = _join_parameters if stage == 3 else _join_groups
+        for key, stored in join(groups, held, parts[0].leaves):
+            contents.stored[f"optimizer.state.{key}.{name}"] = stored
+
+
+def _add_steps(
+    contents: SavedContents,
+    data: DataFiles,
+    parts: Sequence[Unpickled],
+    groups: Sequence[Mapping[str, tuple[int, ...]]],
+    keys: Sequence[str],
+) -> None:
+    """Add the number of steps: of each parameter, for stages 1 and 2, and of all, for stage 3."""
+    for group, key in zip(groups, keys, strict=True):
+        steps = [number_of(part, data, rank, key) for rank, part in enumerate(parts)]
+        if any(encode_value(each) != encode_value(steps[0]) for each in steps):
+            cause = f"{key!r} is {steps[0]} in the file of rank 0, and other numbers in others."
+            raise InvalidCheckpoint(cause, "The files are of several saves.")
+        stored = [Stored(0, stored_object(steps[0]))]
+        contents.stored |= dict.fromkeys((f"optimizer.state.{each}.step" for each in group), stored)
+        contents.stored.setdefault("optimizer.step", stored)
 
 
 def _slices(

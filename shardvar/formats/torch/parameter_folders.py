@@ -1,0 +1,249 @@
+"""Writing a Universal Checkpoint of DeepSpeed: a folder for each parameter (``universal``).
+
+Each tensor is a file:
+
+    NAME                        zero/NAME/fp32.pt: {"cat_dim": 0, "param": tensor}
+    optimizer.state.NAME.STATE  zero/NAME/STATE.pt, the same; of a step only the number
+    optimizer.step              in zero/optimizer_state.pt, where stage 3 looks for it
+    mp_rank_00_model_states.pt  that file, as it is (``whole``); if there is none, it is written as
+                                of a new run, without a schedule, for all stages
+
+A parameter that is trained has states. All others, such as buffers, have only a file of values.
+What a whole checkpoint lacks is an error that names it (``completeness``).
+
+The folder is built next to its place and put there in one step (``storage.exchange``). Then
+``latest_universal`` in the folder above names it, by which DeepSpeed finds it.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import StorageError, TargetExists, UnsupportedError
+from shardvar.formats.files import put_in_place
+from shardvar.formats.outcomes import State, add_state
+from shardvar.formats.protocol import FileChecksums, Format
+from shardvar.formats.sinks import FileSink, check_uncut, temporary_files
+from shardvar.formats.torch.archive import (
+    PackedRecord,
+    build_frame,
+    plan_starts,
+    records_of,
+    tensor_call,
+)
+from shardvar.formats.torch.completeness import STEP, UniversalPlan, path_of, with_step
+from shardvar.formats.torch.names import OF_MODEL, OF_OPTIMIZER, UNIVERSAL, find_universal
+from shardvar.formats.torch.source import TorchSource
+from shardvar.formats.torch.tensors import DTYPES
+from shardvar.formats.torch.universal import open_universal
+from shardvar.formats.torch.whole import STATE
+from shardvar.layout.dtypes import Ints
+from shardvar.planning.capabilities import Capabilities, check_holds
+from shardvar.planning.index import Metadata
+from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import SliceTable
+from shardvar.storage.exchange import FolderBeside
+from shardvar.storage.local import LocalStorage
+from shardvar.storage.protocol import Storage
+from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.opcode_writer import build_pickle
+from shardvar.wire.plain import decode_value
+
+_LATEST = "latest_universal"
+_OWN = re.compile(rf"{UNIVERSAL}/(?:[^/]+/[^/]+|optimizer_state)\.pt", re.DOTALL)
+_ASIDE = r"universal-\d+"
+
+
+@dataclass(frozen=True, slots=True)
+class UniversalWriter:
+    """The frame and the checksum of each file."""
+
+    run: Mapping[str, Any]
+    """The content of ``zero/optimizer_state.pt``, without the step."""
+    run_nbytes: int = 0
+    """0: a record has one checksum, and its runs have none."""
+
+    @property
+    def crc(self) -> Checksum:
+        """The checksum of a payload, which equals its record's."""
+        return CRC32
+
+    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
+        """Return the checksum of the bytes; the format holds neither strings nor variants."""
+        return CRC32.compute(payload)
+
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield what surrounds the elements in a file; nothing surrounds a file of the model."""
+        records = self.records(slices, 0)
+        return build_frame(records, checksums.payload.tolist()) if records else iter(())
+
+    def records(self, slices: SliceTable, row: int) -> list[PackedRecord]:
+        """Return the records of the file of a slice; none if its bytes are the file."""
+        key, number = slices.key(row), slices.tensor[row]
+        if OF_MODEL.fullmatch(key):
+            return []
+        tensor = tensor_call(slices.tensors.dtype(number), slices.tensors.shape(number), 0)
+        value: Any = {"cat_dim": 0, "param": tensor}
+        if key == STEP:
+            value = with_step(self.run, tensor)
+        elif key.startswith(STATE) and key.endswith(".step"):
+            value = tensor
+        return records_of(build_pickle(value), [int(slices.nbytes[row])])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UniversalSink(FileSink):
+    """A Universal Checkpoint that is being written."""
+
+    storage: Storage = field()
+    """The folder."""
+    paths: Sequence[str]
+    """[files] the place of each file."""
+    start: Ints = field()
+    """[m] the first byte of each payload, in bytes of its file."""
+    writer: UniversalWriter = field()
+    """The frame of each file."""
+    documents: Mapping[str, bytes]
+    """All other files, by path."""
+    generation: str
+    """The token in the temporary names."""
+
+    @property
+    def asides(self) -> list[str]:
+        """The temporary name of each file."""
+        return [f"universal-{row:05}.{self.generation}.tmp" for row in range(len(self.paths))]
+
+    @property
+    def forces_files(self) -> bool:
+        """True: many small files are forced faster together than one by one."""
+        return True
+
+    def commit(self, checksums: Sequence[FileChecksums]) -> None:
+        """Put the folder in place, and name it in the folder above."""
+        self.storage.claim()
+        beside = FolderBeside(self.storage.path)
+        try:
+            beside.make()
+            for path, content in self.documents.items():
+                beside.write(path, content)
+            for aside, path in zip(self.asides, self.paths, strict=True):
+                beside.take(aside, path)
+            beside.put_in_place(_own_files)
+        except BaseException as error:
+            beside.discard(_own_files)
+            old = State.OLD if os.path.isdir(beside.place) else State.ASIDE
+            add_state(error, State.NEW if beside.is_in_place() else old)
+            raise
+        self._name(beside)
+
+    def _name(self, beside: FolderBeside) -> None:
+        """Name the folder in the one above it."""
+        above, aside = LocalStorage(os.path.dirname(beside.place)), f"{_LATEST}.{beside.token}.tmp"
+        name = os.path.basename(beside.place)
+        try:
+            put_in_place(above, [], (aside, _LATEST), os.fsencode(name), is_checkpoint=False)
+        except StorageError as error:
+            cause = f"{self.storage.path}: it is in place, but {_LATEST} does not name it."
+            remedy = f"Write {name!r} into {os.path.join(above.path, _LATEST)}."
+            raise StorageError(f"{cause} {error.cause}", remedy) from None
+
+
+def _own_files(folder: str) -> set[str]:
+    """Return the files in a folder that are of a Universal Checkpoint, or of its writers."""
+    storage = LocalStorage(folder)
+    paths = [*storage.tree()]
+    models = filter(OF_MODEL.fullmatch, paths)
+    return {*models, *filter(_OWN.fullmatch, paths), *temporary_files(_ASIDE, storage.names())}
+
+
+CAPABILITIES = Capabilities(
+    dtypes=frozenset(DTYPES.values()),
+    slice_dtypes=frozenset(),
+    atomic_overwrite=False,
+    holds_objects=True,
+    holds_ties=True,
+    is_grid=True,
+    is_separate=True,
+    folder_index=UNIVERSAL,
+    folders=frozenset({UNIVERSAL}),
+)
+"""Whole tensors of the dtypes that torch has, each in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class UniversalFormat(Format):
+    """A Universal Checkpoint of DeepSpeed, which is written under this name and read as ``pt``."""
+
+    reads: Format
+    """The format as which files of ``torch.save`` are read to become one."""
+    name: str = "pt"
+    """The name under which it is read."""
+    capabilities: Capabilities = CAPABILITIES
+    """The limits of the format."""
+
+    def locate(self, storage: Storage, name: str) -> list[str]:
+        """Return the checkpoint of the folder."""
+        return find_universal(storage, name)
+
+    def open(self, storage: Storage, name: str) -> TorchSource:
+        """Open the checkpoint of the folder."""
+        return open_universal(storage)
+
+    def create(
+        self,
+        storage: Storage,
+        name: str,
+        assignment: Assignment,
+        metadata: Metadata,
+        generation: str,
+    ) -> UniversalSink:
+        """Lay the tensors out; raise what lacks."""
+        slices = assignment.slices
+        check_holds(slices, self.capabilities, "universal")
+        check_uncut(slices, "universal")
+        _check_place(storage)
+        objects = {
+            key: decode_value(encoding.decode("ascii"))
+            for key, encoding in metadata.objects.items()
+        }
+        plan = UniversalPlan.of(slices.tensors, objects, metadata.ties)
+        writer = UniversalWriter(plan.run)
+        records = [writer.records(slices, row) for row in range(len(slices))]
+        start = [plan_starts(each)[2] if each else 0 for each in records]
+        of_file = [""] * assignment.num_files
+        for number, row in zip(assignment.file.tolist(), slices.tensor.tolist(), strict=True):
+            of_file[number] = path_of(slices.tensors.keys[row])
+        return UniversalSink(
+            storage,
+            of_file,
+            np.array(start, np.int64),
+            writer,
+            plan.documents,
+            generation,
+        )
+
+    def remove(self, storage: Storage, name: str) -> None:
+        """Refuse, as of any folder that DeepSpeed may have made."""
+        self.reads.remove(storage, name)
+
+
+def _check_place(storage: Storage) -> None:
+    """Raise unless the folder can be put in place in one step."""
+    if storage.local_path is None:
+        cause = f"{storage.path}: A Universal Checkpoint is written on a disk."
+        raise UnsupportedError(cause, "Write it there, and copy the folder.")
+    other = next(filter(OF_OPTIMIZER.fullmatch, storage.names()), "")
+    if other:
+        cause = f"{storage.path} has files of ZeRO: {other}."
+        raise TargetExists(cause, "Write into another folder.")
+    if os.path.isdir(storage.local_path):
+        reason, remedy = FolderBeside(storage.local_path).complaint()
+        if reason:
+            cause = f"{storage.path} cannot be put in place in one step: {reason}."
+            raise StorageError(cause, remedy)

@@ -4,7 +4,8 @@
 //     node reader.mjs PREFIX              print the contents of the checkpoint as one JSON object
 //     node reader.mjs PREFIX KEY          print the values of one tensor
 //     node reader.mjs PREFIX KEY --hex    print its bytes: C order, little-endian
-//     node reader.mjs PREFIX --digest     print the digest of each tensor, as docs/digest.md defines it
+//     node reader.mjs PREFIX --digest     print the digest of each tensor, as docs/digest.md defines it, and compare them
+//                                         with the ones that the checkpoint carries
 //
 // Exit codes: 0 for success, 1 if something requested is damaged, 2 for a usage error.
 //
@@ -499,6 +500,23 @@ async function digestOf({ key, dtype, shape }, data) {
 const digestOfAll = (digests) =>
   sha256(Uint8Array.from(digests.toSorted().flatMap((each) => each.match(/../g).map((digits) => parseInt(digits, 16)))));
 
+/** The digests by key in the text that a checkpoint carries; undefined if it carries none. */
+async function carriedDigests(user) {
+  const text = user["shardvar.digests"];
+  if (text === undefined) return undefined;
+  const lines = text.split("\n");
+  check(lines.shift() === "# shardvar digest 1" && lines.pop() === "", "The carried digests are not of version 1.");
+  const [found, ofAll] = [new Map(), lines.shift()];
+  for (const line of lines) {
+    const [, digits, key] = /^# tensor ([0-9a-f]{64}) (".*")$/.exec(line) ?? [];
+    check(digits, `The carried digests have a line ${JSON.stringify(line)}.`);
+    found.set(JSON.parse(key), digits);
+  }
+  const right = `# checkpoint ${toHex(await digestOfAll([...found.values()]))}`;
+  check(ofAll === right, "The carried digest of the checkpoint is not the one of the tensors.");
+  return found;
+}
+
 // A checkpoint ---------------------------------------------------------------------------------------------------------
 
 /** Open the checkpoint of a prefix: {metadata, tensors, damage, read(key), values(key), digest(key)}. */
@@ -600,12 +618,19 @@ async function main([prefix, key, option, ...others]) {
     console.log(toJson({ dtype: tensor.dtype, shape: tensor.shape, hex: toHex(octets) }));
   } else if (key === "--digest") {
     check(!checkpoint.damage.length, `Some tensors may be lost: ${checkpoint.damage[0]}`);
-    const digests = [];
+    const digests = new Map();
     for (const each of [...checkpoint.tensors.keys()].sort()) {
-      digests.push(toHex(await checkpoint.digest(each)));
-      console.log(`${digests.at(-1)}  ${toJson(each)}`);
+      digests.set(each, toHex(await checkpoint.digest(each)));
+      console.log(`${digests.get(each)}  ${toJson(each)}`);
     }
-    console.log(`checkpoint ${toHex(await digestOfAll(digests))}`);
+    console.log(`checkpoint ${toHex(await digestOfAll([...digests.values()]))}`);
+    const { user } = checkpoint.metadata;
+    const carried = (await carriedDigests(user)) ?? digests;
+    // Objects have digests, too, and are no tensors of the index.
+    const keys = "shardvar.objects" in user ? digests.keys() : new Set([...digests.keys(), ...carried.keys()]);
+    const wrong = [...keys].filter((each) => digests.get(each) !== carried.get(each));
+    for (const each of wrong) console.log(`differs: ${toJson(each)}`);
+    return wrong.length ? 1 : 0;
   } else if (key !== undefined) {
     const { tensor, values } = await checkpoint.values(key);
     console.log(toJson({ dtype: tensor.dtype, shape: tensor.shape, values }));

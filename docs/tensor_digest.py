@@ -2,6 +2,8 @@
 
     python tensor_digest.py FILE [MANIFEST]
 
+Without a manifest, the digests that a .safetensors file carries in its metadata are compared.
+
 It was written from digest.md alone. It needs Python and NumPy, runs no code of the file, and holds
 one MiB of a safetensors file, or one array of an .npz. Exit codes: 0 done or equal; 1 different;
 2 the file or the manifest cannot be read.
@@ -45,6 +47,19 @@ def tensor_digest(
 def checkpoint_digest(digests: dict[str, bytes]) -> bytes:
     """Return the digest of all tensors together."""
     return sha256(b"".join(sorted(digests.values()))).digest()
+
+
+CARRIED = "shardvar.digests"
+"""The name of the text in the metadata of a file that has the digests of its tensors."""
+
+
+def carried_digests(path: str) -> dict[str, bytes] | None:
+    """Return the digests that a safetensors file carries; None if it carries none."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    metadata = header.get("__metadata__")
+    text = metadata.get(CARRIED) if isinstance(metadata, dict) else None
+    return None if text is None else parse_manifest(str(text), f"The metadata of {path}")
 
 
 def safetensors_digests(path: str) -> dict[str, bytes]:
@@ -130,8 +145,13 @@ def array_digest(key: str, array: Any) -> bytes:
 
 def read_manifest(path: str) -> dict[str, bytes]:
     """Return the digests of tensors in a manifest."""
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().split("\n")
+    with open(path, encoding="utf-8", newline="") as file:
+        return parse_manifest(file.read(), path)
+
+
+def parse_manifest(text: str, path: str) -> dict[str, bytes]:
+    """Return the digests of tensors in the text of a manifest."""
+    lines = text.split("\n")
     if lines[0] != "# shardvar digest 1" or lines[-1]:
         raise Unreadable(f"{path} is not a whole manifest of version 1.")
     of_all, found = None, {}
@@ -154,7 +174,12 @@ def main(words: list[str]) -> int:
     try:
         read = npz_digests if words[0].endswith(".npz") else safetensors_digests
         found = read(words[0])
-        wanted = read_manifest(words[1]) if len(words) == 2 else found
+        wanted = found
+        if len(words) == 2:
+            wanted = read_manifest(words[1])
+        elif read is safetensors_digests:
+            carried = carried_digests(words[0])
+            wanted = found if carried is None else carried
     except (Unreadable, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

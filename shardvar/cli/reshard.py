@@ -119,6 +119,7 @@ def _reshard(arguments: Namespace) -> WriteReport:
             transpose=arguments.transpose,
             cast=cast,
             dequantize=arguments.dequantize,
+            digest=arguments.digest,
             keep_going=arguments.keep_going,
             force=arguments.force,
             dry_run=arguments.dry_run,
@@ -253,6 +254,8 @@ def print_write(
         note(
             f"note: left out {keys}: {report.format} holds no strings, and only TensorFlow reads it"
         )
+    if report.digests:
+        note(f"note: {message(report.digests)}")
     if report.reused_files:
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:

@@ -175,7 +175,7 @@ def _add_numbers(group: Group) -> None:
         "--cast",
         metavar="[GLOB=]DTYPE",
         action="append",
-        help="convert new keys that match GLOB, or all float tensors, to DTYPE (repeatable)",
+        help="cast new keys that match GLOB, or all float tensors, to DTYPE (repeatable)",
     )
     group.add_argument(
         "--transpose",
@@ -192,6 +192,9 @@ def _add_safety(group: Group) -> None:
     group.add_argument("--html", metavar="FILE", help="with --dry-run: write an HTML preview")
     group.add_argument(
         "--verify", action="store_true", help="read the new checkpoint back and verify it"
+    )
+    group.add_argument(
+        "--digest", action="store_true", help="keep the digests of tensors in DST, for `verify`"
     )
     group.add_argument("--force", action="store_true", help="replace an existing DST")
     group.add_argument(

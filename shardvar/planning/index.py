@@ -64,6 +64,11 @@ class Metadata:
     carries them. Of a checkpoint that is read they are a claim, which ``verify`` compares; asking for
     them raises ``MalformedCheckpoint`` if their text is not one of digests."""
 
+    @property
+    def has_digests(self) -> bool:
+        """True if the checkpoint carries digests, right or wrong."""
+        return not isinstance(self.digests, dict) or bool(self.digests)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -352,4 +352,6 @@ def _metadata(all_of: Sequence[Metadata]) -> Metadata:
         for name, text in all_of[0].user.items()
         if all(each.user.get(name) == text for each in all_of)
     }
-    return replace(all_of[0], user=common, digests={})
+    # Of other keys than the joined ones: it is only known that a source carries some.
+    digests = next((each.digests for each in all_of if each.has_digests), {})
+    return replace(all_of[0], user=common, digests=digests)

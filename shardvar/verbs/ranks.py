@@ -298,8 +298,9 @@ def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
             is_same = (
                 _places(there.entries().slices) == _places(work.assignment.slices)
                 and len(there.index.files) == work.assignment.num_files
-                and (there.metadata.user, there.metadata.ties)
-                == (work.metadata.user, work.metadata.ties)
+                and there.metadata.user == work.metadata.user
+                and there.metadata.ties == work.metadata.ties
+                and there.metadata.digests == work.metadata.digests
             )
             if not is_same or there.faults:
                 return None

@@ -83,6 +83,9 @@ class WriteReport:
     that wrote them needs them: the graph of objects of TensorFlow."""
     dequantized: tuple[str, ...] = ()
     """The keys of the source whose numbers were written in the place of quantised tensors."""
+    digests: str = ""
+    """The sentence on the digests that the checkpoint carries, or on the ones of the source that were
+    left out; empty without digests."""
     ranks: "tuple[WriteReport, ...]" = ()
     """The report of each checkpoint, if a map makes one a rank."""
     dry_run: bool = False

@@ -24,11 +24,10 @@ from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.maps.map import Map
 from shardvar.maps.ranks import reads_ranks
-from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.verbs.arguments import check_policy, check_progress
-from shardvar.verbs.carried import find_objects, graph_left_out
+from shardvar.verbs.carried import Carry, find_carry, find_objects, graph_left_out, readable_entries
 from shardvar.verbs.conversions import Conversions
 from shardvar.verbs.generation import digest_of_reshard
 from shardvar.verbs.joining import open_numbered, open_sources
@@ -70,6 +69,7 @@ def reshard(
     transpose: str | Iterable[str] | None = None,
     cast: Mapping[str, str] | str | None = None,
     dequantize: bool | str = False,
+    digest: bool = False,
     keep_going: bool = False,
     force: bool = False,
     dry_run: bool = False,
@@ -119,6 +119,9 @@ def reshard(
         The dtype of all float tensors, or dtypes by globs of new names.
     dequantize : bool or dtype, default False
         Write the numbers of quantised tensors, as ``open_checkpoint`` reads them.
+    digest : bool, default False
+        Keep the digests of the tensors in the checkpoint, as ``save`` does. A source that carries
+        digests has them compared, and the new checkpoint carries them where the format can.
     keep_going : bool, default False
         Leave out tensors that cannot be read, and list them in the report.
     force : bool, default False
@@ -177,6 +180,8 @@ def reshard(
         found = [replace(x, format=reads) if x.format.name == reads.name else x for x in found]
     with _open(found, given, concat, filter, exclude, dequantize) as reader:
         stamp, opened = partial(digest_of_reshard, found, reader), reader.source
+        is_stored = len(found) == 1 and not (concat or dequantize)
+        carry = find_carry(reader, digest, is_stored, keep_going)
         if given is not None:
             # Of several sources, the keys were chosen before they were joined.
             chosen = (filter, exclude, None) if len(found) == 1 else (None, None, len(found))
@@ -184,9 +189,8 @@ def reshard(
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
-        write = partial(
-            rewrite, found, changes=changes, plan=plan, stamp=stamp, move=None if dry_run else move
-        )
+        write = partial(rewrite, found, changes=changes, plan=plan, stamp=stamp, carry=carry)
+        write = partial(write, move=None if dry_run else move)
         if by_rank:
             # All is planned and checked before the first is written.
             goals = (_find_goal(found, path_of_rank(target, rank), format) for rank in count())
@@ -239,6 +243,7 @@ def rewrite(
     stamp: Callable[[Source, WritePlan], str | None],
     move: Callable[..., WriteReport] | None,
     keep: bool = False,
+    carry: Carry | None = None,
 ) -> Callable[[], WriteReport]:
     """Plan and check a write; return what carries it out, or only reports it without ``move``, or
     with ``keep`` leaves a target that has all of it already."""
@@ -253,12 +258,7 @@ def rewrite(
     left_out = graph_left_out(reader, goal.format, kept)
     kept -= {*left_out}
     objects = find_objects(reader, goal.format, kept)
-    lost: tuple[Damage, ...] = ()
-    if changes.keep_going:
-        # A pattern that is wrong is found before all is read.
-        unreadable = kept.intersection(reader.faults).difference(objects)
-        _select(reader, kept, objects, changes, unreadable)
-        lost = find_lost(reader, kept.difference(objects))
+    lost = _lost(reader, kept, objects, changes) if changes.keep_going else ()
     gone = {each.key for each in lost if each.key is not None} if lost else set[str]()
     chosen = _select(reader, kept, objects, changes, gone)
     metadata = _metadata(reader, chosen, objects, lost)
@@ -273,6 +273,10 @@ def rewrite(
         others = set(entries.slices.tensors.keys).difference(ties)
         entries, metadata, untied = take_tensors(entries, others), replace(metadata, ties=ties), ()
     work = plan(goal, entries, partition=partition, metadata=metadata, source=payloads)
+    said = ""
+    if carry is not None:
+        given = payloads, chosen.entries, chosen.names, objects
+        work, said = carry(work, reader, *given, is_dry=move is None)
     generation = stamp(payloads, work)
     # Check, before a directory is made; a write checks again under its lock.
     if move is not None:
@@ -286,7 +290,7 @@ def rewrite(
         made = (
             preview(work, generation) if move is None else kept or move(work, payloads, generation)
         )
-        return replace(made, lost=lost, untied=untied, left_out=left_out)
+        return replace(made, lost=lost, untied=untied, left_out=left_out, digests=said)
 
     return write
 
@@ -396,7 +400,7 @@ def _select(
     gone: set[str],
 ) -> _Chosen:
     """The tensors to write: kept keys that are not ``gone``; patterns may match lost ones."""
-    entries = _filtered(reader, kept - gone, {*objects})
+    entries = readable_entries(reader, kept - gone, {*objects})
     tensors = entries.slices.tensors
     lost = [key for key in reader if key in gone]
     keys = [*tensors.keys, *objects, *lost]
@@ -411,6 +415,16 @@ def _select(
     if changes.conversions != _UNCHANGED or renamed is not keys:
         entries, source = changes.conversions.of(source, entries, names, encodings, lost)
     return _Chosen(entries, source, new, encodings, lost)
+
+
+def _lost(
+    reader: Reader, kept: set[str], objects: Mapping[str, bytes], changes: Changes
+) -> tuple[Damage, ...]:
+    """The tensors that cannot be read."""
+    # A pattern that is wrong is found before all is read.
+    unreadable = kept.intersection(reader.faults).difference(objects)
+    _select(reader, kept, objects, changes, unreadable)
+    return find_lost(reader, kept.difference(objects))
 
 
 def _metadata(
@@ -431,20 +445,3 @@ def _metadata(
         del paths[key]
     carried = dict(zip(map(new.__getitem__, objects), objects.values(), strict=True))
     return Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
-
-
-def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
-    """The entries of the kept keys, without the objects; raises the fault of any."""
-    wrong = {
-        key: error for key, error in reader.faults.items() if key in kept and key not in objects
-    }
-    for first, error in wrong.items():
-        if not isinstance(error, UnsupportedError):
-            raise error.at().in_file(error.file)
-        others = [key for key, each in wrong.items() if key != first and type(each) is type(error)]
-        cause, leave = error.cause, " Or leave it out with exclude= (--exclude)."
-        if others:
-            cause += f" Nor can {named(others)} be converted."
-            leave = " Or leave them out with exclude= (--exclude)."
-        raise type(error)(cause, error.remedy + leave).in_file(error.file)
-    return take_tensors(reader.entries(), kept - objects)

@@ -39,6 +39,7 @@ def save(
     policy: Policy | None = None,
     partition: Partitions = None,
     metadata: Mapping[str, str] | None = None,
+    digest: bool = False,
     force: bool = False,
 ) -> WriteReport:
     """Write arrays as a checkpoint and commit it.
@@ -66,6 +67,9 @@ def save(
         is the number of tasks that hold the tensors, 1 for arrays.
     metadata : mapping of str to str, optional
         Texts to keep in the checkpoint.
+    digest : bool, default False
+        Keep the digests of the tensors (``sv.digest``) in the checkpoint, for ``sv.verify``. Only
+        the formats ``shardvar`` and ``safetensors`` have a place for them.
     force : bool, default False
         Replace an existing checkpoint also where the format cannot do that in one step.
 
@@ -79,7 +83,7 @@ def save(
     TargetExists
         If a checkpoint exists that cannot be replaced in one step, and ``force`` is not set.
     UnsupportedError
-        If the format cannot hold a tensor.
+        If the format cannot hold a tensor, or the digests.
     ArgumentTypeError
         If a value is not an array, or an argument has another wrong type.
     ArgumentError
@@ -119,6 +123,10 @@ def save(
         force=force,
         source=source,
     )
+    if digest:
+        from shardvar.verbs.compare.claims import digest_arrays  # only where digests are kept
+
+        work = digest_arrays(replace(work, replace_atomically=True), source)
     # Check, move and commit.
     return carry_out(replace(work, replace_atomically=True), source, None, lambda _: None)
 

@@ -7,8 +7,8 @@ exactly once.
 3. Payloads. Read all of them, and compare their checksums (``payloads``).
 4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse
    them.
-5. Manifest. Where digests are kept of the checkpoint, compute its digests and compare them
-   (``compare.manifest``).
+5. Digests. Where digests are kept of the checkpoint, in its metadata or in a manifest, compute
+   them and compare (``compare.manifest``).
 
 Each step continues after a finding, so one damaged tensor hides no other. Each tensor has one of
 four outcomes:
@@ -27,9 +27,8 @@ does not, and is named.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -52,14 +51,7 @@ from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, take_tensors
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate
 from shardvar.verbs.arguments import check_progress
-from shardvar.verbs.compare.manifest import (
-    Manifest,
-    check_lists_some,
-    confirm,
-    manifest_beside,
-    manifest_path,
-    read_manifest,
-)
+from shardvar.verbs.compare.manifest import Choose, confirmed, read_manifest
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.payloads import Check, payload_checker
 from shardvar.verbs.problems import Damage
@@ -88,8 +80,8 @@ def verify(
 ) -> VerifyReport:
     """Check a checkpoint from end to end and return a report of every problem.
 
-    A manifest next to the checkpoint is compared as well (``sv.digest``): then formats without
-    checksums are guarded as well.
+    Digests that the checkpoint carries, and a manifest next to it (``sv.digest``), are compared as
+    well: then formats without checksums are guarded as well.
 
     Parameters
     ----------
@@ -158,44 +150,11 @@ def verify(
             else partial(select_keys, filter=filter, exclude=exclude)
         )
         report = _report(found, source, payload_checker(executor, found, source, progress), choose)
-        return _confirmed(report, found, source, manifest, progress, choose)
+        return confirmed(report, found, source, manifest, progress, choose)
     finally:
         source.close()
 
 
-def _confirmed(
-    report: VerifyReport,
-    found: Location,
-    source: Source,
-    manifest: Manifest | None,
-    progress: Progress,
-    choose: "_Choose | None",
-) -> VerifyReport:
-    """The report with the outcomes of the given manifest, or of the one next to the checkpoint."""
-    place = manifest_path(found) if manifest is None else manifest.place
-    try:
-        manifest = manifest or manifest_beside(found)
-        # The index cannot be read as far as the chosen keys.
-        if choose is not None and not report.outcomes:
-            return report
-        if manifest is not None and choose is not None:
-            check_lists_some(
-                manifest, list(Reader(report.path, report.format, source)), report.path
-            )
-            # Also a key that only the manifest has: a tensor that was lost.
-            chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
-            manifest = replace(
-                manifest,
-                tensors={key: manifest.tensors[key] for key in manifest.tensors if key in chosen},
-            )
-        return report if manifest is None else confirm(report, source, manifest, progress)
-    except CheckpointError as error:
-        # As damage: what was verified without the manifest is still said.
-        return replace(report, damages=(*report.damages, Damage.of(error, None, place)))
-
-
-_Choose = Callable[[Sequence[str]], set[str]]
-"""Returns the verified ones of some keys."""
 _Problem = tuple[str, str | None, ReadError]
 """A key, the file in which it was read, and the error."""
 
@@ -206,7 +165,7 @@ _UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBou
 """Errors of payloads that were not read to their end."""
 
 
-def _report(found: Location, source: Source, check: Check, choose: _Choose | None) -> VerifyReport:
+def _report(found: Location, source: Source, check: Check, choose: Choose | None) -> VerifyReport:
     # Laws.
     tables, damages = _scan(source)
     # An index that cannot be read to its end cannot be asked for its faults either.
@@ -289,7 +248,7 @@ def _delta_note(found: Location, source: Source, tables: Sequence[EntryTable]) -
 def _chosen(
     tables: list[EntryTable],
     faults: dict[str, ReadError],
-    choose: _Choose | None,
+    choose: Choose | None,
     damages: Sequence[Damage],
 ) -> tuple[list[EntryTable], dict[str, ReadError], list[str]]:
     """The entries and the faults of the chosen keys, and a note of the number of others."""

@@ -12,8 +12,12 @@ import pytest
 
 import shardvar as sv
 from shardvar.layout.dtypes import Array, numpy_dtype
+from shardvar.planning.index import Metadata
 from shardvar.verbs.compare.digest import digest_array
 from shardvar.verbs.compare.manifest import write_manifest
+from shardvar.verbs.locate import find_target
+from shardvar.verbs.save import source_of
+from shardvar.verbs.writing import carry_out, plan_checkpoint
 from spec_tests.formats.test_javascript_reader import NODE, READER
 from spec_tests.helpers.paths import DOCS
 from spec_tests.vector_generators import digests
@@ -74,6 +78,61 @@ def test_javascript_prints_the_digests_of_the_vectors(tmp_path: Path) -> None:
     found = {json.loads(key): value for value, key in (line.split("  ", 1) for line in lines)}
     assert found == {each["key"]: each["digest"] for each in CASES}
     assert last == f"checkpoint {digests.vectors()['checkpoint']}"
+
+
+@pytest.mark.skipif(NODE is None, reason="node is not installed, so JavaScript was not tried")
+def test_javascript_compares_the_digests_that_a_checkpoint_carries(tmp_path: Path) -> None:
+    tensors = {each["key"]: array_of(each) for each in CASES}
+    sv.save(tmp_path / "all", tensors, partition=2, digest=True)
+    sv.reshard(tmp_path / "all", tmp_path / "some", exclude="step")
+    words = [str(NODE), str(READER)]
+    for name in ("all", "some"):
+        subprocess.run(
+            [*words, str(tmp_path / name), "--digest"], capture_output=True, timeout=120, check=True
+        )
+    # A text of other digests, in place of the right ones.
+    with sv.open_checkpoint(tmp_path / "all") as reader:
+        digests_of_all = dict(reader.digests)
+    stale = digests_of_all | {"step": "0" * 64}
+    write_with_digests(tmp_path / "stale", tensors, stale)
+    done = subprocess.run(
+        [*words, str(tmp_path / "stale"), "--digest"], capture_output=True, timeout=120
+    )
+    assert done.returncode == 1 and done.stdout.splitlines()[-1] == b'differs: "step"'
+    assert [each.key for each in sv.verify(tmp_path / "stale").damages] == ["step"]
+
+
+def write_with_digests(
+    path: Path, tensors: dict[str, Array], digests_of_all: dict[str, str]
+) -> None:
+    """Save tensors with any digests."""
+    source = source_of(tensors)
+    work = plan_checkpoint(
+        find_target(path, None, otherwise="shardvar"),
+        source.index.entries,
+        policy=None,
+        partition=None,
+        metadata=Metadata(digests=digests_of_all),
+        force=False,
+        source=source,
+    )
+    carry_out(work, source, None, lambda _: None)
+
+
+def test_the_checker_compares_the_digests_that_a_file_carries(
+    tmp_path: Path, checker: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.safetensors"
+    sv.save(path, {"a": np.arange(4), "b": np.arange(3, dtype=np.int16)}, digest=True)
+    assert checker.main([str(path)]) == 0
+    octets = bytearray(path.read_bytes())
+    octets[-1] ^= 1
+    path.write_bytes(octets)
+    assert checker.main([str(path)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == 'differs: "b"'
+    octets = octets.replace(b"# shardvar digest 1", b"# shardvar digest 2")
+    path.write_bytes(octets)
+    assert checker.main([str(path)]) == 2
 
 
 NAMES = {"safetensors": ".safetensors", "npz": ".npz"}

@@ -14,7 +14,7 @@ a lost line of a tensor is noticed.
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -54,6 +54,7 @@ ENDING = ".sha256"
 """The ending of a manifest's name; before it is the checkpoint's."""
 
 _MOST_HEAD_NBYTES = 64
+_SAVE_AGAIN = "Copy the checkpoint again, or write it again with digest=True (--digest)."
 _CHANGED = "Copy the checkpoint again; if it was meant to change, write its manifest again."
 _WRITE_ONE = "`shardvar digest PATH --write` writes one."
 
@@ -68,6 +69,13 @@ class Manifest:
     """The digest of each tensor, by its key."""
     files: Mapping[str, str]
     """The SHA-256 of each file, by its name relative to the manifest."""
+    is_carried: bool = False
+    """True for the digests that a checkpoint carries in its metadata."""
+
+    @property
+    def remedy(self) -> str:
+        """The remedy where the digests disagree."""
+        return _SAVE_AGAIN if self.is_carried else _CHANGED
 
 
 def manifest_path(found: Location) -> str:
@@ -255,18 +263,18 @@ def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
         if key not in there:
             errors[key] = IncompleteCheckpoint(
                 f"{key!r}: {manifest.place} lists it, and the checkpoint does not have it.",
-                _CHANGED,
+                manifest.remedy,
             )
         elif key not in unreadable and report.tensors[key] != value:
             errors[key] = CorruptCheckpoint(
                 f"{key!r}: Its digest is not the one in {manifest.place}: its dtype, shape or "
                 "values changed.",
-                _CHANGED,
+                manifest.remedy,
             )
     for key in report.tensors:
         if key not in manifest.tensors:
             errors[key] = CorruptCheckpoint(
-                f"{key!r}: {manifest.place} does not list it.", _CHANGED
+                f"{key!r}: {manifest.place} does not list it.", manifest.remedy
             )
     return {key: Damage.of(errors[key], key) for key in sorted(errors, key=natural_key)}
 
@@ -281,23 +289,70 @@ def check_lists_some(manifest: Manifest, keys: Collection[str], path: str) -> No
         )
 
 
-def confirm(
-    report: VerifyReport, source: Source, manifest: Manifest, progress: Progress
+Choose = Callable[[Sequence[str]], set[str]]
+"""Returns the verified ones of some keys."""
+
+
+def confirmed(
+    report: VerifyReport,
+    found: Location,
+    source: Source,
+    manifest: Manifest | None,
+    progress: Progress,
+    choose: Choose | None,
 ) -> VerifyReport:
-    """Return the report of ``verify`` with the outcomes of a manifest.
+    """Return the report of ``verify`` with the outcomes of the digests that the checkpoint carries,
+    and of the given manifest or the one next to it."""
+    place = manifest_path(found) if manifest is None else manifest.place
+    digests: DigestReport | None = None
+    own = found.path if source.index.metadata.has_digests else None
+    for at in (place,) if own is None else (own, place):
+        try:
+            claim = _carried(source) if at == own else manifest or manifest_beside(found)
+            # Without outcomes, the index cannot be read as far as the chosen keys.
+            if claim is None or (choose is not None and not report.outcomes):
+                continue
+            claim = claim if choose is None else _chosen(claim, report, source, choose)
+            if digests is None:
+                reader = Reader(report.path, report.format, source)
+                digests = digest_reader(reader, progress, report.outcomes)
+            report = _with_outcomes(report, source, claim, digests)
+        except CheckpointError as error:
+            # As damage: what was verified without the digests is still said.
+            report = replace(report, damages=(*report.damages, Damage.of(error, None, at)))
+    return report
+
+
+def _carried(source: Source) -> Manifest:
+    """The digests that a checkpoint carries."""
+    digests = source.index.metadata.digests
+    return Manifest("its own metadata", dict(digests), {}, is_carried=True)
+
+
+def _chosen(manifest: Manifest, report: VerifyReport, source: Source, choose: Choose) -> Manifest:
+    """The manifest of the chosen keys."""
+    check_lists_some(manifest, list(Reader(report.path, report.format, source)), report.path)
+    # Also a key that only the manifest has: a tensor that was lost.
+    chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
+    kept = {key: manifest.tensors[key] for key in manifest.tensors if key in chosen}
+    return replace(manifest, tensors=kept)
+
+
+def _with_outcomes(
+    report: VerifyReport, source: Source, manifest: Manifest, digests: DigestReport
+) -> VerifyReport:
+    """The report with the outcomes of a manifest.
 
     A tensor whose digest agrees is right, whether its format has checksums or not. One that
     disagrees is damaged.
     """
-    reader = Reader(report.path, report.format, source)
-    digests = digest_reader(reader, progress, report.outcomes)
     wrong = differences(manifest, digests)
     right = {
         key for key in digests.tensors if key not in wrong and report.outcomes.get(key) != DAMAGED
     }
     known = {damage.key for damage in report.damages}
     settled = right.union(wrong)
-    slices = reader.entries().slices
+    slices = Reader(report.path, report.format, source).entries().slices
     nbytes = dict(zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True))
     return replace(
         report,

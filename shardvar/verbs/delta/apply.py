@@ -10,6 +10,7 @@ commit   after the digest of each tensor is the one that the last delta gives
 import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 from shardvar.engine.pool import Progress
@@ -18,6 +19,7 @@ from shardvar.formats.files import open_below
 from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target
+from shardvar.pictures.words import count
 from shardvar.planning.policies import Policy
 from shardvar.verbs.arguments import check_policy, check_progress
 from shardvar.verbs.conversions import Conversions
@@ -138,6 +140,7 @@ def apply(
             plan=partial(plan_checkpoint, policy=policy, force=force),
             stamp=partial(_stamp, found, result, opened),
             move=move,
+            carry=partial(_carry, source) if reader.metadata.has_digests else None,
         )
         # Move and commit.
         return write()
@@ -179,6 +182,19 @@ def _stamp(
         finally:
             file.close()
     return digest.hexdigest()[:16]
+
+
+def _carry(
+    patched: PatchedSource, work: WritePlan, *_: object, is_dry: bool
+) -> tuple[WritePlan, str]:
+    """Give the result of a base that carries digests the ones that the delta says, which are
+    compared before the commit."""
+    form = work.target.format
+    if not form.capabilities.holds_digests or work.substitutes is not None:
+        return work, "The digests of the base are left out."
+    found = {each.change.key: str(each.change.result) for each in patched.parts}
+    said = "" if is_dry else f"It carries the digests of {count(len(found), 'tensor')}."
+    return replace(work, metadata=replace(work.metadata, digests=found)), said
 
 
 def _move(

@@ -1,0 +1,138 @@
+"""Claims: the digests that checkpoints carry in their metadata, and the ones that a write gives them.
+
+A carried digest is what a writer said once. ``sv.verify`` compares it, and a new checkpoint gets
+only digests that were computed of what is written:
+
+    the source carries digests     they are compared with its tensors; another one is damage
+    names and values stay          the compared digests are kept
+    a name or values change        the digests are computed again
+    the format holds none          they are left out, and the report says so
+
+So a stale digest is never written. Tensors are hashed before they are written, and so read twice.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from shardvar.engine.arrays import ArraySource
+from shardvar.errors import READ_ERRORS, CorruptCheckpoint, MalformedCheckpoint, UnsupportedError
+from shardvar.formats.protocol import Source
+from shardvar.pictures.words import count
+from shardvar.planning.index import EntryTable
+from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.digest import digests_of, digests_of_blocks
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.writing import WritePlan, check_may_write
+
+IN_A_FILE = "`shardvar digest PATH --write` keeps digests in a file."
+"""The remedy where a checkpoint cannot carry digests."""
+
+
+def digest_arrays(work: WritePlan, source: ArraySource) -> WritePlan:
+    """Return a save that carries the digests of its arrays."""
+    _check_can_carry(work)
+    if source.is_lazy.any():
+        raise UnsupportedError(
+            "The digest of a lazy array is not known before it is written.",
+            f"Leave digest out: {IN_A_FILE}",
+        )
+    check_may_write(work)
+    found = _digests(source, work.entries, work.target.path)
+    return replace(work, metadata=replace(work.metadata, digests=found))
+
+
+def _digests(source: Source, entries: EntryTable, path: str) -> dict[str, str]:
+    """The digests of tensors by key, in order; errors name the path."""
+    try:
+        found = digests_of_blocks(Blocks.of_entries(source, entries))
+    except READ_ERRORS as error:
+        raise error.at(path) from None
+    return {key: found[key] for key in entries.slices.tensors.keys}
+
+
+def _check_can_carry(work: WritePlan) -> None:
+    """Raise ``UnsupportedError`` unless the digests of a write are known, and its format has a place
+    for them."""
+    form, remedy = work.target.format, f"Leave digest (--digest) out: {IN_A_FILE}"
+    if not form.capabilities.holds_digests:
+        raise UnsupportedError(f"The format {form.name} cannot carry digests.", remedy)
+    if work.substitutes is not None:
+        raise UnsupportedError("The policy changes values, so their digests are not known.", remedy)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claims:
+    """The digests that a source carries, and whether its target is to carry some."""
+
+    stored: Reader
+    """The source as it is stored."""
+    are_keys: bool
+    """True if the tensors of the source have the keys of the digests: it is not joined or
+    dequantized."""
+    is_asked: bool
+    """True if the caller asks for digests."""
+    may_lose: bool
+    """True to go on with a damaged source."""
+
+    def carry(
+        self,
+        work: WritePlan,
+        reader: Reader,
+        source: Source,
+        entries: EntryTable,
+        names: Mapping[str, str],
+        objects: Collection[str],
+        *,
+        is_dry: bool,
+    ) -> tuple[WritePlan, str]:
+        """Return the write with the digests of its tensors, and a sentence on them for its report.
+
+        ``entries`` of ``source`` are the tensors under their new names. ``names`` has these by the
+        keys of the reader, which may be of a map, also for ``objects``.
+        """
+        is_carried = self.stored.metadata.has_digests
+        if self.is_asked:
+            _check_can_carry(work)
+        elif not work.target.format.capabilities.holds_digests or work.substitutes is not None:
+            why = "cannot carry them" if work.substitutes is None else "gets values from the policy"
+            where = f"{work.target.format.name} {why}"
+            return work, f"The digests of the source are left out: {where}. {IN_A_FILE}"
+        if is_dry:
+            # Texts of the same length, so that the sizes of the files are right.
+            keys = [*entries.slices.tensors.keys, *(names[key] for key in objects)]
+            return _with(work, dict.fromkeys(keys, "0" * 64)), ""
+        check_may_write(work)
+        found = _digests(source, entries, reader.path)
+        if objects:
+            found |= digests_of(reader, objects, names=names)
+        how = ", computed again" if is_carried else ""
+        if is_carried and self.are_keys:
+            is_same, read = (
+                source is self.stored.source,
+                names if reader is self.stored else self.stored,
+            )
+            try:
+                self._compare(found if is_same else digests_of(self.stored, {*read}))
+            except CorruptCheckpoint as error:
+                if not self.may_lose:
+                    raise
+                return work, f"The digests of the source are left out: {error.cause}"
+            except MalformedCheckpoint as error:
+                if not self.is_asked:
+                    return work, f"The digests of the source are left out: {error.cause}"
+            how = ", as in the source" if is_same else how
+        return _with(work, found), f"It carries the digests of {count(len(found), 'tensor')}{how}."
+
+    def _compare(self, found: Mapping[str, str]) -> None:
+        """Raise ``CorruptCheckpoint`` if a tensor has not the digest that its checkpoint carries."""
+        carried = self.stored.digests
+        for key, value in found.items():
+            if carried.get(key, value) != value:
+                raise CorruptCheckpoint(
+                    f"{self.stored.path}: {key!r} does not have the digest that the checkpoint carries.",
+                    "Copy the checkpoint again; `shardvar verify` lists all that is damaged.",
+                )
+
+
+def _with(work: WritePlan, digests: Mapping[str, str]) -> WritePlan:
+    return replace(work, metadata=replace(work.metadata, digests=digests))

@@ -94,8 +94,8 @@ class LeafHashes:
     >>> data = bytes(3 * LEAF_NBYTES)
     >>> known = LeafHashes(len(data))
     >>> known.add("uint8", 100, memoryview(data)[100:-1])
-    >>> list(known.missing()), known.missing_ranges()
-    ([0, 2], [(0, 1048576), (2097152, 3145728)])
+    >>> list(known.missing()), known.bounds(2)
+    ([0, 2], (2097152, 3145728))
     """
 
     __slots__ = ("hashes", "is_known", "nbytes", "num_missing")
@@ -177,10 +177,6 @@ class LeafHashes:
     def missing(self) -> Iterator[int]:
         """Yield the numbers of the leaves whose hash is not known."""
         return (leaf for leaf, is_known in enumerate(self.is_known) if not is_known)
-
-    def missing_ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges of the data that are still to be hashed: of each missing leaf one."""
-        return [self.bounds(leaf) for leaf in self.missing()]
 
     def digest(self, key: str, dtype: str, shape: tuple[int, ...]) -> str:
         """Return the digest of the tensor; ``ValueError`` while a leaf is missing."""

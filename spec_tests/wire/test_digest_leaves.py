@@ -60,11 +60,11 @@ def test_leaves_of_any_ranges_are_those_of_the_definition(data: st.DataObject) -
             covered |= {n for n, (a, b) in whole.items() if start <= a and b <= stop}
         assert {*known.known()} == covered
         assert {*known.missing()} == whole.keys() - covered
-        assert known.missing_ranges() == [whole[leaf] for leaf in known.missing()]
+        assert [known.bounds(leaf) for leaf in whole] == list(whole.values())
         if known.num_missing:
             with pytest.raises(ValueError, match="missing"):
                 known.digest("k", "uint8", (len(octets),))
-        for start, stop in known.missing_ranges():
+        for start, stop in map(known.bounds, list(known.missing())):
             known.add("uint8", start, memoryview(octets)[start:stop])
         assert known.digest("k", "uint8", (len(octets),)) == plain(
             "k", "uint8", (len(octets),), octets, 16

@@ -169,10 +169,27 @@ MUTANTS = [
         "delta-believes-the-base",
         "Applying a delta compares only what it changes, not the rest of the base.",
         "verbs/delta/patched.py",
-        "        if digest_of_leaves(change.key, change.dtype, change.shape, hashes) != change.result:\n",
-        "        result = digest_of_leaves(change.key, change.dtype, change.shape, hashes)\n"
+        "        if seen.leaves.digest(change.key, change.dtype, change.shape) != change.result:\n",
+        "        result = seen.leaves.digest(change.key, change.dtype, change.shape)\n"
         "        if self.parts[number].masks and result != change.result:\n",
         "delta::test_a_tensor_that_does_not_change_is_compared_as_well",
+    ),
+    mutant(
+        "carried-digests-are-believed",
+        "Resharding keeps the digests of a source that has other values.",
+        "verbs/compare/claims.py",
+        "            if carried.get(key, value) != value:\n",
+        "            if carried.get(key, value) == '':\n",
+        "carried_digests::test_a_reshard_of_a_damaged_file_is_refused_or_loses_its_digests",
+    ),
+    mutant(
+        "carried-digests-become-stale",
+        "A reshard writes the digests of its source, also under new names.",
+        "verbs/compare/claims.py",
+        "        return _with(work, found), f",
+        "        found = {**found, **self.stored.digests} if is_carried else found\n"
+        "        return _with(work, found), f",
+        "carried_digests::test_a_reshard_carries_the_digests_of_what_it_writes",
     ),
     mutant(
         "joined-deltas-lose-a-step",

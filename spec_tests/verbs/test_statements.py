@@ -13,6 +13,7 @@ from shardvar.errors import MalformedCheckpoint
 from shardvar.verbs.compare.manifest import read_manifest
 from shardvar.verbs.compare.statements import statement_of
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.paths import GOLDEN
 
 __all__ = ["run"]
 
@@ -118,3 +119,15 @@ def test_other_json_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "statement.json").write_text(text, encoding="utf-8")
     with pytest.raises(MalformedCheckpoint, match=r"statement\.json"):
         read_manifest(tmp_path / "statement.json")
+
+
+def test_a_bundle_that_model_signing_wrote_is_read(run: Run, tmp_path: Path) -> None:
+    """``golden/statements`` has a statement of this model, signed by model-signing 1.1.1."""
+    bundle = GOLDEN / "statements" / "trained.sigstore.json"
+    assert "dsseEnvelope" in json.loads(bundle.read_text(encoding="utf-8"))
+    model = {"a": np.arange(300.0), "step": np.array(7)}
+    for name in ("copy.npz", "copy.safetensors"):
+        sv.save(tmp_path / name, model)
+        assert run("verify", tmp_path / name, "--against", bundle).code == 0
+    sv.save(tmp_path / "other.npz", {**model, "step": np.array(8)})
+    assert run("verify", tmp_path / "other.npz", "--against", bundle).code == 1

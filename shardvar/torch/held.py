@@ -17,7 +17,7 @@ import torch
 from shardvar.errors import ArgumentTypeError, UnsupportedError
 from shardvar.formats.torch.items import encoding_in
 from shardvar.layout.dtypes import Array
-from shardvar.torch.leaves import Leaf, held_by, local_tensors
+from shardvar.torch.leaves import Leaf, held_by, is_divided, local_tensors
 from shardvar.torch.tensors import DTYPES_READ, memory_of
 from shardvar.verbs.staging import Staging, copy_arrays, new_pages
 from shardvar.verbs.together.local_shards import LocalShard
@@ -51,8 +51,8 @@ class HeldTensor(NamedTuple):
         held, is_writer = held_by(self.key, self.whole, self.local)
         if not is_writer:
             return []
-        is_whole = self.local and self.local[0] is held[0].values
-        shape = tuple(held[0].values.shape if is_whole else self.whole.shape)
+        # A tensor that is not divided may have another shape since it was copied.
+        shape = tuple((self.whole if is_divided(self.whole) else held[0].values).shape)
         return [LocalShard(each.values.detach(), each.region.offset, shape) for each in held]
 
 

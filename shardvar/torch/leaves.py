@@ -47,6 +47,8 @@ class HeldRegion:
 class LoadedObject:
     """An object whose own state is a part of the state."""
 
+    path: tuple[str | int, ...]
+    """The keys on the way to it."""
     owner: Any
     """The object, which has ``load_state_dict``."""
     state: Any
@@ -73,7 +75,7 @@ def _walk(
 ) -> Iterator[Leaf]:
     if _has_state(value):
         own = value.state_dict()
-        owners.append(LoadedObject(value, own))
+        owners.append(LoadedObject(path, value, own))
         value = own
     if isinstance(value, Mapping):
         for key, each in value.items():
@@ -98,6 +100,11 @@ def _is_inner(values: list[Any]) -> bool:
         or (isinstance(each, list) and _is_inner(each))
         for each in values
     )
+
+
+def is_divided(tensor: Any) -> bool:
+    """Return True for a tensor that processes may hold parts of."""
+    return isinstance(tensor, DTensor) or hasattr(tensor, "local_shards")
 
 
 def local_tensors(tensor: Any) -> list[Any]:

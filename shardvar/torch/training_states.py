@@ -19,6 +19,7 @@ from shardvar.planning.index import Metadata
 from shardvar.torch.held import Copies, HeldState, held_state
 from shardvar.torch.leaves import Leaf, LoadedObject, held_by, leaves_of_state
 from shardvar.torch.reader import TensorTarget, fill_tensors, items_of
+from shardvar.torch.slots import new_slots
 from shardvar.torch.tensors import torch_dtype
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, start_save
@@ -227,17 +228,21 @@ def load_state(
     Notes
     -----
     Each process reads only the regions that it needs, together. Nothing is changed before keys,
-    dtypes and shapes are compared.
+    dtypes and shapes are compared. An optimizer that has not made a step gets the state that the
+    checkpoint has for its parameters. A save in the background is waited for.
 
     Examples
     --------
     ``shardvar.torch.load("run/step-7", {"model": model, "optim": optimizer, "step": 0})``
     """
+    with _TURN.taken():  # the checkpoint may be the one that is being saved
+        pass
     owners: list[LoadedObject] = []
     leaves = leaves_of_state(state, owners)
     with open_checkpoint(path) as reader:
         # Check.
         stored = dict.fromkeys(reader)
+        leaves |= new_slots(reader, stored, owners, leaves.keys())
         missing = tuple(key for key in leaves if key not in stored)
         unexpected = tuple(key for key in stored if key not in leaves)
         if strict and (missing or unexpected):
@@ -248,9 +253,11 @@ def load_state(
         items = items_of(reader, [key for key in both if key not in tensors], trusted)
         # Move.
         fill_tensors(reader, targets, verify)
+    # Objects of any class may hold tensors of a GPU, which is perhaps not there.
+    place = None if torch.accelerator.is_available() else "cpu"
     for key, item in items.items():
         leaf = both[key]
-        leaf.holder[leaf.name] = torch.load(io.BytesIO(item), weights_only=False)
+        leaf.holder[leaf.name] = torch.load(io.BytesIO(item), place, weights_only=False)
     for each in reversed(owners):
         each.owner.load_state_dict(each.state)
     return LoadReport(missing, unexpected)

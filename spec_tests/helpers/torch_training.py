@@ -219,6 +219,8 @@ KINDS = "fsdp", "hsdp", "tp", "fsdp-tp"
 
 def meshes(folder: Path, count: int) -> None:
     """Save on each mesh, and resume on every mesh."""
+    import torch
+
     import shardvar.torch
 
     wholes, losses = {}, {}
@@ -244,6 +246,20 @@ def meshes(folder: Path, count: int) -> None:
             twin = divided(other, count)
             expected = train_from(twin, optimizer_of(twin), copied(whole), is_whole=True)
             assert found == expected, (kind, other)
+    model = divided("fsdp-tp", count)
+    optimizer = optimizer_of(model)
+    train_from(model, optimizer, copied(wholes["fsdp"]), is_whole=True)
+    whole = copied(whole_of(state_of(model, optimizer, 0)))
+    shardvar.torch.save(folder / "objects", {"model": model, "optim": optimizer}, run="1")
+    for other in KINDS:
+        model = divided(other, count)
+        optimizer = optimizer_of(model)
+        with torch.no_grad():
+            model[0].weight.zero_()
+        shardvar.torch.load(folder / "objects", {"model": model, "optim": optimizer})
+        found = whole_of(state_of(model, optimizer, 0))
+        assert differences(found["model"], whole["model"]) == [], other
+        assert differences(found["optim"], whole["optim"]) == [], other
     print(json.dumps(losses))
 
 

@@ -98,6 +98,112 @@ def test_modules_optimizers_and_loaders_get_their_state(tmp_path: Path) -> None:
     assert two["parts"][0]["loader"].position == 2 - 1
 
 
+def training(seed: int, kind: type) -> dict[str, Any]:
+    """Return the objects of a training job, before its first step."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    frozen = torch.nn.Parameter(torch.randn(2), requires_grad=False)
+    groups = [{"params": [*model[0].parameters()], "lr": 0.01}, {"params": [frozen, model[1].bias]}]
+    optimizer = kind([*groups, {"params": []}], lr=0.1)
+    schedule = torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=3),
+            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
+        ],
+        [3],
+    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0 * (seed + 1))
+    return {
+        "model": model,
+        "optim": optimizer,
+        "schedule": schedule,
+        "scaler": scaler,
+        "best": None,
+    }
+
+
+def steps(job: dict[str, Any], count: int) -> list[str]:
+    """Train; return the losses."""
+    losses = []
+    for _ in range(count):
+        loss = job["model"](torch.randn(3, 4)).square().sum()
+        loss.backward()
+        job["optim"].step()
+        job["schedule"].step()
+        job["optim"].zero_grad()
+        losses.append(loss.item().hex())
+    return losses
+
+
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+@pytest.mark.parametrize("kind", ["AdamW", "SGD", "Adagrad", "Adafactor", "RMSprop"])
+def test_a_new_job_resumes_with_the_losses_of_the_old_one(
+    kind: str, form: str, tmp_path: Path
+) -> None:
+    """With tied weights, a frozen parameter, a group without any, schedules and a scaler; the
+    optimizer has not made a step when it is loaded."""
+    job = training(0, getattr(torch.optim, kind))
+    steps(job, 4)
+    state = {**job, "rng": torch.get_rng_state()}
+    face.save(tmp_path / "ck", state, run="1", format=form, background=True, digest=form != "torch")
+    expected = steps(job, 4)
+    new = training(7, getattr(torch.optim, kind))
+    state = {**new, "rng": torch.get_rng_state(), "best": 5}
+    face.load(tmp_path / "ck", state)
+    torch.set_rng_state(state["rng"])
+    assert steps(new, 4) == expected and state["best"] is None
+    assert new["model"][0].weight is new["model"][1].weight
+    assert new["scaler"].state_dict() == job["scaler"].state_dict()
+
+
+def test_a_tensor_of_a_gpu_in_an_object_is_loaded_where_no_gpu_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not torch.accelerator.is_available()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda _storage: "cuda:0")
+        face.save(tmp_path / "ck", {"o": (torch.arange(3), 1)}, run="1", format="torch")
+    with pytest.raises(dcp.api.CheckpointException, match="CUDA"):
+        dcp.load({"o": None}, checkpoint_id=tmp_path / "ck", no_dist=True)
+    state = {"o": None}
+    face.load(tmp_path / "ck", state, trusted=True)
+    assert torch.equal(state["o"][0], torch.arange(3)) and state["o"][0].device.type == "cpu"
+
+
+def test_the_shards_of_a_sharded_tensor_are_regions_of_one(tmp_path: Path) -> None:
+    import torch.distributed as dist
+    from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/m", rank=0, world_size=1)
+    try:
+
+        def divided(values: Any) -> Any:
+            parts = [(0, 5), (5, 13)]
+            return init_from_local_shards(
+                [
+                    Shard.from_tensor_and_offsets(values[start:stop].clone(), [start, 0], 0)
+                    for start, stop in parts
+                ],
+                [13, 4],
+            )
+
+        for background in (False, True):
+            saved = face.save(
+                tmp_path / f"{background}", {"w": divided(TABLE)}, run="1", background=background
+            )
+            if background:
+                saved.result()
+            assert np.array_equal(sv.load(tmp_path / f"{background}")["w"], TABLE)
+            target = divided(torch.zeros(13, 4))
+            face.load(tmp_path / f"{background}", {"w": target})
+            whole = torch.cat([each.tensor for each in target.local_shards()])
+            assert torch.equal(whole, TABLE)
+    finally:
+        dist.destroy_process_group()
+
+
 def test_what_dcp_saves_is_loaded_and_dcp_loads_what_is_saved(tmp_path: Path) -> None:
     dcp.save(nested(), checkpoint_id=tmp_path / "dcp", no_dist=True)
     state = emptied(nested())
@@ -192,7 +298,7 @@ def test_processes_that_hold_different_values_all_raise(
     from shardvar.torch import training_states
 
     monkeypatch.setattr(
-        training_states, "_process", lambda: (int(threading.current_thread().name[-1]), 2)
+        training_states, "processes", lambda: (int(threading.current_thread().name[-1]), 2)
     )
 
     runs = iter("123")

@@ -38,13 +38,13 @@ setup: .venv/installed ## install shardvar and the developer's tools in .venv
 demo: .venv/installed ## make a sharded checkpoint, inspect it, reshard it, verify and diff the result
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" bash examples/demo.sh
 
-# shardvar.torch imports PyTorch, which the developer's environment lacks; `make peers` tests it.
+# shardvar.torch and shardvar.jax import what the developer's environment lacks; `make peers` tests them.
 test: .venv/installed ## run the tests and doctests, then the quick ones on the built wheel; LAYER=wire: one folder's tests
 ifdef LAYER
 	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal spec_tests/$(LAYER)
 else
 	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal $(SLOWEST)
-	$(DEV) -m pytest -q --doctest-modules --ignore=shardvar/torch shardvar spec_tests/helpers
+	$(DEV) -m pytest -q --doctest-modules --ignore=shardvar/torch --ignore=shardvar/jax shardvar spec_tests/helpers
 	@$(MAKE) --no-print-directory wheel
 endif
 

@@ -51,6 +51,10 @@ class Metadata:
     """Text that the user stored with it."""
     paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     """The steps to a key's value in a nested value of dicts and lists, if known."""
+    empty: Mapping[str, str] = field(default_factory=dict)
+    """The keys of None and of empty containers in that value, which have no tensor, each with its type
+    as Orbax names it. To which keys they belong is not known: a copy that leaves keys out or renames
+    them has none."""
     objects: Mapping[str, bytes] = field(default_factory=dict)
     """Objects to write, each as its encoding (``wire.plain``), or as the item of a distributed
     checkpoint that becomes one. Of a checkpoint that is read, the source has them."""

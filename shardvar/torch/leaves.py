@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.formats.torch.shares import Placement, Spread, held_regions, local_shape
 from shardvar.layout.region import Region
+from shardvar.verbs.training.states import by_key
 
 
 class Leaf(NamedTuple):
@@ -60,14 +61,7 @@ def leaves_of_state(state: Any, owners: list[LoadedObject]) -> dict[str, Leaf]:
     if not isinstance(state, Mapping):
         cause = f"The state is a {type(state).__name__}."
         raise ArgumentTypeError(cause, "Give a dict, such as {'model': model.state_dict()}.")
-    found: dict[str, Leaf] = {}
-    for leaf in _walk((), state, None, None, owners):
-        key = ".".join(map(str, leaf.path))
-        if key in found:
-            cause = f"The state has two values with the key {key!r}."
-            raise ArgumentError(cause, "Rename one of them.")
-        found[key] = leaf
-    return found
+    return by_key(_walk((), state, None, None, owners))
 
 
 def _walk(

@@ -33,15 +33,11 @@ from shardvar.torch.tensors import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
+from shardvar.verbs.training.states import in_portions
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
     from torch.futures import Future
-
-
-_BATCH_NBYTES = 1 << 28
-"""The bytes that are read with one plan: many requests to a bucket, and a bound of the memory of
-tensors that cannot be read in place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,17 +158,13 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
         """Read regions of stored slices into the state, many at a time."""
         tensors = reader.listed().slices.tensors
         rows = tensors.rows()
-        batch: list[tuple[ReadItem, TensorTarget]] = []
-        nbytes = 0
-        for item in items:
+
+        def target(item: "ReadItem") -> "tuple[ReadItem, TensorTarget]":
             name = tensors.dtype(rows[item.storage_index.fqn])
-            target = self._target(reader.path, item, name, planner)
-            batch.append((item, target))
-            nbytes += target.tensor.nbytes
-            if nbytes >= _BATCH_NBYTES:
-                self._fill(reader, batch, planner)
-                batch, nbytes = [], 0
-        self._fill(reader, batch, planner)
+            return item, self._target(reader.path, item, name, planner)
+
+        for batch in in_portions(map(target, items), lambda pair: int(pair[1].tensor.nbytes)):
+            self._fill(reader, batch, planner)
 
     def _target(
         self, path: str, item: "ReadItem", name: str, planner: "LoadPlanner"
@@ -239,15 +231,8 @@ def metadata_of(reader: Reader) -> Any:
 def fill_tensors(reader: Reader, targets: Iterable[TensorTarget], verify: str) -> None:
     """Read regions into tensors of the state, many with one plan: in place, where these are on the
     CPU and have the dtype."""
-    batch: list[TensorTarget] = []
-    nbytes = 0
-    for target in targets:
-        if nbytes >= _BATCH_NBYTES:
-            _fill_at_once(reader, batch, verify)
-            batch, nbytes = [], 0
-        batch.append(target)
-        nbytes += target.tensor.nbytes
-    _fill_at_once(reader, batch, verify)
+    for batch in in_portions(targets, lambda target: int(target.tensor.nbytes)):
+        _fill_at_once(reader, batch, verify)
 
 
 def _fill_at_once(reader: Reader, batch: list[TensorTarget], verify: str) -> None:

@@ -28,17 +28,7 @@ from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.together.run import find_run
 from shardvar.verbs.together.shares import save_with_objects
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """The keys that a state and a checkpoint do not share."""
-
-    missing: tuple[str, ...]
-    """The keys that only the state has; their values are as before."""
-    unexpected: tuple[str, ...]
-    """The keys that only the checkpoint has."""
-
+from shardvar.verbs.training.states import LoadReport, check_stored_tensor, unmatched_keys
 
 _TURN = Turn()
 """The saves of this process: one in the background at a time."""
@@ -241,13 +231,10 @@ def load_state(
     leaves = leaves_of_state(state, owners)
     with open_checkpoint(path) as reader:
         # Check.
-        stored = dict.fromkeys(reader)
-        leaves |= new_slots(reader, stored, owners, leaves.keys())
-        missing = tuple(key for key in leaves if key not in stored)
-        unexpected = tuple(key for key in stored if key not in leaves)
-        if strict and (missing or unexpected):
-            raise _differing(reader.path, missing, unexpected)
-        both = {key: leaf for key, leaf in leaves.items() if key in stored}
+        leaves |= new_slots(reader, dict.fromkeys(reader), owners, leaves.keys())
+        report = unmatched_keys(reader, leaves.keys(), strict)
+        missing = {*report.missing}
+        both = {key: leaf for key, leaf in leaves.items() if key not in missing}
         tensors = {key: leaf for key, leaf in both.items() if isinstance(leaf.value, torch.Tensor)}
         targets = _targets(reader, tensors, cast)
         items = items_of(reader, [key for key in both if key not in tensors], trusted)
@@ -260,7 +247,7 @@ def load_state(
         leaf.holder[leaf.name] = torch.load(io.BytesIO(item), place, weights_only=False)
     for each in reversed(owners):
         each.owner.load_state_dict(each.state)
-    return LoadReport(missing, unexpected)
+    return report
 
 
 def processes() -> tuple[int, int]:
@@ -278,19 +265,6 @@ def processes() -> tuple[int, int]:
     return 0, 1
 
 
-def _differing(path: str, missing: tuple[str, ...], unexpected: tuple[str, ...]) -> ArgumentError:
-    """Return the error for keys that only one of a state and a checkpoint has."""
-    parts = [
-        f"{what} {', '.join(map(repr, keys[:3]))}{f' and {len(keys) - 3:,} more' * (len(keys) > 3)}"
-        for what, keys in ((f"{path} lacks", missing), ("the state lacks", unexpected))
-        if keys
-    ]
-    cause = f"{'; '.join(parts)}."
-    return ArgumentError(
-        cause[0].upper() + cause[1:], "Give the state that was saved, or strict=False."
-    )
-
-
 def _targets(reader: Reader, leaves: Mapping[str, Leaf], cast: bool) -> list[TensorTarget]:
     """Return what this process reads; raise if a tensor differs from the stored one."""
     targets = []
@@ -300,13 +274,8 @@ def _targets(reader: Reader, leaves: Mapping[str, Leaf], cast: bool) -> list[Ten
         if dtype is None:
             cause = f"{key!r} is a tensor in the state, and has the dtype {stored.dtype} in"
             raise ArgumentError(f"{cause} {reader.path}.", "Give the state the same kind of value.")
-        if stored.shape != tuple(tensor.shape):
-            cause = f"{key!r} is {list(stored.shape)} in {reader.path}, and {list(tensor.shape)} in"
-            raise ArgumentError(f"{cause} the state.", "Give the state the same shape.")
-        if dtype != tensor.dtype and not cast:
-            other = str(tensor.dtype).removeprefix("torch.")
-            cause = f"{key!r} is {stored.dtype} in {reader.path}, and {other} in the state."
-            raise ArgumentError(cause, "Give the state the same dtype, or cast=True.")
+        other = str(tensor.dtype).removeprefix("torch.")
+        check_stored_tensor(reader, key, tuple(tensor.shape), other, cast=cast)
         held, _ = held_by(key, tensor)
         targets += [
             TensorTarget(key, stored.dtype, each.region, each.values.detach()) for each in held

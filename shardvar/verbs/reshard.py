@@ -440,8 +440,8 @@ def _metadata(
         user |= note_of(lost)
     if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
         user["encodings"] = json.dumps(chosen.encodings)
-    paths = dict(reader.metadata.paths)
-    for key in [key for key in paths if new.get(key) != key]:
-        del paths[key]
+    empty = reader.metadata.empty if all(new.get(key) == key for key in reader) else {}
+    known = reader.metadata.paths.items()
+    paths = {key: steps for key, steps in known if new.get(key) == key or key in empty}
     carried = dict(zip(map(new.__getitem__, objects), objects.values(), strict=True))
-    return Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
+    return Metadata(writer=WRITER, user=user, paths=paths, objects=carried, empty=empty)

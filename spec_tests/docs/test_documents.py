@@ -23,7 +23,7 @@ from spec_tests.helpers.documents import (
     read,
     run_page,
 )
-from spec_tests.helpers.torch_stand_in import import_face
+from spec_tests.helpers.face_stand_ins import import_faces
 
 RUN = [page for page in PAGES if blocks(read(page), "python", "console")]
 LANGUAGES = {
@@ -125,7 +125,7 @@ def test_every_page_is_in_the_contents() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     """The directive ``names`` lists some or all names of a module."""
-    import_face()
+    import_faces()
     listed: set[str] = set()
     for page in sorted((ROOT / "docs" / "api").glob("*.md")):
         for module, names in re.findall(

@@ -342,8 +342,34 @@ def test_an_index_of_orbax_lists_the_keys_that_it_was_made_of(names: set[tuple[s
             build_tree([*paths], paths, {})
         return
     tree = parse_tree(build_tree([*paths], paths, {"k": "v"}))
-    assert {*tree.arrays} == {*paths} and tree.paths == paths and tree.custom == {"k": "v"}
+    assert {*tree.arrays} == {*paths} and tree.custom == {"k": "v"}
     assert tree.is_ocdbt is False and not tree.faults
+    assert tree.paths == paths | {key: tree.paths[key] for key in tree.empty}
+    # Orbax counts the items of lists: those that no key leads through are None.
+    steps = {path[: count + 1] for path in tree.paths.values() for count in range(len(path))}
+    assert all((*path[:-1], path[-1] - 1) in steps for path in steps if path[-1] == 1)
+    assert all(kind == "None" for kind in tree.empty.values())
+    assert {tree.paths[key][-1] for key in tree.empty} <= {0}
+
+
+def test_empty_leaves_of_orbax_are_kept_by_a_copy_of_all_keys(tmp_path: Path) -> None:
+    """A copy that leaves keys out has None in the lists, and an index of a long list is refused."""
+    source = GOLDEN / "orbax" / "named_tuples_and_none" / "ckpt"
+    before = parse_tree((source / "_METADATA").read_bytes())
+    assert before.empty == {"empty_dict": "Dict", "opt.1": "None"}
+    for form in ("orbax", "orbax-plain"):
+        sv.reshard(source, tmp_path / form, format=form)
+        after = parse_tree((tmp_path / form / "_METADATA").read_bytes())
+        assert (after.empty, after.paths) == (before.empty, before.paths)
+    sv.reshard(source, tmp_path / "part", format="orbax", exclude=["opt.0.mu.*"])
+    assert parse_tree((tmp_path / "part" / "_METADATA").read_bytes()).empty == {}
+    paths = {"a.2": ("a", 2), "a.0.w": ("a", 0, "w"), "b": ("b",)}
+    tree = parse_tree(
+        build_tree([*paths], paths, {}, empty={"c.d": "List", "a.0": "Dict", "b.x": "Dict"})
+    )
+    assert tree.empty == {"a.1": "None", "c.d": "List"} and {*tree.arrays} == {*paths}
+    with pytest.raises(UnsupportedError, match="lists that lack more than 65536 items"):
+        build_tree(["a.999999999"], {"a.999999999": ("a", 999_999_999)}, {})
 
 
 def test_strings_go_to_the_file_in_which_orbax_keeps_them(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
+from spec_tests.helpers.face_stand_ins import import_faces
 from spec_tests.helpers.paths import ROOT
-from spec_tests.helpers.torch_stand_in import import_face
 
-import_face()
+import_faces()
 
 FAMILY = re.compile(
     r"otherwise as\s+``([\w.]+)``|See\s+``([\w.]+)``\s+for\s+the\s+(?:other\s+)?parameters",

@@ -158,7 +158,7 @@ def jax_job(name: str, folder: Path, rank: int, count: int) -> None:
 
 
 @contextmanager
-def counting() -> Iterator[None]:
+def counting() -> Iterator[list[int]]:
     """Count the bytes that are read from data files, and print them."""
     nbytes, real = [0], LocalReadableFile.read_into
 
@@ -168,7 +168,7 @@ def counting() -> Iterator[None]:
         real(file, start, buffer)
 
     with patch.object(LocalReadableFile, "read_into", read_into):
-        yield
+        yield nbytes
     print(*nbytes)
 
 

@@ -16,7 +16,7 @@ FOUNDATION = (
     "storage",
     "maps",
 )
-TOOL = ("formats", "engine", "verbs", "view", "torch", "cli")
+TOOL = ("formats", "engine", "verbs", "view", "torch", "jax", "cli")
 REFERENCE = (
     "spec",
     "reference.tracking",
@@ -109,8 +109,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "storage.protocol",
         "verbs",
     ),
-    # The face for training loops holds neither a format nor a protocol.
+    # The faces for training loops hold neither a format nor a protocol.
     "torch": ("errors", "extras", "formats", "layout", "planning", "verbs"),
+    "jax": ("errors", "extras", "formats.protocol", "layout", "planning", "verbs"),
     "vectors": ("errors", "layout"),
     "cli": (*_VERBS, "extras", "verbs", "view", "vectors"),
     "__main__": ("cli",),

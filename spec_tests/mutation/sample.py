@@ -44,6 +44,7 @@ LEFT_OUT = {
     "vectors": "published data",
     "conformance": "its rules are judged by wrong implementations",
     "torch": "its tests need PyTorch",
+    "jax": "its tests need JAX",
 }
 """Layers that are not sampled, with the reason."""
 

@@ -153,7 +153,8 @@ class OrbaxFormat(Format):
             document = build_array_v2(slices.tensors.dtype(row), shape, steps[row][: len(shape)])
             arrays[f"{key}/{DOCUMENTS[2]}"] = document
         paths = chunk_paths(slices, keys, version=2)
-        tree = build_tree(keys, metadata.paths, user, [*texts], is_ocdbt=not self.is_plain)
+        is_ocdbt = not self.is_plain
+        tree = build_tree(keys, metadata.paths, user, [*texts], is_ocdbt, metadata.empty)
         place = partial(
             FolderSink,
             storage,
@@ -250,7 +251,7 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
             raise _no_arrays(sizes)
         contents.add(found, listing, convention, decoder)
         about = (
-            Metadata(user=text_of(pytree.custom), paths=pytree.paths)
+            Metadata(user=text_of(pytree.custom), paths=pytree.paths, empty=pytree.empty)
             if pytree is not None
             else Metadata()
         )

@@ -13,7 +13,7 @@ Without ``_METADATA``, the arrays that are there are the leaves, and what is los
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,29 +112,79 @@ def _step(step: Mapping[str, Any]) -> str | int:
     )
 
 
+def _apart(keys: Collection[str], empty: Mapping[str, str]) -> dict[str, str]:
+    """Return the empty leaves that are neither above a key nor below one."""
+    above = _above(keys)
+    return {
+        key: kind
+        for key, kind in empty.items()
+        if key not in above and _above([key]).isdisjoint(keys)
+    }
+
+
+def _above(keys: Iterable[str]) -> set[str]:
+    """Return the keys that others lead through."""
+    return {
+        ".".join(parts[:count])
+        for parts in (key.split(".") for key in keys)
+        for count in range(1, len(parts))
+    }
+
+
+_MAX_GAPS = 1 << 16
+"""The most items that lists may lack."""
+
+
+def _gaps(paths: Iterable[tuple[str | int, ...]]) -> set[tuple[str | int, ...]]:
+    """Return the paths of the items that lists lack before their last ones.
+
+    >>> _gaps([("a", 2, "b"), ("a", 0)])
+    {('a', 1)}
+    """
+    counts: dict[tuple[str | int, ...], int] = {}
+    there: set[tuple[str | int, ...]] = set()
+    for path in paths:
+        for place, step in enumerate(path):
+            if type(step) is int:
+                counts[path[:place]] = max(counts.get(path[:place], 0), step)
+            there.add(path[: place + 1])
+    if sum(counts.values()) - len(there) > _MAX_GAPS:
+        cause = f"The format orbax cannot hold lists that lack more than {_MAX_GAPS} items."
+        raise UnsupportedError(cause, "Rename the tensors (--rename).")
+    items = ((*above, number) for above, count in counts.items() for number in range(count))
+    return {item for item in items if item not in there}
+
+
 def build_tree(
     arrays: Sequence[str],
     paths: Mapping[str, tuple[str | int, ...]],
     custom: Mapping[str, str],
     strings: Sequence[str] = (),
     is_ocdbt: bool = False,
+    empty: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return the index of arrays, which are in a database if ``is_ocdbt``, and of strings.
+    """Return the index of arrays, which are in a database if ``is_ocdbt``, of strings, and of
+    ``empty`` leaves with their types.
 
     Leaves are in the order of Orbax: keys of dicts sorted, items of lists by number. A key is cut at
-    its dots, unless ``paths`` has its steps. ``UnsupportedError`` for a key that leads through
+    its dots, unless ``paths`` has its steps. An item of a list without a key, such as an empty state of
+    an optimizer, is None: Orbax counts items. ``UnsupportedError`` for a key that leads through
     another.
 
     >>> parse_tree(build_tree(["a.w", "b"], {}, {"by": "me"})).arrays
     ['a.w', 'b']
     """
-    leaves, keys = {}, [*arrays, *strings]
     kinds = dict.fromkeys(arrays, "np.ndarray") | dict.fromkeys(strings, _STRING)
+    kinds = _apart(kinds, empty or {}) | kinds
+    leaves, keys = {}, [*kinds]
     steps_of = {}
     for key in keys:
         steps = paths.get(key, ())
         steps_of[key] = steps if ".".join(map(str, steps)) == key else tuple(key.split("."))
-    order = sorted(keys, key=lambda key: [(type(step) is str, step) for step in steps_of[key]])
+    for steps in _gaps(steps_of.values()):
+        key = ".".join(map(str, steps))
+        steps_of[key], kinds[key] = steps, _EMPTY[0]
+    order = sorted(steps_of, key=lambda key: [(type(step) is str, step) for step in steps_of[key]])
     for key in order:
         steps, kind = steps_of[key], kinds[key]
         leaves[str(tuple(map(str, steps)))] = {
@@ -142,14 +192,9 @@ def build_tree(
                 {"key": str(step), "key_type": _LIST if type(step) is int else _DICT}
                 for step in steps
             ],
-            "value_metadata": {"value_type": kind, "skip_deserialize": False},
+            "value_metadata": {"value_type": kind, "skip_deserialize": kind in _EMPTY},
         }
-    above = {
-        ".".join(parts[:count])
-        for parts in (key.split(".") for key in keys)
-        for count in range(1, len(parts))
-    }
-    both = sorted(above.intersection(keys))
+    both = sorted(_above(keys).intersection(keys))
     if both:
         cause = (
             f"The format orbax cannot hold {both[0]!r} together with keys that begin with "

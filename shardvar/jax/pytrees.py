@@ -1,0 +1,372 @@
+"""Save and load the state of a training job, without messages between its processes.
+
+save    leaves --> local shards and objects --> one share a process --> commit (``verbs.together``)
+load    leaves of a template --> regions of this process's devices --> one plan --> a new pytree
+
+One process writes formats that have no shares as ``sv.save`` does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardvar.errors import ArgumentError, ShardvarError, UnsupportedError
+from shardvar.formats.protocol import SharedFormat
+from shardvar.jax.leaves import (
+    StoredForm,
+    TreeLeaf,
+    assembled,
+    device_regions,
+    empty_leaves,
+    form_of,
+    is_jax_array,
+    tree_leaves,
+    written_shards,
+)
+from shardvar.layout.dtypes import STRING, Array, numpy_dtype
+from shardvar.layout.region import Region
+from shardvar.planning.index import Metadata
+from shardvar.verbs.arguments import texts_of
+from shardvar.verbs.locate import Location, Path, find_target
+from shardvar.verbs.reader import Reader, open_checkpoint
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.save import WRITER
+from shardvar.verbs.together.local_shards import source_of_shards
+from shardvar.verbs.together.run import find_run
+from shardvar.verbs.together.shares import save_with_objects
+from shardvar.verbs.training.states import (
+    cast_array,
+    check_stored_tensor,
+    encode_object,
+    in_portions,
+    objects_of,
+    unmatched_keys,
+)
+from shardvar.verbs.writing import carry_out, plan_checkpoint
+
+KEY_IMPL = "jax.random.key_impl:"
+"""The beginning of the names of texts that say the implementation of random keys; the key is the
+rest."""
+
+
+def job_processes() -> tuple[int, int]:
+    """Return the number of this process, and the number of processes, as JAX knows them.
+
+    Examples
+    --------
+    ``process, count = shardvar.jax.processes()``
+    """
+    return jax.process_index(), jax.process_count()
+
+
+def save_pytree(
+    path: Path,
+    state: Any,
+    *,
+    run: str,
+    format: str = "shardvar",
+    metadata: Mapping[str, str] | None = None,
+    replicas: str = "equal",
+    force: bool = False,
+    timeout: float = 600.0,
+) -> WriteReport:
+    """Save the state of a training job; every process calls this.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint, the same in every process: a path or a URL.
+    state : pytree
+        A tree of arrays of JAX and NumPy, random keys, numbers, and plain values such as texts:
+        dicts, states of Flax and Optax, dataclasses, and any other class that is registered.
+    run : str
+        A text that no other save of this path has, the same in every process, such as the step.
+    format : str, default 'shardvar'
+        The format: ``'shardvar'`` or ``'torch'``; in a job of one process any that is written, such
+        as ``'orbax'``.
+    metadata : mapping of str to str, optional
+        Texts to keep in the checkpoint.
+    replicas : {'equal', 'first'}, default 'equal'
+        Arrays that each process has for itself, and plain values, must be equal in all processes.
+        With ``'first'``, the lowest process's is saved.
+    force : bool, default False
+        Replace an existing checkpoint also where the format cannot do that in one step.
+    timeout : float, default 600.0
+        The seconds to wait for other processes.
+
+    Returns
+    -------
+    WriteReport
+        The report of this process's share.
+
+    Raises
+    ------
+    ArgumentError
+        If processes disagree on a value, two values have one key, or an array was deleted.
+    ArgumentTypeError
+        If an array has no values yet, as in ``jax.jit``.
+    IncompleteCheckpoint
+        If a process did not save within ``timeout``, or no process has a region.
+    TargetExists
+        If the checkpoint exists, cannot be replaced in one step, and ``force`` is not set.
+    UnsupportedError
+        If a value cannot be saved, or several processes cannot write the format.
+    StorageError
+        If another writer replaced the checkpoint meanwhile, or the file system refuses.
+
+    Notes
+    -----
+    Process and number of processes are JAX's. No computation is called on several processes: they
+    meet in the directory, as in ``sv.save_shards``, and an error of one is an error of all. Each
+    region is written once, by the device that has its first replica. Values that differ by process
+    need a key for each process. Keys are as in Orbax: the steps on the way to a leaf, joined by
+    dots. None and empty containers have no key.
+
+    Examples
+    --------
+    ``shardvar.jax.save("run/step-7", {"params": params, "opt_state": opt_state, "step": 7}, run="7")``
+    """
+    leaves, _ = tree_leaves(state)
+    tensors: dict[str, Any] = {}
+    objects: dict[str, bytes] = {}
+    texts = texts_of(metadata)
+    for key, leaf in leaves.items():
+        try:
+            form = form_of(leaf.value)
+            if form is None:
+                objects[key] = encode_object(leaf.value)
+            elif is_jax_array(leaf.value):
+                tensors[key] = written_shards(leaf.value)
+            else:
+                tensors[key] = np.asarray(leaf.value)
+            if form is not None and form.key_impl is not None:
+                texts[KEY_IMPL + key] = str(form.key_impl)
+        except ShardvarError as error:
+            raise error.at(repr(key)) from None
+    paths = {} if format == "shardvar" else {key: leaf.path for key, leaf in leaves.items()}
+    about = Metadata(user=texts, paths=paths, objects=objects)
+    process, count = job_processes()
+    target = find_target(path, format, otherwise="shardvar")
+    if count == 1 and not _has_shares(target):
+        empty = empty_leaves(state)
+        paths |= {key: steps for key, (steps, _) in empty.items()}
+        about = replace(about, empty={key: kind for key, (_, kind) in empty.items()})
+        return _save_alone(target, tensors, about, force)
+    saved = find_run(path, run, count, format)
+    return save_with_objects(saved, process, tensors, about, replicas, force=force, timeout=timeout)
+
+
+def _has_shares(target: Location) -> bool:
+    """Return True if several processes can write states in a format."""
+    return isinstance(target.format, SharedFormat) and target.format.adopts_objects()
+
+
+def _save_alone(
+    target: Location, tensors: dict[str, Any], about: Metadata, force: bool
+) -> WriteReport:
+    """Write the state of a job of one process; slices are joined as the format requires."""
+    form = target.format
+    if about.objects and not form.capabilities.holds_objects:
+        cause = f"The format {form.name} cannot hold {next(iter(about.objects))!r}, an object."
+        raise UnsupportedError(cause, "Leave it out of the state, or save in the format shardvar.")
+    source = source_of_shards(tensors)
+    work = plan_checkpoint(
+        target,
+        source.index.entries,
+        policy=None,
+        partition=None,
+        metadata=replace(about, writer=WRITER),
+        force=force,
+        replace_atomically=True,
+        source=source,
+    )
+    return carry_out(work, source, None, lambda _: None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """A tensor that is read for a leaf of the template."""
+
+    value: Any
+    """The leaf."""
+    form: StoredForm
+    """The tensor that is stored for it."""
+    devices: dict[Any, Region]
+    """The region of each device; the whole for None, where no device is given."""
+
+    @property
+    def regions(self) -> list[Region]:
+        """The regions, each once."""
+        return [*dict.fromkeys(self.devices.values())]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the regions."""
+        size = numpy_dtype(self.form.dtype).itemsize
+        return sum(region.size for region in self.regions) * size
+
+
+def load_pytree(
+    path: Path,
+    like: Any,
+    *,
+    strict: bool = True,
+    verify: str = "full",
+    cast: bool = False,
+    return_report: bool = False,
+) -> Any:
+    """Return a state with the values of a checkpoint, on any mesh and number of processes; every
+    process calls this.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint, in any format, as for ``sv.open_checkpoint``: a path or a URL.
+    like : pytree
+        The template: a state as ``save`` takes it, or with a ``jax.ShapeDtypeStruct`` for an array,
+        as ``jax.eval_shape`` makes them. Its shardings say which device gets which region.
+    strict : bool, default True
+        Raise if the template and the checkpoint differ in their keys. Otherwise the values of the
+        template stay where the checkpoint has none.
+    verify : {'full', 'auto'}, default 'full'
+        With ``'full'``, compare all that is read with checksums. If the format has one only of a
+        whole slice, the slice is read whole. With ``'auto'``, read only the part that is needed, and
+        compare no such checksum.
+    cast : bool, default False
+        Cast tensors to the dtypes of the template. By default a dtype that differs is an error.
+    return_report : bool, default False
+        Also return the keys that only one of the two has.
+
+    Returns
+    -------
+    pytree
+        A new state of the structure of ``like``.
+    LoadReport
+        The keys that only one of the two has, with ``return_report``.
+
+    Raises
+    ------
+    ArgumentError
+        If keys, dtypes or shapes differ, a key is a tensor in only one of the two, a sharding does
+        not divide an array, or random keys have another implementation.
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    CheckpointError
+        If the checkpoint is damaged or incomplete.
+
+    Notes
+    -----
+    Each process reads only the regions of its devices, together, and each of them once. Keys, dtypes
+    and shapes are compared before anything is read. An array of the template that JAX has placed
+    itself, and a ``ShapeDtypeStruct`` without a sharding, give an array that JAX places. Numbers of
+    Python are given back as numbers, arrays of NumPy as arrays of NumPy.
+
+    Examples
+    --------
+    ``state = shardvar.jax.load("run/step-7", state)``
+    """
+    leaves, structure = tree_leaves(like)
+    with open_checkpoint(path) as reader:
+        # Check.
+        report = unmatched_keys(reader, leaves.keys(), strict)
+        missing = {*report.missing}
+        _check_kept(reader, leaves, missing)
+        wanted: dict[str, _Wanted] = {}
+        objects: list[str] = []
+        for key, leaf in leaves.items():
+            if key in missing:
+                continue
+            found = _wanted(reader, key, leaf.value, cast)
+            if found is None:
+                objects.append(key)
+            else:
+                wanted[key] = found
+        values = {key: leaves[key].value for key in missing} | objects_of(reader, objects)
+        # Move.
+        for batch in in_portions(wanted.items(), lambda item: item[1].nbytes):
+            values |= _read(reader, dict(batch), verify)
+    state = jax.tree_util.tree_unflatten(structure, [values[key] for key in leaves])
+    return (state, report) if return_report else state
+
+
+def _check_kept(reader: Reader, leaves: Mapping[str, TreeLeaf], missing: set[str]) -> None:
+    """Raise ``ArgumentError`` if a key that the checkpoint lacks has no value in the template."""
+    for key in missing:
+        if isinstance(leaves[key].value, jax.ShapeDtypeStruct):
+            cause = f"{reader.path} lacks {key!r}, and the template has no values for it."
+            raise ArgumentError(cause, "Give the template an array there.")
+
+
+def _wanted(reader: Reader, key: str, value: Any, cast: bool) -> _Wanted | None:
+    """Return what is to be read for a leaf, None for an object; raise if it differs from what is
+    stored."""
+    stored = reader[key]
+    if type(value) in _KINDS and stored.dtype == STRING:  # a number that no array holds
+        return None
+    try:
+        form = form_of(value)
+        if form is None:
+            return None
+        devices = device_regions(value, form)
+        _check_form(reader, key, value, form)
+    except ShardvarError as error:
+        raise error.at(repr(key)) from None
+    if stored.dtype == STRING != form.dtype:
+        cause = f"{key!r} is an array in the template, and has the dtype {STRING} in {reader.path}."
+        raise ArgumentError(cause, "Give the template the same kind of value.")
+    if type(value) in _KINDS and stored.dtype.startswith(_KINDS[type(value)]):
+        form = replace(form, dtype=stored.dtype)
+    check_stored_tensor(reader, key, form.shape, form.dtype, cast=cast)
+    return _Wanted(value, form, devices)
+
+
+_KINDS: dict[type, tuple[str, ...]] = {
+    bool: ("bool",),
+    int: ("int", "uint"),
+    float: ("float", "bfloat"),
+    complex: ("complex",),
+}
+"""The beginnings of the dtypes that have a number of Python exactly."""
+
+
+def _check_form(reader: Reader, key: str, value: Any, form: StoredForm) -> None:
+    """Raise ``ArgumentError`` for an array that JAX cannot have, or random keys of another
+    implementation."""
+    if form.key_impl is not None:
+        known = reader.metadata.user.get(KEY_IMPL + key)
+        if known not in (None, str(form.key_impl)):
+            cause = f"Its random keys are {known} in {reader.path}, and {form.key_impl} in the template."
+            raise ArgumentError(cause, "Give the template keys of the same implementation.")
+    elif is_jax_array(value) and jax.dtypes.canonicalize_dtype(value.dtype) != value.dtype:
+        cause = f"JAX has no arrays of {form.dtype} as it is configured."
+        raise ArgumentError(cause, "Set jax_enable_x64, or give the template another dtype.")
+
+
+def _read(reader: Reader, wanted: Mapping[str, _Wanted], verify: str) -> dict[str, Any]:
+    """Return the values of leaves: all regions are read with one plan."""
+    requests = [(key, region) for key, each in wanted.items() for region in each.regions]
+    arrays = dict(zip(requests, reader.read_many(requests, verify), strict=True))
+    return {
+        key: _value_of(
+            each,
+            {
+                device: cast_array(arrays[key, region], each.form.dtype, key)
+                for device, region in each.devices.items()
+            },
+        )
+        for key, each in wanted.items()
+    }
+
+
+def _value_of(wanted: _Wanted, parts: dict[Any, Array]) -> Any:
+    """Return the value of a leaf, of the values on the host for each device."""
+    value = wanted.value
+    if is_jax_array(value):
+        return assembled(value, wanted.form, parts)
+    array = parts[None]
+    if isinstance(value, np.ndarray):
+        return array
+    return array[()] if isinstance(value, np.generic) else type(value)(array.item())

@@ -37,6 +37,6 @@ def execute(arguments: Namespace) -> int:
         return 0
     note_large_files(report, arguments.max_file_size)
     print_write(report, [base], [], verbose=False)
-    if not report.dry_run:
-        note("note: every tensor has the digest that the delta gives")
+    for each in report.notes:
+        note(f"note: {each}")
     return 0

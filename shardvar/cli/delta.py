@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from shardvar.cli.output import answer, print_json, progress, say, short_path
+from shardvar.cli.output import answer, note, print_json, progress, say, short_path
 from shardvar.cli.verify import payload_nbytes
 from shardvar.errors import ArgumentError
 from shardvar.verbs.delta.join import compact_deltas
@@ -18,6 +18,11 @@ def execute(arguments: Namespace) -> int:
     *sources, out = arguments.paths
     options = {"force": arguments.force, "dry_run": arguments.dry_run}
     if arguments.compact:
+        if arguments.dialect or arguments.versions:
+            raise ArgumentError(
+                "--compact joins deltas of shardvar, and a dialect is given.",
+                "Leave --dialect and --versions out.",
+            )
         if len(sources) < 2:
             raise ArgumentError(
                 f"--compact joins several deltas, and {len(arguments.paths)} paths are given.",
@@ -32,7 +37,15 @@ def execute(arguments: Namespace) -> int:
                 "Give the checkpoint before, the one after, and the delta: shardvar delta A B OUT.",
             )
         with progress("comparing", lambda: sum(map(payload_nbytes, sources))) as advance:
-            report = delta(sources[0], sources[1], out, progress=advance, **options)
+            report = delta(
+                sources[0],
+                sources[1],
+                out,
+                dialect=arguments.dialect,
+                versions=arguments.versions,
+                progress=advance,
+                **options,
+            )
     if arguments.json:
         print_json(report.to_json())
     else:
@@ -56,3 +69,5 @@ def _print(report: DeltaReport, everything: bool) -> None:
         say(f"{len(lines) - len(shown):,} more (--all)")
     say(f"base:   sha256:{report.base}")
     say(f"result: sha256:{report.result}")
+    if report.dialect:
+        note(f"note: the delta has neither digest: the dialect {report.dialect} has none")

@@ -262,6 +262,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".nbytes": "the payload bytes of B",
         ".stored_nbytes": "the bytes that the delta has of them, without its table",
         ".num_joined": "with --compact: the deltas that were joined; else 0",
+        ".dialect": "the dialect of another program (--dialect); null for a delta of shardvar",
         ".dry_run": "true if nothing was written",
         ".tensors": "what became of each tensor: a list of objects",
         ".tensors[].key": "the name",
@@ -293,6 +294,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".left_out": "keys that the format cannot hold and only their writer reads",
         ".dry_run": "true if nothing was written",
         ".num_files": "the number of data files",
+        ".notes": "sentences on what was compared, and what could not be",
     },
     "maps": {
         ".maps": "a list of objects, of all shipped maps",

@@ -31,9 +31,8 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
-from shardvar.formats.parts import own_delta
+from shardvar.formats.parts import delta_of
 from shardvar.layout.dtypes import Ints
-from shardvar.planning.index import DELTA
 from shardvar.storage.local import split_path
 from shardvar.verbs.compare.stats import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
@@ -218,8 +217,10 @@ def _opened(found: Location, arguments: Namespace) -> Reader:
     """The checkpoint, or what a map makes of it."""
     reader = open_found(found, dequantize=arguments.dequantize)
     note_numbers(reader, arguments.dequantize)
-    if DELTA in reader.metadata.user:
-        note(f"note: {short_path(found.path)} is {own_delta(reader.metadata.user).what}")
+    tensors = reader.listed().slices.tensors
+    delta = delta_of(found.storage, reader.format, reader.metadata.user, tensors)
+    if delta:
+        note(f"note: {short_path(found.path)} is {delta.what}")
     return through_map(reader, arguments)
 
 

@@ -69,6 +69,19 @@ def add_delta(commands: "Commands[Parser]") -> None:
         action="store_true",
         help="join deltas that follow each other; their base is not read",
     )
+    group.add_argument(
+        "--dialect",
+        metavar="NAME",
+        help="write what another program reads: slime (also miles, SGLang, vime), modelexpress, trl, "
+        "trl-gaps",
+    )
+    group.add_argument(
+        "--versions",
+        metavar=("A", "B"),
+        nargs=2,
+        help="with --dialect: the names of both versions (default: as OUT says, weight_v000007 or "
+        "step_000007.safetensors)",
+    )
     _add_dry_run(group)
     group.add_argument("--force", action="store_true", help="replace an existing OUT")
     group.add_argument("--all", action="store_true", help="list every tensor that changed")

@@ -28,6 +28,7 @@ from itertools import product
 from shardvar.errors import IncompleteCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
+from shardvar.formats.published import published_of
 from shardvar.pictures.words import named
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import DELTA, Index
@@ -313,20 +314,7 @@ class PartsFormat(Format):
         raise error(f"The folder {storage.path} is {self.kind.what}.", self.kind.remedy)
 
 
-# Published weight deltas: the changes between two versions of a model, under the names of its
-# tensors or with endings. Each has its own signs, and none says the dtype of the model.
-
-_DELTA_REMEDY = (
-    "Apply it to its base with the program that published it, and give the result; or copy its files "
-    "as they are."
-)
-_SPARSE = ((".indices", ".values"), (".idx", ".val"))
-_DIGEST = re.compile(r"[0-9a-f]{8,64}|\d{1,20}")
-_MANIFESTS = {
-    "manifest.json": {"base_version", "payload_files"},
-    "sparse_manifest.json": {"base_step", "patch_files"},
-}
-"""The files next to a delta that name its base, and the keys that they have for it."""
+# Deltas: checkpoints that have only the changes of a model.
 
 
 def delta_of(
@@ -338,11 +326,8 @@ def delta_of(
     """
     if DELTA in user:
         return own_delta(user)
-    details = _delta_details(storage, user, tensors) if form == "safetensors" else None
-    if details is None:
-        return None
-    what = "a published weight delta, the changes between two versions of a model and no model"
-    return FileKind(f"{what}{f' ({details})' * bool(details)}", _DELTA_REMEDY)
+    found = published_of(storage, user, tensors) if form == "safetensors" else None
+    return found.kind() if found else None
 
 
 def own_delta(user: Mapping[str, str]) -> FileKind:
@@ -367,45 +352,10 @@ def check_no_delta(path: str, storage: Storage, form: str, index: Index) -> None
     """Raise ``UnsupportedError`` for a checkpoint that has only the changes of a model."""
     if DELTA in index.metadata.user:
         raise delta_error(path, index)
-    tables = [*index.scan()] if form == "safetensors" else []
-    delta = (
-        delta_of(storage, form, index.metadata.user, tables[0].slices.tensors) if tables else None
-    )
+    if form != "safetensors":
+        return
+    tables = [*index.scan()]
+    tensors = tables[0].slices.tensors if tables else TensorTable.of(())
+    delta = delta_of(storage, form, index.metadata.user, tensors)
     if delta:
         raise UnsupportedError(f"{storage.path} has {delta.what}.", delta.remedy)
-
-
-def _delta_details(storage: Storage, user: Mapping[str, str], tensors: TensorTable) -> str | None:
-    """Return what a delta says of itself, maybe nothing; None for a model."""
-    keys = [*tensors.keys]
-    if "delta_encoding" in user:
-        named = ("delta_encoding", "compression_format", "version", "base_version")
-        return ", ".join(f"{name} {user[name]}" for name in named if name in user)
-    if user.get("format") == "sparse_weight_patch":
-        return "sparse_weight_patch" if user.get("sparse") == "True" else None
-    if {*keys} == {"__positions__", "__values__"}:
-        return "positions and values"
-    pairs = [
-        f"{key.removesuffix(at)}{value}"
-        for at, value in _SPARSE
-        for key in keys
-        if key.endswith(at)
-    ]
-    if keys and 2 * len(pairs) == len(keys) and {*pairs} <= {*keys}:
-        return "positions and values"
-    are_bytes = all(tensors.dtype(row) == "uint8" for row in range(len(tensors)))
-    if keys and are_bytes and all(_DIGEST.fullmatch(user.get(key, "")) for key in keys):
-        return "encoded bytes, and a checksum of each tensor"
-    there = storage.names()
-    for name, fields in _MANIFESTS.items():
-        if name in there and fields <= _fields_of(storage, name):
-            return f"as {name} says"
-    return None
-
-
-def _fields_of(storage: Storage, name: str) -> set[str]:
-    try:
-        document = parse_json(read_beginning(storage, name, _INDEX_NBYTES), _MAX_DEPTH)
-    except ShardvarError:
-        return set()
-    return {*document} if isinstance(document, dict) and document.get("type") != "full" else set()

@@ -49,7 +49,7 @@ from shardvar.formats.protocol import Finding, Source
 from shardvar.pictures.words import count
 from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, take_tensors
 from shardvar.planning.plan import find_faults
-from shardvar.planning.slices import concatenate
+from shardvar.planning.slices import TensorTable, concatenate
 from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.manifest import Choose, confirmed, read_manifest
 from shardvar.verbs.locate import Location, Path, find_checkpoint
@@ -67,6 +67,7 @@ from shardvar.verbs.reports import (
     VerifyReport,
 )
 from shardvar.verbs.together.executors import check_executor
+from shardvar.wire.kinds import FileKind
 
 
 def verify(
@@ -177,6 +178,7 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
     damages.extend(
         _damage_found(each) for each in findings if each.is_damage and each.message not in causes
     )
+    delta = _delta_kind(found, source, tables)
     tables, faults, note = _chosen(tables, faults, choose, damages)
     problems: list[_Problem] = [
         (key, None, _compare_bytes(source, key, error)) for key, error in faults.items()
@@ -193,13 +195,13 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
         ]
         read.update(_read_nbytes(entries, errors))
     problems += _storage_problems(source, guarded.keys(), {key for key, _, _ in problems})
-    user = source.index.metadata.user
-    if DELTA in user and not problems:
-        problems += _delta_problems(found, source, guarded.keys())
+    delta_note = [f"It is {delta.what}."] if delta else []
+    if delta and not problems:
+        problems += _delta_problems(found, source, guarded.keys(), delta_note)
 
     # Outcomes.
     damages += [
-        Damage.of(error, key, file)
+        Damage.of(error, key or None, file)
         for key, file, error in problems
         if not isinstance(error, UnsupportedError)
     ]
@@ -207,13 +209,11 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
     unverified = _unverified(
         guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM
     )
-    is_known = DELTA in user or found.format.name == "safetensors"
-    delta = _delta_note(found, source, tables) if is_known else []
     return VerifyReport(
         path=found.path,
         format=found.format.name,
         damages=tuple(damages),
-        notes=(*(_sentence(each) for each in findings if not each.is_damage), *note, *delta),
+        notes=(*(_sentence(each) for each in findings if not each.is_damage), *note, *delta_note),
         unverified=tuple(unverified),
         outcomes=_outcomes(guarded, unverified, damaged, VALUES_MATCH if source.bare_index else OK),
         bare_index=source.bare_index,
@@ -225,24 +225,26 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
     )
 
 
-def _delta_problems(found: Location, source: Source, keys: Collection[str]) -> Iterator[_Problem]:
-    """The problems of a delta that no checksum shows."""
+def _delta_problems(
+    found: Location, source: Source, keys: Collection[str], notes: list[str]
+) -> Iterator[_Problem]:
+    """The problems of a delta that no checksum shows; notes are added on what was not compared."""
     from shardvar.verbs.delta.check import errors_of_delta  # only for deltas
 
     reader = Reader(found.path, found.format.name, source)
-    for key, error in errors_of_delta(reader).items():
+    for key, error in errors_of_delta(reader, found.storage, notes).items():
         # Of chosen keys. The table is the delta's.
         if key in keys or key not in reader:
             yield key, None, error
 
 
-def _delta_note(found: Location, source: Source, tables: Sequence[EntryTable]) -> list[str]:
-    """A note on a checkpoint that has only the changes of a model."""
-    if not tables:
-        return []
-    user, tensors = source.index.metadata.user, tables[0].slices.tensors
-    delta = delta_of(found.storage, found.format.name, user, tensors)
-    return [f"It is {delta.what}."] if delta else []
+def _delta_kind(found: Location, source: Source, tables: Sequence[EntryTable]) -> FileKind | None:
+    """The kind of a checkpoint that has only the changes of a model; None for a model."""
+    user = source.index.metadata.user
+    if DELTA not in user and found.format.name != "safetensors":
+        return None
+    tensors = tables[0].slices.tensors if tables else TensorTable.of(())
+    return delta_of(found.storage, found.format.name, user, tensors)
 
 
 def _chosen(

@@ -17,6 +17,8 @@ from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.wire import strict_json
 from shardvar.wire.damage import SNIFF_NBYTES, check_key_nbytes, foreign_file, invalid, malformed
 
+DELTA_ENCODING = "delta_encoding"
+"""The text in the metadata of an index that makes its set a delta (``formats.published``)."""
 _MAX_DEPTH = 32
 
 
@@ -44,16 +46,17 @@ def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
     weight_map = index.get("weight_map") if type(index) is dict else None
     if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
         raise invalid("The index lacks a weight_map from names of tensors to names of files.")
-    # No library writes it, and the contents of the files next to it would be passed over.
-    if not weight_map:
+    metadata = index.get("metadata", {})
+    if type(metadata) is not dict:
+        raise invalid("The metadata of the index is not a JSON object.")
+    # No library writes it, and the contents of the files next to it would be passed over. Only a
+    # published delta of a step that changed nothing has no tensor.
+    if not weight_map and DELTA_ENCODING not in metadata:
         remedy = (
             "Fetch it again from the source of the set. Without it, each file can be opened by its "
             "own path."
         )
         raise InvalidCheckpoint("The weight_map of the index names no tensor.", remedy)
-    metadata = index.get("metadata", {})
-    if type(metadata) is not dict:
-        raise invalid("The metadata of the index is not a JSON object.")
     check_key_nbytes(max(map(len, weight_map), default=0))
     return SetIndex({key: name.removeprefix("./") for key, name in weight_map.items()}, metadata)
 

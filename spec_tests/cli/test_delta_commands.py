@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -113,3 +114,44 @@ def test_lines_say_how_a_change_is_stored() -> None:
         "new: d: 100 B for 100 B",
         "removed: e",
     ]
+
+
+def test_a_delta_of_another_program(tmp_path: Path, run: Run) -> None:
+    a: Any = np.arange(3000).astype(ml_dtypes.bfloat16)
+    b = a.copy()
+    b[7] = -1
+    sv.save(tmp_path / "a", {"w": a, "same": a})
+    sv.save(tmp_path / "b", {"w": b, "same": a})
+    delta = tmp_path / "d.safetensors"
+    words = ("delta", tmp_path / "a", tmp_path / "b", delta, "--dialect", "trl-gaps")
+    assert "needs the versions" in run(*words).err
+    found = run(*words, "--versions", "6", "7")
+    assert found.code == 0 and "changed: w: 1 element, 4 B for 6.00 kB\n" in found.out
+    assert "note: the delta has neither digest: the dialect trl-gaps has none" in found.err
+    fields = json.loads(run(*words, "--versions", "6", "7", "--force", "--json").out)
+    assert fields["dialect"] == "trl-gaps" and fields["stored_nbytes"] == 4
+    assert "! This is a published weight delta" in run("inspect", delta).out
+    assert "weight delta" in run("view", delta, "-o", tmp_path / "p.html").err
+    verified = run("verify", delta)
+    assert verified.code == 0 and "No checksum of it is of the result" in verified.out
+    found = run("apply", tmp_path / "a", delta, tmp_path / "c")
+    assert found.code == 0 and sv.diff(tmp_path / "b", tmp_path / "c").equal
+    assert "note: the base was not compared" in found.err
+    assert "every tensor has the digest" not in found.err
+    again = json.loads(run("apply", tmp_path / "a", delta, tmp_path / "e", "--json").out)
+    assert len(again["notes"]) == 2
+    for option in (("--dialect", "trl"), ("--versions", "1", "2")):
+        refused = run("delta", "--compact", tmp_path / "a", tmp_path / "b", tmp_path / "x", *option)
+        assert refused.code == 2 and "Leave --dialect and --versions out" in refused.err
+    unknown = run(*words[:-1], "slimes", "--versions", "1", "2")
+    assert unknown.code == 2 and "Did you mean slime?" in unknown.err
+    sv.delta(
+        tmp_path / "b",
+        tmp_path / "a",
+        tmp_path / "e.safetensors",
+        dialect="trl",
+        versions=("7", "8"),
+    )
+    chain = run("verify", delta, tmp_path / "e.safetensors")
+    assert chain.out.splitlines()[-1] == "The deltas follow each other: version 6 to version 8"
+    assert run("verify", tmp_path / "e.safetensors", delta).code == 1

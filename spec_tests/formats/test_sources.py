@@ -28,6 +28,7 @@ from shardvar.formats.objects import ObjectsSource
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.source import WrappedSource
 from shardvar.verbs.callbacks.call import OverlaidSource
+from shardvar.verbs.delta.dialects.applied import ResultSource
 from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.rank_source import RankSource
 from spec_tests.helpers.source_code import MODULES, at, tree_of
@@ -71,6 +72,8 @@ OVERRIDDEN: dict[type[Source], dict[str, str]] = {
         "encodings": "Its keys hold numbers.",
         "dequantized": "It is dequantized.",
     },
+    ResultSource: dict.fromkeys(READ, "Tensors that a delta changes are another source's.")
+    | {"index": "It lists the tensors that a delta changes as one entry each."},
     RankSource: dict.fromkeys(
         ("is_guarded", "compare_bytes", "storage_errors", "is_part", "encodings", "objects"),
         "Its keys have the number of a rank before them.",

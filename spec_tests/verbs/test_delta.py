@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from shardvar.errors import (
 from shardvar.layout.dtypes import NAMES, has_values, numpy_dtype
 from shardvar.planning.index import DELTA
 from shardvar.testing.arrays import arrays, string_arrays
-from shardvar.verbs.delta.contents import Contents, open_delta
+from shardvar.verbs.delta.chain import open_deltas
+from shardvar.verbs.delta.contents import Contents
 from shardvar.wire.frames import LEAF_NBYTES
 from spec_tests.helpers.hypothesis_strategies import same
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
@@ -350,7 +352,8 @@ def test_a_joined_delta_is_not_larger_than_one_of_the_ends(tmp_path: Path) -> No
     for a, b, name in ((0, 1, "d1"), (1, 2, "d2"), (0, 2, "whole")):
         sv.delta(tmp_path / f"v{a}", tmp_path / f"v{b}", tmp_path / name)
     joined = sv.compact_deltas([tmp_path / "d1", tmp_path / "d2"], tmp_path / "j")
-    with open_delta(tmp_path / "whole").reader as whole, open_delta(tmp_path / "j").reader as other:
+    with ExitStack() as stack:
+        whole, other = (open_deltas(tmp_path / name, stack)[0].reader for name in ("whole", "j"))
         assert np.array_equal(whole.read("changed/w"), other.read("changed/w"))
     assert joined.num_joined == 2
 

@@ -169,9 +169,6 @@ def plan_safetensors(
     generation: str,
 ) -> SafetensorsSink:
     """Lay the assigned tensors out; ``UnsupportedError`` if the format cannot hold them."""
-    slices = assignment.slices
-    check_holds(slices, capabilities, "safetensors")
-    check_uncut(slices, "safetensors")
     description, user = metadata.description or assignment.description, texts_with_objects(metadata)
     own = {
         DESCRIPTION_KEY: description,
@@ -183,7 +180,23 @@ def plan_safetensors(
     is_set = len(np.unique(assignment.file)) > 1
     if digests and not is_set:
         texts[DIGESTS] = digests
-    writer = SafetensorsWriter({key: text for key, text in texts.items() if text or key in user})
+    kept = {key: text for key, text in texts.items() if text or key in user}
+    sink = plan_texts(storage, name, assignment, kept, capabilities, generation)
+    return replace(sink, digests=digests if is_set else "")
+
+
+def plan_texts(
+    storage: Storage,
+    name: str,
+    assignment: Assignment,
+    texts: Mapping[str, str],
+    capabilities: Capabilities,
+    generation: str,
+) -> SafetensorsSink:
+    """Lay the assigned tensors out in files with these metadata."""
+    slices, writer = assignment.slices, SafetensorsWriter(texts)
+    check_holds(slices, capabilities, "safetensors")
+    check_uncut(slices, "safetensors")
     prefix, index = prefix_of(name), index_name_of(name)
     asides = [
         f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}.{generation}.tmp"
@@ -198,10 +211,9 @@ def plan_safetensors(
         start[rows] = (
             len(build_header(_rows(mine), writer.metadata)) + np.cumsum(mine.nbytes) - mine.nbytes
         )
-    sink = SafetensorsSink(
+    return SafetensorsSink(
         storage, prefix, index, assignment, asides, f"{index}.{generation}.tmp", start, writer
     )
-    return replace(sink, digests=digests if is_set else "")
 
 
 def adopt_safetensors(

@@ -21,12 +21,17 @@ from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target
 from shardvar.pictures.words import count
 from shardvar.planning.policies import Policy
+from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress
 from shardvar.verbs.conversions import Conversions
-from shardvar.verbs.delta.chain import check_base, check_follows, open_deltas
+from shardvar.verbs.delta.chain import by_kind, check_base, check_follows, open_all
 from shardvar.verbs.delta.contents import Delta
+from shardvar.verbs.delta.dialects.applied import apply_published
+from shardvar.verbs.delta.dialects.changes import PublishedDelta
+from shardvar.verbs.delta.dialects.table import check_versions
 from shardvar.verbs.delta.draft import checked
 from shardvar.verbs.delta.patched import PatchedSource
+from shardvar.verbs.delta.report import ApplyReport, apply_report
 from shardvar.verbs.generation import digest_of_reshard
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
 from shardvar.verbs.reader import Reader, open_found
@@ -46,7 +51,7 @@ def apply(
     force: bool = False,
     dry_run: bool = False,
     progress: Progress = lambda _nbytes: None,
-) -> WriteReport:
+) -> ApplyReport:
     """Write the checkpoint that deltas make of their base.
 
     Parameters
@@ -54,7 +59,8 @@ def apply(
     base : path_like
         The checkpoint that the first delta was made of, in any format and shards.
     deltas : path_like or sequence of path_like
-        The delta, or several in order: each was made of the result of the one before.
+        The delta, or several in order: each was made of the result of the one before. They may be
+        of a dialect that ``delta`` writes; its files tell which.
     target : path_like
         The checkpoint to write. With ``force``, it may be the base.
     format : str, optional
@@ -73,8 +79,8 @@ def apply(
 
     Returns
     -------
-    WriteReport
-        The report of what was written, or would be.
+    ApplyReport
+        The report of what was written, or would be, and of what was compared.
 
     Raises
     ------
@@ -87,7 +93,10 @@ def apply(
         If the base or a delta is damaged. The digest of each tensor of the result is compared
         before the commit, also of tensors that did not change.
     UnsupportedError
-        If one of ``deltas`` is not a delta, or the format cannot hold a tensor.
+        If one of ``deltas`` is not a delta, or of a dialect that is not read, or the format cannot
+        hold a tensor.
+    MissingExtra
+        If a dialect needs a package that is not installed.
     TargetExists
         If ``target`` exists and ``force`` is not set.
     StorageError
@@ -101,6 +110,9 @@ def apply(
     -----
     Several deltas are applied at once: no checkpoint between is written. Memory: some MiB a thread,
     32 bytes for each MiB of a tensor, and the largest string tensor.
+
+    Deltas of other programs name no digest of their base. So ``notes`` of the report says that the
+    base was not compared. The checksums that they have are compared before the first byte is written.
 
     Examples
     --------
@@ -119,35 +131,51 @@ def apply(
     check_progress(progress)
     with ExitStack() as stack:
         # Find and check.
-        opened = open_deltas(deltas, stack)
-        check_follows(opened)
+        opened = open_all(deltas, stack)
+        own, others = by_kind(opened)
+        check_follows(own)
+        check_versions(others)
         found = find_checkpoint(base)
         check_not_a_part(found.format, found.storage, found.name, is_alone=True)
         goal = _find_goal(found, opened, target, format)
         reader = stack.enter_context(open_found(found, dequantize=False))
         check_no_delta(found.path, found.storage, found.format.name, reader.index)
-        check_base(reader, opened)
+        source: Source
+        if others:
+            made = apply_published(reader, others, stack.enter_context(ScratchFile()))
+            source, patched, notes = made.source, made.patched, made.notes
+        else:
+            check_base(reader, own)
+            source = patched = PatchedSource.of(reader, own)
+            notes = () if dry_run else (_COMPARED,)
         # Plan.
-        source = PatchedSource.of(reader, opened)
         result = Reader(reader.path, reader.format, source)
         changes = Changes(None, None, None, {}, None, Conversions(None, None), partition, False)
-        move = None if dry_run else partial(_move, patched=source, progress=progress)
+        move = None if dry_run else partial(_move, patched=patched, progress=progress)
         write = rewrite(
             [found],
             goal,
             result,
             changes=changes,
             plan=partial(plan_checkpoint, policy=policy, force=force),
-            stamp=partial(_stamp, found, result, opened),
+            # What an interrupted run of another dialect has finished is written again.
+            stamp=partial(_stamp, found, result, own) if own else _no_stamp,
             move=move,
-            carry=partial(_carry, source) if reader.metadata.has_digests else None,
+            carry=partial(_carry, patched) if own and reader.metadata.has_digests else None,
         )
         # Move and commit.
-        return write()
+        return apply_report(write(), notes)
+
+
+_COMPARED = "every tensor has the digest that the delta gives"
+
+
+def _no_stamp(_source: Source, _work: WritePlan) -> None:
+    return None
 
 
 def _find_goal(
-    found: Location, deltas: Sequence[Delta], target: Path, format: str | None
+    found: Location, deltas: Sequence[Delta | PublishedDelta], target: Path, format: str | None
 ) -> Location:
     """The location of the result: it may be the base's, and not a delta's."""
     goal = find_target(target, format, otherwise=found.format.name)

@@ -11,19 +11,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.verbs.delta.contents import (
     CHANGED,
     EQUAL,
     WHOLE,
     Delta,
     DeltaRow,
+    delta_of_reader,
     is_delta,
-    open_delta,
 )
-from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import Reader, open_checkpoint
+from shardvar.verbs.delta.dialects.changes import PublishedDelta
+from shardvar.verbs.delta.dialects.table import check_versions, marks_of, open_published
+from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.verbs.reader import Reader, open_found
 
+_MAKE_ONE = "`shardvar delta A B OUT` makes one."
 _ANOTHER_BASE = (
     "Give the checkpoint that the delta was made of, or the deltas between: `shardvar inspect DELTA` "
     "names it by its digest."
@@ -31,32 +34,73 @@ _ANOTHER_BASE = (
 
 
 def open_deltas(paths: Path | Iterable[Path], stack: ExitStack) -> list[Delta]:
-    """Open one delta or several; they are closed with the stack."""
+    """Open one delta of shardvar or several; they are closed with the stack."""
+    own, others = by_kind(open_all(paths, stack))
+    if others:
+        raise UnsupportedError(
+            f"{others[0].path} is a delta of another program, of the dialect {others[0].dialect}.",
+            "Apply it to its base: `shardvar apply BASE DELTA OUT`.",
+        )
+    return own
+
+
+def open_all(paths: Path | Iterable[Path], stack: ExitStack) -> list[Delta | PublishedDelta]:
+    """Open one delta or several, of any dialect; they are closed with the stack."""
     given: Any = paths
     is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
     listed: list[Path] = [given] if is_one else list(given)
     if not listed:
         raise ArgumentError("There is no delta.", "Give the path of one, or of several in order.")
-    deltas = []
-    for path in listed:
-        deltas.append(open_delta(path))
-        stack.callback(deltas[-1].reader.close)
-    return deltas
+    return [_open(path, stack) for path in listed]
+
+
+def _open(path: Path, stack: ExitStack) -> Delta | PublishedDelta:
+    found = find_checkpoint(path)
+    reader = stack.enter_context(open_found(found, dequantize=False))
+    if is_delta(reader):
+        return delta_of_reader(reader)
+    marks = marks_of(reader, found.storage)
+    if marks is None:
+        raise UnsupportedError(f"{found.path} is a checkpoint and not a delta.", _MAKE_ONE)
+    return open_published(reader, marks)
 
 
 def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
-    """Return the digests of the first base and the last result of deltas; None if not all are deltas.
+    """Return the digests, or versions, of the first base and the last result of deltas; None if not
+    all are deltas.
 
     ``ArgumentError`` if they do not follow each other.
     """
     for path in paths:
-        with open_checkpoint(path) as reader:
-            if not is_delta(reader):
+        found = find_checkpoint(path)
+        with open_found(found, dequantize=False) as reader:
+            if not is_delta(reader) and marks_of(reader, found.storage) is None:
                 return None
     with ExitStack() as stack:
-        deltas = open_deltas(paths, stack)
-        check_follows(deltas)
-        return _short(deltas[0].contents.base), _short(deltas[-1].contents.result)
+        own, others = by_kind(open_all(paths, stack))
+        check_follows(own)
+        check_versions(others)
+        if others:
+            return f"version {others[0].base_version}", f"version {others[-1].version}"
+        return _short(own[0].contents.base), _short(own[-1].contents.result)
+
+
+def by_kind(
+    deltas: Sequence[Delta | PublishedDelta],
+) -> tuple[list[Delta], list[PublishedDelta]]:
+    """Return the deltas of shardvar, or the ones of another program; the other list is empty.
+
+    ``ArgumentError`` if there are some of each.
+    """
+    own = [each for each in deltas if isinstance(each, Delta)]
+    others = [each for each in deltas if isinstance(each, PublishedDelta)]
+    if own and others:
+        raise ArgumentError(
+            f"{own[0].path} is a delta of shardvar, and {others[0].path} of another program: nothing "
+            "says that they follow each other.",
+            "Apply the ones of each kind by themselves.",
+        )
+    return own, others
 
 
 def check_follows(deltas: Sequence[Delta]) -> None:

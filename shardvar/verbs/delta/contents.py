@@ -34,8 +34,7 @@ from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, PACKED_BITS, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import DELTA, EntryTable
 from shardvar.verbs.compare.blocks import Blocks
-from shardvar.verbs.locate import Path, find_checkpoint
-from shardvar.verbs.reader import Reader, open_found
+from shardvar.verbs.reader import Reader
 from shardvar.wire.damage import corrupt, invalid, malformed
 from shardvar.wire.digests import digest_of_all
 from shardvar.wire.frames import (
@@ -55,7 +54,6 @@ EQUAL, CHANGED, WHOLE, REMOVED = "equal", "changed", "whole", "removed"
 """The kinds of change of a tensor."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MAX_DEPTH = 8
-_MAKE_ONE = "`shardvar delta A B OUT` makes one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,19 +380,6 @@ def _read_table(reader: Reader) -> bytes:
     if tensors.dtype(0) != "uint8" or len(tensors.shape(0)) != 1:
         raise invalid(f"The tensor {TABLE!r} does not have one axis of bytes.")
     return reader.read(TABLE, verify="full").tobytes()
-
-
-def open_delta(path: Path) -> Delta:
-    """Open a delta and check what its table says; ``UnsupportedError`` if it is a checkpoint."""
-    found = find_checkpoint(path)
-    reader = open_found(found, dequantize=False)
-    try:
-        if not is_delta(reader):
-            raise UnsupportedError(f"{found.path} is a checkpoint and not a delta.", _MAKE_ONE)
-        return delta_of_reader(reader)
-    except BaseException:
-        reader.close()
-        raise
 
 
 def delta_of_reader(reader: Reader) -> Delta:

@@ -30,6 +30,7 @@ from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.callbacks.call import OverlaidSource
 from shardvar.verbs.carried import find_objects
+from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.delta.contents import (
     CHANGED,
     CHANGED_PREFIX,
@@ -38,6 +39,7 @@ from shardvar.verbs.delta.contents import (
     WHOLE,
     WHOLE_PREFIX,
     Contents,
+    Delta,
     DeltaRow,
 )
 from shardvar.verbs.delta.report import DeltaReport, TensorChange, encodings_of, report_kind
@@ -175,6 +177,29 @@ class _ScratchSource(Source):
         """Do nothing: the maker of the file closes it."""
 
 
+def scratch_source(
+    scratch: ScratchFile, stored: Mapping[str, tuple[str, tuple[int, ...], int]]
+) -> "_ScratchSource":
+    """Return the source of tensors in a scratch file: the dtype, the shape and the place of each."""
+    tensors = TensorTable.of((key, dtype, shape) for key, (dtype, shape, _) in stored.items())
+    count = len(tensors)
+    start = np.array([start for _, _, start in stored.values()], np.int64)
+    zeros, ones = np.zeros(count, np.int64), np.ones(count, np.bool)
+    entries = EntryTable(tensors.whole(), zeros, start, np.full(count, NO_CHECKSUM), ones)
+    return _ScratchSource(scratch, TableIndex(entries, ["scratch"]))
+
+
+def drafted_delta(draft: DeltaDraft, contents: Contents, path: str) -> Delta:
+    """Return the changed tensors of a draft as an open delta; ``path`` is for messages."""
+    stored = {
+        CHANGED_PREFIX + key: ("uint8", (nbytes,), start)
+        for key, (start, nbytes) in draft.places.items()
+    }
+    reader = Reader(path, "shardvar", scratch_source(draft.scratch, stored))
+    blocks = Blocks.of(reader)
+    return Delta(reader, contents, blocks, blocks.tensors.rows())
+
+
 def write_delta(
     goal: Location,
     contents: Contents,
@@ -231,12 +256,9 @@ def _joined(
     scratch: ScratchFile, places: Mapping[str, tuple[int, int]], whole: WholeTensors
 ) -> tuple[Source, EntryTable]:
     """The source of a delta's tensors, and their entries."""
-    tensors = TensorTable.of((key, "uint8", (nbytes,)) for key, (_, nbytes) in places.items())
-    count = len(tensors)
-    start = np.array([start for start, _ in places.values()], np.int64)
-    zeros, ones = np.zeros(count, np.int64), np.ones(count, np.bool)
-    mine = EntryTable(tensors.whole(), zeros, start, np.full(count, NO_CHECKSUM), ones)
-    scratched = _ScratchSource(scratch, TableIndex(mine, ["scratch"]))
+    stored = {key: ("uint8", (nbytes,), start) for key, (start, nbytes) in places.items()}
+    scratched = scratch_source(scratch, stored)
+    mine = scratched.index.entries
     if not len(whole.entries.slices.tensors):
         return scratched, mine
     slices = whole.entries.slices

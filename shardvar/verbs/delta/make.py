@@ -26,7 +26,7 @@ from shardvar.engine.pool import (
     new_buffer,
     thread_buffer,
 )
-from shardvar.errors import ReadError
+from shardvar.errors import ArgumentError, ReadError
 from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.layout.dtypes import OWN_SIZE, Array
 from shardvar.planning.slices import TensorTable
@@ -54,6 +54,8 @@ def delta(
     b: Path,
     path: Path,
     *,
+    dialect: str | None = None,
+    versions: Sequence[str] | None = None,
     force: bool = False,
     dry_run: bool = False,
     progress: Progress = lambda _nbytes: None,
@@ -68,7 +70,14 @@ def delta(
     b : path_like
         The checkpoint after. Formats, shards and files of the two may differ.
     path : path_like
-        The delta to write, a native checkpoint: a prefix, or a URL of one.
+        The delta to write, a native checkpoint: a prefix, or a URL of one. In a dialect, a folder or a
+        file of safetensors.
+    dialect : {"slime", "modelexpress", "trl", "trl-gaps"}, optional
+        Write what another program reads; docs/delta.md has their layouts. By default, a delta of
+        shardvar.
+    versions : (str, str), optional
+        Only with a dialect: the names of the versions ``a`` and ``b``. By default, as ``path`` says:
+        ``weight_v000007`` or ``step_000007.safetensors`` are made of version 6.
     force : bool, default False
         Replace an existing delta.
     dry_run : bool, default False
@@ -88,7 +97,10 @@ def delta(
     CheckpointError
         If a tensor of one of them is damaged or incomplete; every checksum is compared.
     UnsupportedError
-        If one of them is a delta, or has a value that cannot be read.
+        If one of them is a delta, or has a value that cannot be read, or if the dialect cannot say
+        how they differ.
+    MissingExtra
+        If the dialect needs a package that is not installed.
     TargetExists
         If ``path`` exists and ``force`` is not set.
     StorageError
@@ -121,7 +133,18 @@ def delta(
     check_progress(progress)
     # Find.
     found = [_find_model(each) for each in (a, b)]
-    goal = find_delta_target(path, found)
+    if dialect is None:
+        if versions is not None:
+            raise ArgumentError(
+                "A delta of shardvar names its checkpoints by digests, and has no versions.",
+                "Leave versions (--versions) out, or give a dialect.",
+            )
+        goal = find_delta_target(path, found)
+    else:
+        # Not above: few deltas have a dialect.
+        from shardvar.verbs.delta.dialects import publication, written
+
+        to = publication.find_publication(path, dialect, versions, found)
     with ExitStack() as stack:
         a_and_b = [stack.enter_context(open_found(each, dequantize=False)) for each in found]
         for each, reader in zip(found, a_and_b, strict=True):
@@ -130,12 +153,19 @@ def delta(
         # Compare and digest.
         draft = DeltaDraft(scratch)
         before, after = a_and_b
-        changes = _changes(before, after, draft, progress)
+        if dialect is not None:
+            written.check_sayable(before, after, to.dialect)
+        changes = _changes(before, after, draft, progress, keeps_all=dialect is not None)
         for reader in a_and_b:
             # PyTorch's storages: what several tensors share has one checksum.
             for error in reader.source.storage_errors({*reader}).values():
                 raise error
         # Write.
+        if dialect is not None:
+            second = stack.enter_context(ScratchFile())
+            return written.write_published(
+                to, changes, draft, after, second, force=force, dry_run=dry_run
+            )
         contents = Contents.of(changes, after.metadata.user)
         whole = whole_tensors(after, goal, [each.key for each in changes if each.kind == WHOLE])
         return write_delta(goal, contents, draft, whole, force=force, dry_run=dry_run)
@@ -163,8 +193,13 @@ class LeafChange(NamedTuple):
     """The body of the frame."""
 
 
-def _changes(a: Reader, b: Reader, draft: DeltaDraft, progress: Progress) -> list[DeltaRow]:
-    """The change of each tensor, in the order of the new checkpoint; removed ones follow."""
+def _changes(
+    a: Reader, b: Reader, draft: DeltaDraft, progress: Progress, keeps_all: bool
+) -> list[DeltaRow]:
+    """The change of each tensor, in the order of the new checkpoint; removed ones follow.
+
+    With ``keeps_all``, tensors have frames also where the whole tensor would be smaller.
+    """
     for reader in (a, b):
         for key, error in reader.faults.items():
             raise error.at(f"{reader.path}: {key!r}")
@@ -176,7 +211,7 @@ def _changes(a: Reader, b: Reader, draft: DeltaDraft, progress: Progress) -> lis
         for key, pair in pairs.items()
         if _is_alike(blocks_a.tensors, blocks_b.tensors, *pair)
     }
-    compared = _Comparison(blocks_a, blocks_b, draft, progress)
+    compared = _Comparison(blocks_a, blocks_b, draft, progress, keeps_all)
     compared.run(alike)
     wholes = {key for key in rows_b if key not in compared.digests}
     digests_b = digests_of(b, wholes, progress)
@@ -223,6 +258,8 @@ class _Comparison:
     """The frames."""
     progress: Progress
     """Called with the bytes of both that were read."""
+    keeps_all: bool
+    """True if frames are kept that are larger than the tensor."""
     digests: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The digests before and after, by key."""
     kinds: dict[str, str] = field(default_factory=dict)
@@ -264,7 +301,7 @@ class _Comparison:
         self.digests[key] = before, after
         if not drafted.frames:
             self.kinds[key] = EQUAL
-        elif drafted.payload_nbytes < int(self.b.nbytes[row]):
+        elif self.keeps_all or drafted.payload_nbytes < int(self.b.nbytes[row]):
             self.kinds[key] = CHANGED
             drafted.keep(key)
         else:

@@ -2,15 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from shardvar.pictures.words import count, human_size, short_name
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, DeltaRow
-from shardvar.verbs.reports import SCHEMA
+from shardvar.verbs.reports import SCHEMA, WriteReport
 from shardvar.wire.frames import SPARSE
 
-__all__ = ["DeltaReport", "TensorChange"]
+__all__ = ["ApplyReport", "DeltaReport", "TensorChange"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class DeltaReport:
     """The deltas that were joined to this one; 0 if it was made of two checkpoints."""
     dry_run: bool = False
     """True if nothing was written."""
+    dialect: str = ""
+    """The dialect, if it is written for another program; empty for a delta of shardvar."""
 
     @property
     def nbytes(self) -> int:
@@ -79,8 +81,27 @@ class DeltaReport:
             "stored_nbytes": self.stored_nbytes,
             "num_joined": self.num_joined,
             "dry_run": self.dry_run,
+            "dialect": self.dialect or None,
             "tensors": [each.to_json() for each in self.tensors],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyReport(WriteReport):
+    """Report of ``apply``; with ``dry_run`` of what it would do."""
+
+    notes: tuple[str, ...] = ()
+    """Sentences about what was compared, and what could not be."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object with stable keys."""
+        return {**WriteReport.to_json(self), "notes": list(self.notes)}
+
+
+def apply_report(written: WriteReport, notes: tuple[str, ...]) -> ApplyReport:
+    """Return the report of a write with notes."""
+    values = {each.name: getattr(written, each.name) for each in fields(written)}
+    return ApplyReport(**values, notes=notes)
 
 
 def report_kind(change: DeltaRow) -> str:
@@ -131,4 +152,5 @@ def _details(each: TensorChange) -> str:
         ways.append("positions" if not each.num_masks else f"{each.num_positions:,} by positions")
     if each.num_masks:
         ways.append("all bytes" if not ways else f"{each.num_masks:,} of all bytes")
-    return f": {count(each.num_changed or 0, 'element')}, {sizes}, XOR of {' and '.join(ways)}"
+    stored = f", XOR of {' and '.join(ways)}" if ways else ""
+    return f": {count(each.num_changed or 0, 'element')}, {sizes}{stored}"

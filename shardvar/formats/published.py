@@ -1,0 +1,131 @@
+"""Published weight deltas of other programs: the marks by which each dialect is known.
+
+A trainer publishes the changes between two versions of a model under the names of its tensors, or
+with endings. Each dialect leaves its own marks, and none says that it is less than a model:
+
+    slime        metadata of the index with delta_encoding: slime, miles, SGLang, vime, ModelExpress
+    trl          format sparse_weight_patch in the metadata of a file
+    SkyRL        a manifest.json next to it, with base_version and payload_files
+    prime-rl     a sparse_manifest.json next to it, with base_step and patch_files
+    slime-v1     the tensors __positions__ and __values__, for many tensors at once
+    unknown      pairs of keys for positions and values; bytes only, with a checksum for each key;
+                 names in the metadata that only a delta has, such as base_version
+
+The first two are read (``verbs.delta.dialects``); the others are named and refused.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from shardvar.errors import ShardvarError
+from shardvar.formats.files import read_beginning
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.protocol import Storage
+from shardvar.wire.kinds import FileKind
+from shardvar.wire.set_index import DELTA_ENCODING
+from shardvar.wire.strict_json import parse_json
+
+SLIME, TRL, SKYRL, PRIME_RL, SLIME_V1, UNKNOWN = (
+    "slime",
+    "trl",
+    "SkyRL",
+    "prime-rl",
+    "slime-v1",
+    "unknown",
+)
+"""The dialects by name."""
+READ = (SLIME, TRL)
+"""The dialects that are read."""
+TRL_FORMAT = "sparse_weight_patch"
+"""The text ``format`` in the metadata of a file of TRL."""
+PAIRS = (
+    (".indices", ".values"),
+    (".idx", ".val"),
+    (".positions", ".values"),
+    (".pos", ".val"),
+)
+"""The endings of keys with the positions and the values of a tensor."""
+
+_ABOUT_SLIME = (DELTA_ENCODING, "compression_format", "version", "base_version")
+_DIGEST = re.compile(r"[0-9a-f]{8,64}|\d{1,20}")
+_MANIFESTS = {
+    "manifest.json": (SKYRL, {"base_version", "payload_files"}),
+    "sparse_manifest.json": (PRIME_RL, {"base_step", "patch_files"}),
+}
+"""The files next to a delta that name its base, and the keys that they have for it."""
+_OF_A_DELTA = re.compile(r"delta_(?:format|version|type)|base_(?:version|version_id|step)")
+"""The names of texts in metadata that only a delta has."""
+_INDEX_NBYTES, _MAX_DEPTH = 1 << 26, 32
+_APPLY = "Apply it to its base: `shardvar apply BASE DELTA OUT`."
+_ELSEWHERE = (
+    "Apply it to its base with the program that published it, and give the result; or copy its files "
+    "as they are."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A delta of another program, as far as its marks tell."""
+
+    dialect: str
+    """The dialect."""
+    details: str
+    """Its own words about itself, maybe none."""
+
+    def kind(self) -> FileKind:
+        """Return what it is, and the remedy."""
+        what = "a published weight delta, the changes between two versions of a model and no model"
+        named = ", ".join(filter(None, (f"dialect {self.dialect}", self.details)))
+        return FileKind(f"{what} ({named})", _APPLY if self.dialect in READ else _ELSEWHERE)
+
+
+def published_of(
+    storage: Storage, user: Mapping[str, str], tensors: TensorTable
+) -> Published | None:
+    """Return the delta that files of safetensors are, by their metadata and keys; None for a model."""
+    keys = [*tensors.keys]
+    if DELTA_ENCODING in user:
+        return Published(
+            SLIME, ", ".join(f"{name} {user[name]}" for name in _ABOUT_SLIME if name in user)
+        )
+    are_pairs = is_in_pairs(keys)
+    if user.get("format") == TRL_FORMAT:
+        # Its anchors are models, with the same format. Its first files do not say which they are.
+        is_delta = user.get("sparse", str(are_pairs)) == "True"
+        return Published(TRL, TRL_FORMAT) if is_delta else None
+    if {*keys} == {"__positions__", "__values__"}:
+        return Published(SLIME_V1, "positions and values")
+    there = storage.names()
+    for name, (dialect, fields) in _MANIFESTS.items():
+        if name in there and fields <= _fields_of(storage, name):
+            return Published(dialect, f"as {name} says")
+    if are_pairs:
+        return Published(UNKNOWN, "positions and values")
+    are_bytes = all(tensors.dtype(row) == "uint8" for row in range(len(tensors)))
+    if keys and are_bytes and all(_DIGEST.fullmatch(user.get(key, "")) for key in keys):
+        return Published(UNKNOWN, "encoded bytes, and a checksum of each tensor")
+    telling = next((name for name in user if _OF_A_DELTA.fullmatch(name)), None)
+    return Published(UNKNOWN, f"its metadata have {telling}") if telling else None
+
+
+def is_in_pairs(keys: Iterable[str]) -> bool:
+    """Return True if every key has the positions or the values of a tensor, and its other half is
+    there.
+
+    >>> is_in_pairs(["w.idx", "w.val"]), is_in_pairs(["w.idx", "w.val", "b"]), is_in_pairs([])
+    (True, False, False)
+    """
+    there = {*keys}
+    halves = {
+        f"{key.removesuffix(at)}{value}" for at, value in PAIRS for key in there if key.endswith(at)
+    }
+    return bool(there) and 2 * len(halves) == len(there) and halves <= there
+
+
+def _fields_of(storage: Storage, name: str) -> set[str]:
+    try:
+        document = parse_json(read_beginning(storage, name, _INDEX_NBYTES), _MAX_DEPTH)
+    except ShardvarError:
+        return set()
+    return {*document} if isinstance(document, dict) and document.get("type") != "full" else set()

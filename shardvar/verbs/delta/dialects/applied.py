@@ -1,0 +1,326 @@
+"""Deltas of other programs applied to a base: a source of the result, and what could not be compared.
+
+read      leaf by leaf, each tensor that changes: the base's, then the change of each delta in order
+compare   the checksum of the tensor after each delta, where the dialect has one
+keep      frames of ``wire.frames`` from the base to the last result, in a scratch file
+
+All of it comes before the first byte is written. Then the frames are applied as a delta of shardvar
+is (``patched``), so that a base that changes meanwhile is found. Tensors that do not change are the
+base's own entries.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from shardvar.engine.flat import FlatTensor
+from shardvar.engine.pool import block_ranges, map_ahead, new_buffer, thread_buffer
+from shardvar.errors import ArgumentError, CorruptCheckpoint, UnsupportedError, prefix_errors
+from shardvar.formats.compressed import StreamChecksum, new_checksum
+from shardvar.formats.protocol import Source
+from shardvar.formats.source import WrappedSource
+from shardvar.layout.dtypes import ITEMSIZES, OWN_SIZE, Bools, Ints, code
+from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
+from shardvar.storage.scratch import ScratchFile
+from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.delta.contents import CHANGED, EQUAL, Contents, DeltaRow
+from shardvar.verbs.delta.dialects.changes import Patch, Patcher, PublishedDelta
+from shardvar.verbs.delta.draft import DeltaDraft, drafted_delta
+from shardvar.verbs.delta.make import LeafChange, compare_leaf
+from shardvar.verbs.delta.patched import PatchedSource
+from shardvar.verbs.reader import Reader
+from shardvar.wire.digests import LEAF_NBYTES, digest_of_leaves
+from shardvar.wire.frames import word_nbytes
+
+_OTHER_BASE = "Give the checkpoint that it was made of, or copy the delta again."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Applied:
+    """The result of deltas of other programs, and what is known of it."""
+
+    source: Source
+    """The tensors of the result."""
+    patched: PatchedSource
+    """The ones that change."""
+    notes: tuple[str, ...]
+    """The sentences about what was compared, and what was not."""
+
+
+def apply_published(
+    base: Reader, deltas: Sequence[PublishedDelta], scratch: ScratchFile
+) -> Applied:
+    """Return the result of deltas that follow each other; nothing is written but the scratch file."""
+    blocks = Blocks.of(base)
+    rows = blocks.tensors.rows()
+    for key, error in base.faults.items():
+        raise error.at(f"{base.path}: {key!r}")
+    for delta in deltas:
+        for key in delta.changes:
+            _check_changes(base, blocks, rows.get(key), delta, key)
+    draft = DeltaDraft(scratch)
+    changed = {key for delta in deltas for key in delta.changes}
+    keys = [key for key in rows if key in changed]
+    changes = _Reading(blocks, deltas, draft).run({key: rows[key] for key in keys})
+    contents = Contents.of(changes, {})
+    patched = PatchedSource.of(base, [drafted_delta(draft, contents, deltas[-1].path)])
+    source = _result(base, patched, [*rows])
+    _compare_whole(source, deltas[-1])
+    return Applied(source, patched, tuple(_notes(base, deltas)))
+
+
+def _check_changes(
+    base: Reader, blocks: Blocks, row: int | None, delta: PublishedDelta, key: str
+) -> None:
+    if row is None:
+        raise ArgumentError(
+            f"{base.path} is not the base of {delta.path}: it lacks {key!r}.",
+            "Give the checkpoint that it was made of, with the names of its tensors.",
+        )
+    dtype = blocks.tensors.dtype(row)
+    if OWN_SIZE[code(dtype)]:
+        raise UnsupportedError(
+            f"{base.path}: {key!r} is of {dtype}, which the dialect {delta.dialect} cannot change.",
+            "Give the checkpoint that the delta was made of.",
+        )
+
+
+def _notes(base: Reader, deltas: Sequence[PublishedDelta]) -> Generator[str]:
+    last = deltas[-1]
+    yield "the base was not compared: the dialect has no digest of it"
+    if last.algorithm:
+        kinds = ", ".join(sorted({each.algorithm for each in deltas if each.algorithm}))
+        yield f"every tensor that changed has the checksum that the delta gives ({kinds})"
+    elif last.whole_sha256:
+        yield "the result has the checksum that the delta gives (sha256)"
+    else:
+        yield "the result was not compared: the delta has no checksum of it"
+    if base.metadata.has_digests:
+        yield "the digests that the base carries are left out"
+
+
+class _Work(NamedTuple):
+    """One leaf of a tensor, and its changes."""
+
+    key: str
+    """The tensor."""
+    number: int
+    """The number of the leaf."""
+    read: Callable[[], memoryview] | None
+    """Return the old leaf; None for a tensor without elements."""
+    patches: Sequence[Patch]
+    """The change of each delta that changes the tensor."""
+    dtype: str
+    """The dtype."""
+    is_last: bool
+    """True for the last leaf of the tensor."""
+    is_kept: Sequence[bool]
+    """True if the leaf after that change is needed, for its checksum."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """The base and the deltas, and the frames so far."""
+
+    base: Blocks
+    """The tensors of the base."""
+    deltas: Sequence[PublishedDelta]
+    """The deltas, in order."""
+    draft: DeltaDraft
+    """The frames."""
+
+    def run(self, rows: dict[str, int]) -> list[DeltaRow]:
+        """Return the change of each tensor, after comparing its checksums."""
+        found: list[DeltaRow] = []
+        leaves: list[LeafChange] = []
+        drafted, sums = None, dict[int, StreamChecksum]()
+        work = self._leaves(rows)
+        with closing(work), closing(map_ahead(_make, work)) as made:
+            for each, change, after in made:
+                nbytes = int(self.base.nbytes[rows[each.key]])
+                drafted = drafted or self.draft.begin(nbytes)
+                sums = sums or self._checksums(each.key)
+                for number, leaf in zip(sums, after, strict=True):
+                    sums[number].update(leaf)
+                if change is not None:
+                    if change.frame is not None:
+                        drafted.add(change.frame, change.body)
+                    leaves.append(change._replace(body=b""))
+                if each.is_last:
+                    self._compare(each.key, sums)
+                    if drafted.frames:
+                        drafted.keep(each.key)
+                    found.append(self._row(each, rows[each.key], leaves, bool(drafted.frames)))
+                    leaves, drafted, sums = [], None, {}
+        return found
+
+    def _row(self, each: _Work, row: int, leaves: list[LeafChange], is_changed: bool) -> DeltaRow:
+        shape = self.base.tensors.shape(row)
+        before, after = (
+            digest_of_leaves(each.key, each.dtype, shape, b"".join(hashes))
+            for hashes in ([leaf.before for leaf in leaves], [leaf.after for leaf in leaves])
+        )
+        kind = CHANGED if is_changed else EQUAL
+        return DeltaRow(each.key, kind, each.dtype, shape, before, after)
+
+    def _of(self, key: str) -> list[int]:
+        """The numbers of the deltas that change a tensor."""
+        return [number for number, delta in enumerate(self.deltas) if key in delta.changes]
+
+    def _checksums(self, key: str) -> dict[int, StreamChecksum]:
+        """New checksums, by the number of the delta, if it has any."""
+        kinds = {number: self.deltas[number].algorithm for number in self._of(key)}
+        return {number: new_checksum(kind) for number, kind in kinds.items() if kind}
+
+    def _compare(self, key: str, sums: dict[int, StreamChecksum]) -> None:
+        for number, checksum in sums.items():
+            delta = self.deltas[number]
+            if checksum.hexdigest() != delta.changes[key].checksum:
+                raise CorruptCheckpoint(
+                    f"{delta.path}: {key!r} with the delta applied does not have the checksum that "
+                    f"the delta gives ({delta.algorithm}): the base is another one, or the delta is "
+                    "damaged.",
+                    _OTHER_BASE,
+                )
+
+    def _leaves(self, rows: dict[str, int]) -> Generator[_Work]:
+        for key, row in rows.items():
+            flat = FlatTensor.of(self.base.source, self.base.entries_of([row]))
+            dtype = self.base.tensors.dtype(row)
+            deltas = [self.deltas[number] for number in self._of(key)]
+            is_kept = [bool(each.algorithm) for each in deltas]
+            changes: list[Patcher] = []
+            for delta in deltas:
+                with prefix_errors(f"{delta.path}: {key!r}"):
+                    changes.append(delta.changes[key].open(dtype, flat.nbytes))
+            for start, stop in block_ranges(0, flat.nbytes, LEAF_NBYTES):
+                patches = []
+                for delta, change in zip(deltas, changes, strict=True):
+                    with prefix_errors(f"{delta.path}: {key!r}"):
+                        patches.append(change.patch(start, stop))
+                        if stop == flat.nbytes:
+                            change.finish()
+                read = partial(_read, flat, start, stop, "unit")
+                if flat.is_ordered:
+                    read = partial(_given, _read(flat, start, stop, ""))
+                number, is_last = start // LEAF_NBYTES, stop == flat.nbytes
+                yield _Work(key, number, read, patches, dtype, is_last, is_kept)
+            if not flat.nbytes:
+                for delta, change in zip(deltas, changes, strict=True):
+                    with prefix_errors(f"{delta.path}: {key!r}"):
+                        change.finish()
+                yield _Work(key, 0, None, [], dtype, True, is_kept)
+            flat.check()
+
+
+def _read(flat: FlatTensor, start: int, stop: int, use: str) -> memoryview:
+    """Read a leaf, into the thread's buffer of that use, or into a fresh one."""
+    buffer = thread_buffer(stop - start, use) if use else new_buffer(stop - start)
+    flat.read(start, buffer)
+    return buffer
+
+
+def _given(buffer: memoryview) -> memoryview:
+    return buffer
+
+
+def _make(work: _Work) -> tuple[_Work, LeafChange | None, list[bytes]]:
+    """Return the change of a leaf, and the leaf after each delta."""
+    if work.read is None:
+        return work, None, [b""] * sum(work.is_kept)
+    old = work.read()
+    new = thread_buffer(len(old), "span")
+    new[:] = old
+    after = []
+    for patch, is_kept in zip(work.patches, work.is_kept, strict=True):
+        patch(new)
+        if is_kept:
+            after.append(bytes(new))
+    width = word_nbytes(int(ITEMSIZES[code(work.dtype)]))
+    return work, compare_leaf(work.number, old, new, work.dtype, width), after
+
+
+# The result: entries of the base, and the tensors that change.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResultSource(WrappedSource):
+    """A base, whose changed tensors are another source's."""
+
+    inner: Source = field()
+    """The base."""
+    patched: PatchedSource
+    """The tensors that change."""
+    index: TableIndex = field()
+    """The entries of both; a changed tensor is behind the files of the base."""
+    num_files: int
+    """The number of files of the base."""
+
+    def _is_mine(self, entries: EntryTable, row: int) -> bool:
+        return bool(entries.file[row] >= self.num_files)
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry."""
+        source = self.patched if self._is_mine(entries, row) else self.inner
+        source.read_into(entries, row, start, buffer)
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return True for payloads that are best read from their beginning to their end."""
+        found = np.zeros(len(rows), np.bool)
+        is_mine = entries.file[rows] >= self.num_files
+        found[is_mine] = self.patched.in_order(entries, rows[is_mine])
+        found[~is_mine] = self.inner.in_order(entries, rows[~is_mine])
+        return found
+
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        """Let the base prepare."""
+        self.inner.expect(entries, rows[entries.file[rows] < self.num_files])
+
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        """Let the base decode; None for a tensor that changes."""
+        return None if self._is_mine(entries, row) else self.inner.decode(entries, row)
+
+    def files_read(self, entries: EntryTable) -> Ints:
+        """Return the files of the base, since any of them may hold a tensor that changes."""
+        is_mine = entries.file >= self.num_files
+        if is_mine.any():
+            return np.arange(self.num_files)
+        return self.inner.files_read(entries)
+
+
+def _result(base: Reader, patched: PatchedSource, keys: Sequence[str]) -> ResultSource:
+    """The source of all tensors, in the order of the base."""
+    mine = patched.index.entries
+    changed = {*mine.slices.tensors.keys}
+    others = take_tensors(base.entries(), {*keys} - changed)
+    num_files = max(len(base.index.files), int(base.entries().file.max(initial=-1)) + 1)
+    joined = concatenate_entries([others, replace(mine, file=mine.file + num_files)])
+    position = joined.slices.tensors.rows()
+    entries = Blocks.of_entries(base.source, joined).entries_of([position[key] for key in keys])
+    metadata = replace(base.metadata, digests={})  # the base's are of other bytes
+    index = TableIndex(entries, [*base.index.files, "result"], metadata)
+    return ResultSource(base.source, patched, index, num_files)
+
+
+def _compare_whole(source: ResultSource, delta: PublishedDelta) -> None:
+    """Compare the checksum of all tensors of the result, in the order of their names."""
+    if not delta.whole_sha256:
+        return
+    checksum = new_checksum("sha256")
+    blocks = Blocks.of_entries(source, source.index.entries)
+    rows = blocks.tensors.rows()
+    for key in sorted(rows):
+        flat = FlatTensor.of(source, blocks.entries_of([rows[key]]))
+        for start, stop in block_ranges(0, flat.nbytes, LEAF_NBYTES):
+            checksum.update(_read(flat, start, stop, "unit"))
+        flat.check()
+    if checksum.hexdigest() != delta.whole_sha256:
+        raise CorruptCheckpoint(
+            f"{delta.path}: The result does not have the checksum that the delta gives (sha256): the "
+            "base is another one, or the delta is damaged.",
+            _OTHER_BASE,
+        )

@@ -1,0 +1,505 @@
+"""Deltas of other programs, read and written: every dialect, against plain writers and readers of its
+layout, and against files of the real programs (``golden/deltas``)."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    MissingExtra,
+    TargetExists,
+    UnsupportedError,
+)
+from shardvar.verbs.delta.report import ApplyReport
+from spec_tests.helpers.paths import GOLDEN
+from spec_tests.helpers.plain_dialects import apply_slime, apply_trl, slime_delta, trl_delta
+
+pytest.importorskip("zstandard")
+pytest.importorskip("xxhash")
+pytest.importorskip("blake3")
+
+BF16 = ml_dtypes.bfloat16
+DELTAS = GOLDEN / "deltas"
+WRITTEN = {"slime": "weight_v000007", "modelexpress": "v7", "trl": "step_000007.safetensors"}
+WRITTEN["trl-gaps"] = "step_000008.safetensors"
+FOLDERS = ("slime", "modelexpress")
+
+
+def weights(num: int, dtype: Any = BF16, seed: int = 0) -> Any:
+    """Return random numbers."""
+    return np.random.default_rng(seed).normal(0, 0.02, num).astype(dtype)
+
+
+def moved(array: Any, share: float, seed: int = 1) -> Any:
+    """Return a copy of which some elements have another bit."""
+    new = array.copy()
+    bits = new.view(f"<u{new.dtype.itemsize}").reshape(-1)
+    bits[np.random.default_rng(seed).random(bits.size) < share] ^= 1
+    return new
+
+
+def octets(tensors: dict[str, Any]) -> dict[str, bytes]:
+    """Return the bytes of each tensor."""
+    return {key: np.ascontiguousarray(array).tobytes() for key, array in tensors.items()}
+
+
+def two(folder: Path, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Save two versions of a model, a and b: two leaves and a part, an equal tensor, one element."""
+    a = {
+        "w": weights(1_100_000).reshape(1100, 1000),
+        "same": weights(33),
+        "one": weights(1, seed=3),
+    }
+    b = {"w": moved(a["w"], 0.01), "same": a["same"], "one": moved(a["one"], 1.0)}
+    a |= more
+    b |= more
+    sv.save(folder / "a", a, partition=3)
+    sv.save(folder / "b.safetensors", b)
+    return a, b
+
+
+def publish(
+    folder: Path, dialect: str, a: str = "a", b: str = "b.safetensors", **options: Any
+) -> Path:
+    """Write a delta of a dialect."""
+    if dialect == "modelexpress":
+        options.setdefault("versions", ("v6", "v7"))
+    sv.delta(folder / a, folder / b, folder / WRITTEN[dialect], dialect=dialect, **options)
+    return folder / WRITTEN[dialect]
+
+
+# Files of the real programs.
+
+
+GOLDENS = [
+    *sorted(each for each in DELTAS.glob("*-*") if each.stem not in ("trl-base", "trl-result")),
+    DELTAS / "modelexpress",
+]
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=[each.name for each in GOLDENS])
+def test_files_of_the_real_programs_make_the_result(path: Path, tmp_path: Path) -> None:
+    prefix = "trl-" if path.name.startswith("trl-") else ""
+    sv.apply(DELTAS / f"{prefix}base.safetensors", path, tmp_path / "new")
+    assert sv.diff(DELTAS / f"{prefix}result.safetensors", tmp_path / "new").equal
+    assert not sv.verify(path).damages
+    # And no other base: all but two of them have a checksum.
+    if "idx" in path.name or "indices" in path.name:
+        return
+    sv.save(
+        tmp_path / "other",
+        {k: v + 1 for k, v in sv.load(DELTAS / f"{prefix}base.safetensors").items()},
+    )
+    with pytest.raises(CheckpointError, match="the base is another one"):
+        sv.apply(tmp_path / "other", path, tmp_path / "wrong")
+    assert not [*tmp_path.glob("wrong*")]
+
+
+# Reading what a plain writer wrote.
+
+_KINDS = st.sampled_from([np.float32, np.float16, BF16, np.uint8, np.int64])
+
+
+@given(
+    st.lists(st.tuples(_KINDS, st.integers(0, 400)), min_size=1, max_size=4),
+    st.sampled_from(["xor", "overwrite"]),
+    st.sampled_from(["adler32", "xxh3-128", "blake3"]),
+    st.sampled_from([0.0, 0.02, 0.5, 1.0]),
+    st.integers(1, 3),
+)
+@settings(deadline=None)
+def test_any_delta_of_slime_makes_the_result(
+    tmp_path_factory: pytest.TempPathFactory,
+    tensors: list[tuple[Any, int]],
+    encoding: str,
+    algorithm: str,
+    share: float,
+    ranks: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("t")
+    a = {f"t{n}": weights(num, dtype, n) for n, (dtype, num) in enumerate(tensors)}
+    b = {key: moved(array, share) for key, array in a.items()}
+    sv.save(folder / "a", a, partition=2)
+    delta = slime_delta(folder / "d", a, b, encoding=encoding, algorithm=algorithm, ranks=ranks)
+    report = sv.apply(folder / "a", delta, folder / "c.safetensors")
+    assert octets(sv.load(folder / "c.safetensors")) == octets(b)
+    assert isinstance(report, ApplyReport)
+    assert report.notes[0].startswith("the base was not compared")
+    assert algorithm in report.notes[1]
+
+
+@given(st.integers(1, 300_000), st.sampled_from([0.0001, 0.01, 1.0]), st.integers(0, 3))
+@settings(deadline=None, max_examples=20)
+def test_any_delta_of_trl_makes_the_result(
+    tmp_path_factory: pytest.TempPathFactory, num: int, share: float, form: int
+) -> None:
+    folder = tmp_path_factory.mktemp("t")
+    name, encoding = (("first", ""), ("indices", ""), ("idx", "raw"), ("idx", "gap_delta"))[form]
+    a = {"w": weights(num), "v": weights(7, seed=2)}
+    b = {"w": moved(a["w"], share), "v": moved(a["v"], 1.0)}
+    sv.save(folder / "a", a, partition=2)
+    delta = trl_delta(folder / "d.safetensors", a, b, form=name, encoding=encoding)
+    report = sv.apply(folder / "a", delta, folder / "c")
+    assert octets(sv.load(folder / "c")) == octets(b)
+    compared = "the checksum that the delta gives" if name == "first" else "was not compared"
+    assert compared in report.notes[1]
+
+
+def test_wide_gaps_have_32_bits(tmp_path: Path) -> None:
+    a = {"w": np.zeros(200_001, BF16)}
+    b = {"w": a["w"].copy()}
+    b["w"][[0, 70_000, 200_000]] = 1
+    for name, each in (("a", a), ("b.safetensors", b)):
+        sv.save(tmp_path / name, each)
+    plain = trl_delta(tmp_path / "d.safetensors", a, b, form="idx")
+    sv.apply(tmp_path / "a", plain, tmp_path / "c")
+    assert octets(sv.load(tmp_path / "c")) == octets(b)
+    assert sv.load(publish(tmp_path, "trl-gaps"))["w.idx"].tolist() == [0, 69_999, 129_999]
+    assert apply_trl(a, tmp_path / WRITTEN["trl-gaps"]) == octets(b)
+
+
+def test_a_checksum_of_frames_is_of_the_frames(tmp_path: Path) -> None:
+    """``checksum_scope`` of a fork of vime."""
+    a, b = two(tmp_path)
+    delta = slime_delta(tmp_path / "d", a, b, checksum_scope="compressed_delta")
+    report = sv.apply(tmp_path / "a", delta, tmp_path / "c")
+    assert octets(sv.load(tmp_path / "c")) == octets(b)
+    assert "the result was not compared" in report.notes[1]
+    assert "No checksum" in sv.verify(delta).notes[-1]
+    index = delta / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("compressed_delta", "all"))
+    with pytest.raises(UnsupportedError, match="checksum_scope is 'all'"):
+        sv.apply(tmp_path / "a", delta, tmp_path / "e")
+
+
+# Writing, for a plain reader.
+
+
+@pytest.mark.parametrize("dialect", WRITTEN)
+def test_a_plain_reader_and_apply_make_the_result(dialect: str, tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    path = publish(tmp_path, dialect)
+    plain = apply_slime if dialect in FOLDERS else apply_trl
+    assert plain(a, path) == octets(b)
+    sv.apply(tmp_path / "a", path, tmp_path / "c.safetensors")
+    assert sv.diff(tmp_path / "b.safetensors", tmp_path / "c.safetensors").equal
+    # Also in the place of an older one.
+    publish(tmp_path, dialect, force=True)
+    assert plain(a, path) == octets(b)
+    with pytest.raises(TargetExists):
+        publish(tmp_path, dialect)
+
+
+def test_the_index_says_what_the_programs_need(tmp_path: Path) -> None:
+    two(tmp_path)
+    index = json.loads((publish(tmp_path, "slime") / "model.safetensors.index.json").read_text())
+    assert index["metadata"] == {
+        "version": "000007",
+        "base_version": "000006",
+        "delta_encoding": "xor",
+        "compression_format": "zstd",
+        "checksum_format": "xxh3-128",
+    }
+    assert set(index["weight_map"].values()) == {"model-00000-of-00001.safetensors"}
+    index = json.loads(
+        (publish(tmp_path, "modelexpress") / "model.safetensors.index.json").read_text()
+    )
+    assert (index["metadata"]["base_version"], index["metadata"]["version"]) == ("v6", "v7")
+    assert index["metadata"]["checksum_format"] == "adler32"
+
+
+@pytest.mark.parametrize("dialect", FOLDERS)
+def test_a_step_that_changed_nothing_is_a_delta(dialect: str, tmp_path: Path) -> None:
+    _, b = two(tmp_path)
+    path = publish(tmp_path, dialect, "b.safetensors")
+    assert [each.name for each in path.iterdir()] == ["model.safetensors.index.json"]
+    assert "published weight delta" in sv.verify(path).notes[0]
+    sv.apply(tmp_path / "b.safetensors", path, tmp_path / "c")
+    assert octets(sv.load(tmp_path / "c")) == octets(b)
+    with pytest.raises(UnsupportedError, match="published weight delta"):
+        sv.reshard(path, tmp_path / "x.npz")
+
+
+def test_trl_has_no_delta_without_tensors(tmp_path: Path) -> None:
+    two(tmp_path)
+    with pytest.raises(UnsupportedError, match="Nothing changed"):
+        publish(tmp_path, "trl", "b.safetensors")
+    assert not (tmp_path / WRITTEN["trl"]).exists()
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    two(tmp_path)
+    report = sv.delta(
+        tmp_path / "a",
+        tmp_path / "b.safetensors",
+        tmp_path / "weight_v000002",
+        dialect="slime",
+        dry_run=True,
+    )
+    assert report.stored_nbytes and report.dialect == "slime"
+    assert not (tmp_path / "weight_v000002").exists()
+    path = publish(tmp_path, "slime")
+    assert len(sv.apply(tmp_path / "a", path, tmp_path / "c", dry_run=True).notes) == 2
+    assert not [*tmp_path.glob("c*")]
+
+
+# What a dialect cannot say.
+
+
+@pytest.mark.parametrize("dialect", WRITTEN)
+@pytest.mark.parametrize(
+    ("key", "before", "after", "words"),
+    [
+        ("new", None, np.ones(3, np.float32), "'new' is new, and the dialect"),
+        ("gone", np.ones(3, np.float32), None, "'gone' is removed, and the dialect"),
+        ("d", np.ones(3, np.float32), np.ones(3, np.float16), "'d' was float32 and is float16"),
+        (
+            "s",
+            np.ones(4, np.float32),
+            np.ones((2, 2), np.float32),
+            "'s' had the shape [4] and has [2, 2]",
+        ),
+        ("t", np.array([b"a"], object), np.array([b"b"], object), "'t' is of string and changed"),
+    ],
+)
+def test_what_a_dialect_cannot_say_is_refused(
+    dialect: str, key: str, before: Any, after: Any, words: str, tmp_path: Path
+) -> None:
+    for name, array in (("a", before), ("b", after)):
+        sv.save(tmp_path / name, {"w": np.ones(3)} | ({} if array is None else {key: array}))
+    with pytest.raises(UnsupportedError) as caught:
+        publish(tmp_path, dialect, b="b")
+    assert words in caught.value.cause and "Leave the dialect out" in caught.value.remedy
+    assert not (tmp_path / WRITTEN[dialect]).exists()
+
+
+@pytest.mark.parametrize("dialect", ["trl", "trl-gaps"])
+def test_trl_has_only_bfloat16(dialect: str, tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"w": np.ones(3, np.float32), "v": weights(9)})
+    sv.save(tmp_path / "b", {"w": np.ones(3, np.float32), "v": moved(weights(9), 1.0)})
+    assert sv.load(publish(tmp_path, dialect, b="b"))  # an equal tensor may be of any dtype
+    sv.save(tmp_path / "c", {"w": np.zeros(3, np.float32), "v": weights(9)})
+    with pytest.raises(UnsupportedError, match="'w' is float32 and changed"):
+        publish(tmp_path, dialect, b="c", force=True)
+
+
+def test_values_are_not_cast_to_the_dtype_of_the_base(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    delta = trl_delta(tmp_path / "d.safetensors", a, b)
+    sv.save(tmp_path / "wide", {key: array.astype(np.float32) for key, array in a.items()})
+    with pytest.raises(UnsupportedError, match="The base has it as float32") as caught:
+        sv.apply(tmp_path / "wide", delta, tmp_path / "c")
+    assert "--cast bfloat16" in caught.value.remedy
+
+
+def test_a_tensor_with_the_name_of_a_text_is_refused(tmp_path: Path) -> None:
+    two(tmp_path, version=weights(3))
+    with pytest.raises(UnsupportedError, match="has the name of a text of the index"):
+        publish(tmp_path, "slime")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "versions", "words"),
+    [
+        ("slime", "delta", None, "needs the versions"),
+        ("modelexpress", "weight_v000007", None, "needs the versions"),
+        ("slime", "delta", ("6", "8"), "makes a version of the one before it"),
+        ("slime", "delta", ("a", "b"), "makes a version of the one before it"),
+        ("slime", "delta", ("6",), "The versions are two"),
+        ("slime", "delta", "67", "The versions are two"),
+        ("modelexpress", "delta", ("a", "a"), "Both versions"),
+        ("modelexpress", "delta", ("../a", "b"), "is not a name"),
+        ("slime", "delta.safetensors", None, "is a folder"),
+        ("trl", "delta", ("1", "2"), "does not end in .safetensors"),
+        ("trl", "x.safetensors", None, "needs the versions"),
+        ("slime-v2", "delta", None, "is not known"),
+        (None, "delta", ("1", "2"), "has no versions"),
+    ],
+)
+def test_versions_and_names_are_checked(
+    dialect: str | None, name: str, versions: Any, words: str, tmp_path: Path
+) -> None:
+    two(tmp_path)
+    with pytest.raises(ArgumentError, match=words):
+        sv.delta(
+            tmp_path / "a",
+            tmp_path / "b.safetensors",
+            tmp_path / name,
+            dialect=dialect,
+            versions=versions,
+        )
+    assert not (tmp_path / name).exists()
+
+
+def test_a_folder_with_a_model_gets_no_delta(tmp_path: Path) -> None:
+    two(tmp_path)
+    (tmp_path / "weight_v000007").mkdir()
+    shutil.copy(tmp_path / "b.safetensors", tmp_path / "weight_v000007/model.safetensors")
+    with pytest.raises(TargetExists, match="has model.safetensors, and no delta"):
+        publish(tmp_path, "slime", force=True)
+    for part in ("model-00001-of-00001.safetensors", "model.safetensors"):
+        (tmp_path / "weight_v000007" / part).unlink(missing_ok=True)
+    sv.save(
+        tmp_path / "weight_v000007/model.safetensors",
+        {"w": np.ones(3), "v": np.ones(3)},
+        policy=sv.MaxShardSizePolicy(24),
+    )
+    with pytest.raises(TargetExists, match="and no delta"):
+        publish(tmp_path, "slime", force=True)
+    assert sv.load(tmp_path / "weight_v000007")
+
+
+# Several deltas.
+
+
+def chain(folder: Path, dialect: str) -> list[dict[str, Any]]:
+    """Save four versions, v0 to v3, and the deltas d1 to d3."""
+    versions = [{"w": weights(3000), "v": weights(40, seed=2)}]
+    for number in range(3):
+        before = versions[-1]
+        key = "v" if number == 1 else "w"
+        versions.append(before | {key: moved(before[key], 0.1, number)})
+    for number, each in enumerate(versions):
+        sv.save(folder / f"v{number}", each)
+    for number in (1, 2, 3):
+        sv.delta(
+            folder / f"v{number - 1}",
+            folder / f"v{number}",
+            folder / f"d{number}{'' if dialect in FOLDERS else '.safetensors'}",
+            dialect=dialect,
+            versions=(str(number - 1), str(number)),
+        )
+    return versions
+
+
+@pytest.mark.parametrize("dialect", WRITTEN)
+def test_several_deltas_are_applied_in_order(dialect: str, tmp_path: Path) -> None:
+    versions = chain(tmp_path, dialect)
+    d1, d2, d3 = sorted(tmp_path.glob("d?*"))
+    sv.apply(tmp_path / "v0", [d1, d2, d3], tmp_path / "c")
+    assert octets(sv.load(tmp_path / "c")) == octets(versions[3])
+    for wrong in ([d1, d3], [d2, d1], [d1, d1]):
+        with pytest.raises(ArgumentError, match="does not follow"):
+            sv.apply(tmp_path / "v0", wrong, tmp_path / "x")
+
+
+def test_deltas_of_two_kinds_do_not_follow_each_other(tmp_path: Path) -> None:
+    chain(tmp_path, "slime")
+    sv.delta(tmp_path / "v1", tmp_path / "v2", tmp_path / "own")
+    with pytest.raises(ArgumentError, match="of shardvar, and .* of another program"):
+        sv.apply(tmp_path / "v0", [tmp_path / "d1", tmp_path / "own"], tmp_path / "x")
+    with pytest.raises(UnsupportedError, match="of another program, of the dialect slime"):
+        sv.compact_deltas([tmp_path / "d1", tmp_path / "d2"], tmp_path / "x")
+    sv.delta(
+        tmp_path / "v1",
+        tmp_path / "v2",
+        tmp_path / "d2.safetensors",
+        dialect="trl",
+        versions=("1", "2"),
+    )
+    with pytest.raises(ArgumentError, match="nothing says that one follows the other"):
+        sv.apply(tmp_path / "v0", [tmp_path / "d1", tmp_path / "d2.safetensors"], tmp_path / "x")
+
+
+# Another base, and other packages.
+
+
+def test_another_base_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    delta = slime_delta(tmp_path / "d", a, b)
+    other = a | {"w": moved(a["w"], 0.00001, 5)}
+    for name, tensors, error, words in (
+        ("values", other, CheckpointError, "'w' with the delta applied"),
+        ("lacks", {"same": a["same"]}, ArgumentError, "it lacks 'w'"),
+        ("short", a | {"w": a["w"][:500]}, CheckpointError, "mask has 2200000 bytes"),
+        ("text", a | {"w": np.array([b"a"], object)}, UnsupportedError, "cannot change"),
+    ):
+        sv.save(tmp_path / name, tensors)
+        with pytest.raises(error, match=words):
+            sv.apply(tmp_path / name, delta, tmp_path / "x")
+    assert not [*tmp_path.glob("x*")]
+
+
+def test_a_base_that_changes_meanwhile_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two(tmp_path)
+    sv.save(tmp_path / "a.safetensors", a)
+    delta = slime_delta(tmp_path / "d", a, b)
+    from shardvar.verbs.delta import apply as module
+
+    before = module.apply_published
+
+    def then_changed(*arguments: Any) -> Any:
+        made = before(*arguments)
+        with (tmp_path / "a.safetensors").open("r+b") as file:
+            file.seek(-100, 2)
+            file.write(b"\xff\xfe")
+        return made
+
+    monkeypatch.setattr(module, "apply_published", then_changed)
+    with pytest.raises((ArgumentError, CheckpointError), match="has other values|was replaced"):
+        sv.apply(tmp_path / "a.safetensors", delta, tmp_path / "x")
+    assert not [*tmp_path.glob("x*")]
+
+
+def test_a_package_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two(tmp_path)
+    delta = slime_delta(tmp_path / "d", a, b, algorithm="xxh3-128")
+
+    modules = {name: sys.modules[name] for name in ("zstandard", "xxhash")}
+
+    def lacks(*names: str) -> None:
+        for name in ("zstandard", "xxhash"):
+            monkeypatch.setitem(sys.modules, name, None if name in names else modules[name])
+
+    for names in (("zstandard",), ("xxhash",)):
+        lacks(*names)
+        with pytest.raises(MissingExtra, match=names[0]):
+            sv.apply(tmp_path / "a", delta, tmp_path / "x")
+        with pytest.raises(MissingExtra, match=names[0]):
+            publish(tmp_path, "slime")
+    lacks("zstandard")
+    assert "It was not unpacked" in sv.verify(delta).notes[-1]
+    assert not [*tmp_path.glob("x*")]
+    # TRL needs no package.
+    path = publish(tmp_path, "trl")
+    sv.apply(tmp_path / "a", path, tmp_path / "x")
+
+
+@pytest.mark.parametrize("base", ["a.npz", "a.safetensors", "a.pt"])
+def test_any_format_is_a_base(base: str, tmp_path: Path) -> None:
+    a = {"w": weights(4000, np.float32).reshape(40, 100), "n": np.arange(9)}
+    b = {"w": moved(a["w"], 0.01), "n": a["n"]}
+    sv.save(tmp_path / base, a)
+    delta = slime_delta(tmp_path / "d", a, b)
+    sv.apply(tmp_path / base, delta, tmp_path / "c", partition=3, format="shardvar")
+    assert octets(sv.load(tmp_path / "c")) == octets(b)
+    assert [*sv.load(tmp_path / "c")] == [*sv.load(tmp_path / base)]
+    # In the place of the base.
+    sv.apply(tmp_path / base, delta, tmp_path / base, force=True)
+    assert octets(sv.load(tmp_path / base)) == octets(b)
+
+
+def test_the_digests_of_the_base_are_not_the_ones_of_the_result(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    sv.save(tmp_path / "a.safetensors", a, digest=True)
+    delta = slime_delta(tmp_path / "d", a, b)
+    report = sv.apply(tmp_path / "a.safetensors", delta, tmp_path / "c.safetensors")
+    assert report.notes[-1] == "the digests that the base carries are left out"
+    with sv.open_checkpoint(tmp_path / "c.safetensors") as reader:
+        assert not reader.metadata.has_digests
+    assert not sv.verify(tmp_path / "c.safetensors").damages

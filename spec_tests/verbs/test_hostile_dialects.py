@@ -1,0 +1,399 @@
+"""Deltas of other programs that were damaged, or made to harm: each is refused by name, in bounded
+memory, and nothing is written."""
+
+import json
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import CheckpointError, ShardvarError, UnsupportedError
+from spec_tests.helpers.plain_dialects import (
+    checksum,
+    encoded,
+    raw,
+    read_safetensors,
+    safetensors_bytes,
+    slime_delta,
+    trl_delta,
+)
+
+zstandard: Any = pytest.importorskip("zstandard")
+
+BF16 = ml_dtypes.bfloat16
+A = {"w": np.arange(4000).astype(BF16), "v": np.ones(9, BF16)}
+B = {"w": (np.arange(4000) * 2 + 1).astype(BF16), "v": np.ones(9, BF16)}
+NUM = A["w"].nbytes
+
+
+def packed(content: bytes, **options: Any) -> bytes:
+    """Return a frame of zstd."""
+    return bytes(zstandard.ZstdCompressor(level=1, **options).compress(content))
+
+
+def slime(folder: Path, frame: bytes, encoding: str = "xor", **more: str) -> Path:
+    """Write a delta of slime with this frame for w."""
+    delta = slime_delta(folder / "d", A, B, encoding=encoding, **more)
+    name = "model-00000-of-00001.safetensors"
+    _, sums = read_safetensors(delta / name)
+    (delta / name).write_bytes(safetensors_bytes({"w": np.frombuffer(frame, np.uint8)}, sums))
+    return delta
+
+
+def index(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """Write a delta of slime whose index is changed."""
+    delta = slime_delta(folder / "d", A, B)
+    path = delta / "model.safetensors.index.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return delta
+
+
+def shard(folder: Path, change: Callable[[dict[str, Any], dict[str, str]], None]) -> Path:
+    """Write a delta of slime whose shard is changed."""
+    delta = slime_delta(folder / "d", A, B)
+    path = delta / "model-00000-of-00001.safetensors"
+    tensors, sums = read_safetensors(path)
+    arrays: dict[str, Any] = {
+        key: np.frombuffer(each[2], np.uint8) for key, each in tensors.items()
+    }
+    change(arrays, sums)
+    path.write_bytes(safetensors_bytes(arrays, sums))
+    return delta
+
+
+def trl(folder: Path, tensors: dict[str, Any], **metadata: str) -> Path:
+    """Write a delta of TRL with these tensors."""
+    form = "idx" if any(key.endswith(".idx") for key in tensors) else "indices"
+    path = trl_delta(folder / "d.safetensors", A, B, form=form, metadata=metadata)
+    _, texts = read_safetensors(path)
+    names = [key.removesuffix(".indices") for key in tensors if key.endswith(".indices")]
+    if "changed_params" not in metadata and form == "indices":
+        texts["changed_params"] = json.dumps(names)
+    path.write_bytes(safetensors_bytes(tensors, texts))
+    return path
+
+
+def put(count: int, places: list[int], values: bytes) -> bytes:
+    """Return the content of an overwrite."""
+    return struct.pack(f"<I{len(places)}I", count, *places) + values
+
+
+GOOD = encoded("xor", raw(A["w"]), raw(B["w"]))
+VALUES = np.ones(2, BF16)
+INT32, UINT16 = np.int32, np.uint16
+
+SLIME: dict[str, tuple[Callable[[Path], Path], str]] = {
+    # The frame.
+    "no frame": (lambda at: slime(at, b""), "does not begin as a frame"),
+    "zlib": (lambda at: slime(at, zlib.compress(GOOD)), "does not begin as a frame"),
+    "cut": (lambda at: slime(at, packed(GOOD)[:-1]), "is cut"),
+    "cut in half": (lambda at: slime(at, packed(GOOD)[: len(packed(GOOD)) // 2]), "is cut"),
+    "trailing": (lambda at: slime(at, packed(GOOD) + b"\0"), "1 bytes follow the frame"),
+    "two frames": (lambda at: slime(at, packed(GOOD) * 2), "bytes follow the frame"),
+    "short": (lambda at: slime(at, packed(GOOD[:-2])), f"mask has {NUM - 2} bytes"),
+    "long": (lambda at: slime(at, packed(GOOD + b"\0")), f"mask has {NUM + 1} bytes"),
+    "short, unsaid": (
+        lambda at: slime(at, packed(GOOD[:-2], write_content_size=False)),
+        "2 bytes fewer than are due",
+    ),
+    "long, unsaid": (
+        lambda at: slime(at, packed(GOOD + b"\0", write_content_size=False)),
+        "more bytes than are due",
+    ),
+    "bomb": (lambda at: slime(at, packed(bytes(1 << 30))), f"mask has {1 << 30} bytes"),
+    "bomb, unsaid": (
+        lambda at: slime(at, packed(bytes(1 << 28), write_content_size=False)),
+        "more bytes than are due",
+    ),
+    "window": (
+        lambda at: slime(at, b"\x28\xb5\x2f\xfd\x00" + bytes([31 << 3]) + b"\x01\x00\x00"),
+        "needs a window",
+    ),
+    "dictionary": (
+        lambda at: slime(at, b"\x28\xb5\x2f\xfd\x21\x07\x02\x01\x00\x00"),
+        "needs a dictionary",
+    ),
+    "reserved block": (
+        lambda at: slime(at, b"\x28\xb5\x2f\xfd\x20\x00\x07\x00\x00"),
+        "no known kind",
+    ),
+    "flipped": (
+        lambda at: slime(at, packed(GOOD[:50] + bytes([GOOD[50] ^ 1]) + GOOD[51:])),
+        "does not have the checksum",
+    ),
+    # Overwritten bytes.
+    "outside": (
+        lambda at: slime(at, packed(put(2, [5, NUM], b"ab")), "overwrite"),
+        f"position {NUM} lies outside",
+    ),
+    "far outside": (
+        lambda at: slime(at, packed(put(1, [2**32 - 1], b"a")), "overwrite"),
+        "lies outside",
+    ),
+    "descending": (
+        lambda at: slime(at, packed(put(2, [6, 5], b"ab")), "overwrite"),
+        "position 5 follows 6",
+    ),
+    "twice": (lambda at: slime(at, packed(put(2, [6, 6], b"ab")), "overwrite"), "6 follows 6"),
+    "count": (
+        lambda at: slime(at, packed(put(2**32 - 1, [6], b"a")), "overwrite"),
+        "fewer than are due",
+    ),
+    "few values": (
+        lambda at: slime(at, packed(put(2, [5, 6], b"a")), "overwrite"),
+        "fewer than are due",
+    ),
+    "many values": (
+        lambda at: slime(at, packed(put(2, [5, 6], b"abc")), "overwrite"),
+        "more bytes than are due",
+    ),
+    "no count": (lambda at: slime(at, packed(b"ab"), "overwrite"), "fewer than are due"),
+    # The texts.
+    "encoding": (
+        lambda at: index(at, lambda each: each["metadata"].update(delta_encoding="xor2")),
+        "delta_encoding is 'xor2'",
+    ),
+    "compression": (
+        lambda at: index(at, lambda each: each["metadata"].update(compression_format="lz4")),
+        "compression_format is 'lz4'",
+    ),
+    "checksum kind": (
+        lambda at: index(at, lambda each: each["metadata"].update(checksum_format="crc32")),
+        "checksum_format is 'crc32'",
+    ),
+    "no checksum kind": (
+        lambda at: index(at, lambda each: each["metadata"].pop("checksum_format")),
+        "checksum_format is missing",
+    ),
+    "no base": (
+        lambda at: index(at, lambda each: each["metadata"].pop("base_version")),
+        "no base_version",
+    ),
+    # The files.
+    "dotdot": (
+        lambda at: index(at, lambda each: each["weight_map"].update(w="../x.safetensors")),
+        "is not a safetensors file next to it",
+    ),
+    "another file": (
+        lambda at: index(
+            at, lambda each: each["weight_map"].update(w="model-00001-of-00002.safetensors")
+        ),
+        "model-00001-of-00002",
+    ),
+    "unnamed tensor": (
+        lambda at: shard(at, lambda tensors, sums: tensors.update(v=tensors["w"])),
+        "which the index does not name",
+    ),
+    "no such tensor": (
+        lambda at: index(at, lambda each: each["weight_map"].update(v=each["weight_map"]["w"])),
+        "does not hold it",
+    ),
+    "no checksum": (lambda at: shard(at, lambda tensors, sums: sums.clear()), "Its checksum ''"),
+    "short checksum": (
+        lambda at: shard(at, lambda tensors, sums: sums.update(w=sums["w"][:-1])),
+        "is not one of adler32",
+    ),
+    "another checksum": (
+        lambda at: shard(at, lambda tensors, sums: sums.update(w="0" * 8)),
+        "does not have the checksum",
+    ),
+    "another dtype": (
+        lambda at: shard(at, lambda tensors, sums: tensors.update(w=np.ones(3, np.float32))),
+        "and not a frame",
+    ),
+    "frame checksum": (
+        lambda at: (
+            slime(at, packed(GOOD), checksum_scope="compressed_delta") and shard_of_frame(at / "d")
+        ),
+        "frame has another checksum",
+    ),
+}
+
+
+def shard_of_frame(delta: Path) -> Path:
+    """Give the frame another checksum."""
+    path = delta / "model-00000-of-00001.safetensors"
+    tensors, _ = read_safetensors(path)
+    frame = np.frombuffer(tensors["w"][2], np.uint8)
+    path.write_bytes(safetensors_bytes({"w": frame}, {"w": checksum("adler32", b"other")}))
+    return delta
+
+
+TRL: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "outside": (
+        lambda at: trl(at, {"w.indices": np.array([1, 4000], INT32), "w.values": VALUES}),
+        "4000 lies outside of a tensor of 4000",
+    ),
+    "negative": (
+        lambda at: trl(at, {"w.indices": np.array([-1, 3], INT32), "w.values": VALUES}),
+        "A position is -1",
+    ),
+    "descending": (
+        lambda at: trl(at, {"w.indices": np.array([3, 1], INT32), "w.values": VALUES}),
+        "position 1 follows 3",
+    ),
+    "twice": (
+        lambda at: trl(at, {"w.indices": np.array([3, 3], INT32), "w.values": VALUES}),
+        "position 3 follows 3",
+    ),
+    "lengths": (
+        lambda at: trl(at, {"w.indices": np.array([3], INT32), "w.values": VALUES}),
+        "1 positions and 2 values",
+    ),
+    "shape": (
+        lambda at: trl(at, {"w.indices": np.ones((1, 2), INT32), "w.values": VALUES}),
+        "has the shape",
+    ),
+    "position dtype": (
+        lambda at: trl(at, {"w.indices": np.array([1, 3]), "w.values": VALUES}),
+        "Its positions are int64",
+    ),
+    "value dtype": (
+        lambda at: trl(
+            at, {"w.indices": np.array([1, 3], INT32), "w.values": np.ones(2, np.float16)}
+        ),
+        "Its values are float16",
+    ),
+    "no values": (lambda at: trl(at, {"w.indices": np.array([1], INT32)}), "no 'w.values'"),
+    "no positions": (
+        lambda at: trl(at, {"w.values": VALUES, "v.indices": np.array([1], INT32)}),
+        "not 'w.indices'",
+    ),
+    "a stranger": (
+        lambda at: trl(at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES, "b": VALUES}),
+        "There is 'b'",
+    ),
+    "names": (
+        lambda at: trl(
+            at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, changed_params='["v"]'
+        ),
+        "disagree about 'v'",
+    ),
+    "no list": (
+        lambda at: trl(
+            at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, changed_params="7"
+        ),
+        "not a list of names",
+    ),
+    "unknown name": (
+        lambda at: trl(at, {"u.indices": np.array([1, 2], INT32), "u.values": VALUES}),
+        "it lacks 'u'",
+    ),
+    "version": (
+        lambda at: trl(at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, version="2"),
+        "is '2'; version 1 is read",
+    ),
+    "step": (
+        lambda at: trl(
+            at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, model_version="x"
+        ),
+        "model_version is 'x'",
+    ),
+    "checksum": (
+        lambda at: trl(
+            at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, checksum_sha256="0" * 64
+        ),
+        "does not have the checksum",
+    ),
+    "gap outside": (
+        lambda at: trl(at, {"w.idx": np.array([3990, 9], UINT16), "w.val": VALUES}),
+        "4000 lies outside",
+    ),
+    "wide gaps": (
+        lambda at: trl(at, {"w.idx": np.full(2, 2**32 - 1, np.uint32), "w.val": VALUES}),
+        "lies outside",
+    ),
+    "gap dtype": (
+        lambda at: trl(at, {"w.idx": np.array([1, 3], INT32), "w.val": VALUES}),
+        "Its positions are int32",
+    ),
+    "a vendor's library": (
+        lambda at: trl(
+            at, {"w.idx": np.array([1, 3], UINT16), "w.val": VALUES}, encoding="nvcomp_cascaded"
+        ),
+        "encoding 'nvcomp_cascaded'",
+    ),
+}
+ALL = {f"slime, {name}": each for name, each in SLIME.items()}
+ALL |= {f"trl, {name}": each for name, each in TRL.items()}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("base") / "a"
+    sv.save(path, A)
+    return path
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_wrong_delta_is_refused_by_name(name: str, base: Path, tmp_path: Path) -> None:
+    make, words = ALL[name]
+    path = make(tmp_path)
+    sv.apply(base, slime_delta(tmp_path / "warm", A, B), tmp_path / "warmed")
+    tracemalloc.start()
+    with pytest.raises(ShardvarError) as caught:
+        sv.apply(base, path, tmp_path / "out")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert words in caught.value.cause, caught.value.cause
+    assert caught.value.remedy
+    assert isinstance(caught.value, CheckpointError | UnsupportedError) or "lacks" in words
+    assert not [*tmp_path.glob("out*")]
+    assert peak < 40_000_000
+
+
+NEEDS_THE_BASE = {
+    *("slime, short", "slime, long", "slime, short, unsaid", "slime, long, unsaid"),
+    *(
+        "slime, bomb",
+        "slime, bomb, unsaid",
+        "slime, flipped",
+        "slime, outside",
+        "slime, far outside",
+    ),
+    *("slime, another checksum", "trl, outside", "trl, unknown name", "trl, checksum"),
+    *("trl, gap outside", "trl, wide gaps"),
+}
+"""What shows only with the base."""
+
+
+@pytest.mark.parametrize("name", sorted(ALL.keys() - NEEDS_THE_BASE))
+def test_verify_finds_what_shows_without_the_base(name: str, tmp_path: Path) -> None:
+    make, words = ALL[name]
+    report = sv.verify(make(tmp_path))
+    told = [*(each.message for each in report.damages), *report.notes]
+    assert any(words in each for each in told), told
+    assert report.damages or any("cannot be applied by this release" in each for each in told)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_THE_BASE))
+def test_verify_does_not_claim_what_it_cannot_know(name: str, tmp_path: Path) -> None:
+    report = sv.verify(ALL[name][0](tmp_path))
+    assert not report.damages and report.verdict != "ok"
+
+
+def test_every_flipped_byte_of_a_delta_is_found(base: Path, tmp_path: Path) -> None:
+    """With a checksum of the result, no flipped byte makes another one."""
+    delta = slime_delta(tmp_path / "d", A, B)
+    path = delta / "model-00000-of-00001.safetensors"
+    data = path.read_bytes()
+    random = np.random.default_rng(0)
+    for at in sorted(random.choice(len(data), 60, replace=False).tolist()):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :])
+        try:
+            sv.apply(base, delta, tmp_path / "out.safetensors", force=True)
+        except ShardvarError:
+            continue
+        found = sv.load(tmp_path / "out.safetensors")
+        assert {key: each.tobytes() for key, each in found.items()} == {
+            key: each.tobytes() for key, each in B.items()
+        }, at

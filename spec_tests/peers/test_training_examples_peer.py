@@ -4,6 +4,7 @@ losses are the losses of a job that nothing has interrupted."""
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,14 +27,29 @@ def start(command: Sequence[object]) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=ENVIRONMENT | {"OMP_NUM_THREADS": "1"},
+        env=ENVIRONMENT
+        | {
+            "OMP_NUM_THREADS": "1",
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        },
         start_new_session=True,
     )
 
 
+def jax_job(folder: Path, last: int, count: int) -> "list[subprocess.Popen[str]]":
+    """Start all processes of the training of JAX, each with two devices."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    example = ROOT / "examples" / "train_jax.py"
+    jobs = [[place, count, process] for process in range(count)] if count > 1 else [[]]
+    return [start([example, folder, last, *job]) for job in jobs]
+
+
 def losses_of(text: str) -> dict[int, str]:
     """Return the losses of the steps that a job has printed."""
-    return {int(step): loss for step, loss in re.findall(r"^(\d+) (\S+)$", text, re.MULTILINE)}
+    return {int(step): loss for step, loss in re.findall(r"^(\d+) (\d\S+)$", text, re.MULTILINE)}
 
 
 def torch_job(folder: Path, last: int, count: int) -> "subprocess.Popen[str]":
@@ -64,6 +80,32 @@ def test_the_loop_of_torch_goes_on_after_a_kill(tmp_path: Path) -> None:
     last = newest.number + 3
     # On two processes, and, from the beginning, on one.
     jobs = [torch_job(tmp_path / "run", last, 2), torch_job(tmp_path / "other", last, 1)]
+    ends = [job.communicate(timeout=SECONDS) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], [errors[-3000:] for _, errors in ends]
+    after, whole = (losses_of(printed) for printed, _ in ends)
+    assert [*after] == [*range(newest.number + 1, last + 1)]
+    assert [*whole] == [*range(1, last + 1)]
+    assert whole.items() >= after.items()
+    assert whole.items() >= {step: before[step] for step in before if step <= last}.items()
+
+
+def test_the_loop_of_jax_goes_on_after_a_kill(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    killed = jax_job(tmp_path / "run", 1_000_000, 2)
+    assert killed[0].stdout is not None
+    begin = []
+    while len(losses_of("".join(begin))) < 7:  # gloo prints, too
+        begin.append(killed[0].stdout.readline())
+        assert begin[-1], "it goes on until it is killed"
+    for each in reversed(killed):
+        os.kill(each.pid, signal.SIGKILL)
+    printed = killed[0].communicate(timeout=SECONDS)[0]
+    killed[1].communicate(timeout=SECONDS)
+    before = losses_of("".join(begin) + printed)
+    newest = sv.SavedSteps(tmp_path / "run").newest()
+    assert newest is not None and newest.number >= 4
+    last = newest.number + 3
+    jobs = [*jax_job(tmp_path / "run", last, 1), *jax_job(tmp_path / "other", last, 1)]
     ends = [job.communicate(timeout=SECONDS) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], [errors[-3000:] for _, errors in ends]
     after, whole = (losses_of(printed) for printed, _ in ends)

@@ -43,6 +43,7 @@ SUBJECTS = (
     *(
         "torch_checkpoints",
         "orbax_checkpoints",
+        "jobs",
         "objects",
         "policies",
         "formats",

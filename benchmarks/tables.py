@@ -224,6 +224,7 @@ TABLES: dict[str, Table] = {
     "plans": _of("plan", "layouts"),
     "redistribution": _of("redistribution"),
     "formats": _of("torch_checkpoints", "orbax_checkpoints"),
+    "jobs": _of("jobs"),
     "each format": _of("formats"),
     "latency": _of("latency"),
     **{f"growth of {family}": Table({"growth": starting(f"{family}: ")}, by_size)

@@ -181,7 +181,8 @@ async function readFooter(storage, name) {
   check(compare(header, HEADER) === 0 && compare(footer.subarray(32), FOOTER) === 0, `${name} is not an index.`);
   const data = view(footer);
   check(crc32c(footer.subarray(0, 28)) === data.getUint32(28, true), `The footer of ${name} is corrupt.`);
-  check([1, 3].includes(data.getUint32(24, true)), `${name} is of version ${data.getUint32(24, true)}; this reader knows 1 and 3.`);
+  const version = data.getUint32(24, true);
+  check([1, 3, 4].includes(version), `${name} is of version ${version}; this reader knows 1, 3 and 4.`);
   const [metadata, table] = [data.getBigUint64(0, true), data.getBigUint64(8, true)];
   check(table <= MAX_TABLE_NBYTES && metadata <= MAX_BLOCK_NBYTES, `${name} has a table or metadata that is too large.`);
   const tableStart = nbytes - FOOTER_NBYTES - Number(table);
@@ -208,11 +209,22 @@ function readMetadata(map, prefix) {
   const ends = map.has("file_name")
     ? strings(map, "file_name").map(decodeText)
     : sizes.map((_, number) => `${generation}-${digits(number)}-of-${digits(sizes.length)}`);
-  check(ends.length === sizes.length && new Set(ends).size === ends.length, "The files have not one name each.");
+  const owned = map.has("file_name") && map.has("file_owner");
+  const owners = owned ? strings(map, "file_owner").map(decodeText) : ends.map(() => "");
+  const paths = ends.map((end, number) => `${owners[number]}/${end}`);
+  const isComplete = ends.length === sizes.length && owners.length === sizes.length;
+  check(isComplete && new Set(paths).size === ends.length, "The files have not one name each.");
   for (const end of ends) {
     check(/^[A-Za-z0-9]{1,64}-[0-9]{5}-of-[0-9]{5}$/.test(end), `Invalid file name ${JSON.stringify(end)}.`);
   }
-  const files = sizes.map((nbytes, number) => ({ name: `${prefix}.svdata-${ends[number]}`, nbytes }));
+  for (const owner of owners) {
+    check(!/^\.\.?$|[/\\\0]/.test(owner), `${JSON.stringify(owner)} is not a checkpoint of the same directory.`);
+  }
+  const folder = prefix.slice(0, prefix.lastIndexOf("/") + 1);
+  const files = sizes.map((nbytes, number) => {
+    const owner = owners[number] ? folder + owners[number] : prefix;
+    return { name: `${owner}.svdata-${ends[number]}`, nbytes };
+  });
   const [names, values] = [strings(map, "user_name"), strings(map, "user_value")];
   check(names.length === values.length, "The user's metadata has different numbers of names and values.");
   const user = Object.fromEntries(names.map((name, i) => [decodeText(name), decodeText(values[i])]));

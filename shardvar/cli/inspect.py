@@ -13,7 +13,7 @@ from shardvar.cli.folder_notes import num_lines
 from shardvar.cli.listing import print_choices
 from shardvar.cli.numbers import note_numbers
 from shardvar.cli.output import print_json, progress, warn
-from shardvar.cli.overview import print_overview
+from shardvar.cli.overview import print_overview, referred
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
@@ -134,6 +134,7 @@ def _print_json(
             "num_slices": sum(tensor.num_slices for tensor in tensors),
             "nbytes": sum(tensor.nbytes for tensor in tensors),
             "files": list(reader.index.files),
+            "refers_to": dict(referred(reader)),
             "num_settings": sum(each.is_setting for each in tensors),
             "tensors": listed,
         }

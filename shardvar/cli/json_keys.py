@@ -112,6 +112,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".num_slices": "their stored shards",
         ".nbytes": "their payload bytes",
         ".files": "the names of the data files",
+        ".refers_to": "the number of data files of each other checkpoint that this one refers to",
         ".num_settings": "the settings among the listed tensors",
         **_TENSORS,
     },

@@ -8,6 +8,7 @@ tree. The last lines say what was folded, and how to see it. ``--all`` folds not
 every whole key, a line each.
 """
 
+import os
 import sys
 from argparse import Namespace
 from collections import Counter
@@ -36,6 +37,7 @@ from shardvar.cli.state import SUFFIX, fold_state, slot_names
 from shardvar.cli.tensors import Tensor, layout_of
 from shardvar.cli.tree import Line, tree_lines
 from shardvar.errors import ReadError
+from shardvar.formats.native.names import files_of_others
 from shardvar.limits import MAX_NAMED
 from shardvar.planning.index import find_ties
 from shardvar.verbs.parameters import ParameterCount, is_optimizer_state
@@ -139,6 +141,10 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
     if parts:
         text = "; ".join(parts)
         yield text[:1].upper() + text[1:]
+    if others := referred(reader):
+        named = [f"{count(number, 'file')} of {printable(owner)}" for owner, number in others]
+        more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+        yield f"Refers to {', '.join(named[:MAX_NAMED])}{more}"
     ties = [
         f"{printable(key)} = {printable(first)}"
         for key, first in find_ties(reader.listed()).items()
@@ -148,6 +154,14 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
         yield f"Tied: {', '.join(ties[:MAX_NAMED])}{more}"
     if verbose:
         yield from _details(reader, parameters.by_dtype)
+
+
+def referred(reader: Reader) -> list[tuple[str, int]]:
+    """Return the checkpoints to whose data files this one refers, with the number of files."""
+    if reader.format != "shardvar":
+        return []
+    prefix = os.path.basename(reader.path)
+    return [*files_of_others(reader.index.files, prefix).items()]
 
 
 def _emphasised(reader: Reader, line: str) -> Sequence[str]:

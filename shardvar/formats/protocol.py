@@ -31,6 +31,7 @@ Removing. ``Format.remove`` removes the index first, so that a reader finds all 
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -127,10 +128,8 @@ class Source(ABC):
         """Close the files."""
 
     def files_read(self, entries: EntryTable) -> Ints:
-        """Return the numbers of the data files that the payloads of entries are read from.
-
-        A process that was given entries compares these files with the ones of its caller.
-        """
+        """Return the numbers of the data files that the payloads of entries are read from, which a
+        process that was given the entries compares with its caller's."""
         return np.unique(entries.file[entries.slices.nbytes > 0])
 
     # Entries that are not plain: the order in which they are read, and decoding ahead.
@@ -146,10 +145,7 @@ class Source(ABC):
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:  # noqa: B027  # by default, nothing
         """Prepare for reads of some entries that are not plain, in that order, such as by decoding
-        ahead.
-
-        The caller may read other entries first, or none.
-        """
+        ahead; the caller may read other entries first, or none."""
 
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
         """Return the payload of an entry that is not plain, in fresh memory that the caller keeps.
@@ -304,6 +300,10 @@ class Sink(ABC):
         Called after an error or an interrupt, at any time; it does not raise ``StorageError``.
         """
 
+    def holding(self) -> AbstractContextManager[None]:
+        """Keep files of other checkpoints that this one needs until the commit; by default none."""
+        return nullcontext()
+
     @property
     def forces_files(self) -> bool:
         """True if the commit forces the data files to the disk, so that closing them need not."""
@@ -371,8 +371,8 @@ class Format(ABC):
         or a new one.
 
         ``generation`` is a token of letters and digits that no other writer uses at the same time.
-        Existing files may be read and are not changed. ``UnsupportedError`` if the format cannot
-        hold the slices (``planning.capabilities``), or is only read, the default.
+        Existing files may be read and are not changed. ``UnsupportedError`` if the format cannot hold
+        the slices, or is only read, the default.
         """
         cause = f"The format {self.name} is read and not written."
         raise UnsupportedError(cause, "Choose another format, such as safetensors.")
@@ -382,8 +382,8 @@ class Format(ABC):
         files.
 
         Files that writers of this name left behind are also removed, even if it has no checkpoint.
-        Files of other checkpoints stay: the index is not believed, and only names that a writer of
-        this checkpoint uses are removed. ``UnsupportedError`` if the format is only read.
+        Files that other checkpoints need stay, and only names that a writer of this format uses are
+        removed. ``UnsupportedError`` if the format is only read.
         """
         raise UnsupportedError(
             f"The format {self.name} is read and not written.", "Remove the file."

@@ -43,6 +43,8 @@ class Capabilities:
     """True if two keys may have the same bytes: tied weights."""
     holds_digests: bool = False
     """True if it can carry the digests of its tensors."""
+    holds_references: bool = False
+    """True if tensors may lie in data files of another checkpoint of the same directory."""
     is_grid: bool = False
     """True if the slices of a tensor must be equal; the last on axis 0 may be shorter."""
     is_separate: bool = False

@@ -60,6 +60,8 @@ class Metadata:
     checkpoint that becomes one. Of a checkpoint that is read, the source has them."""
     ties: Mapping[str, str] = field(default_factory=dict)
     """Keys to write that have the bytes of another tensor, each with the key of that one."""
+    references: "References | None" = None
+    """Tensors to write whose bytes lie in the files of another checkpoint, which is read no more."""
     generation: str = ""
     """A text that another checkpoint of the same path does not have, where the index holds one: the
     run of the processes that wrote it. A copy of a checkpoint does not inherit it."""
@@ -147,6 +149,22 @@ class EntryTable:
             name: getattr(self, name)[rows] for name in ("file", "start", "checksum", "plain")
         }
         return replace(self, slices=self.slices.take(rows), runs=runs, **columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class References:
+    """Tensors of an older checkpoint that a new one of the same directory has unchanged."""
+
+    entries: EntryTable
+    """Their entries."""
+    files: Sequence[str]
+    """[files] the names of the data files that hold their bytes."""
+    nbytes: Ints
+    """[files] the size of each."""
+    index: str
+    """The name of the older checkpoint's index."""
+    stamp: str
+    """The stamp of that index when it was read."""
 
 
 class ScannedFaults(Mapping[str, CheckpointError]):

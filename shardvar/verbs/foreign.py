@@ -201,6 +201,10 @@ def _unfinished_error(
     """Return the error of a write that was not finished; None if nothing of one is there."""
     left = unfinished_files(names, stem_of_name(name, format_of_name(name) or ""))
     left = left or [each for each in unfinished_files(names, "") if each == name]
+    if left:
+        from shardvar.formats.native.references import without_needed  # only to explain
+
+        left = without_needed(storage, left)
     if not left:
         return None
     cause = f"There is no checkpoint at {shown}: {cause_of_unfinished(left)}."

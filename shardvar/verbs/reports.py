@@ -72,6 +72,9 @@ class WriteReport:
     num_objects: int = 0
     """Plain objects, such as settings, that were carried along with the tensors. A distributed
     checkpoint has them in a file next to the data files, other formats in their metadata."""
+    num_referred: int = 0
+    """Tensors that are not written, since an older checkpoint has them: their bytes are in its files.
+    The other numbers are of what is written."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
     lost: tuple[Damage, ...] = ()
@@ -252,6 +255,8 @@ def _write_html(report: WriteReport) -> str:
         f"{report.format} format", count(report.num_tensors, "tensor"), count(report.num_slices, "slice"),
         count(report.num_files, "file"), human_size(report.nbytes),
     ]  # fmt: skip
+    if report.num_referred:
+        about.append(f"{count(report.num_referred, 'tensor')} in files of older checkpoints")
     sizes = report.file_nbytes
     rows = [
         (f"file {number}", human_size(size), bar(size, max(sizes)))

@@ -41,6 +41,7 @@ def save(
     metadata: Mapping[str, str] | None = None,
     digest: bool = False,
     force: bool = False,
+    base: Path | None = None,
 ) -> WriteReport:
     """Write arrays as a checkpoint and commit it.
 
@@ -72,6 +73,10 @@ def save(
         the formats ``shardvar`` and ``safetensors`` have a place for them.
     force : bool, default False
         Replace an existing checkpoint also where the format cannot do that in one step.
+    base : path_like, optional
+        A checkpoint in the same directory, such as the one before. Tensors whose key, dtype, shape
+        and bytes it has are not written: the new checkpoint refers to the files that hold them. They
+        keep the slices that they have there. Only the format ``'shardvar'`` can do this.
 
     Returns
     -------
@@ -88,6 +93,8 @@ def save(
         If a value is not an array, or an argument has another wrong type.
     ArgumentError
         If the partition, the policy or the metadata do not fit the tensors or the format.
+    CheckpointError
+        If the base is damaged, or was replaced or removed while this was saved.
     StorageError
         If the disk is full, the file system refuses, or another writer holds the checkpoint
         (``LockHeld``).
@@ -95,6 +102,9 @@ def save(
     Notes
     -----
     An existing checkpoint of the same format is replaced in one step where the format can do that.
+    With a base, tensors are compared by their digests, which the new checkpoint carries; of a base
+    without digests the bytes are read. ``sv.remove`` and overwriting keep the files that other
+    checkpoints of the directory refer to; ``sv.reshard`` writes a checkpoint that refers to none.
     Memory: the arrays, and a few blocks of 4 MiB. A lazy array is made once, when it is written,
     and dropped before the next one is made. Zarr and HDF5 are read some rows at a time, unless the
     array is cut along another axis. What a lazy array gives must have the shape and the dtype that
@@ -114,16 +124,28 @@ def save(
     check_policy(policy)
     # Plan.
     source, about = source_of(tensors), Metadata(writer=WRITER, user=texts_of(metadata))
+    entries = source.index.entries
+    if base is not None:
+        from shardvar.verbs.incremental import compare_with_base, partition_of  # only with a base
+
+        found = compare_with_base(base, target, source)
+        about = replace(about, references=found.references, digests=found.digests)
+        keys, entries = entries.slices.tensors.keys, found.changed
+        partition = partition_of(partition, keys, entries.slices.tensors.keys)
     work = plan_checkpoint(
         target,
-        source.index.entries,
+        entries,
         policy=policy,
         partition=partition,
         metadata=about,
         force=force,
         source=source,
     )
-    if digest:
+    if base is not None:
+        from shardvar.verbs.incremental import check_unchanging  # only with a base
+
+        work = check_unchanging(work)
+    elif digest:
         from shardvar.verbs.compare.claims import digest_arrays  # only where digests are kept
 
         work = digest_arrays(replace(work, replace_atomically=True), source)

@@ -215,9 +215,10 @@ def carry_out(
         # Move, and commit.
         resume = generation is not None
         try:
-            summary = write_checkpoint(
-                tasks, source, sink, resume=resume, progress=progress, runner=runner
-            )
+            with sink.holding():
+                summary = write_checkpoint(
+                    tasks, source, sink, resume=resume, progress=progress, runner=runner
+                )
         except StorageError as error:
             add_state(error, State.OLD)  # unless the commit has said what there is
             raise
@@ -226,6 +227,10 @@ def carry_out(
         left: list[str] = []
         with suppress(StorageError):
             left = unfinished_files(target.storage.names(), "" if target.is_folder else target.stem)
+            if left:
+                from shardvar.formats.native.references import without_needed  # seldom
+
+                left = without_needed(target.storage, left)
         if left:
             cause = (
                 f"{target.path}: an earlier write was not finished, and has left "
@@ -401,6 +406,9 @@ def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
         callback_seconds=work.decision.seconds,
         num_empty_files=work.decision.num_empty,
         num_objects=len(work.metadata.objects),
+        num_referred=0
+        if work.metadata.references is None
+        else len(work.metadata.references.entries.slices.tensors),
         exceeding=work.decision.exceeding,
         dry_run=True,
     )

@@ -53,6 +53,8 @@ INDEX_VERSION = 1
 NAMED_VERSION = 3
 """The version of an index whose metadata name each data file; otherwise as version 1. There is no
 version 2: the published vectors have one, to be refused."""
+REFERRING_VERSION = 4
+"""The version of an index whose metadata also give the checkpoint that wrote each data file."""
 
 _FOOTER = struct.Struct("<QQIIII8s")
 _GUARDED_NBYTES = 28  # the footer up to its own checksum: 8 + 8 + 4 + 4 + 4
@@ -299,10 +301,10 @@ def _read_footer(data: bytes) -> tuple[int, int, int, int]:
         )
     if CRC32C.compute(data[:_GUARDED_NBYTES]) != crc:
         raise corrupt("The footer disagrees with its CRC32C.")
-    if version not in (INDEX_VERSION, NAMED_VERSION):
+    if version not in (INDEX_VERSION, NAMED_VERSION, REFERRING_VERSION):
         raise UnsupportedError(
-            f"The index has version {version}; this release reads {INDEX_VERSION} and "
-            f"{NAMED_VERSION}.",
+            f"The index has version {version}; this release reads {INDEX_VERSION}, "
+            f"{NAMED_VERSION} and {REFERRING_VERSION}.",
             "Install a newer release.",
         )
     return metadata_nbytes, table_nbytes, metadata_crc, table_crc

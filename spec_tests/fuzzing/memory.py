@@ -97,6 +97,9 @@ class MemoryStorage:
     def names(self) -> list[str]:
         return sorted(self._names)
 
+    def refreshed(self) -> "MemoryStorage":
+        return self
+
     def status(self, name: str) -> FileStatus | None:
         try:
             return FileStatus(self.open(name).size, None, "")

@@ -157,6 +157,10 @@ class FaultyStorage:
         self.fault.live()
         return self.inner.stamp(name)
 
+    def status(self, name: str) -> FileStatus | None:
+        self.fault.live()
+        return self.inner.status(name)
+
     def names(self) -> list[str]:
         self.fault.live()
         return self.inner.names()

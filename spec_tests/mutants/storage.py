@@ -43,10 +43,35 @@ MUTANTS = [
         "A write takes the names of the files that are there, and overwrites what the old index "
         "names.",
         "formats/native/sink.py",
-        "        generation += _OTHER\n",
-        "        pass\n",
+        "    while not there.isdisjoint(names) and ",
+        "    while False and ",
         "native::test_the_generation_that_is_there_is_not_written_again "
         "crash::test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean",
+    ),
+    mutant(
+        "needed-unasked",
+        "A removal takes the files that other checkpoints refer to.",
+        "formats/native/references.py",
+        "    needs = find_needs(storage, prefix) if wanted else Needs({})\n",
+        "    needs = Needs({})\n",
+        "incremental::test_files_that_are_renamed_or_copied_together_keep_their_meaning "
+        "incremental_buckets::test_two_at_a_time_lose_nothing",
+    ),
+    mutant(
+        "base-not-seen-again",
+        "A save does not look whether its base is still there, once its mark is made.",
+        "formats/native/sink.py",
+        "            check_in_place(self.storage, self.references)\n",
+        "",
+        "incremental::test_a_save_whose_base_is_removed_meanwhile_fails_and_leaves_nothing",
+    ),
+    mutant(
+        "no-mark-of-needs",
+        "A save makes no mark, so that a removal at the same time takes what it refers to.",
+        "formats/native/sink.py",
+        "            write_mark(self.storage, mark, self.references.files)\n",
+        "",
+        "incremental::test_a_save_that_fails_removes_what_only_its_mark_has_kept",
     ),
     mutant(
         "half-left-behind",

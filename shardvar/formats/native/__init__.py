@@ -8,6 +8,7 @@ docs/format.md describes a checkpoint on disk byte by byte. The modules:
     entries     blocks of entries -> columns in memory; what is hostile is refused
     index_rows  columns in memory -> blocks of entries
     source      an open checkpoint: keys -> index blocks -> entries -> payloads
+    references  files that several checkpoints need: found, kept, and removed by the last
     sink        a checkpoint being written: places of payloads, commit
 
 Two checkpoints of the same input differ only in the name of the generation.
@@ -19,10 +20,11 @@ from shardvar.formats.files import take_away
 from shardvar.formats.native.names import (
     aside_name,
     find_native,
-    leftovers,
+    mark_name,
     native_data_name,
     native_index_name,
 )
+from shardvar.formats.native.references import names_of_others, release, write_mark
 from shardvar.formats.native.sink import (
     CAPABILITIES,
     NativeSink,
@@ -35,6 +37,7 @@ from shardvar.formats.protocol import SharedFormat, WrittenFiles
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
+from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 
 
@@ -70,9 +73,20 @@ class NativeFormat(SharedFormat):
         return create_native(storage, name, assignment, metadata, generation)
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Remove the index, and then all generations of data files."""
-        index = native_index_name(name), aside_name(name, "removed")
-        take_away(storage, [index], lambda names: leftovers(names, name, ()))
+        """Remove the index, and then all generations of data files that no other checkpoint
+        needs."""
+        freed = names_of_others(storage, name)
+        if freed:
+            write_mark(storage, mark_name(name, "gone", "removed"), freed)
+        index, done = (native_index_name(name), aside_name(name, "removed")), list[str]()
+
+        def unnamed(_names: list[str]) -> list[str]:
+            left, marks = release(storage, name, (), freed)
+            done.extend(marks)
+            return left
+
+        take_away(storage, [index], unnamed)
+        do_all(storage.remove, done, storage.traits)
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:
         """Return the name of a data file that an index of version 3 names."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardvar.errors import ArgumentError
-from shardvar.formats.native.overview import RUN_NBYTES, Overview, decode_text
+from shardvar.formats.native.overview import RUN_NBYTES, Overview, decode_text, encode_text
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import NAMES, Ints
+from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import SliceTable, concatenate
 from shardvar.wire.block_file import (
-    INDEX_VERSION,
-    NAMED_VERSION,
     IndexValue,
     encode_block_file,
     encode_index_block,
@@ -39,21 +38,27 @@ def encode_index(
     overview: Overview,
     checksums: Sequence[FileChecksums],
     ties: Mapping[bytes, bytes] | None = None,
+    referred: EntryTable | None = None,
 ) -> bytes:
     """Return an index whole: of slices [m] that begin at ``start`` in the files of the overview;
-    ``keys`` are the keys of the tensors, as they are stored."""
-    rows = _sort_rows(assignment, keys, start, checksums)
+    ``keys`` are the keys of the tensors, as they are stored.
+
+    The files of ``referred`` entries come after the assignment's.
+    """
+    rows = _rows_of(assignment, keys, start, checksums)
+    rows = rows if referred is None else _with_referred(rows, referred, assignment.num_files)
+    rows = _in_order(rows)
     rows = _with_ties(rows, ties) if ties else rows
-    version = NAMED_VERSION if overview.file_names else INDEX_VERSION
-    return b"".join(encode_block_file(_encode_rows(rows), overview.encode(), version))
+    return b"".join(encode_block_file(_encode_rows(rows), overview.encode(), overview.version))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """The entries in the order of the index."""
+    """The entries of an index; once sorted, in its order."""
 
     slices: SliceTable
-    """The slices; their tensors are the ones that have any, in the order of their keys."""
+    """The slices; once sorted, their tensors are the ones that have any, in the order of their
+    keys."""
     keys: Sequence[bytes]
     """[n] the keys as they are stored."""
     file: Ints
@@ -66,11 +71,10 @@ class _Rows:
     """[m] the CRC32C of each run as 32-bit numbers; empty if the payload is one run."""
 
 
-def _sort_rows(
+def _rows_of(
     assignment: Assignment, keys: Sequence[bytes], start: Ints, checksums: Sequence[FileChecksums]
 ) -> _Rows:
-    """Return the entries in the order of the index; ``keys`` are the keys of the assignment's
-    tensors, as stored."""
+    """Return the entries of an assignment; ``keys`` are the keys of its tensors, as stored."""
     slices = assignment.slices
     # Checksums come file by file, and within a file in the order of the assignment: the order of a
     # stable sort by file.
@@ -89,6 +93,31 @@ def _sort_rows(
     for position in np.flatnonzero(counts > 1).tolist():
         mine = slice(first[position], first[position] + counts[position])
         runs[order[position]] = stored[mine].tobytes()
+    return _Rows(slices, keys, assignment.file, start, payload, runs)
+
+
+def _with_referred(rows: _Rows, referred: EntryTable, first_file: int) -> _Rows:
+    """Return the entries, and the entries of an older checkpoint after them."""
+    slices = referred.slices
+    runs = [
+        referred.runs.of(row, nbytes).astype("<u4").tobytes()
+        if referred.runs is not None and nbytes > RUN_NBYTES
+        else b""
+        for row, nbytes in enumerate(slices.nbytes.tolist())
+    ]
+    return _Rows(
+        concatenate([rows.slices, slices]),
+        [*rows.keys, *map(encode_text, slices.tensors.keys)],
+        np.concatenate([rows.file, first_file + referred.file]),
+        np.concatenate([rows.start, referred.start]),
+        np.concatenate([rows.checksum, referred.checksum]),
+        [*rows.runs, *runs],
+    )
+
+
+def _in_order(rows: _Rows) -> _Rows:
+    """Return the entries in the order of the index."""
+    slices, keys = rows.slices, rows.keys
     # The tensors that have slices, in the order of their keys.
     used = np.unique(slices.tensor).tolist()
     tensors = np.array(sorted(used, key=keys.__getitem__), np.int64)
@@ -102,10 +131,10 @@ def _sort_rows(
     return _Rows(
         SliceTable(slices.tensors.take(tensors), tensor[order], *columns),
         list(map(keys.__getitem__, tensors.tolist())),
-        assignment.file[order],
-        start[order],
-        payload[order],
-        list(map(runs.__getitem__, order.tolist())),
+        rows.file[order],
+        rows.start[order],
+        rows.checksum[order],
+        list(map(rows.runs.__getitem__, order.tolist())),
     )
 
 

@@ -2,11 +2,13 @@
 
     PREFIX.svindex                          the table of contents
     PREFIX.svdata-GENERATION-00002-of-00005 data file 2 of 5; there are at most 99999, so five digits are enough
+    PREFIX.svneeds-TOKEN, .svgone-TOKEN     marks of saves that refer to other checkpoints (``references``)
 
 The index gives the generation and the number of files, and its own name gives the prefix. So an
 index cannot lead to another directory, and a checkpoint is renamed by renaming its files. Several
 processes that save into a bucket, where nothing can be renamed, give their files generations of
-their own: then the index (version 3) gives the end of each name, after ``.svdata-``.
+their own: then the index (version 3) gives the end of each name, after ``.svdata-``. A data file of
+another checkpoint in the directory has the prefix of that one (version 4), which is a bare name.
 """
 
 import re
@@ -23,10 +25,11 @@ _DATA = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}", r
 _ASIDE = re.compile(
     r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
     + JOURNAL_ENDING
-    + r"|svindex\.[A-Za-z0-9]{1,64}\.tmp)",
+    + r"|svindex\.[A-Za-z0-9]{1,64}\.tmp|sv(?:needs|gone)-[A-Za-z0-9]{1,64})",
     re.DOTALL,
 )
-"""A data file, what may be next to one, or an index under its temporary name."""
+"""A data file, what may be next to one, an index under its temporary name, or a mark."""
+_MARK = re.compile(r"(?P<prefix>.+)\.sv(?P<kind>needs|gone)-[A-Za-z0-9]{1,64}", re.DOTALL)
 
 
 def native_index_name(prefix: str) -> str:
@@ -51,6 +54,65 @@ def data_names(prefix: str, generation: str, count: int) -> list[str]:
 def native_data_name(prefix: str, end: str) -> str:
     """Return the name of the data file with that end, which an index of version 3 has."""
     return f"{prefix}.svdata-{end}"
+
+
+def owner_of(name: str) -> str | None:
+    """Return the prefix of the checkpoint that wrote a data file; None for any other file.
+
+    >>> owner_of("ck.svdata-1f-00001-of-00002"), owner_of("ck.svindex")
+    ('ck', None)
+    """
+    match = _DATA.fullmatch(name)
+    return match["prefix"] if match else None
+
+
+def has_neighbours(names: Iterable[str], prefix: str) -> bool:
+    """Return True if a directory has indexes, data files or marks of other prefixes.
+
+    >>> has_neighbours(["a.svindex", "a.svdata-0-00000-of-00001"], "a"), has_neighbours(["a.svindex"], "b")
+    (False, True)
+    """
+    own = native_index_name(prefix)
+    return any(
+        name != own
+        and (
+            name.endswith(_INDEX_SUFFIX)
+            or (".svdata-" in name and owner_of(name) not in (None, prefix))
+            or has_marks([name])
+        )
+        for name in names
+    )
+
+
+def files_of_others(names: Iterable[str], prefix: str) -> dict[str, int]:
+    """Return the number of data files of each other checkpoint among the names.
+
+    >>> files_of_others(["a.svdata-0-00000-of-00001", "b.svdata-0-00000-of-00001"], "a")
+    {'b': 1}
+    """
+    owners = [owner for owner in map(owner_of, names) if owner not in (None, prefix)]
+    return {owner: owners.count(owner) for owner in sorted({*filter(None, owners)})}
+
+
+def has_marks(names: Iterable[str]) -> bool:
+    """Return True if some of the names may be marks."""
+    return any(".svneeds-" in name or ".svgone-" in name for name in names)
+
+
+def mark_name(prefix: str, kind: str, token: str) -> str:
+    """Return the name of a mark: of the files that a save ``needs``, or that have ``gone`` from an
+    index."""
+    return f"{prefix}.sv{kind}-{token}"
+
+
+def marks(names: Iterable[str], kind: str) -> list[tuple[str, str]]:
+    """Return the marks of a kind, each with its prefix.
+
+    >>> marks(["ck.svneeds-1f", "ck.svgone-1f", "ck.svindex"], "gone")
+    [('ck.svgone-1f', 'ck')]
+    """
+    found = [match for match in map(_MARK.fullmatch, names) if match and match["kind"] == kind]
+    return [(match[0], match["prefix"]) for match in found]
 
 
 def is_name_end(text: str) -> bool:

@@ -5,8 +5,10 @@ believed.
     generation              the text that the data files' names contain: 1 to 64 letters and digits
     run_nbytes              the size of a run of a payload; each run has a checksum
     file_nbytes             u64 for each data file: its exact size
-    file_name               only in version 3, packed strings: of each data file, the end of its
-                            name, such as ``1f-00002-of-00005``
+    file_name               only in the versions 3 and 4, packed strings: of each data file, the
+                            end of its name, such as ``1f-00002-of-00005``
+    file_owner              only in version 4, packed strings: of each data file, the prefix of the
+                            checkpoint in the same directory that wrote it; empty for this one
     user_name, user_value   packed strings: the user's metadata, and the digests of tensors as one
                             text (``wire.digests``)
 """
@@ -18,11 +20,23 @@ from typing import Self
 import numpy as np
 
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.formats.native.names import data_names, is_generation, is_name_end, native_data_name
+from shardvar.formats.native.names import (
+    data_names,
+    is_generation,
+    is_name_end,
+    native_data_name,
+)
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_FILES, MAX_NBYTES, MAX_RUN_NBYTES
 from shardvar.planning.index import Metadata
-from shardvar.wire.block_file import IndexBlock, encode_index_block, pack_strings
+from shardvar.wire.block_file import (
+    INDEX_VERSION,
+    NAMED_VERSION,
+    REFERRING_VERSION,
+    IndexBlock,
+    encode_index_block,
+    pack_strings,
+)
 from shardvar.wire.damage import invalid
 from shardvar.wire.digests import DIGESTS, take_digests, with_digests
 
@@ -44,6 +58,16 @@ class Overview:
     """Size of a run in bytes."""
     file_names: Sequence[str] = ()
     """[files] the end of the name of each data file; empty if the generation gives all of them."""
+    file_owners: Sequence[str] = ()
+    """[files] the prefix of the checkpoint that wrote each data file, empty for this one; empty if it
+    has written all of them."""
+
+    @property
+    def version(self) -> int:
+        """The version of the index."""
+        if self.file_owners:
+            return REFERRING_VERSION
+        return NAMED_VERSION if self.file_names else INDEX_VERSION
 
     def encode(self) -> bytes:
         """Return the metadata block."""
@@ -62,6 +86,11 @@ class Overview:
                     if self.file_names
                     else {}
                 ),
+                **(
+                    pack_strings("file_owner", list(map(encode_text, self.file_owners)))
+                    if self.file_owners
+                    else {}
+                ),
                 **pack_strings("user_name", [name for name, _ in user]),
                 **pack_strings("user_value", [value for _, value in user]),
             }
@@ -78,14 +107,7 @@ class Overview:
             raise invalid(
                 f"The index claims {len(sizes)} data files of up to {sizes.max(initial=0)} bytes."
             )
-        ends: list[str] = []
-        if "file_name" in block.values:
-            ends = list(map(decode_text, block.strings("file_name", len(sizes))))
-            for end in ends:
-                if not is_name_end(end):
-                    raise invalid(f"{end!r} is not the end of a data file's name.")
-            if len(set(ends)) != len(ends):
-                raise invalid("Two data files have one name.")
+        ends, owners = _read_names(block, len(sizes))
         names = block.strings("user_name")
         values = block.strings("user_value", len(names))
         user = dict(zip(map(decode_text, names), map(decode_text, values), strict=True))
@@ -95,13 +117,37 @@ class Overview:
         run_nbytes = block.integer("run_nbytes", MAX_RUN_NBYTES)
         if not run_nbytes:
             raise invalid("The index has runs of 0 bytes.")
-        return cls(metadata, generation, sizes.astype(np.int64), run_nbytes, ends)
+        return cls(metadata, generation, sizes.astype(np.int64), run_nbytes, ends, owners)
 
     def names(self, prefix: str) -> list[str]:
         """Return [files] the names of the data files of a prefix."""
+        if self.file_owners:
+            named = zip(self.file_owners, self.file_names, strict=True)
+            return [native_data_name(owner or prefix, end) for owner, end in named]
         if self.file_names:
             return [native_data_name(prefix, end) for end in self.file_names]
         return data_names(prefix, self.generation, len(self.file_nbytes))
+
+
+def _read_names(block: IndexBlock, count: int) -> tuple[list[str], list[str]]:
+    """Return the ends of the data files' names and the prefixes of their writers, as far as the
+    block has them."""
+    if "file_name" not in block.values:
+        return [], []
+    ends, owners = list(map(decode_text, block.strings("file_name", count))), list[str]()
+    for end in ends:
+        if not is_name_end(end):
+            raise invalid(f"{end!r} is not the end of a data file's name.")
+    if "file_owner" in block.values:
+        owners = list(map(decode_text, block.strings("file_owner", count)))
+        from shardvar.formats.sets import is_bare  # few checkpoints refer to others
+
+        for owner in owners:
+            if owner and not is_bare(owner):
+                raise invalid(f"{owner!r} is not the name of a checkpoint in the same directory.")
+    if len(set(zip(owners, ends, strict=True) if owners else ends)) != count:
+        raise invalid("Two data files have one name.")
+    return ends, owners
 
 
 def encode_text(text: str) -> bytes:

@@ -6,10 +6,11 @@ Places. Payloads follow each other in the order of the assignment, each at a mul
 Commit. Data files have their final names from the start, because a name with a fresh generation in
 it means nothing until an index names it. The commit is one rename, of the new index over the old
 one. Files that the new index does not name are removed after it, by this writer or, if it dies
-before, by the next.
+before, by the next; files that another checkpoint needs stay (``references``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +19,6 @@ from shardvar.errors import (
     CheckpointError,
     StorageError,
     UnsupportedError,
-    prefix_errors,
 )
 from shardvar.formats.files import check_written, discard_files, put_in_place, remove_unnamed
 from shardvar.formats.native.index_rows import encode_index
@@ -26,24 +26,35 @@ from shardvar.formats.native.names import (
     aside_name,
     check_generation,
     data_names,
+    has_marks,
+    has_neighbours,
     is_name_end,
     leftovers,
+    mark_name,
     native_data_name,
     native_index_name,
+    owner_of,
 )
 from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
+from shardvar.formats.native.references import (
+    check_in_place,
+    find_needs,
+    names_in_place,
+    names_of_others,
+    read_overview,
+    release,
+    release_only,
+    write_mark,
+)
 from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import FileChecksums, Sink, WrittenFiles
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.capabilities import Capabilities, check_holds
-from shardvar.planning.index import Metadata
+from shardvar.planning.index import Metadata, References
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
-from shardvar.wire.block_file import (
-    open_block_file,
-)
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.digests import check_digests_fit
 
@@ -61,6 +72,7 @@ CAPABILITIES = Capabilities(
     guards_metadata=True,
     holds_ties=True,
     holds_digests=True,
+    holds_references=True,
 )
 """Everything; only strings and variants, whose elements have no fixed size, are never cut."""
 
@@ -121,14 +133,53 @@ class NativeSink(Sink):
     """The checksums of each file."""
     ties: Mapping[bytes, bytes] = field(default_factory=dict)
     """Further keys, as they are stored, each with the key whose entries it has."""
+    references: References | None = None
+    """The tensors whose bytes lie in files of an older checkpoint."""
+
+    @property
+    def _mark(self) -> str:
+        """The mark of the files that the save needs."""
+        return mark_name(self.prefix, "needs", self.overview.generation)
+
+    @property
+    def named(self) -> list[str]:
+        """All data files that the index names."""
+        return [*self.names, *(self.references.files if self.references else ())]
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep the files of the older checkpoint from being removed until the commit, which removes
+        the mark."""
+        if self.references is None:
+            yield
+            return
+        mark = self._mark
+        try:
+            write_mark(self.storage, mark, self.references.files)
+            check_in_place(self.storage, self.references)
+            yield
+        except BaseException:
+            # Removals that saw the mark have left the files to this save.
+            discard_files(self.storage, [mark])
+            with suppress(CheckpointError, StorageError):
+                discard_files(self.storage, release_only(self.storage, self.references.files))
+            raise
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Write the index under a temporary name, rename it over the old one, and remove what it
         does not name."""
         # Plan: the index, whole, in memory.
+        referred = self.references.entries if self.references else None
         octets = encode_index(
-            self.assignment, self.keys, self.start, self.overview, checksums, self.ties
+            self.assignment, self.keys, self.start, self.overview, checksums, self.ties, referred
         )
+        freed = set[str]()
+        there = self.storage.names()
+        if native_index_name(self.prefix) in there and has_neighbours(there, self.prefix):
+            freed = {*names_of_others(self.storage, self.prefix)} - {*self.named}
+        if freed:
+            gone = mark_name(self.prefix, "gone", self.overview.generation)
+            write_mark(self.storage, gone, freed)
         aside = aside_name(self.prefix, self.overview.generation)
         data = list(zip(self.asides, self.names, strict=True))
         # Commit, then remove: before the rename, the old index still names the old files.
@@ -137,7 +188,7 @@ class NativeSink(Sink):
             data,
             (aside, native_index_name(self.prefix)),
             octets,
-            tidy=self._tidy,
+            tidy=lambda: self._tidy(freed),
             is_shared=self.is_shared,
         )
 
@@ -159,8 +210,17 @@ class NativeSink(Sink):
         except StorageError:
             return True
 
-    def _tidy(self) -> None:
-        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.names))
+    def _tidy(self, freed: Collection[str]) -> None:
+        with suppress(StorageError):
+            there = self.storage.names()
+            left: list[str] = leftovers(there, self.prefix, self.named)
+            done: list[str] = []
+            is_asked = bool(freed) or has_marks(there) or any(map(owner_of, left))
+            # In a bucket, others may have written since the names were listed.
+            if is_asked and (self.storage.traits is not None or has_neighbours(there, self.prefix)):
+                left, done = release(self.storage, self.prefix, self.named, freed, self._mark)
+            for names in filter(None, (left, done)):
+                remove_unnamed(self.storage, {*names}.intersection)
 
 
 def create_native(
@@ -175,17 +235,57 @@ def create_native(
     description = metadata.description or assignment.description
     ties = {encode_text(key): encode_text(first) for key, first in metadata.ties.items()}
     user = texts_with_objects(metadata) if metadata.objects else metadata.user
+    references = metadata.references
     metadata = Metadata(description, metadata.writer, user, digests=metadata.digests)
     # The files of the existing index may have the names of this generation, and then another one is
     # taken: writing these files again would break the old checkpoint before the new one is there.
     names, there = data_names(prefix, generation, assignment.num_files), set(storage.names())
-    is_taken = native_index_name(prefix) in there and not there.isdisjoint(names)
-    if is_taken and generation_of(storage, prefix) == generation:
+    while not there.isdisjoint(names) and _are_needed(storage, prefix, names):
         generation += _OTHER
+        check_generation(generation)
         names = data_names(prefix, generation, assignment.num_files)
     storage.announce(names)
     about = Overview(metadata, generation, sizes)
-    return NativeSink(storage, prefix, assignment, keys, about, start, names, names, ties=ties)
+    if references is not None:
+        about = _with_files(about, prefix, names, references)
+    return NativeSink(
+        storage,
+        prefix,
+        assignment,
+        keys,
+        about,
+        start,
+        names,
+        names,
+        ties=ties,
+        references=references,
+    )
+
+
+def _are_needed(storage: Storage, prefix: str, names: Collection[str]) -> bool:
+    """Return True if data files of these names belong to the checkpoint in place, or to another
+    one that refers to them."""
+    if not {*names}.isdisjoint(names_in_place(storage, prefix)):
+        return True
+    needs = find_needs(storage, prefix)
+    return bool(needs.unread) or any(map(needs.users, names))
+
+
+def _with_files(
+    overview: Overview, prefix: str, names: Sequence[str], references: References
+) -> Overview:
+    """Return the metadata with the names of all files, of other checkpoints last."""
+    every = [*names, *references.files]
+    owners = [owner_of(name) or "" for name in every]
+    return replace(
+        overview,
+        file_nbytes=np.concatenate([overview.file_nbytes, references.nbytes]),
+        file_names=[
+            name.removeprefix(native_data_name(owner, ""))
+            for name, owner in zip(every, owners, strict=True)
+        ],
+        file_owners=["" if owner == prefix else owner for owner in owners],
+    )
 
 
 def adopt_native(
@@ -222,8 +322,10 @@ def _check_assignment(assignment: Assignment, metadata: Metadata) -> None:
     if metadata.digests:
         check_digests_fit(metadata.digests, MAX_BLOCK_NBYTES // 2)
     check_holds(slices, CAPABILITIES, "shardvar")
-    if assignment.num_files > MAX_FILES:
-        cause = f"{assignment.num_files} files are too many; at most {MAX_FILES} are allowed."
+    references = metadata.references
+    num_files = assignment.num_files + (len(references.files) if references else 0)
+    if num_files > MAX_FILES:
+        cause = f"{num_files} files are too many; at most {MAX_FILES} are allowed."
         raise UnsupportedError(cause, "Join some.")
     if slices.nbytes.max(initial=0) > MAX_SLICE_NBYTES:
         row = int(slices.nbytes.argmax())
@@ -243,12 +345,7 @@ def _check_assignment(assignment: Assignment, metadata: Metadata) -> None:
 def generation_of(storage: Storage, prefix: str) -> str | None:
     """Return the generation of the index in place; None without a readable one."""
     try:
-        file = storage.open(native_index_name(prefix))
-        try:
-            with prefix_errors(file.name):
-                return Overview.decode(open_block_file(file.read, file.size).metadata).generation
-        finally:
-            file.close()
+        return read_overview(storage, prefix).generation
     except (CheckpointError, UnsupportedError):
         return None
 

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 
 import numpy as np
@@ -29,9 +30,16 @@ from shardvar.errors import (
 from shardvar.forks import new_lock
 from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced
 from shardvar.formats.native.entries import Entries, decode_entries, select_entries
-from shardvar.formats.native.names import leftovers, native_index_name
+from shardvar.formats.native.names import (
+    has_neighbours,
+    leftovers,
+    native_index_name,
+    owner_of,
+)
 from shardvar.formats.native.overview import Overview, encode_text
+from shardvar.formats.native.references import Needs, find_needs
 from shardvar.formats.protocol import Finding
+from shardvar.pictures.words import named
 from shardvar.planning.index import (
     EntryTable,
     Metadata,
@@ -286,13 +294,16 @@ class NativeSource(FileSource):
 
         These name files; ``index.faults`` names the keys that cannot be read because of them.
         """
-        faults = [(name, self.data.fault(number)) for number, name in enumerate(self.index.files)]
-        damage = [Finding(name, fault.cause, True) for name, fault in faults if fault is not None]
-        others = leftovers(self.storage.names(), self.prefix, self.index.files)
-        return [
-            *damage,
-            *(Finding(name, "The index does not name this file.", False) for name in others),
+        faults = [
+            (name, self.index.file_fault(number)) for number, name in enumerate(self.index.files)
         ]
+        damage = [Finding(name, fault.cause, True) for name, fault in faults if fault is not None]
+        there = self.storage.names()
+        others = leftovers(there, self.prefix, self.index.files)
+        needs = Needs({})
+        if any(map(owner_of, others)) and has_neighbours(there, self.prefix):
+            needs = find_needs(self.storage, self.prefix, of_saves=False)
+        return [*damage, *(Finding(name, _about(needs.users(name)), False) for name in others)]
 
     def close(self) -> None:
         """Close the files."""
@@ -343,9 +354,25 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
     blocks, overview = _read_ends(file)
     names = overview.names(prefix)
     files = DataFiles(storage, names, overview.file_nbytes)
-    return NativeSource(
-        storage, prefix, file, NativeIndex(file.name, blocks, overview, names, files.fault), files
-    )
+    fault = partial(_fault, files, prefix) if overview.file_owners else files.fault
+    index = NativeIndex(file.name, blocks, overview, names, fault)
+    return NativeSource(storage, prefix, file, index, files)
+
+
+def _fault(files: DataFiles, prefix: str, number: int) -> CheckpointError | None:
+    """Return what is wrong with a data file; of another checkpoint's, with its name."""
+    fault, owner = files.fault(number), owner_of(files.names[number])
+    if fault is None or owner == prefix:
+        return fault
+    cause = f"{fault.cause} It is a file of {owner!r}, to which this checkpoint refers."
+    return type(fault)(cause, fault.remedy).in_file(fault.file)
+
+
+def _about(users: Sequence[str]) -> str:
+    """Return what to know about a file that the index does not name."""
+    if not users:
+        return "The index does not name this file."
+    return f"The index does not name this file, which is needed by {named(users)}."
 
 
 def _read_ends(file: ReadableFile) -> tuple[BlockFile, Overview]:

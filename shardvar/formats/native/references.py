@@ -1,0 +1,290 @@
+"""Data files that several checkpoints of a directory need: found, kept, and removed by the last.
+
+An index may name data files of other checkpoints in its directory. A reference always names the
+file that holds the bytes, so no reader follows a chain. No count is kept: the indexes are the only
+truth, so that a checkpoint may be copied or renamed by hand.
+
+    save      1. mark ``PREFIX.svneeds-TOKEN``: the files that the new index may name
+              2. look again: the base's index and the files must be the ones that were read
+              3. write, and put the index in place; then remove the mark
+    removal   1. mark ``PREFIX.svgone-TOKEN``: the files of others that the index names
+              2. take the index away (an overwrite: replace it)
+              3. ask all other indexes and marks of running saves, and remove the files that none
+                 of them needs; then remove the mark
+
+A save and a removal of its base may run at the same time. The save looks for the base after it has
+made its mark, and the removal looks for marks after it has taken the base away. So at least one of
+them sees the other: the save fails, or the removal keeps the files.
+
+A mark of a killed save counts until its lock is free, or, in a bucket, which has no locks, until its
+checkpoint is saved again or removed. A mark of a killed removal is finished by the next removal or
+overwrite in the directory. An index that cannot be read may need any file, so all stay.
+
+To add a step, ask what a kill before and after it leaves, and what another process sees then.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shardvar.errors import (
+    CheckpointError,
+    LockHeld,
+    MissingFile,
+    ServerError,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+    prefix_errors,
+    replaced_error,
+)
+from shardvar.formats.files import ATTEMPTS, write_file
+from shardvar.formats.native.names import (
+    find_native,
+    leftovers,
+    marks,
+    native_index_name,
+    owner_of,
+)
+from shardvar.formats.native.overview import Overview
+from shardvar.limits import MAX_BLOCK_NBYTES
+from shardvar.pictures.words import message, named
+from shardvar.planning.index import References
+from shardvar.storage.concurrency import as_answered
+from shardvar.storage.protocol import Storage
+from shardvar.wire.block_file import INDEX_HEADER, open_block_file
+
+_LOG = logging.getLogger("shardvar.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The data files that the other checkpoints and the running saves of a directory need."""
+
+    files: Mapping[str, frozenset[str]]
+    """The files by the prefix of what needs them."""
+    unread: Sequence[str] = ()
+    """The indexes that cannot be read, and so may need any file."""
+
+    def users(self, name: str) -> list[str]:
+        """Return the prefixes of all that need a file."""
+        return sorted(prefix for prefix, files in self.files.items() if name in files)
+
+
+def read_overview(storage: Storage, prefix: str) -> Overview:
+    """Return the metadata of the index in place; only its end is read."""
+    file = storage.open(native_index_name(prefix))
+    try:
+        with prefix_errors(file.name):
+            return Overview.decode(open_block_file(file.read, file.size).metadata)
+    finally:
+        file.close()
+
+
+def names_in_place(storage: Storage, prefix: str) -> list[str]:
+    """Return the data files that the index in place names; none without a readable one."""
+    try:
+        return read_overview(storage, prefix).names(prefix)
+    except (CheckpointError, UnsupportedError):
+        return []
+
+
+def names_of_others(storage: Storage, prefix: str) -> list[str]:
+    """Return the data files of other checkpoints that the index in place names."""
+    # In most directories there is nothing to refer to, and the index is not read.
+    there = storage.names()
+    if native_index_name(prefix) not in there or all(
+        owner_of(name) in (None, prefix) for name in there
+    ):
+        return []
+    return [name for name in names_in_place(storage, prefix) if owner_of(name) != prefix]
+
+
+def find_needs(storage: Storage, prefix: str, *, of_saves: bool = True) -> Needs:
+    """Return the files that others than the checkpoint ``prefix`` need; without ``of_saves``, only
+    the ones that indexes name.
+
+    The answer is of one moment: it is made again if the directory changes meanwhile.
+    """
+    for _ in range(ATTEMPTS):
+        fresh = storage.refreshed()
+        before = _state(fresh, prefix, of_saves=of_saves)
+        if not before:
+            return Needs({})
+        try:
+            found = _read_needs(fresh, before)
+        except MissingFile:
+            continue
+        if _state(storage.refreshed(), prefix, of_saves=of_saves) == before:
+            return found
+    return Needs({}, [storage.path])
+
+
+def without_needed(storage: Storage, left: Sequence[str]) -> list[str]:
+    """Return files that seem to be left over, without the data files that checkpoints refer to."""
+    if not any(map(owner_of, left)):
+        return [*left]
+    needs = find_needs(storage, "", of_saves=False)
+    return [name for name in left if not (owner_of(name) and needs.users(name))]
+
+
+def check_in_place(storage: Storage, references: References) -> None:
+    """Raise ``CheckpointError`` unless the index and the files that are referred to are as they
+    were read."""
+    fresh = storage.refreshed()
+    status = fresh.status(references.index)
+    if status is None or status.stamp != references.stamp:
+        raise replaced_error(references.index)
+    for name, nbytes in zip(references.files, references.nbytes.tolist(), strict=True):
+        status = fresh.status(name)
+        if status is None or status.nbytes != nbytes:
+            cause = f"{name}, to which the new checkpoint refers, is missing or has another size."
+            raise MissingFile(cause, "Save without a base.").in_file(name)
+
+
+def write_mark(storage: Storage, name: str, files: Iterable[str]) -> None:
+    """Make a mark with the names of files; it is on the disk, or in the bucket, when this
+    returns."""
+    storage.announce([name])
+    write_file(storage, name, json.dumps(sorted(files)).encode())
+    storage.finish(name)
+    storage.sync()
+
+
+def release(
+    storage: Storage,
+    prefix: str,
+    named_files: Collection[str],
+    freed: Iterable[str] = (),
+    current: str = "",
+) -> tuple[list[str], list[str]]:
+    """Return the files that can be removed, once the index of ``prefix`` names only
+    ``named_files``, and the marks that can be removed after them.
+
+    ``freed`` are files of others that the index named before, and ``current`` is the mark of the
+    save that has just put it in place.
+    """
+    names = storage.names()
+    left = leftovers(names, prefix, named_files)
+    gone = dict(marks(names, "gone"))
+    # A dead save may have been the last to need a file.
+    dead = [
+        mark
+        for mark, owner in marks(names, "needs")
+        if mark != current and (owner == prefix or not _is_running(storage, owner))
+    ]
+    listed = {mark: _freed_of(storage, mark) for mark in (*gone, *dead)}
+    # Candidates: data files that no index may name any more.
+    wanted = {name for name in left if owner_of(name) == prefix}
+    wanted |= {name for files in (freed, *listed.values()) for name in files}
+    wanted = {name for name in wanted.intersection(names) if owner_of(name)} - {*named_files}
+    needs = find_needs(storage, prefix) if wanted else Needs({})
+    if needs.unread:
+        cause = (
+            f"{storage.path}: Files of removed checkpoints stay, since other checkpoints that "
+            f"cannot be read may need them: {named([*needs.unread])}."
+        )
+        _LOG.warning("%s", message(f"{cause} Remove or repair these."))
+        wanted = set()
+    # A mark is done once its own checkpoint names none of its files: the others have theirs.
+    done = [
+        mark
+        for mark, owner in gone.items()
+        if not needs.unread
+        and (owner == prefix or needs.files.get(owner, frozenset()).isdisjoint(listed[mark]))
+    ]
+    done += [] if needs.unread else dead
+    needed = frozenset[str]().union(*needs.files.values())
+    others = [name for name in left if owner_of(name) != prefix and name not in listed]
+    return [*sorted(wanted - needed), *others], done
+
+
+def release_only(storage: Storage, files: Iterable[str]) -> list[str]:
+    """Return the data files among some that no checkpoint and no running save needs."""
+    there = {*files}.intersection(storage.refreshed().names())
+    needs = find_needs(storage, "") if there else Needs({})
+    return [] if needs.unread else sorted(name for name in there if not needs.users(name))
+
+
+def _freed_of(storage: Storage, mark: str) -> list[str]:
+    """Return the files of a removal's mark; none if another removal has ended meanwhile."""
+    try:
+        return _read_mark(storage, mark) or []
+    except MissingFile:
+        return []
+
+
+def _state(storage: Storage, prefix: str, *, of_saves: bool) -> dict[str, str]:
+    """Return the stamps of the indexes of others, and of the marks of their saves."""
+    names = storage.names()
+    found = [native_index_name(each) for each in find_native(names, "") if each != prefix]
+    found += [mark for mark, owner in marks(names, "needs") if of_saves and owner != prefix]
+    statuses = {name: storage.status(name) for name in found}
+    return {name: "" if status is None else status.stamp for name, status in statuses.items()}
+
+
+def _read_needs(storage: Storage, state: Iterable[str]) -> Needs:
+    """Return what indexes and marks of these names need; ``MissingFile`` if one is gone."""
+    files: dict[str, frozenset[str]] = {}
+    unread: list[str] = []
+    prefixes = dict(marks(state, "needs"))
+
+    def read(name: str) -> tuple[str, Iterable[str] | None]:
+        if name in prefixes:
+            held = _is_running(storage, prefixes[name])
+            return name, _read_mark(storage, name) if held else ()
+        prefix = find_native([name], "")[0]
+        try:
+            if not _begins_as_index(storage, name):
+                return name, ()
+            return name, read_overview(storage, prefix).names(prefix)
+        except (MissingFile, ServerError):
+            raise
+        except (CheckpointError, UnsupportedError, StorageError):
+            return name, None
+
+    for name, needed in as_answered(read, list(state), storage.traits, lambda _: 0):
+        prefix = prefixes.get(name) or find_native([name], "")[0]
+        if needed is None:
+            unread.append(name)
+        else:
+            files[prefix] = files.get(prefix, frozenset()).union(needed)
+    return Needs(files, sorted(unread))
+
+
+def _begins_as_index(storage: Storage, name: str) -> bool:
+    """Return True if a file begins as an index; another program's file needs nothing."""
+    file = storage.open(name)
+    try:
+        return file.read(0, min(file.size, len(INDEX_HEADER))) == INDEX_HEADER
+    finally:
+        file.close()
+
+
+def _is_running(storage: Storage, prefix: str) -> bool:
+    """Return True unless the save that made a mark is known to have ended."""
+    if storage.local_path is None:
+        return True
+    try:
+        with storage.lock(prefix):
+            return False
+    except LockHeld:
+        return True
+
+
+def _read_mark(storage: Storage, name: str) -> list[str] | None:
+    """Return the names in a mark; None if it cannot be read."""
+    file = storage.open(name)
+    try:
+        octets = file.read(0, file.size) if file.size <= MAX_BLOCK_NBYTES else b""
+    finally:
+        file.close()
+    try:
+        content = json.loads(octets)
+    except ShardvarError:
+        raise
+    except (ValueError, RecursionError):
+        return None
+    is_list = isinstance(content, list) and all(type(each) is str for each in content)
+    return content if is_list else None

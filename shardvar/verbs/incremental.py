@@ -1,0 +1,164 @@
+"""Incremental saves: which tensors of a new checkpoint lie unchanged in an older one.
+
+find     the older checkpoint, in the directory of the new one
+compare  the digest of each new tensor (docs/digest.md) with the one that the older checkpoint carries,
+         or, if it carries none, with the digest of its bytes
+refer    to the entries of equal tensors; all others are written
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import cast
+
+import numpy as np
+
+from shardvar.engine.arrays import ArraySource
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.native.names import native_index_name
+from shardvar.formats.native.overview import RUN_NBYTES
+from shardvar.formats.native.source import NativeSource
+from shardvar.planning.decision import is_cut_by
+from shardvar.planning.index import (
+    EntryTable,
+    References,
+    concatenate_entries,
+    take_tensors,
+)
+from shardvar.verbs.compare.digest import digests_of
+from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.reader import Reader
+from shardvar.verbs.writing import Partitions, WritePlan
+from shardvar.wire.digests import has_unused_bits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Increment:
+    """The comparison of new tensors with an older checkpoint."""
+
+    changed: EntryTable
+    """The entries of the new tensors that are to be written."""
+    references: References | None
+    """The other tensors; None if all are to be written."""
+    digests: Mapping[str, str]
+    """The digest of each new tensor."""
+
+
+def compare_with_base(base: Path, target: Location, source: ArraySource) -> Increment:
+    """Return which tensors of ``source`` lie unchanged in the checkpoint ``base``."""
+    # Find.
+    found = find_checkpoint(base)
+    _check_base(found, target)
+    if source.is_lazy.any():
+        raise UnsupportedError(
+            "A lazy array cannot be compared with the base before it is written.",
+            "Leave the base out, or give the array itself: numpy.asarray(value).",
+        )
+    entries = source.index.entries
+    new = Reader("the new checkpoint", "arrays", source)
+    digests = digests_of(new, entries.slices.tensors.keys)
+    # Compare.
+    with closing(found.format.open(found.storage, found.name)) as older:
+        source_of_base = cast("NativeSource", older)
+        alike = _alike(source_of_base, entries)
+        known = {} if alike is None else _digests(found.path, source_of_base, alike)
+        equal = {key for key, digest in known.items() if digests[key] == digest}
+        # Refer.
+        references = None
+        if alike is not None and equal:
+            references = _references(source_of_base, take_tensors(alike, equal))
+    others = {key for key in entries.slices.tensors.keys if key not in equal}
+    return Increment(take_tensors(entries, others), references, digests)
+
+
+def partition_of(
+    partition: Partitions, keys: Sequence[str], changed: Collection[str]
+) -> Partitions:
+    """Return a partition for only the ``changed`` keys, once it is known to fit all ``keys``."""
+    if not isinstance(partition, Mapping):
+        return partition
+    is_cut_by(keys, partition)
+    return {
+        glob: cut
+        for glob, cut in partition.items()
+        if glob == "*" or any(fnmatchcase(key, glob) for key in changed)
+    }
+
+
+def check_unchanging(work: WritePlan) -> WritePlan:
+    """Return the plan of what has changed, without a file if that is nothing; raise
+    ``UnsupportedError`` if the policy changes values, which were not compared."""
+    if work.substitutes is not None:
+        raise UnsupportedError(
+            "The policy changes values, which were not compared with the base.",
+            "Leave the base out, or the callback.",
+        )
+    if work.metadata.references is None or len(work.assignment.slices):
+        return work
+    assignment = replace(work.decision.assignment, num_files=0)
+    return replace(work, decision=replace(work.decision, assignment=assignment))
+
+
+def _check_base(base: Location, target: Location) -> None:
+    """Raise ``ArgumentError`` unless a new checkpoint at the target may refer to the base."""
+    for found in (target, base):
+        if not found.format.capabilities.holds_references:
+            cause = f"{found.path} has the format {found.format.name}, which has no references."
+            raise ArgumentError(cause, "Leave the base out, or save both in the format shardvar.")
+    a, b = base.storage, target.storage
+    is_same = (
+        a == b
+        if a.local_path is None or b.local_path is None
+        else os.path.realpath(a.local_path) == os.path.realpath(b.local_path)
+    )
+    if not is_same:
+        raise ArgumentError(
+            f"{target.path} cannot refer to {base.path}, which is in another directory.",
+            "Save both in one directory, under different names.",
+        )
+
+
+def _alike(older: NativeSource, entries: EntryTable) -> EntryTable | None:
+    """Return the entries of the older checkpoint whose key, dtype and shape a new tensor has."""
+    tensors = entries.slices.tensors
+    wanted = {key: (tensors.codes[row], tensors.shape(row)) for row, key in enumerate(tensors.keys)}
+    tables = []
+    for table in older.index.scan():
+        stored, faults = table.slices.tensors, older.index.faults_in(table)
+        keys = {
+            key
+            for row, key in enumerate(stored.keys)
+            if wanted.get(key) == (stored.codes[row], stored.shape(row)) and key not in faults
+        }
+        if keys:
+            tables.append(take_tensors(table, keys))
+    # Runs of another size cannot be named by an index with runs of this one.
+    if not tables or older.index.overview.run_nbytes != RUN_NBYTES:
+        return None
+    return concatenate_entries(tables)
+
+
+def _digests(path: str, older: NativeSource, entries: EntryTable) -> Mapping[str, str]:
+    """Return the digests of tensors of the older checkpoint: carried ones, else of its
+    bytes."""
+    # The digest leaves out the bits of a byte that an element does not use, and a reference does not.
+    tensors = entries.slices.tensors
+    keys = {key for row, key in enumerate(tensors.keys) if not has_unused_bits(tensors.dtype(row))}
+    carried = older.index.metadata.digests
+    found = {key: carried[key] for key in keys if key in carried}
+    rest = keys - found.keys()
+    return found | (digests_of(Reader(path, "shardvar", older), rest) if rest else {})
+
+
+def _references(older: NativeSource, entries: EntryTable) -> References:
+    """Return references to entries of an open checkpoint."""
+    used, numbers = np.unique(entries.file, return_inverse=True)
+    return References(
+        replace(entries, file=numbers),
+        [older.index.files[file] for file in used.tolist()],
+        older.index.overview.file_nbytes[used],
+        native_index_name(older.prefix),
+        older.file.stamp,
+    )

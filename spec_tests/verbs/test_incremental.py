@@ -1,0 +1,402 @@
+"""Incremental saves: what is unchanged lies in the files of older checkpoints, which stay as long as
+any checkpoint needs them, and no longer."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+import shardvar as sv
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    MissingFile,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.formats.native.references import find_needs
+from shardvar.storage.local import LocalStorage
+from shardvar.verbs import incremental
+from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.incremental_stage import (
+    VALUES,
+    are_equal,
+    assert_whole,
+    remove_all,
+    strays,
+    tensors,
+    three,
+)
+
+__all__ = ["run"]
+
+NAMES = ("a", "b", "c")
+
+
+class Directory(RuleBasedStateMachine):
+    """A small directory under saves, overwrites, removals and copies, beside a dict of dicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from tempfile import mkdtemp
+
+        self.path = Path(mkdtemp())
+        self.model: dict[str, dict[str, Any]] = {}
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.path)
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        base=st.sampled_from((None, *NAMES)),
+        numbers=st.tuples(*[st.integers(-1, len(VALUES) - 1)] * 3),
+        files=st.sampled_from((1, 2)),
+    )
+    def save(self, name: str, base: str | None, numbers: Any, files: int) -> None:
+        new = tensors(*numbers)
+        given = {"base": self.path / base} if base in self.model else {}
+        sv.save(self.path / name, new, policy=sv.BalancedPolicy(files), **given)
+        self.model[name] = new
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model)))
+        sv.remove(self.path / name)
+        del self.model[name]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), to=st.sampled_from(NAMES), parts=st.sampled_from((None, 2)))
+    def reshard(self, data: st.DataObject, to: str, parts: int | None) -> None:
+        """The same reshard twice has the same generation, whose files others may need by then."""
+        name = data.draw(st.sampled_from(sorted(self.model)))
+        if name != to:
+            partition = None if parts is None else {"*": parts}
+            sv.reshard(self.path / name, self.path / to, partition=partition, force=True)
+            self.model[to] = self.model[name]
+
+    @invariant()
+    def every_checkpoint_is_whole(self) -> None:
+        assert_whole(self.path, self.model)
+
+    @invariant()
+    def no_file_is_left_that_nobody_needs(self) -> None:
+        assert strays(self.path) == set()
+
+
+TestDirectory = Directory.TestCase
+TestDirectory.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+
+
+def files_of(path: Path) -> list[str]:
+    with sv.open_checkpoint(path) as reader:
+        return list(reader.index.files)
+
+
+def test_a_reference_names_the_file_that_holds_the_bytes(tmp_path: Path) -> None:
+    three(tmp_path)
+    assert sorted(name[0] for name in files_of(tmp_path / "c")) == ["a", "b", "c"]
+    for number in range(4, 20):
+        report = sv.save(tmp_path / f"{number}", tensors(0, 2, 3), base=tmp_path / "c")
+        assert (report.num_referred, report.nbytes, report.num_files) == (3, 0, 0)
+        assert "3 tensors in files of older checkpoints" in report._repr_html_()
+        assert sorted(name[0] for name in files_of(tmp_path / f"{number}")) == ["a", "b", "c"]
+
+
+def test_only_equal_bytes_of_the_same_dtype_and_shape_are_unchanged(tmp_path: Path) -> None:
+    base = {"nan": np.array([np.nan, 0.0], np.float32), "w": np.zeros(4, np.float32)}
+    sv.save(tmp_path / "a", base)
+    other_nan = np.array([0x7FC00001, 0], np.uint32).view(np.float32)
+    for new in (
+        {"nan": other_nan},
+        {"nan": np.array([np.nan, -0.0], np.float32)},
+        {"w": np.zeros(4, np.int32)},
+        {"w": np.zeros((2, 2), np.float32)},
+        {"v": np.zeros(4, np.float32)},
+    ):
+        assert sv.save(tmp_path / "b", new, base=tmp_path / "a").num_referred == 0
+    assert sv.save(tmp_path / "b", base, base=tmp_path / "a").num_referred == 2
+
+
+def test_bits_that_an_element_does_not_use_are_kept(tmp_path: Path) -> None:
+    import ml_dtypes
+
+    octets = np.array([0x01, 0xF1], np.uint8)
+    for base, new in (octets[:1], octets[1:]), (octets[:1], octets[:1]):
+        sv.save(tmp_path / "a", {"q": base.view(ml_dtypes.int4)})
+        sv.save(tmp_path / "b", {"q": new.view(ml_dtypes.int4)}, base=tmp_path / "a")
+        assert sv.load(tmp_path / "b")["q"].tobytes() == new.tobytes()
+
+
+@pytest.mark.parametrize("digest", [False, True])
+def test_the_base_may_carry_digests_or_not_and_the_new_checkpoint_does(
+    digest: bool, tmp_path: Path
+) -> None:
+    sv.save(tmp_path / "a", tensors(0, 1, 3))
+    if digest:
+        sv.save(tmp_path / "a", tensors(0, 1, 3), base=tmp_path / "a")
+    with mock.patch("shardvar.verbs.incremental.digests_of", wraps=_digests_of) as asked:
+        report = sv.save(tmp_path / "b", tensors(0, 1, 5), base=tmp_path / "a")
+    assert report.num_referred == 2 and asked.call_count == (1 if digest else 2)
+    with sv.open_checkpoint(tmp_path / "b") as reader:
+        assert dict(reader.metadata.digests) == dict(sv.digest(tmp_path / "b").tensors)
+
+
+def _digests_of(*arguments: Any, **options: Any) -> Any:
+    from shardvar.verbs.compare.digest import digests_of
+
+    return digests_of(*arguments, **options)
+
+
+def test_a_partition_is_of_what_is_written_and_must_fit_all(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", tensors(0, 1, 2))
+    cut = {"w0": 3, "w1": 2}
+    report = sv.save(tmp_path / "b", tensors(0, 0, 2), base=tmp_path / "a", partition=cut)
+    assert (report.num_referred, report.num_slices) == (2, 2)
+    with pytest.raises(ArgumentError, match="No tensor matches 'v'"):
+        sv.save(tmp_path / "b", tensors(0, 0, 2), base=tmp_path / "a", partition={"v": 2})
+
+
+def test_a_reshard_makes_a_checkpoint_whole(tmp_path: Path) -> None:
+    model = three(tmp_path)
+    sv.reshard(tmp_path / "c", tmp_path / "whole")
+    assert {name.split(".")[0] for name in files_of(tmp_path / "whole")} == {"whole"}
+    remove_all(tmp_path)
+    assert_whole(tmp_path, {"whole": model["c"]})
+    assert strays(tmp_path) == set()
+
+
+def test_a_reshard_again_takes_no_file_name_that_is_needed(tmp_path: Path) -> None:
+    """The generation of a reshard is a digest of what it writes, the same the second time."""
+    sv.save(tmp_path / "a", tensors(0, 1))
+    sv.reshard(tmp_path / "a", tmp_path / "b")
+    sv.save(tmp_path / "c", tensors(0, 1), base=tmp_path / "b")
+    (file,) = files_of(tmp_path / "c")
+    sv.remove(tmp_path / "b")
+    before = os.stat(tmp_path / file)
+    for _ in range(2):
+        sv.reshard(tmp_path / "a", tmp_path / "b", force=True)
+        assert os.stat(tmp_path / file) == before
+        assert file not in files_of(tmp_path / "b")
+    assert_whole(tmp_path, {name: tensors(0, 1) for name in "abc"})
+
+
+def test_what_is_damaged_in_the_base_is_written(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", tensors(0, 1), policy=sv.BalancedPolicy(2))
+    first = next(name for name in files_of(tmp_path / "a") if "-00000-of" in name)
+    os.truncate(tmp_path / first, 3)
+    assert sv.save(tmp_path / "b", tensors(0, 1), base=tmp_path / "a").num_referred == 1
+    assert are_equal(sv.load(tmp_path / "b"), tensors(0, 1))
+
+
+def test_a_checkpoint_may_be_its_own_base(tmp_path: Path) -> None:
+    for numbers in (0, 1, 2), (0, 1, 3), (0, 2, 3), (0, 2, 3), (4, 5, 3):
+        base = {"base": tmp_path / "a"} if (tmp_path / "a.svindex").exists() else {}
+        sv.save(tmp_path / "a", tensors(*numbers), **base)
+        assert_whole(tmp_path, {"a": tensors(*numbers)})
+        assert strays(tmp_path) == set()
+
+
+def test_files_that_are_renamed_or_copied_together_keep_their_meaning(tmp_path: Path) -> None:
+    """No count and no list of users is kept anywhere but in the indexes."""
+    model = three(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    for name in os.listdir(tmp_path / "copy"):
+        if name.startswith("c."):
+            os.rename(tmp_path / "copy" / name, tmp_path / "copy" / f"best{name[1:]}")
+    remove_all(tmp_path / "copy")
+    assert_whole(tmp_path / "copy", {"best": model["c"]})
+    assert_whole(tmp_path / "run", model)
+
+
+# --- Errors
+
+
+def test_a_base_that_cannot_be_referred_to_is_refused_before_a_byte_is_written(
+    tmp_path: Path,
+) -> None:
+    sv.save(tmp_path / "a", tensors(0))
+    sv.save(tmp_path / "n.npz", tensors(0))
+    (tmp_path / "other").mkdir()
+    before = sorted(os.listdir(tmp_path))
+    for target, base, error, words in (
+        ("b.npz", "a", ArgumentError, "has no references"),
+        ("b", "n.npz", ArgumentError, "has no references"),
+        ("other/b", "a", ArgumentError, "another directory"),
+        ("b", "lost", CheckpointNotFound, "There is no checkpoint"),
+    ):
+        with pytest.raises((error, ArgumentError), match=words):
+            sv.save(tmp_path / target, tensors(0), base=tmp_path / base)
+        assert sorted(os.listdir(tmp_path)) == before
+
+
+class Negating(sv.ShardingCallback):
+    """A policy that changes values."""
+
+    description = "Negates."
+
+    def __call__(self, tensors: Any) -> Any:
+        return [
+            {each.checkpoint_key: {each.slice_spec: -np.asarray(each.tensor)}} for each in tensors
+        ]
+
+
+def test_values_that_are_not_known_before_they_are_written_are_refused(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"w": np.zeros(4)})
+    lazy = {"w": sv.lazy((4,), "float64", lambda: np.zeros(4))}
+    with pytest.raises(UnsupportedError, match="lazy array"):
+        sv.save(tmp_path / "b", lazy, base=tmp_path / "a")
+
+    with pytest.raises(UnsupportedError, match="policy changes values"):
+        sv.save(tmp_path / "b", {"w": np.ones(4)}, base=tmp_path / "a", policy=Negating())
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("b")]
+
+
+def test_verify_and_load_name_the_file_that_lacks_and_whose_it_is(tmp_path: Path) -> None:
+    three(tmp_path)
+    lost = next(name for name in files_of(tmp_path / "c") if name.startswith("a."))
+    (tmp_path / lost).unlink()
+    with pytest.raises(MissingFile, match=r"a file of 'a', to which this checkpoint refers"):
+        sv.load(tmp_path / "c")
+    report = sv.verify(tmp_path / "c")
+    assert not report.ok and any("a file of 'a'" in each.message for each in report.damages)
+    assert are_equal(sv.load(tmp_path / "c", ["w1"]), {"w1": VALUES[2]})
+
+
+def test_a_base_that_was_written_again_with_other_bytes_is_found(tmp_path: Path) -> None:
+    three(tmp_path)
+    name = next(name for name in files_of(tmp_path / "c") if name.startswith("a."))
+    octets = bytearray((tmp_path / name).read_bytes())
+    octets[0] ^= 1
+    (tmp_path / name).write_bytes(octets)
+    with pytest.raises(CorruptCheckpoint):
+        sv.load(tmp_path / "c")
+    assert not sv.verify(tmp_path / "c").ok
+
+
+def test_inspect_says_what_a_checkpoint_needs(run: Run, tmp_path: Path) -> None:
+    three(tmp_path)
+    assert "\nRefers to 1 file of a, 1 file of b\n" in run("inspect", tmp_path / "c").out
+    assert "Refers" not in run("inspect", tmp_path / "a").out
+    found = json.loads(run("inspect", tmp_path / "c", "--json").out)
+    assert found["refers_to"] == {"a": 1, "b": 1}
+
+
+def test_files_that_stay_are_no_unfinished_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = three(tmp_path)
+    sv.remove(tmp_path / "a")
+    with pytest.raises(CheckpointNotFound) as caught:
+        sv.load(tmp_path / "a")
+    assert "but its data files exist" not in str(caught.value)
+    sv.save(tmp_path / "a.npz", tensors(0))
+    assert not caplog.records
+    (tmp_path / "a.npz").unlink()
+    sv.save(tmp_path / "a", tensors(5))
+    findings = [each for each in sv.verify(tmp_path / "a").notes if "svdata" in each]
+    assert len(findings) == 2 and all("is needed by 'b'" in each for each in findings)
+    assert are_equal(sv.load(tmp_path / "c"), model["c"])
+
+
+def test_an_index_that_cannot_be_read_keeps_all_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = three(tmp_path)
+    index = (tmp_path / "c.svindex").read_bytes()
+    (tmp_path / "c.svindex").write_bytes(index[:-1])
+    for name in "ab":
+        sv.remove(tmp_path / name)
+    assert "that cannot be read may need them: 'c.svindex'" in caplog.text
+    (tmp_path / "c.svindex").write_bytes(index)
+    assert_whole(tmp_path, {"c": model["c"]})
+    remove_all(tmp_path)
+    assert strays(tmp_path) == set()
+
+
+# --- Marks
+
+
+def test_a_save_whose_base_is_removed_meanwhile_fails_and_leaves_nothing(tmp_path: Path) -> None:
+    model = three(tmp_path)
+    compare = incremental.compare_with_base
+
+    def removed(*arguments: Any) -> Any:
+        found = compare(*arguments)
+        sv.remove(tmp_path / "c")
+        return found
+
+    with (
+        mock.patch.object(incremental, "compare_with_base", removed),
+        pytest.raises(CorruptCheckpoint, match=r"c\.svindex was replaced while"),
+    ):
+        sv.save(tmp_path / "d", tensors(0, 2, 5), base=tmp_path / "c")
+    assert_whole(tmp_path, {name: model[name] for name in "ab"})
+    assert strays(tmp_path) == set()
+
+
+def test_a_save_that_fails_removes_what_only_its_mark_has_kept(tmp_path: Path) -> None:
+    """A removal of the base left these files to the save."""
+    three(tmp_path)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        for name in "abc":
+            sv.remove(tmp_path / name)
+        assert len(files := strays(tmp_path)) >= 3 and any(".svneeds-" in each for each in files)
+        raise StorageError("The disk is full.", "Free some.")
+
+    with (
+        mock.patch("shardvar.verbs.writing.write_checkpoint", fail),
+        pytest.raises(StorageError, match="The disk is full"),
+    ):
+        sv.save(tmp_path / "d", tensors(0, 2, 5), base=tmp_path / "c")
+    assert strays(tmp_path) == set()
+
+
+def test_a_mark_counts_as_long_as_its_save_runs(tmp_path: Path) -> None:
+    three(tmp_path)
+    storage = LocalStorage(str(tmp_path))
+    (tmp_path / "d.svneeds-1f").write_text(json.dumps(files_of(tmp_path / "c")))
+    with storage.lock("d"):
+        assert find_needs(storage, "a").users(files_of(tmp_path / "c")[0]) == ["c", "d"]
+        for name in "abc":
+            sv.remove(tmp_path / name)
+        assert len(strays(tmp_path) - {"d.svneeds-1f"}) == 3
+    assert find_needs(storage, "").files["d"] == frozenset()
+
+
+def test_marks_that_lie_harm_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What a mark of a removal lists is removed only if it is a data file that nobody needs."""
+    model = three(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    for number, content in enumerate(
+        (
+            '["notes.txt", "../x", "a.svindex", 1]',
+            "{",
+            "[" * 100_000,
+            '["../notes.txt", "notes.txt"]',
+        )
+    ):
+        (tmp_path / f"e{number}.svgone-1").write_text(content)
+    lies = json.dumps([*files_of(tmp_path / "c"), "a.svindex", "notes.txt"])
+    (tmp_path / "e9.svgone-1").write_text(lies)
+    sv.save(tmp_path / "b", model["b"], base=tmp_path / "b")
+    assert_whole(tmp_path, model)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_an_older_reader_refuses_the_version_by_its_number(tmp_path: Path) -> None:
+    three(tmp_path)
+    with mock.patch("shardvar.wire.block_file.REFERRING_VERSION", 5):
+        with pytest.raises(UnsupportedError, match="has version 4"):
+            sv.load(tmp_path / "c")
+        assert are_equal(sv.load(tmp_path / "a"), tensors(0, 1, 2))

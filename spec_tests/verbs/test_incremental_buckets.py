@@ -1,0 +1,148 @@
+"""Incremental saves in a bucket: no lock keeps a save and a removal apart, and nothing is lost."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import CheckpointError, CheckpointNotFound, StorageError
+from spec_tests.helpers.incremental_stage import are_equal, tensors
+from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
+
+RUN = "s3://bucket/run"
+NAMES = ("a", "b", "c", "d")
+MODEL = {"a": tensors(0, 1, 2), "b": tensors(0, 1, 3), "c": tensors(0, 2, 3)}
+
+
+def save_three() -> None:
+    """Three checkpoints, of which each refers to the one before."""
+    sv.save(f"{RUN}/a", MODEL["a"], policy=sv.BalancedPolicy(3))
+    sv.save(f"{RUN}/b", MODEL["b"], base=f"{RUN}/a")
+    sv.save(f"{RUN}/c", MODEL["c"], base=f"{RUN}/b")
+
+
+EVENTS: dict[str, Callable[[], object]] = {
+    "save": lambda: sv.save(f"{RUN}/d", tensors(0, 2, 5), base=f"{RUN}/c"),
+    "overwrite": lambda: sv.save(f"{RUN}/c", tensors(4, 5)),
+    "overwrite the owner": lambda: sv.save(f"{RUN}/a", tensors(4, 5)),
+    "remove": lambda: sv.remove(f"{RUN}/c"),
+    "remove the owner": lambda: sv.remove(f"{RUN}/a"),
+}
+
+
+def assert_whole(files: dict[str, bytes]) -> set[str]:
+    """Every checkpoint can be read and verified; return their names."""
+    bucket = MemoryBucket(dict(files))
+    with in_bucket(bucket):
+        names = {key.split("/")[1][:-8] for key in files if key.endswith(".svindex")}
+        for name in names:
+            assert sv.verify(f"{RUN}/{name}").ok, name
+        for name in names & {"b"}:
+            assert are_equal(sv.load(f"{RUN}/{name}"), MODEL[name])
+    return names
+
+
+def assert_nothing_stays(files: dict[str, bytes]) -> None:
+    """After all is saved again and removed, nothing is left."""
+    bucket = MemoryBucket(dict(files))
+    with in_bucket(bucket):
+        for key in files:
+            if key.endswith(".claim"):
+                sv.break_claim(f"s3://bucket/{key}")
+        for name in NAMES:
+            try:
+                sv.remove(f"{RUN}/{name}")
+            except CheckpointNotFound:
+                sv.save(f"{RUN}/{name}", tensors(0))
+                sv.remove(f"{RUN}/{name}")
+    assert bucket.files == {}
+
+
+def test_a_save_of_what_is_unchanged_uploads_an_index_and_a_mark() -> None:
+    bucket = MemoryBucket()
+    large = {f"w{number}": np.full(1 << 20, number, np.float32) for number in range(4)}
+    with in_bucket(bucket):
+        sv.save(f"{RUN}/1", large)
+        sv.save(f"{RUN}/2", large, base=f"{RUN}/1")
+        bucket.log.clear()
+        bucket.ranges.clear()
+        before = dict(bucket.files)
+        sv.save(f"{RUN}/3", large, base=f"{RUN}/2")
+        assert [each.split(" ")[0] for each in bucket.log] == ["put", "put_if", "delete"]
+        new = {key: octets for key, octets in bucket.files.items() if key not in before}
+        assert [key.rpartition("/")[2] for key in new] == ["3.svindex"]
+        assert sum(map(len, new.values())) < 10_000
+        assert sum(nbytes for _, nbytes in bucket.ranges) < 100_000
+        assert are_equal(sv.load(f"{RUN}/3"), large)
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("takes_effect", [False, True])
+def test_a_writer_that_dies_at_any_request_loses_nothing(event: str, takes_effect: bool) -> None:
+    with in_bucket(start := MemoryBucket()):
+        save_three()
+    at = 0
+    while True:
+        bucket = MemoryBucket(dict(start.files), fail_at=at, takes_effect=takes_effect, error=Dead)
+        try:
+            with in_bucket(bucket):
+                EVENTS[event]()
+        except Dead:
+            pass
+        assert_whole(bucket.files)
+        if not bucket.is_dead:
+            break
+        assert_nothing_stays(bucket.files)
+        at += 1
+    assert at > 1
+
+
+@pytest.mark.parametrize("inner", EVENTS)
+@pytest.mark.parametrize("outer", EVENTS)
+def test_two_at_a_time_lose_nothing(outer: str, inner: str) -> None:
+    """One runs whole before any changing request of the other, or before any that reads."""
+    with in_bucket(start := MemoryBucket()):
+        save_three()
+    at, step = 0, 1 if EXHAUSTIVE else 2
+    while True:
+        bucket = MemoryBucket(dict(start.files))
+        done: list[str] = []
+
+        def attempt(event: str, done: list[str] = done) -> None:
+            try:
+                EVENTS[event]()
+                done.append(event)
+            except (CheckpointError, StorageError):
+                pass
+
+        count, met = [0], list[int]()
+        listing: Any = bucket.listing
+        change: Any = bucket.change
+
+        def meet(at: int = at, count: list[int] = count, met: list[int] = met) -> None:
+            number, count[0] = count[0], count[0] + 1
+            if number == at:
+                met.append(at)
+                attempt(inner)
+
+        def listing_after(key: str, meet: Any = meet, listing: Any = listing) -> Any:
+            meet()
+            return listing(key)
+
+        def change_after(*arguments: Any, meet: Any = meet, change: Any = change) -> Any:
+            meet()
+            return change(*arguments)
+
+        bucket.listing = listing_after  # type: ignore[method-assign]
+        bucket.change = change_after  # type: ignore[method-assign]
+        with in_bucket(bucket):
+            attempt(outer)
+        assert done
+        assert_whole(bucket.files)
+        if not met:
+            break
+        at += step
+    assert at > 1

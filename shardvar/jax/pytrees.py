@@ -8,6 +8,7 @@ One process writes formats that have no shares as ``sv.save`` does.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,41 +16,42 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ShardvarError, UnsupportedError
 from shardvar.formats.protocol import SharedFormat
+from shardvar.jax.held import KEY_IMPL, HeldTree, copied_tree, held_tree
 from shardvar.jax.leaves import (
     StoredForm,
     TreeLeaf,
     assembled,
     device_regions,
-    empty_leaves,
     form_of,
     is_jax_array,
     tree_leaves,
-    written_shards,
 )
 from shardvar.layout.dtypes import STRING, Array, numpy_dtype
 from shardvar.layout.region import Region
-from shardvar.planning.index import Metadata
 from shardvar.verbs.arguments import texts_of
+from shardvar.verbs.background import PendingSave, Turn, start_save
+from shardvar.verbs.compare.claims import digest_arrays
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
+from shardvar.verbs.staging import Staging
 from shardvar.verbs.together.local_shards import source_of_shards
 from shardvar.verbs.together.run import find_run
 from shardvar.verbs.together.shares import save_with_objects
 from shardvar.verbs.training.states import (
     cast_array,
     check_stored_tensor,
-    encode_object,
     in_portions,
     objects_of,
     unmatched_keys,
 )
 from shardvar.verbs.writing import carry_out, plan_checkpoint
 
-KEY_IMPL = "jax.random.key_impl:"
-"""The beginning of the names of texts that say the implementation of random keys; the key is the
-rest."""
+_TURN = Turn()
+"""The saves of this process: one in the background at a time."""
+_MEMORY = Staging()
+"""The memory for the values of such a save."""
 
 
 def job_processes() -> tuple[int, int]:
@@ -72,7 +74,11 @@ def save_pytree(
     replicas: str = "equal",
     force: bool = False,
     timeout: float = 600.0,
-) -> WriteReport:
+    digest: bool = False,
+    background: bool = False,
+    busy: str = "wait",
+    staging_nbytes: int | None = None,
+) -> WriteReport | PendingSave:
     """Save the state of a training job; every process calls this.
 
     Parameters
@@ -96,16 +102,30 @@ def save_pytree(
         Replace an existing checkpoint also where the format cannot do that in one step.
     timeout : float, default 600.0
         The seconds to wait for other processes.
+    digest : bool, default False
+        Keep the digest of each tensor in the checkpoint, which is the same on any mesh, as in
+        ``sv.save_shards``; in the native format.
+    background : bool, default False
+        Copy the state, return, and save the copy in another thread. The training may donate its
+        arrays, and change arrays of NumPy.
+    busy : {'wait', 'raise'}, default 'wait'
+        Wait while a save in the background is under way, or raise ``StillSaving``.
+    staging_nbytes : int, optional
+        The most memory for the copy, which is kept for the next save; without a limit by default.
 
     Returns
     -------
-    WriteReport
-        The report of this process's share.
+    WriteReport or PendingSave
+        The report of this process's share; with ``background`` the save in progress, to be joined
+        for the report.
 
     Raises
     ------
     ArgumentError
-        If processes disagree on a value, two values have one key, or an array was deleted.
+        If processes disagree on a value, two values have one key, an array was deleted, or the copy
+        takes more than ``staging_nbytes``.
+    StillSaving
+        If a save is under way, and ``busy='raise'``.
     ArgumentTypeError
         If an array has no values yet, as in ``jax.jit``.
     IncompleteCheckpoint
@@ -125,38 +145,47 @@ def save_pytree(
     need a key for each process. Keys are as in Orbax: the steps on the way to a leaf, joined by
     dots. None and empty containers have no key.
 
+    In the background, an error of the thread is raised by ``join`` of the handle, or else by the
+    next save. An interpreter that ends waits for the thread; a process that is killed leaves the
+    checkpoint that was there before.
+
     Examples
     --------
     ``shardvar.jax.save("run/step-7", {"params": params, "opt_state": opt_state, "step": 7}, run="7")``
     """
-    leaves, _ = tree_leaves(state)
-    tensors: dict[str, Any] = {}
-    objects: dict[str, bytes] = {}
-    texts = texts_of(metadata)
-    for key, leaf in leaves.items():
-        try:
-            form = form_of(leaf.value)
-            if form is None:
-                objects[key] = encode_object(leaf.value)
-            elif is_jax_array(leaf.value):
-                tensors[key] = written_shards(leaf.value)
-            else:
-                tensors[key] = np.asarray(leaf.value)
-            if form is not None and form.key_impl is not None:
-                texts[KEY_IMPL + key] = str(form.key_impl)
-        except ShardvarError as error:
-            raise error.at(repr(key)) from None
-    paths = {} if format == "shardvar" else {key: leaf.path for key, leaf in leaves.items()}
-    about = Metadata(user=texts, paths=paths, objects=objects)
     process, count = job_processes()
     target = find_target(path, format, otherwise="shardvar")
-    if count == 1 and not _has_shares(target):
-        empty = empty_leaves(state)
-        paths |= {key: steps for key, (steps, _) in empty.items()}
-        about = replace(about, empty={key: kind for key, (_, kind) in empty.items()})
-        return _save_alone(target, tensors, about, force)
-    saved = find_run(path, run, count, format)
-    return save_with_objects(saved, process, tensors, about, replicas, force=force, timeout=timeout)
+    texts = texts_of(metadata)
+
+    def save(held: HeldTree) -> WriteReport:
+        if count == 1 and not _has_shares(target):
+            return _save_alone(target, held, digest, force)
+        about = held.about
+        if target.format.name == "shardvar":  # whose index has the keys only
+            about = replace(about, paths={})
+        saved = find_run(path, run, count, format)
+        return save_with_objects(
+            saved,
+            process,
+            held.tensors,
+            replace(about, empty={}),
+            replicas,
+            force=force,
+            timeout=timeout,
+            digest=digest,
+        )
+
+    _TURN.take_next(busy)
+    if not background:
+        _TURN.give_back()
+        return save(held_tree(state, texts))
+    try:
+        _TURN.name(target.path)
+        copied = copied_tree(held_tree(state, texts), _MEMORY, staging_nbytes)
+    except BaseException:
+        _TURN.give_back()
+        raise
+    return start_save(target.path, partial(save, copied), _TURN, is_kept=True)
 
 
 def _has_shares(target: Location) -> bool:
@@ -164,15 +193,13 @@ def _has_shares(target: Location) -> bool:
     return isinstance(target.format, SharedFormat) and target.format.adopts_objects()
 
 
-def _save_alone(
-    target: Location, tensors: dict[str, Any], about: Metadata, force: bool
-) -> WriteReport:
+def _save_alone(target: Location, held: HeldTree, digest: bool, force: bool) -> WriteReport:
     """Write the state of a job of one process; slices are joined as the format requires."""
-    form = target.format
+    form, about = target.format, held.about
     if about.objects and not form.capabilities.holds_objects:
         cause = f"The format {form.name} cannot hold {next(iter(about.objects))!r}, an object."
         raise UnsupportedError(cause, "Leave it out of the state, or save in the format shardvar.")
-    source = source_of_shards(tensors)
+    source = source_of_shards(held.tensors)
     work = plan_checkpoint(
         target,
         source.index.entries,
@@ -183,6 +210,8 @@ def _save_alone(
         replace_atomically=True,
         source=source,
     )
+    if digest:
+        work = digest_arrays(work, source)
     return carry_out(work, source, None, lambda _: None)
 
 
@@ -269,7 +298,8 @@ def load_pytree(
     ``state = shardvar.jax.load("run/step-7", state)``
     """
     leaves, structure = tree_leaves(like)
-    with open_checkpoint(path) as reader:
+    # The checkpoint may be the one that is being saved.
+    with _TURN.taken(), open_checkpoint(path) as reader:
         # Check.
         report = unmatched_keys(reader, leaves.keys(), strict)
         missing = {*report.missing}

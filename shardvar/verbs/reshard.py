@@ -440,7 +440,7 @@ def _metadata(
         user |= note_of(lost)
     if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
         user["encodings"] = json.dumps(chosen.encodings)
-    empty = reader.metadata.empty if all(new.get(key) == key for key in reader) else {}
+    empty = reader.metadata.empty if {*zip(reader, reader, strict=True)} <= new.items() else {}
     known = reader.metadata.paths.items()
     paths = {key: steps for key, steps in known if new.get(key) == key or key in empty}
     carried = dict(zip(map(new.__getitem__, objects), objects.values(), strict=True))

@@ -7,8 +7,10 @@ background.
               and texts, only when they are written
 """
 
+import gc
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -113,6 +115,22 @@ def encode_plain(key: str, value: Any, format: str) -> bytes:
         if format == "torch":
             return buffer.getvalue()
         raise error.at(repr(key)) from None
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Let Python's garbage collector wait inside.
+
+    The values of thousands of tensors make it look through all objects of the program several
+    times, which takes longer than the copy. Nothing of them is garbage yet.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Copies:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from shardvar.errors import ArgumentError
 from shardvar.planning.index import Metadata
-from shardvar.torch.held import Copies, HeldState, held_state
+from shardvar.torch.held import Copies, HeldState, held_state, uncollected
 from shardvar.torch.leaves import Leaf, LoadedObject, held_by, leaves_of_state
 from shardvar.torch.reader import TensorTarget, fill_tensors, items_of
 from shardvar.torch.slots import new_slots
@@ -165,8 +165,9 @@ def save_state(
         return share.save(held_state(leaves_of_state(state, []), format))
     try:
         _TURN.name(str(path))
-        held = held_state(leaves_of_state(state, []), format)
-        copied = replace(held, tensors=_COPIES.copy(held.tensors, staging_nbytes))
+        with uncollected():
+            held = held_state(leaves_of_state(state, []), format)
+            copied = replace(held, tensors=_COPIES.copy(held.tensors, staging_nbytes))
     except BaseException:
         _TURN.give_back()
         raise

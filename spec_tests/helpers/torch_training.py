@@ -6,11 +6,12 @@ model is divided over the processes (``divided``):
     write    train, and save the state with ``dcp.save``: with torch's writer in FOLDER/dcp, with shardvar's in
              FOLDER/torch and FOLDER/native; save the whole state in FOLDER/whole.pt
     read     load each of FOLDER/read.json, a list of paths, and compare it with the whole state
-    keep     train, save with ``shardvar.torch.save`` in FOLDER/ck and as torch's format in FOLDER/folder, train on, and
-             print the losses
+    keep     train, save with ``shardvar.torch.save`` in FOLDER/ck and as torch's format in FOLDER/folder, and with
+             ``dcp.save`` in FOLDER/dcp, train on, and print the losses
     meshes   for each KIND, train, save in the background, and train on; load each of these with each KIND, compare it
              with the whole state, train on, and compare the losses with those of a job that had the state from torch
-    resume   load FOLDER/ck, compare it with FOLDER/whole.pt, train on, and print the losses
+    resume   load each of these, and FOLDER/folder with ``dcp.load``, compare them with FOLDER/whole.pt, train on, and
+             print the losses
     killed   save as in ``write`` with shardvar's writer, and save another state over it, in which the last process is
              killed, before it writes its share or after, as FOLDER/kill.json says
 """
@@ -200,6 +201,7 @@ def read(folder: Path, model: Any) -> None:
 def keep(folder: Path, model: Any, rank: int) -> None:
     """Train, save, and train on."""
     import torch
+    import torch.distributed.checkpoint as dcp
 
     import shardvar.torch
 
@@ -208,6 +210,7 @@ def keep(folder: Path, model: Any, rank: int) -> None:
     state = state_of(model, optimizer, 3)
     shardvar.torch.save(folder / "ck", state, run="3")
     shardvar.torch.save(folder / "folder", state, run="3", format="torch")
+    dcp.save(state, checkpoint_id=folder / "dcp")
     whole = whole_of(state)
     if rank == 0:
         torch.save(whole, folder / "whole.pt")
@@ -293,11 +296,16 @@ def copied(value: Any) -> Any:
 def resume(folder: Path, model: Any) -> None:
     """Load what was saved into a new model and a new optimizer, and train on."""
     import torch
+    import torch.distributed.checkpoint as dcp
 
     import shardvar.torch
 
     whole = torch.load(folder / "whole.pt")
-    for path in (folder / "ck", folder / "folder"):
+    optimizer = optimizer_of(model)
+    state = emptied(state_of(model, optimizer, 0))
+    dcp.load(state, checkpoint_id=folder / "folder")
+    assert differences(whole_of(state), whole) == []
+    for path in (folder / "folder", folder / "dcp", folder / "ck"):
         optimizer = optimizer_of(model)
         state = emptied(state_of(model, optimizer, 0))
         shardvar.torch.load(path, state)

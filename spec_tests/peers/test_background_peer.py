@@ -159,6 +159,21 @@ def test_an_error_comes_at_the_handle_or_at_the_next_save(
     face.save(tmp_path / "ck", state, run="1")
 
 
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_garbage_collector_is_as_it_was(is_enabled: bool, tmp_path: Path) -> None:
+    import gc
+
+    try:
+        (gc.enable if is_enabled else gc.disable)()
+        face.save(tmp_path / "ck", {"w": torch.ones(3)}, run="1", background=True).result()
+        assert gc.isenabled() == is_enabled
+        with pytest.raises(ArgumentTypeError, match="'f' is a function"):
+            face.save(tmp_path / "ck", {"f": lambda: 1}, run="1", background=True)
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()
+
+
 def test_what_cannot_be_copied_is_an_error_at_the_call(
     gate: threading.Event, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from shardvar.verbs.locate import Location, Path, is_same
 from shardvar.verbs.reader import open_found
 
 _INDEX = set_index_name("model")
+_OF_A_DELTA = re.compile(r"model-0{5,}-of-0{4,}1\.safetensors")
 _VERSION = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 
@@ -145,7 +146,9 @@ def _find_goal(path: Path, dialect: Dialect) -> Location:
 
 def _check_folder(goal: Location) -> None:
     """Raise ``TargetExists`` if the folder has a model: its files would be the delta's."""
-    there = [each for each in goal.storage.names() if each.endswith(".safetensors")]
+    names = [each for each in goal.storage.names() if each.endswith(".safetensors")]
+    # What a killed write has left: no model has a file 0 of 1.
+    there = [each for each in names if not _OF_A_DELTA.fullmatch(each)]
     if _INDEX in goal.storage.names():
         with open_found(goal, dequantize=False) as reader:
             marks = marks_of(reader, goal.storage)

@@ -19,14 +19,10 @@ from shardvar.jax.leaves import (
     tree_leaves,
     written_shards,
 )
-from shardvar.planning.index import Metadata
+from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.verbs.staging import Staging
 from shardvar.verbs.together.local_shards import LocalShard
 from shardvar.verbs.training.states import encode_object
-
-KEY_IMPL = "jax.random.key_impl:"
-"""The beginning of the names of texts that say the implementation of random keys; the key is the
-rest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

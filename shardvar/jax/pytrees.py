@@ -16,7 +16,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ShardvarError, UnsupportedError
 from shardvar.formats.protocol import SharedFormat
-from shardvar.jax.held import KEY_IMPL, HeldTree, copied_tree, held_tree
+from shardvar.jax.held import HeldTree, copied_tree, held_tree
 from shardvar.jax.leaves import (
     StoredForm,
     TreeLeaf,
@@ -28,6 +28,7 @@ from shardvar.jax.leaves import (
 )
 from shardvar.layout.dtypes import STRING, Array, numpy_dtype
 from shardvar.layout.region import Region
+from shardvar.planning.index import KEY_IMPL
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, start_save
 from shardvar.verbs.compare.claims import digest_arrays

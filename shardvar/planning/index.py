@@ -33,6 +33,9 @@ _FREE_NBYTES = 1 << 20
 OBJECTS = "shardvar.objects"
 """The name of the text in ``Metadata.user`` that has the objects of a checkpoint, where a format
 has no other place for them (``formats.objects``)."""
+KEY_IMPL = "jax.random.key_impl:"
+"""The beginning of the names of texts in a user's metadata that say the implementation of random keys
+of JAX; the key of the tensor is the rest."""
 
 DELTA = "shardvar.delta"
 """The name of the text in ``Metadata.user`` that says that a checkpoint is a delta

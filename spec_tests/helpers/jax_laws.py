@@ -226,6 +226,7 @@ def every_dtype_of_jax_keeps_its_bits(folder: Path) -> None:
 @law
 def random_keys_keep_their_implementation(folder: Path) -> None:
     import jax
+    import orbax.checkpoint as ocp
 
     import shardvar.jax
 
@@ -244,6 +245,20 @@ def random_keys_keep_their_implementation(folder: Path) -> None:
         other = state | {"rbg": jax.random.key(1, impl="unsafe_rbg")}
         words = f"'rbg': Its random keys are rbg in {folder / name}, and unsafe_rbg in the template"
         raised(ArgumentError, words, shardvar.jax.load, folder / name, other)
+    restored = ocp.PyTreeCheckpointer().restore(
+        folder / "orbax",
+        item=state,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(state),
+    )
+    for key, value in state.items():
+        assert restored[key].dtype == value.dtype and is_key(value) == is_key(restored[key])
+        pair = [
+            jax.random.key_data(each) if is_key(each) else each for each in (restored[key], value)
+        ]
+        assert np.array_equal(*pair)
+    assert sv.verify(folder / "orbax").ok
+    shardvar.jax.save(folder / "orbax", {"w": TABLE}, run="2", format="orbax", force=True)
+    assert not (folder / "orbax" / "array_metadatas").exists()
     other = state | {"key": jax.random.PRNGKey(1)}
     same(shardvar.jax.load(folder / "ck", other)["key"], jax.random.key_data(state["key"]))
 

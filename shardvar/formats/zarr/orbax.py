@@ -15,7 +15,7 @@ are a few files. Otherwise, and as ``orbax-plain``, each chunk is a file.
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -67,8 +67,9 @@ from shardvar.formats.zarr.sink import (
 from shardvar.formats.zarr.source import ZarrSource
 from shardvar.pictures.words import message
 from shardvar.planning.capabilities import Capabilities, grid_steps
-from shardvar.planning.index import Metadata
+from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.plain import Tagged, decode_value, encode_value
@@ -86,6 +87,8 @@ CAPABILITIES = Capabilities(
 """Numbers, in chunks of one shape."""
 _SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", MARKER, DATABASE})
 """The files that Orbax has at the top of a checkpoint."""
+RANDOM_KEYS = "array_metadatas/process_0"
+"""The file in which Orbax has what it knows of arrays but their values."""
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 """The part of Orbax that writes such a checkpoint, and restores it."""
 
@@ -166,6 +169,7 @@ class OrbaxFormat(Format):
             marker=MARKER,
         )
         others = {STRINGS: build_document(texts)} if texts else {}
+        others |= _random_keys(slices, steps, metadata.user)
         begun = time.time_ns()
         if self.is_plain:
             return place(
@@ -203,6 +207,20 @@ def _build_step(begun: int) -> bytes:
             "custom_metadata": {},
         }
     )
+
+
+def _random_keys(
+    slices: SliceTable, steps: Sequence[Sequence[int]], user: Mapping[str, str]
+) -> dict[str, bytes]:
+    """Return the file by which Orbax knows random keys of JAX; none without such keys."""
+    found = []
+    for row, key in enumerate(slices.tensors.keys):
+        impl, shape = user.get(KEY_IMPL + key), list(slices.tensors.shape(row))
+        if impl is not None:
+            sizes = {"write_shape": shape, "chunk_shape": list(steps[row][: len(shape)])}
+            about = {"param_name": key, **sizes, "ext_metadata": {"random_key_impl": impl}}
+            found.append({"array_metadata": about})
+    return {RANDOM_KEYS: build_document({"array_metadatas": found})} if found else {}
 
 
 def _split_texts(objects: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, bytes]]:

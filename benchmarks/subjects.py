@@ -48,6 +48,7 @@ SUBJECTS = (
         "policies",
         "formats",
         "conversions",
+        "deltas",
         "maps",
         "sharded",
         "training",

@@ -236,6 +236,7 @@ TABLES: dict[str, Table] = {
     "objects": _of("objects"),
     "policies": _of("policies"),
     "conversions": _of("conversions"),
+    "deltas": _of("deltas"),
     "maps": _of("maps"),
 }  # fmt: skip
 """The tables by the names of their places on the page."""

@@ -11,7 +11,7 @@ import shardvar as sv
 
 pytest.importorskip("benchmarks", reason="the benchmarks stand in the tree, not in the wheel")
 
-from benchmarks import layouts, lookup, partial, plan, redistribution  # after the skip
+from benchmarks import deltas, layouts, lookup, partial, plan, redistribution  # after the skip
 from benchmarks.bucket_requests import WRITES, Job
 from benchmarks.figures import Figure
 from benchmarks.holes import one_tensor, write_holes
@@ -169,3 +169,16 @@ def test_the_rounds_of_a_file_are_its_requests_with_three_parts_at_a_time() -> N
         requests = of_file.total() - Job.rounds_of_report - 1
         parts = of_file["part"]
         assert Job(1, nbytes).rounds_of_file() == requests - parts + -(-parts // 3)
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.01, 0.1, 1.0])
+def test_steps_of_a_model_change_in_so_many_elements(fraction: float, tmp_path: Path) -> None:
+    """And no program can need less than the entropy of the places and of the signs."""
+    deltas.write_steps(str(tmp_path), 1 << 20, fraction)
+    report = sv.delta(
+        tmp_path / "a.safetensors", tmp_path / "b.safetensors", tmp_path / "d"
+    ).tensors
+    changed = sum(each.num_changed or 0 for each in report)
+    assert changed == pytest.approx(fraction * (1 << 19), rel=0.2)
+    found = sum(each.stored_nbytes for each in report)
+    assert found >= deltas.least_nbytes(1 << 19, changed / (1 << 19))

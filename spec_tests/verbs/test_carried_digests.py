@@ -151,6 +151,23 @@ def test_the_result_of_a_delta_carries_digests_if_its_base_does(tmp_path: Path) 
         assert not reader.digests
 
 
+@pytest.mark.parametrize("dialect", ["trl", "slime"])
+def test_the_result_of_a_delta_of_another_program_carries_new_digests(
+    dialect: str, tmp_path: Path
+) -> None:
+    a = {"w": np.arange(2000).astype(ml_dtypes.bfloat16), "v": np.ones(3, ml_dtypes.bfloat16)}
+    b = {**a, "w": a["w"] + a["w"].dtype.type(1)}
+    sv.save(tmp_path / "a", a, digest=True)
+    sv.save(tmp_path / "b.safetensors", b)
+    delta = tmp_path / ("delta.safetensors" if dialect == "trl" else "delta")
+    sv.delta(
+        tmp_path / "a", tmp_path / "b.safetensors", delta, dialect=dialect, versions=("6", "7")
+    )
+    sv.apply(tmp_path / "a", delta, tmp_path / "out.safetensors")
+    assert right(tmp_path / "out.safetensors")
+    assert sv.diff(tmp_path / "out.safetensors", tmp_path / "b.safetensors").equal
+
+
 # Damage.
 
 

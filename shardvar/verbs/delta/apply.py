@@ -23,6 +23,7 @@ from shardvar.pictures.words import count
 from shardvar.planning.policies import Policy
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress
+from shardvar.verbs.carried import find_carry
 from shardvar.verbs.conversions import Conversions
 from shardvar.verbs.delta.chain import by_kind, check_base, check_follows, open_all
 from shardvar.verbs.delta.contents import Delta
@@ -152,6 +153,7 @@ def apply(
         result = Reader(reader.path, reader.format, source)
         changes = Changes(None, None, None, {}, None, Conversions(None, None), partition, False)
         move = None if dry_run else partial(_move, patched=patched, progress=progress)
+        carry = find_carry(reader, False, False, False)
         write = rewrite(
             [found],
             goal,
@@ -161,7 +163,7 @@ def apply(
             # What an interrupted run of another dialect has finished is written again.
             stamp=partial(_stamp, found, result, own) if own else _no_stamp,
             move=move,
-            carry=partial(_carry, patched) if own and reader.metadata.has_digests else None,
+            carry=carry if carry is None or others else partial(_carry, patched),
         )
         # Move and commit.
         return apply_report(write(), notes)
@@ -219,7 +221,7 @@ def _carry(
     compared before the commit."""
     form = work.target.format
     if not form.capabilities.holds_digests or work.substitutes is not None:
-        return work, "The digests of the base are left out."
+        return work, f"The digests of the base are left out: {form.name} cannot carry them."
     found = {each.change.key: str(each.change.result) for each in patched.parts}
     said = "" if is_dry else f"It carries the digests of {count(len(found), 'tensor')}."
     return replace(work, metadata=replace(work.metadata, digests=found)), said

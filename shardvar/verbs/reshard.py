@@ -180,8 +180,8 @@ def reshard(
         found = [replace(x, format=reads) if x.format.name == reads.name else x for x in found]
     with _open(found, given, concat, filter, exclude, dequantize) as reader:
         stamp, opened = partial(digest_of_reshard, found, reader), reader.source
-        is_stored = len(found) == 1 and not (concat or dequantize)
-        carry = find_carry(reader, digest, is_stored, keep_going)
+        is_made = len(found) > 1 or concat or dequantize
+        carry = find_carry(reader, digest, not is_made, keep_going)
         if given is not None:
             # Of several sources, the keys were chosen before they were joined.
             chosen = (filter, exclude, None) if len(found) == 1 else (None, None, len(found))
@@ -189,8 +189,7 @@ def reshard(
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
-        write = partial(rewrite, found, changes=changes, plan=plan, stamp=stamp, carry=carry)
-        write = partial(write, move=None if dry_run else move)
+        write = partial(rewrite, found, changes, plan, stamp, None if dry_run else move, carry)
         if by_rank:
             # All is planned and checked before the first is written.
             goals = (_find_goal(found, path_of_rank(target, rank), format) for rank in count())
@@ -198,8 +197,7 @@ def reshard(
             report = write_ranks(target, ranks, write, dry_run=dry_run)
         else:
             report = write(goal, reader)()
-        if dequantize:
-            report = replace(report, dequantized=_dequantized(opened))
+        report = replace(report, dequantized=_dequantized(opened) if dequantize else ())
         return replace(report, map=report_of_map()) if dry_run and report_of_map else report
 
 
@@ -236,14 +234,14 @@ class Changes:
 
 def rewrite(
     found: Sequence[Location],
-    goal: Location,
-    reader: Reader,
     changes: Changes,
     plan: Callable[..., WritePlan],
     stamp: Callable[[Source, WritePlan], str | None],
     move: Callable[..., WriteReport] | None,
+    carry: Carry | None,
+    goal: Location,
+    reader: Reader,
     keep: bool = False,
-    carry: Carry | None = None,
 ) -> Callable[[], WriteReport]:
     """Plan and check a write; return what carries it out, or only reports it without ``move``, or
     with ``keep`` leaves a target that has all of it already."""

@@ -156,8 +156,8 @@ def apply(
         carry = find_carry(reader, False, False, False)
         write = rewrite(
             [found],
-            goal,
-            result,
+            goal=goal,
+            reader=result,
             changes=changes,
             plan=partial(plan_checkpoint, policy=policy, force=force),
             # What an interrupted run of another dialect has finished is written again.

@@ -691,7 +691,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
             "inspect",
             path,
         ): "schema path format writer description delta metadata ties num_tensors num_parameters "
-        "parameters_by_dtype num_slices nbytes files num_settings tensors",
+        "parameters_by_dtype num_slices nbytes files refers_to num_settings tensors",
         ("show", path, "step"): "schema key dtype full_shape shape verified values",
         (
             "verify",
@@ -712,7 +712,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
         ): "schema path format description num_tensors num_slices nbytes "
         "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds "
         "num_empty_files "
-        "exceeding num_objects reused_files lost untied left_out dequantized digests ranks dry_run map "
+        "exceeding num_objects num_referred reused_files lost untied left_out dequantized digests ranks dry_run map "
         "num_files verified",
     }
     for words, names in expected.items():

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,7 @@ from shardvar.formats.native.source import NativeSource
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
 from shardvar.layout.region import Region
-from shardvar.planning.index import EntryTable, Metadata
+from shardvar.planning.index import EntryTable, Metadata, References, concatenate_entries
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.storage.local import LocalStorage
@@ -194,7 +195,9 @@ def hand_made(
     )
     return b"".join(
         encode_block_file(
-            [(first, block)] if blocks is None else blocks, metadata or overview.encode()
+            [(first, block)] if blocks is None else blocks,
+            metadata or overview.encode(),
+            overview.version,
         )
     )
 
@@ -265,6 +268,22 @@ def _runs(directory: Path) -> None:
             whole("short", [1]),
         ],
     )
+
+
+def _references(directory: Path) -> None:
+    """Two tensors of an older checkpoint, whose index is gone, and one that is new."""
+    table = np.arange(10, dtype=np.int16).reshape(5, 2)
+    regions = [Region((0, 0), (2, 2)), Region((2, 0), (3, 2))]
+    long = whole("long", np.arange(RUN_NBYTES + 100) // 1000 % 251, "uint8", file=1)
+    write(directory, "old", [*cut("cut", table, *regions), long], generation="a1")
+    with closing(FORMAT.open(LocalStorage(str(directory)), "old")) as older:
+        entries = concatenate_entries(list(older.index.scan()))
+        references = References(
+            entries, older.index.files, older.index.overview.file_nbytes, "old.svindex", ""
+        )
+    metadata = Metadata(writer="natives", references=references)
+    write(directory, "ck", [whole("new", [1, 2, 3], "int8")], metadata=metadata, generation="b2")
+    (directory / "old.svindex").unlink()
 
 
 def _with(index: bytes, data: bytes = bytes(4)) -> Callable[[Path], None]:
@@ -347,6 +366,11 @@ CASES: dict[str, tuple[str, Callable[[Path], None], Expected]] = {
     ),
     "grid": ("A tensor cut along both axes, over three files, written out of order.", _grid, {}),
     "runs": ("A payload of two runs and a bit, with a checksum each.", _runs, {}),
+    "references": (
+        "Tensors in files of an older checkpoint, in two slices and in two runs.",
+        _references,
+        {},
+    ),
     "nothing": ("No tensors and no files.", lambda directory: write(directory, "ck", []), {}),
     "bad_index_byte": (
         "One bit of a block is flipped: a reader that skips checksums reads another shape.",

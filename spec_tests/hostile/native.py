@@ -43,6 +43,17 @@ def native_generation(generation: str) -> bytes:
     return hand_made(overview=Overview(Metadata(), generation, np.array([4])))
 
 
+def native_owners(*owners: str, files: int = 0) -> bytes:
+    """An index of data files that other checkpoints wrote."""
+    count = files or len(owners)
+    ends = ["g1-00000-of-00001"] * len(owners) + ["g2-00000-of-00001"] * (count - len(owners))
+    return hand_made(
+        overview=Overview(
+            Metadata(), "g1", np.array([4] * count), file_names=ends, file_owners=owners
+        )
+    )
+
+
 def native_footer(table_nbytes: int) -> bytes:
     """An index whose footer, with a right checksum, claims a table of another size."""
     index = hand_made()
@@ -133,6 +144,39 @@ def native_cases() -> Iterator[Case]:
             "directory, or cuts the name off.",
             native(native_generation(generation)),
         )
+    for name, owner in {
+        "dotdot": "..",
+        "folder": "../x",
+        "absolute": "/etc/x",
+        "backslash": "..\\x",
+        "nul": "x\0y",
+    }.items():
+        yield case(
+            f"owner_{name}",
+            "InvalidCheckpoint",
+            f"The prefix of a data file of another checkpoint is {owner!r}: it leads out of the "
+            "directory, or cuts the name off.",
+            native(native_owners(owner)),
+        )
+    yield case(
+        "owner_twice",
+        "InvalidCheckpoint",
+        "Two data files have one name: the sizes of one are taken for the other.",
+        native(native_owners("x", "x")),
+    )
+    yield case(
+        "owner_count",
+        "InvalidCheckpoint",
+        "Two data files, and the prefix of one: the other is looked for anywhere.",
+        native(native_owners("x", files=2)),
+    )
+    yield case(
+        "owner_lost",
+        "MissingFile",
+        "The data file of another checkpoint is missing: zeros are returned, or the file of the same "
+        "name of this checkpoint.",
+        native(native_owners("x")),
+    )
     yield case(
         "counts",
         "InvalidCheckpoint",

@@ -110,3 +110,22 @@ def test_a_model_is_no_delta(tmp_path: Path, run: Run) -> None:
     for path in (tmp_path / "a.safetensors", tmp_path / "b.safetensors", trl(tmp_path, "False")):
         sv.reshard(path, tmp_path / f"{path.stem}.npz")
         assert json.loads(run("inspect", path, "--json").out)["delta"] is None
+
+
+def test_a_delta_that_is_not_read_is_named_when_it_is_applied(tmp_path: Path) -> None:
+    """Also a folder with several files."""
+    sv.save(tmp_path / "a", {"w": np.ones(3)})
+    (tmp_path / "sky").mkdir()
+    one = skyrl(tmp_path / "sky")
+    put(tmp_path / "sky" / "delta-rank00000-file000001.safetensors", {"v": BLOCK})
+    (tmp_path / "pairs").mkdir()
+    for path, words in (
+        (one, "dialect SkyRL"),
+        (tmp_path / "sky", "dialect SkyRL"),
+        (positions(tmp_path), "dialect slime-v1"),
+        (pairs(tmp_path / "pairs", (".idx", ".val")), "dialect unknown, positions and values"),
+    ):
+        with pytest.raises(UnsupportedError, match=words) as caught:
+            sv.apply(tmp_path / "a", path, tmp_path / "b")
+        assert "with the program that published it" in caught.value.remedy
+    assert not [*tmp_path.glob("b*")]

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.errors import AmbiguousPath, ArgumentError, UnsupportedError
+from shardvar.formats.published import published_of
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.local import split_place
 from shardvar.verbs.delta.contents import (
     CHANGED,
     EQUAL,
@@ -23,7 +26,7 @@ from shardvar.verbs.delta.contents import (
 )
 from shardvar.verbs.delta.dialects.changes import PublishedDelta
 from shardvar.verbs.delta.dialects.table import check_versions, marks_of, open_published
-from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 
 _MAKE_ONE = "`shardvar delta A B OUT` makes one."
@@ -54,8 +57,21 @@ def open_all(paths: Path | Iterable[Path], stack: ExitStack) -> list[Delta | Pub
     return [_open(path, stack) for path in listed]
 
 
+def _find(path: Path) -> Location:
+    """Find a delta; ``UnsupportedError`` names one of several files that is not read."""
+    try:
+        return find_checkpoint(path)
+    except AmbiguousPath:
+        storage, name = split_place(path)
+        marks = None if name else published_of(storage, {}, TensorTable.of(()))
+        if marks is None:
+            raise
+        kind = marks.kind()
+        raise UnsupportedError(f"{storage.path} is {kind.what}.", kind.remedy) from None
+
+
 def _open(path: Path, stack: ExitStack) -> Delta | PublishedDelta:
-    found = find_checkpoint(path)
+    found = _find(path)
     reader = stack.enter_context(open_found(found, dequantize=False))
     if is_delta(reader):
         return delta_of_reader(reader)

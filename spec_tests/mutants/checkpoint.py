@@ -4,6 +4,14 @@ from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(
+        "digests-of-shards-begin-at-zero",
+        "The leaves of every shard are counted from the beginning of its tensor.",
+        "verbs/together/share_digests.py",
+        "        start, stride = start + offset * stride, stride * extent\n",
+        "        start, stride = start + 0 * offset, stride * extent\n",
+        "share_digests::test_tensors_of_many_leaves_are_cut_along_any_axes",
+    ),
+    mutant(
         "one-bad-key-hides-all",
         "A key that cannot be read keeps the others from being read.",
         "verbs/reader.py",

@@ -33,7 +33,7 @@ _MOST_NBYTES = 24 << 20
 """The hashes that a share stores at most, of 768 GiB: the commit makes the others."""
 
 SlicePlace = tuple[str, tuple[int, ...]]
-"""The key and the offset of a slice, which no other slice of a process has."""
+"""The key and the offset of a slice with elements, which no other one of a process has."""
 StoredLeaves = Mapping[SlicePlace, Mapping[int, bytes]]
 """The hashes of leaves by their numbers, of each slice."""
 
@@ -204,8 +204,9 @@ def digests_of_shares(blocks: Blocks, known: Sequence[Mapping[int, bytes]]) -> d
         for leaf, octets in (
             (leaf, octets) for each in rows for leaf, octets in known[each].items()
         ):
-            if not 0 <= leaf < len(leaves.is_known):
-                raise invalid(f"{key!r} has no leaf {leaf}.")
+            # A leaf lies in one slice, so no other slice has it.
+            if not 0 <= leaf < len(leaves.is_known) or leaves.is_known[leaf]:
+                raise invalid(f"{key!r} has no leaf {leaf}, or has it twice.")
             leaves.put(leaf, octets)
         if leaves.num_missing == len(leaves.is_known) and leaves.num_missing:
             rest.append(row)

@@ -2,7 +2,7 @@
 
 check   the entries of all shares together: dtypes and shapes agree, replicas agree, and every
         tensor is covered once
-move    files in which a slice was dropped, because a process of a lower number also holds it, if the
+move    files that have lost a slice, because a process of a lower number also holds it, if the
         format names every byte of a file: they are written again without it
 commit  the files are renamed, unless their names are final; one index is put in place last, by the
         sink of the format (``SharedFormat.adopt``)
@@ -187,7 +187,9 @@ def _digests(run: Run, shares: Sequence[SavedShare], merged: _Merged) -> dict[st
     slices, files = entries.slices, entries.file.tolist()
     known = [
         (shares[file].leaves or {}).get((slices.key(row), slices.region(row).offset), {})
-        for row, file in enumerate(files)
+        if nbytes  # a slice without elements may begin where another one does
+        else {}
+        for row, (file, nbytes) in enumerate(zip(files, slices.nbytes.tolist(), strict=True))
     ]
     # Objects are listed as strings, and have digests as such.
     found = {

@@ -88,7 +88,7 @@ CAPABILITIES = Capabilities(
 _SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", MARKER, DATABASE})
 """The files that Orbax has at the top of a checkpoint."""
 RANDOM_KEYS = "array_metadatas/process_0"
-"""The file in which Orbax has what it knows of arrays but their values."""
+"""The file where Orbax keeps what it knows of arrays except their values."""
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 """The part of Orbax that writes such a checkpoint, and restores it."""
 

@@ -200,43 +200,52 @@ def carry_out(
     if work.substitutes is not None:
         source = overlay(source, work.entries, work.substitutes)
     check_new_folder(work, generation)
+    is_new = is_new_folder(target.storage)
     target.storage.make()
     free = target.storage.free_nbytes()
-    # The lock comes first: until it is held, another writer may put a checkpoint here between the
-    # check and the commit.
-    with target.storage.lock(target.stem):
-        # Check, and plan.
-        sink, token = _prepare(work, generation, free)
-        storage = target.storage
-        # A journal says that its file is on the disk.
-        if generation is None and sink.forces_files and isinstance(storage, LocalStorage):
-            storage = UnforcedDirectory(storage.path)
-        tasks = file_tasks(work.plan, work.entries, work.assignment, sink, storage, token)
-        # Move, and commit.
-        resume = generation is not None
-        try:
-            with sink.holding():
-                summary = write_checkpoint(
-                    tasks, source, sink, resume=resume, progress=progress, runner=runner
+    try:
+        # The lock comes first: until it is held, another writer may put a checkpoint here between the
+        # check and the commit.
+        with target.storage.lock(target.stem):
+            sink, token = _prepare(work, generation, free)  # check, and plan
+            storage = target.storage
+            # A journal says that its file is on the disk.
+            if generation is None and sink.forces_files and isinstance(storage, LocalStorage):
+                storage = UnforcedDirectory(storage.path)
+            tasks = file_tasks(work.plan, work.entries, work.assignment, sink, storage, token)
+            resume = generation is not None  # move, and commit
+            try:
+                with sink.holding():
+                    summary = write_checkpoint(
+                        tasks, source, sink, resume=resume, progress=progress, runner=runner
+                    )
+            except StorageError as error:
+                add_state(error, State.OLD)  # unless the commit has said what there is
+                raise
+            # Name what an earlier write has left under the target's name, and the commit of this format
+            # does not remove. The new checkpoint is in place, so nothing is raised.
+            left: list[str] = []
+            with suppress(StorageError):
+                left = unfinished_files(
+                    target.storage.names(), "" if target.is_folder else target.stem
                 )
-        except StorageError as error:
-            add_state(error, State.OLD)  # unless the commit has said what there is
-            raise
-        # Name what an earlier write has left under the target's name, and the commit of this format
-        # does not remove. The new checkpoint is in place, so nothing is raised.
-        left: list[str] = []
-        with suppress(StorageError):
-            left = unfinished_files(target.storage.names(), "" if target.is_folder else target.stem)
-            if left:
-                from shardvar.formats.native.references import without_needed  # seldom
+                if left:
+                    from shardvar.formats.native.references import without_needed  # seldom
 
-                left = without_needed(target.storage, left)
-        if left:
-            cause = (
-                f"{target.path}: an earlier write was not finished, and has left "
-                f"{name_unfinished(left)}."
-            )
-            _LOG.warning("%s", message(f"{cause} {remedy_of_leftovers(target.storage.path, left)}"))
+                    left = without_needed(target.storage, left)
+            if left:
+                cause = (
+                    f"{target.path}: an earlier write was not finished, and has left "
+                    f"{name_unfinished(left)}."
+                )
+                _LOG.warning(
+                    "%s", message(f"{cause} {remedy_of_leftovers(target.storage.path, left)}")
+                )
+    except Exception:
+        if is_new and target.storage.local_path is not None:
+            with suppress(OSError):  # of a folder with other files
+                os.rmdir(target.storage.local_path)
+        raise
     return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
 
 

@@ -15,6 +15,7 @@ from spec_tests.hostile.keras import keras_cases
 from spec_tests.hostile.native import native_cases
 from spec_tests.hostile.npy import npy_cases
 from spec_tests.hostile.npz import npz_cases
+from spec_tests.hostile.ocdbt import database_cases
 from spec_tests.hostile.onnx import onnx_cases
 from spec_tests.hostile.safetensors import safetensors_cases
 from spec_tests.hostile.tensorflow import tensorflow_cases
@@ -37,6 +38,7 @@ CASES = [
     *onnx_cases(),
     *zarr_cases(),
     *orbax_cases(),
+    *database_cases(),
     *keras_cases(),
 ]
 

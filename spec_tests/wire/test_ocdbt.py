@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.ocdbt import INLINE_NBYTES, ValueRange, build_database
 from spec_tests.helpers.paths import GOLDEN
+from spec_tests.hostile import ocdbt as by_hand
 
 tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
 
@@ -101,3 +102,46 @@ def test_a_database_that_orbax_wrote_has_the_same_settings() -> None:
     said = tensorstore.ocdbt.dump(base).result()["config"]
     assert said["max_inline_value_bytes"] == INLINE_NBYTES
     assert said["version_tree_arity_log2"] == 4
+
+
+@given(
+    st.dictionaries(
+        st.text("ab./", min_size=1),
+        st.binary(max_size=200) | st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 40)),
+        min_size=1,
+    )
+)
+def test_a_node_is_byte_for_byte_the_one_that_is_made_by_hand(
+    values: dict[str, bytes | tuple[int, int]],
+) -> None:
+    """``spec_tests/hostile`` builds nodes by the published layout, without this writer."""
+    wanted = by_hand.leaf(values, ("ocdbt.process_0/", "d/" + "a" * 32))
+    written: dict[bytes, bytes | ValueRange] = {
+        key.encode(): ValueRange(0, *value) if isinstance(value, tuple) else value
+        for key, value in values.items()
+    }
+    assert build_database(written, FILES, OWN, bytes(16), 0)[1] == wanted
+
+
+def test_the_writer_writes_what_it_wrote() -> None:
+    """The golden folder was written by this writer, and Orbax 0.12.8 has read it. From what
+    TensorStore finds in it, the same bytes are made: a release that changes them changes what
+    readers of other releases have been tried with."""
+    path = GOLDEN / "orbax" / "written_here" / "ckpt"
+    place = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path}/"}}
+    said = tensorstore.ocdbt.dump(tensorstore.KvStore.open(place["base"]).result()).result()
+    [version] = said["versions"]
+    (own,) = (f"d/{each.name}" for each in (path / "d").iterdir())
+    files = sorted(f"ocdbt.process_0/d/{each.name}" for each in path.glob("ocdbt.process_0/d/*"))
+    data = [(path / each).read_bytes() for each in files]
+    values: dict[bytes, bytes | ValueRange] = {}
+    for key, value in contents(place).items():
+        (found,) = [
+            ValueRange(number, octets.index(value), len(value))
+            for number, octets in enumerate(data)
+            if len(value) > INLINE_NBYTES and value in octets
+        ] or [value]
+        values[key] = found
+    uuid = bytes.fromhex(said["config"]["uuid"])
+    written = build_database(values, files, own, uuid, version["commit_time"])
+    assert written == ((path / "manifest.ocdbt").read_bytes(), (path / own).read_bytes())

@@ -1,0 +1,133 @@
+"""Hostile databases of Orbax (OCDBT). Each node and each manifest is made by hand, with the checksum
+of what it says, so that only a reader that looks at what it says finds what is wrong."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import crc32c
+
+from spec_tests.hostile.case import Case, Files
+from spec_tests.hostile.zarr import VALUES, orbax
+
+MANIFEST, NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
+NODES, DATA = "d/" + "0" * 32, "ocdbt.process_0/d/" + "a" * 32
+Span = tuple[int, int]
+"""A range of the data file: its first byte, and its size."""
+GOOD: dict[str, bytes | Span] = {
+    "t/.zarray": orbax()["t/.zarray"],
+    "t/0": (0, 8),
+    "t/1": (8, 8),
+}
+
+
+def varint(number: int) -> bytes:
+    """A number in base 128, the lowest digit first."""
+    octets = bytearray()
+    while number > 127:
+        octets.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*octets, number])
+
+
+def column(*numbers: int) -> bytes:
+    return b"".join(map(varint, numbers))
+
+
+def frame(magic: bytes, body: bytes) -> bytes:
+    """A frame of version 0, not compressed, with its length before and its checksum after it."""
+    octets = magic + (len(body) + 18).to_bytes(8, "little") + b"\0\0" + body
+    return octets + crc32c.crc32c(octets).to_bytes(4, "little")
+
+
+def paths(*names: tuple[str, str]) -> bytes:
+    """A table of files: the folder of the database of each, and its path in that."""
+    texts = [before + name for before, name in names]
+    lengths = column(*map(len, texts)) + column(*(len(before) for before, _ in names))
+    return varint(len(names)) + bytes(max(len(names) - 1, 0)) + lengths + "".join(texts).encode()
+
+
+def leaf(
+    values: Mapping[str, bytes | Span], data: tuple[str, str], count: int | None = None
+) -> bytes:
+    """A node with these keys and values, which claims ``count`` of them."""
+    keys = sorted(values)
+    spans = [value for key in keys if isinstance(value := values[key], tuple)]
+    inline = [value for key in keys if isinstance(value := values[key], bytes)]
+    sizes = [value[1] if isinstance(value := values[key], tuple) else len(value) for key in keys]
+    body = bytes([0]) + paths(*[data][: len(spans)]) + varint(len(keys) if count is None else count)
+    body += bytes(len(keys) - 1) + column(*map(len, keys)) + "".join(keys).encode()
+    body += column(*sizes) + bytes(isinstance(values[key], tuple) for key in keys)
+    body += bytes(len(spans)) + column(*(start for start, _ in spans)) + b"".join(inline)
+    return frame(NODE, body)
+
+
+def manifest(place: Sequence[int], height: int = 0) -> bytes:
+    """A manifest whose root is at these bytes (the first, and how many) of the file of nodes."""
+    settings = bytes(16) + bytes([0]) + column(1024, 8 << 20) + bytes([4, 0])
+    root = bytes([height]) + bytes([0]) + column(*place) + bytes(3)
+    return frame(MANIFEST, settings + paths(("", NODES)) + bytes([1, 1]) + root + bytes(8) + b"\0")
+
+
+def database(
+    changes: Mapping[str, bytes | Span] | None = None,
+    data: tuple[str, str] = ("ocdbt.process_0/", "d/" + "a" * 32),
+    lost: Sequence[str] = (),
+    count: int | None = None,
+) -> Files:
+    """A checkpoint of the array ``t`` in a database with these changes."""
+    values = {key: value for key, value in (GOOD | (changes or {})).items() if key not in lost}
+    node = leaf(values, data, count)
+    files = {"manifest.ocdbt": manifest((0, len(node))), NODES: node, DATA: VALUES}
+    return {"_METADATA": orbax(use_ocdbt=True)["_METADATA"]} | {
+        name: octets for name, octets in files.items() if name not in lost
+    }
+
+
+def database_cases() -> Iterator[Case]:
+    def case(label: str, error: str, why: str, files: Files) -> Case:
+        return Case(f"orbax_database_{label}", "_METADATA", error, why, files)
+
+    for label, place in {
+        "dotdot": ("ocdbt.process_0/", "d/../../../orbax_cut/t/0"),
+        "other": ("../orbax_cut/", "t/0"),
+        "absolute": ("/etc/", "passwd"),
+    }.items():
+        why = f"A chunk is a range of the file {''.join(place)!r}, outside of the folder."
+        yield case(label, "MalformedCheckpoint", why, database(data=place))
+    for label, span, why in (
+        ("past_end", (12, 8), "A chunk reaches past the end of its file."),
+        ("huge", (0, 1 << 60), "A chunk of 2**60 bytes in a file of 16: room is made for it."),
+    ):
+        yield case(label, "IncompleteCheckpoint", why, database({"t/1": span}))
+    why = "A chunk begins at 2**63 - 4: its end is negative in a signed number."
+    yield case("offset_huge", "MalformedCheckpoint", why, database({"t/1": ((1 << 63) - 4, 8)}))
+    why = "A chunk in a node lacks its last byte."
+    yield case("cut", "IncompleteCheckpoint", why, database({"t/1": VALUES[8:15]}))
+    why = "A chunk in a node has one byte more."
+    yield case("long", "MalformedCheckpoint", why, database({"t/1": VALUES[8:] + b"\0"}))
+    for label, name, error, why in (
+        ("chunk_lost", "t/1", "IncompleteCheckpoint", "No key is of the second chunk: zeros."),
+        ("array_lost", "t/.zarray", "MissingFile", "The array that the index names has no key."),
+        ("nodes_lost", NODES, "IncompleteCheckpoint", "The file of nodes is not there."),
+        ("data_lost", DATA, "IncompleteCheckpoint", "The data file is not there: an empty one."),
+    ):
+        yield case(label, error, why, database(lost=[name]))
+    why = "A node claims 2**40 keys: tables are made for them."
+    yield case("claims", "MalformedCheckpoint", why, database(count=1 << 40))
+    sound = database()
+    size = len(sound[NODES])
+    for label, error, changed, why in (
+        ("node_huge", "IncompleteCheckpoint", manifest((0, 1 << 50)), "A node of 2**50 bytes."),
+        (
+            "high",
+            "MalformedCheckpoint",
+            manifest((0, size), 200),
+            "A tree of height 200 of one node.",
+        ),
+        ("empty", "MalformedCheckpoint", b"", "A manifest of no bytes."),
+    ):
+        yield case(label, error, why, sound | {"manifest.ocdbt": changed})
+    itself = frame(NODE, bytes([1]) + paths(("", NODES)) + bytes([1]) + column(9, 0) + b"t/.zarray")
+    itself = frame(NODE, itself[14:-4] + bytes([0, 0]) + column(len(itself) + 6, 3, 3, 3))
+    why = "A node leads to itself: it is followed for ever."
+    looped = {"manifest.ocdbt": manifest((0, len(itself)), 1), NODES: itself}
+    yield case("cycle", "MalformedCheckpoint", why, sound | looped)

@@ -11,11 +11,12 @@ when it is listed.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from shardvar.errors import CheckpointError, ShardvarError
+from shardvar.formats.enclosed import Enclosed, put_places
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import (
     NO_CHECKSUM,
@@ -66,8 +67,11 @@ class DeferredIndex:
     """Returns the rows whose files are missing or of a wrong size; a listing shows them."""
     metadata: Metadata = field(default_factory=Metadata)
     """Metadata that the writer stored about the checkpoint."""
+    enclosed: Enclosed | None = None
+    """The payloads that are read whole with their frames; None for none."""
     errors: dict[int, ShardvarError] = field(init=False, default_factory=dict)
     """The rows whose frames are wrong."""
+    _is_whole: bool = field(init=False, default=False)
     _is_known: Bools = field(init=False)
     """[m] True for rows whose frames were read."""
     _located: EntryTable = field(init=False)
@@ -149,7 +153,38 @@ class DeferredIndex:
 
     def scan(self) -> Iterator[EntryTable]:
         """Yield all entries of the keys that can be read, in one table."""
-        yield self._of_keys(self._located, self.all_faults())
+        faults, found = self.all_faults(), self._located
+        if self.enclosed is not None and self._is_whole:
+            is_new = ~self._is_known[self.enclosed.rows]
+            at = self.enclosed.rows[is_new]
+            start, plain = found.start.copy(), found.plain.copy()
+            start[at], plain[at] = self.enclosed.address[is_new], True
+            found = replace(found, start=start, plain=plain)
+        yield self._of_keys(found, faults)
+
+    def prefer_whole(self, is_whole: bool) -> None:
+        """From now on give what is enclosed an address, and read no frame of it; or its place."""
+        self._is_whole = is_whole
+
+    def placed(self, entries: EntryTable) -> EntryTable:
+        """Return entries with places instead of addresses; raise what is wrong with a frame."""
+        if self.enclosed is None:
+            return entries
+        at, rows = self.enclosed.find(entries)
+        self._resolve(rows)
+        for row in rows.tolist():
+            if row in self.errors:
+                raise self.errors[row].at()
+        return put_places(entries, at, self._located.take(rows))
+
+    def learn(self, row: int, place: Located) -> None:
+        """Note the place of a payload whose frame was read with it."""
+        with self._lock:
+            known = self._located
+            known.slices.nbytes[row], known.start[row], known.checksum[row], known.plain[row] = (
+                place
+            )
+            self._is_known[row] = True
 
     def fault_of(self, key: str) -> ShardvarError | None:
         """Return the error of a key, or None; the frames of the key are read."""
@@ -159,10 +194,14 @@ class DeferredIndex:
         return next((self.errors[row] for row in rows.tolist() if row in self.errors), None)
 
     def all_faults(self) -> dict[str, ShardvarError]:
-        """Return every key that cannot be read with its error; all frames are read."""
+        """Return every key that cannot be read with its error; all frames are read, unless what is
+        enclosed is to be read whole."""
         # The frames of keys that are refused already may lie anywhere, and none of them is read.
         good = np.array([key not in self.broken for key in self.slices.tensors.keys], np.bool)
-        self._resolve(np.flatnonzero(good[self.slices.tensor]))
+        rows = np.flatnonzero(good[self.slices.tensor])
+        if self.enclosed is not None and self._is_whole:
+            rows = np.setdiff1d(rows, self.enclosed.rows)
+        self._resolve(rows)
         return self._with_errors(self.errors)
 
     def rows_of(self, key: str) -> Ints:
@@ -287,6 +326,32 @@ def outline_of(index: Index) -> Index:
     """Return what an index tells without reading payload files: the index itself, unless it is a
     ``DeferredIndex``."""
     return index.outline if isinstance(index, DeferredIndex) else index
+
+
+@runtime_checkable
+class WholeIndex(Protocol):
+    """An index that can give entries for whole reads (``formats.enclosed``)."""
+
+    def prefer_whole(self, is_whole: bool) -> None:
+        """From now on give what is enclosed an address, or its place."""
+
+    def placed(self, entries: EntryTable) -> EntryTable:
+        """Return entries with places instead of addresses; raise what is wrong with a frame."""
+
+
+def prefer_whole(index: Index, is_whole: bool = True) -> None:
+    """Have ``scan`` and ``faults`` of an index read no frame of what is read whole with its frame:
+    what such a frame contradicts is found when its payload is read.
+
+    Nothing changes for other indexes.
+    """
+    if isinstance(index, WholeIndex):
+        index.prefer_whole(is_whole)
+
+
+def placed(index: Index, entries: EntryTable) -> EntryTable:
+    """Return entries of an index with places instead of addresses, for reads of parts."""
+    return index.placed(entries) if isinstance(index, WholeIndex) else entries
 
 
 def find_keys(index: Index, keys: Sequence[str]) -> EntryTable:

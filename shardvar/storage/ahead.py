@@ -3,7 +3,8 @@
     read --SpanAhead--> ReadAhead --take--> the next read, without a request
 
 What was brought and not yet taken is counted for all files of a folder together, so that the reader
-can bound it (``remote.AHEAD_NBYTES``).
+can bound it (``remote.AHEAD_NBYTES``). What was taken is held all the same: a file that is sniffed,
+and then read, is brought once.
 """
 
 from dataclasses import dataclass, field
@@ -36,24 +37,24 @@ class ReadAhead:
 
     def take(self, key: str, version: str, start: int, nbytes: int) -> memoryview | None:
         """Return bytes that are held, and count them as taken."""
-        for number, span in enumerate(self.spans):
+        for span in self.spans:
             first = start - span.start
             if (
                 (span.key, span.version) == (key, version)
                 and first >= 0
                 and first + nbytes <= len(span.octets)
             ):
-                # Bytes that are taken twice count twice: a span is rather dropped early than kept
-                # for ever.
+                # Bytes that are taken twice count twice: so a span counts less rather than for ever.
                 taken = min(nbytes, span.surplus)
                 span.surplus -= taken
                 self.nbytes -= taken
-                if not span.surplus:
-                    del self.spans[number]
                 return span.octets[first : first + nbytes]
         return None
 
     def hold(self, span: SpanAhead) -> None:
         """Hold one more span. What is dropped for it stays counted: it was brought in vain."""
         self.spans.append(span)
-        del self.spans[:-_MOST_SPANS]
+        if len(self.spans) > _MOST_SPANS:
+            # A span that was taken goes before one that may still be asked for.
+            spent = (number for number, each in enumerate(self.spans) if not each.surplus)
+            del self.spans[next(spent, 0)]

@@ -132,7 +132,7 @@ class RemoteReadableFile:
             # Before the request: other threads ask for their share meanwhile.
             self._ahead.nbytes += surplus
         octets = self._fetch(begin, end - begin)
-        if surplus:
+        if surplus or len(octets) == self.size:
             with _lock:
                 self._ahead.hold(SpanAhead(self._key, self._head.version, begin, octets, surplus))
         return octets[start - begin : start - begin + nbytes]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.parts import delta_error
 from shardvar.layout.dtypes import HALVES, NAMES, STRING, has_values, numpy_dtype
 from shardvar.planning.index import DELTA, EntryTable
@@ -102,6 +103,8 @@ def load(
     with open_checkpoint(path, dequantize=dequantize) as reader, reader.explain_policy():
         if DELTA in reader.index.metadata.user:
             raise delta_error(reader.path, reader.index)
+        if map is None and not mmap and reader.source.traits is not None:
+            prefer_whole(reader.index)
         if map is not None:
             reader = map_reader(reader, as_map(map))
         entries = _select(reader, keys)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.maps.map import Map
@@ -178,7 +179,7 @@ def reshard(
     goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format)
     if (reads := goal.format.reads) is not None:
         found = [replace(x, format=reads) if x.format.name == reads.name else x for x in found]
-    with _open(found, given, concat, filter, exclude, dequantize) as reader:
+    with _open(found, given, concat, filter, exclude, dequantize, changes, executor) as reader:
         stamp, opened = partial(digest_of_reshard, found, reader), reader.source
         is_made = len(found) > 1 or concat or dequantize
         carry = find_carry(reader, digest, not is_made, keep_going)
@@ -248,11 +249,8 @@ def rewrite(
     check_no_delta(found[0].path, found[0].storage, found[0].format.name, reader.index)
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
-    kept = (
-        set(reader)
-        if len(found) > 1
-        else select_keys(reader.keys(), changes.filter, changes.exclude)
-    )
+    is_one = len(found) == 1
+    kept = select_keys(reader.keys(), changes.filter, changes.exclude) if is_one else set(reader)
     left_out = graph_left_out(reader, goal.format, kept)
     kept -= {*left_out}
     objects = find_objects(reader, goal.format, kept)
@@ -330,10 +328,17 @@ def _open(
     filter: str | Iterable[str] | None,
     exclude: str | Iterable[str] | None,
     dequantize: bool | str,
+    changes: Changes,
+    executor: Executor | None,
 ) -> Reader:
     """Open the sources: one, or several that ``concat`` or the ranks of a map join."""
     if len(found) == 1 and not concat:
-        return open_found(found[0], dequantize=dequantize)
+        reader = open_found(found[0], dequantize=dequantize)
+        names = changes.strip_prefix, changes.rename, changes.add_prefix
+        others = given, executor, dequantize, changes.keep_going, *names
+        if found[0].storage.traits is not None and not any(others):
+            prefer_whole(reader.index, changes.conversions == _UNCHANGED)
+        return reader
     if given is None or not reads_ranks(given.parsed):
         return open_sources(found, concat or {}, filter, exclude, dequantize=dequantize)
     if concat:
@@ -426,10 +431,7 @@ def _lost(
 
 
 def _metadata(
-    reader: Reader,
-    chosen: _Chosen,
-    objects: Mapping[str, bytes],
-    lost: tuple[Damage, ...],
+    reader: Reader, chosen: _Chosen, objects: Mapping[str, bytes], lost: tuple[Damage, ...]
 ) -> Metadata:
     """The metadata that are kept with the tensors."""
     new = chosen.names

@@ -44,6 +44,7 @@ from shardvar.errors import (
     ReadError,
     UnsupportedError,
 )
+from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.parts import delta_of
 from shardvar.formats.protocol import Finding, Source
 from shardvar.pictures.words import count
@@ -150,6 +151,8 @@ def verify(
             if filter is None and exclude is None
             else partial(select_keys, filter=filter, exclude=exclude)
         )
+        if executor is None and source.traits is not None:
+            prefer_whole(source.index)
         report = _report(found, source, payload_checker(executor, found, source, progress), choose)
         return confirmed(report, found, source, manifest, progress, choose)
     finally:
@@ -185,7 +188,6 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
     ]
 
     # Payloads, also of keys with holes or overlaps: their places are known.
-    guarded = guarded_keys(source, tables, faults)
     read = Counter[str]()
     for entries in (_readable(unreadable, entries) for entries in tables):
         errors = check(entries)
@@ -194,6 +196,7 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
             for row in sorted(errors)
         ]
         read.update(_read_nbytes(entries, errors))
+    guarded = guarded_keys(source, tables, faults)  # checksums may be in frames, which were read
     problems += _storage_problems(source, guarded.keys(), {key for key, _, _ in problems})
     delta_note = [f"It is {delta.what}."] if delta else []
     if delta and not problems:

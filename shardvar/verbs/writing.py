@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource
+from shardvar.engine.moves import lower
 from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, PEAK_BLOCKS, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, FileRunner, file_tasks, write_checkpoint
 from shardvar.errors import (
@@ -30,6 +31,8 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
+from shardvar.formats.deferred import placed
+from shardvar.formats.enclosed import ADDRESSES
 from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
@@ -92,6 +95,13 @@ class WritePlan:
         return self.decision.assignment
 
     @property
+    def takes_whole(self) -> bool:
+        """True if every payload is written whole, as one range of bytes."""
+        moves, is_range = lower(self.plan)
+        sizes = self.entries.slices.nbytes[moves.source]
+        return bool(is_range.all() and (moves.nbytes == sizes).all())
+
+    @property
     def may_resume(self) -> bool:
         """True if the plan says all that is written; values that a policy changed are not in it."""
         return self.substitutes is None
@@ -149,9 +159,12 @@ def plan_checkpoint(
     metadata = replace(metadata, description=assignment.description)
     if substitutes is not None:
         entries = overlay_entries(entries, substitutes)
-    return WritePlan(
+    work = WritePlan(
         target, entries, metadata, force, replace_atomically, decision, substitutes, source
     )
+    if source is None or (entries.start < ADDRESSES).all() or work.takes_whole:
+        return work
+    return replace(work, entries=placed(source.index, entries))
 
 
 def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTable:

@@ -337,4 +337,28 @@ MUTANTS = [
         "        if False:",
         "universal_write::test_ranks_of_several_saves_and_lost_states_are_named",
     ),
+    mutant(
+        "checksum-in-a-frame-unread",
+        "A tensor of PyTorch that is read with its frame from a bucket has any checksum.",
+        "formats/torch/items.py",
+        "if view.spans_record and record.crc not in (NO_CHECKSUM, CRC32.compute(payload)):",
+        "if False:",
+        "enclosed",
+    ),
+    mutant(
+        "checksum-of-a-chunk-unread",
+        "A chunk of Zarr that is read whole from a bucket has any checksum.",
+        "formats/zarr/index.py",
+        'if CRC32C.compute(octets[:stop]) != int.from_bytes(octets[stop:], "little"):',
+        "if False:",
+        "enclosed",
+    ),
+    mutant(
+        "extents-overlap",
+        "Payloads whose extents share bytes are read together.",
+        "formats/enclosed.py",
+        "meets = (base + first)[1:] < np.maximum.accumulate(base + stop)[:-1]",
+        "meets = np.zeros(len(file) - 1, np.bool)",
+        "enclosed",
+    ),
 ]

@@ -226,20 +226,24 @@ class Adapter(Meshes):
         templates: Mapping[str, Array],
         intervals: Callable[[int], Sequence[tuple[int, int]]],
     ) -> dict[str, Array]:
-        restored = {}
+        wanted: list[tuple[str, Any]] = []
         with sv.open_checkpoint(path) as checkpoint:
             for key, template in templates.items():
                 saved = checkpoint[key]
                 # A lazy tensor is read as it was saved; the caller refuses other shapes and dtypes.
                 if (saved.shape, saved.dtype) != (template.shape, dtype_name(template.dtype)):
                     raise ValueError(f"{key} is saved as {saved.dtype}{list(saved.shape)}.")
-                if saved.shape:
-                    # One read for each target shard, as an elastic restore makes, whichever slices
-                    # hold the rows.
-                    restored[key] = np.concatenate([saved[a:b] for a, b in intervals(len(saved))])
-                else:
-                    restored[key] = saved[()]
-        return restored
+                # A region for each target shard, as an elastic restore reads, whichever slices hold
+                # the rows.
+                rows = intervals(len(template)) if saved.shape else None
+                wanted += [(key, None)] if rows is None else [(key, np.s_[a:b]) for a, b in rows]
+            parts: dict[str, list[Array]] = {}
+            for (key, _), part in zip(wanted, checkpoint.read_many(wanted), strict=True):
+                parts.setdefault(key, []).append(part)
+        return {
+            key: np.concatenate(parts[key]) if templates[key].shape else parts[key][0]
+            for key in templates
+        }
 
     def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
         with sv.open_checkpoint(path) as checkpoint:

@@ -75,6 +75,9 @@ _HEADER_NBYTES = 1 << 10
 """Bytes at the beginning of a large member that are read by themselves: all headers, mostly."""
 _NEAR_NBYTES, _GROUP_NBYTES = WINDOW_NBYTES // 4, 1 << 22
 """The distance of members whose headers are read together, and the bytes of one thread's share."""
+_NEAR_IN_BUCKETS = WINDOW_NBYTES
+"""The same distance in a bucket, where members in between take less time than another request; what
+is further apart is not read along, since a listing should not read the arrays."""
 _MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
 """The memory for an array in Fortran order: this size, or this multiple of its size."""
 
@@ -188,13 +191,18 @@ def _find_members(
     bucket, with many requests at a time."""
     # In the order of the file, so that one window serves neighbours.
     ordered = sorted(members, key=lambda member: member.start)
-    headers, groups = _Headers(), [*enumerate(_groups(ordered))]
+    near = _NEAR_NBYTES if traits is None else _NEAR_IN_BUCKETS
+    headers, groups = _Headers(), [*enumerate(_groups(ordered, near))]
     parts: dict[int, _Members] = {}
 
     def read(work: tuple[int, Sequence[Member]]) -> None:
         number, group = work
         parts[number] = _Members()
-        _read_members(file, group, stop, headers, parts[number])
+        nbytes = _HEADER_NBYTES + len(group[-1].raw_name)
+        if len(group) > 1:
+            extent = group[-1].start - group[0].start
+            nbytes = WINDOW_NBYTES if traits is None else min(extent + nbytes, _GROUP_NBYTES)
+        _read_members(Window(file, nbytes), group, stop, headers, parts[number])
 
     do_all(read, groups, traits)
     found = _Members()
@@ -208,13 +216,13 @@ def _find_members(
     return found
 
 
-def _groups(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
+def _groups(members: Sequence[Member], near: int) -> Iterator[Sequence[Member]]:
     """Cut members, in the order of the file, into those whose headers lie in the same windows."""
     first = 0
     for number in range(1, len(members) + 1):
         if (
             number == len(members)
-            or members[number].start - members[number - 1].start > _NEAR_NBYTES
+            or members[number].start - members[number - 1].start > near
             or members[number].start - members[first].start > _GROUP_NBYTES
         ):
             yield members[first:number]
@@ -222,11 +230,9 @@ def _groups(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
 
 
 def _read_members(
-    file: ReadableFile, members: Sequence[Member], stop: int, headers: _Headers, found: _Members
+    window: Window, members: Sequence[Member], stop: int, headers: _Headers, found: _Members
 ) -> None:
     """Read the headers of members next to each other."""
-    alone = len(members) == 1
-    window = Window(file, _HEADER_NBYTES + len(members[0].raw_name)) if alone else Window(file)
     for member in members:
         is_array = False
         try:
@@ -241,7 +247,7 @@ def _read_members(
                 found.others.append(place)
         except (CheckpointError, UnsupportedError) as error:
             key = member.name.removesuffix(MEMBER_SUFFIX)
-            found.faults[key] = error.at(file.name, repr(key))
+            found.faults[key] = error.at(window.file.name, repr(key))
             if is_array and isinstance(error, UnsupportedError):
                 found.unsupported.append(place)
 

@@ -36,13 +36,16 @@ from shardvar.formats.npz.contents import (
     check_transposable,
     transpose_error,
 )
+from shardvar.formats.npz.expected import ExpectedMembers
 from shardvar.formats.protocol import Finding
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable, Index
-from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, decoding, malformed
 from shardvar.wire.zip import STORED
+
+_Read = Callable[[int, int], bytes]
+"""A function that returns the bytes [start, start + nbytes) of a file."""
 
 _STREAM_NBYTES = 1 << 18
 """Bytes of one read of the file, and of one step of skipping."""
@@ -86,8 +89,8 @@ class _Inflater:
 class MemberStream:
     """The bytes of one member, each given once."""
 
-    file: ReadableFile
-    """The archive."""
+    read: _Read
+    """Reads the archive, or what is held of it."""
     place: PlacedMember
     """The member."""
     _taken: int = 0
@@ -132,7 +135,7 @@ class MemberStream:
         """Return the next bytes of the file, compressed or not; empty at the end of the member."""
         nbytes = min(most, _STREAM_NBYTES, self.place.member.stored_nbytes - self._taken)
         self._taken += nbytes
-        return self.file.read(self.place.start + self._taken - nbytes, nbytes)
+        return self.read(self.place.start + self._taken - nbytes, nbytes)
 
     def _check_end(self) -> None:
         # The CRC is not enough: a stream may go on after the bytes that it covers.
@@ -155,9 +158,9 @@ class PayloadStream:
     """The end of an element whose beginning was given."""
 
     @classmethod
-    def of(cls, file: ReadableFile, array: StoredArray) -> "PayloadStream":
+    def of(cls, read: _Read, array: StoredArray) -> "PayloadStream":
         """Return the stream at the payload's first byte."""
-        member = MemberStream(file, array.place)
+        member = MemberStream(read, array.place)
         member.read_into(memoryview(bytearray(array.header.data_start)))
         return cls(0, member, array.header.swap_nbytes)
 
@@ -194,13 +197,13 @@ class PayloadStream:
             np.frombuffer(buffer, f"u{unit}").byteswap(inplace=True)
 
 
-def read_transposed(file: ReadableFile, array: StoredArray) -> memoryview:
+def read_transposed(read: _Read, array: StoredArray) -> memoryview:
     """Return the whole payload of an array in Fortran order; takes twice its size."""
     check_transposable(array)
     header = array.header
     with decoding(lambda _: transpose_error(array), MemoryError):
         stored = bytearray(header.nbytes)
-        PayloadStream.of(file, array).read_into(memoryview(stored))
+        PayloadStream.of(read, array).read_into(memoryview(stored))
         elements = np.frombuffer(stored, numpy_dtype(header.dtype)).reshape(header.shape, order="F")
         return np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
 
@@ -214,7 +217,11 @@ class NpzSource(FileSource):
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)
     _transposed: dict[int, memoryview] = field(default_factory=dict)
     """The partly read payload of an array in Fortran order."""
+    _expected: ExpectedMembers = field(init=False)
     _lock: RLock = field(default_factory=new_lock)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_expected", ExpectedMembers(self.archive.files))
 
     @property
     def contents(self) -> ArchiveContents:
@@ -259,8 +266,14 @@ class NpzSource(FileSource):
             place = f"{self.data.open(0).name}: {entries.slices.key(row)!r}"
             raise error.at(place) from error
 
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        """Note which members are read next: in a bucket, neighbours come by one request."""
+        arrays = self.contents.arrays
+        self._expected.expect([arrays[number].place for number in entries.start[rows].tolist()])
+
     def close(self) -> None:
         """Close the file."""
+        self._expected.expect([])
         self._streams.clear()
         self._transposed.clear()
         self.data.close()
@@ -270,7 +283,7 @@ class NpzSource(FileSource):
         found = []
         for place in self.contents.others:
             try:
-                MemberStream(self.data.open(0), place).skip_all()
+                MemberStream(self.data.open(0).read, place).skip_all()
             except CheckpointError as error:
                 found.append(Finding(place.member.name, error.cause, True))
             else:
@@ -285,15 +298,24 @@ class NpzSource(FileSource):
             return False
         file = self.data.open(0)
         with prefix_errors(f"{file.name}: {key!r}"):
-            MemberStream(file, place).skip_all()
+            MemberStream(file.read, place).skip_all()
         return True
+
+    def _reader(self, place: PlacedMember) -> _Read:
+        """Return a function that reads the archive; the bytes of a member that is held, from
+        memory."""
+        held = self._expected.take(place)
+        if held is None:
+            return self.data.open(0).read
+        return lambda start, nbytes: bytes(held[start - place.start :][:nbytes])
 
     def _read_on(self, number: int, start: int, buffer: memoryview) -> None:
         """Read from a kept stream if it is not beyond ``start`` yet, else from a new one."""
         with self._lock:
             stream = self._streams.pop(number, None)  # no other thread reads from it meanwhile
         if stream is None or stream.position > start:
-            stream = PayloadStream.of(self.data.open(0), self.contents.arrays[number])
+            array = self.contents.arrays[number]
+            stream = PayloadStream.of(self._reader(array.place), array)
         stream.skip(start - stream.position)
         stream.read_into(buffer)
         # A stream at its end has compared its CRC, and is dropped. Of the others, the one that was
@@ -306,13 +328,13 @@ class NpzSource(FileSource):
 
     def _read_transposed(self, number: int, start: int, buffer: memoryview) -> None:
         """Read from the transposed payload; one array's is kept until its last byte was read."""
-        file, array = self.data.open(0), self.contents.arrays[number]
+        array = self.contents.arrays[number]
         with self._lock:
             payload = self._transposed.pop(number, None)
             if payload is None:
                 # One array at a time, since each takes as much memory as its payload.
                 self._transposed.clear()
-                payload = read_transposed(file, array)
+                payload = read_transposed(self._reader(array.place), array)
             if start + len(buffer) < array.header.nbytes:
                 self._transposed[number] = payload
         buffer[:] = payload[start : start + len(buffer)]

@@ -29,6 +29,7 @@ from shardvar.errors import (
     replaced_error,
 )
 from shardvar.formats.deferred import DeferredIndex, Located
+from shardvar.formats.enclosed import Enclosed
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
@@ -39,6 +40,7 @@ from shardvar.formats.torch.items import (
     TensorView,
     encoding_in,
     located,
+    payload_in,
 )
 from shardvar.formats.torch.metadata import Items, parse_metadata
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA, rank_indexes
@@ -86,7 +88,7 @@ class DcpItems:
         found: dict[int, Located | ShardvarError] = {}
 
         def read(group: Ints) -> None:
-            start, stop = self._extent(group[:1])[0], self._extent(group[-1:])[1]
+            start, stop = self.extent(group[:1])[0], self.extent(group[-1:])[1]
             frames = Frames(self.data, self._templates, window_nbytes=int(stop[0] - start[0]))
             for row in group.tolist():
                 try:
@@ -97,6 +99,17 @@ class DcpItems:
         with without_collection():
             do_all(read, self._groups(rows), self.data.traits)
         return found
+
+    def unframe(self, index: DeferredIndex, row: int, octets: memoryview) -> memoryview:
+        """Return the payload in the bytes of an item, compared; the index learns its place."""
+        file, start = int(self.file[row]), self.items.start[row]
+        try:
+            place = self._read_item(row, Frames(self.data, self._templates, held=octets))
+            payload = payload_in(self.views[row], self.data, file, start, octets)
+        except (CheckpointError, StorageError, UnsupportedError) as error:
+            raise self._placed(row, error) from None
+        index.learn(row, place)
+        return payload
 
     def lost(self) -> dict[int, ShardvarError]:
         """Return the rows whose files are missing or of a wrong size; reads no file."""
@@ -129,7 +142,7 @@ class DcpItems:
                     raise self._placed(row, error) from None
         return found
 
-    def _extent(self, rows: Ints) -> tuple[Ints, Ints]:
+    def extent(self, rows: Ints) -> tuple[Ints, Ints]:
         """[k] the first byte of each item in its file, and [k] its end."""
         start = np.array([self.items.start[row] for row in rows.tolist()], np.int64)
         return start, start + np.array([self.items.nbytes[row] for row in rows.tolist()], np.int64)
@@ -140,7 +153,7 @@ class DcpItems:
         Only the ends of a large item are read, so it is a group by itself; small ones that lie
         within ``GROUP_NBYTES`` are one.
         """
-        start, stop = self._extent(rows)
+        start, stop = self.extent(rows)
         order = np.lexsort((start, self.file[rows]))
         rows, start, stop = rows[order], start[order], stop[order]
         is_large = stop - start > SMALL_NBYTES
@@ -296,11 +309,21 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     index = DeferredIndex(
         slices, file, names, faults, held.locate, alone, True, held.lost, items.about
     )
+    index.enclosed = _enclosed(held, index)
     look = lambda: [*remarks, *_strays(storage, names)]  # noqa: E731
     # The frames of a key that is refused may lie anywhere, and none of them is read.
     is_guarded = lambda key: held.unguarded.isdisjoint(index.rows_of(key).tolist())  # noqa: E731
     rest = look, partial(held.read_objects, index), is_guarded
     return TorchSource(index, data, held.views, held.payloads, *rest, bare_index=METADATA)
+
+
+def _enclosed(held: DcpItems, index: DeferredIndex) -> Enclosed:
+    """Return the tensors whose items are read whole; objects have other sizes than their items."""
+    slices = held.slices
+    good = np.array([key not in index.broken for key in slices.tensors.keys], np.bool)
+    rows = np.flatnonzero(good[slices.tensor] & (slices.codes() != code(STRING)))
+    columns = rows, held.file[rows], *held.extent(rows), slices.nbytes[rows]
+    return Enclosed.of(held.data, np.column_stack(columns), partial(held.unframe, index))
 
 
 def _strays(storage: Storage, names: Sequence[str]) -> Iterator[Finding]:

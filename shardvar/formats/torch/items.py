@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.errors import InvalidCheckpoint
+from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
 from shardvar.formats.deferred import Located
 from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import payload_of
@@ -172,9 +172,7 @@ def read_view(view: TensorView, data: DataFiles, file: int, start: int, buffer: 
         buffer[:] = octets[start - first * size :][: len(buffer)]
     is_last = start + len(buffer) == view.nbytes
     if is_last and view.spans_record and record.crc not in (NO_CHECKSUM, CRC32.compute(stored)):
-        raise corrupt(
-            f"The {record.nbytes} bytes at offset {record.start} disagree with their CRC-32."
-        )
+        raise _disagrees(record)
 
 
 def _changed(elements: bytes, view: TensorView) -> memoryview:
@@ -222,10 +220,10 @@ class _Template:
     crc_again: int
     """The place of the same CRC in front of the elements, or else in the directory."""
 
-    def view_in(self, item: bytes, start: int) -> TensorView | None:
+    def view_in(self, item: bytes | memoryview, start: int) -> TensorView | None:
         """Return the tensor of an item that begins at byte ``start`` of its file; None if its frame
         is another one."""
-        if not item.startswith(self.head):
+        if item[: len(self.head)] != self.head:
             return None
         for begin, stop, octets in self.fixed:
             if item[begin:stop] != octets:
@@ -254,13 +252,15 @@ class Frames:
     """False reads every frame by itself, with the same result."""
     window_nbytes: int = GROUP_NBYTES
     """The bytes that are read at once for small items."""
+    held: memoryview | None = None
+    """The bytes of the only item, where they were read already."""
     _window: Window | None = None
 
     def read_tensor(self, file: int, start: int, nbytes: int, kind: Kind) -> TensorView:
         """Return the tensor in the item at byte ``start``; ``kind`` is the index's."""
         opened = self.data.open(file)
-        is_small = nbytes <= SMALL_NBYTES
-        item = self._whole(opened, start, nbytes) if is_small else b""
+        is_small = nbytes <= SMALL_NBYTES or self.held is not None
+        item: bytes | memoryview = self._whole(opened, start, nbytes) if is_small else b""
         template = self.templates.get((nbytes, kind)) if self.uses_templates else None
         view = template.view_in(item, start) if template and is_small else None
         if view is not None:
@@ -283,7 +283,7 @@ class Frames:
             )
             raise InvalidCheckpoint(cause, WRITE_AGAIN)
         if is_small and (view.tensor.dtype, view.tensor.shape) == kind:
-            made = _template_of(archive, view, item, start)
+            made = _template_of(archive, view, bytes(item), start)
             if made is not None:
                 self.templates[nbytes, kind] = made
         return view
@@ -308,22 +308,52 @@ class Frames:
             archive.content(name, nbytes)
         return item
 
-    def _whole(self, file: ReadableFile, start: int, nbytes: int) -> bytes:
+    def _whole(self, file: ReadableFile, start: int, nbytes: int) -> bytes | memoryview:
+        if self.held is not None:
+            return self.held
         if self._window is None or self._window.file is not file:
             self._window = Window(file, self.window_nbytes)
         return self._window.read(start, nbytes)
 
-    def _reader(self, file: ReadableFile, start: int, item: bytes) -> Read:
+    def _reader(self, file: ReadableFile, start: int, item: bytes | memoryview) -> Read:
         """Return a function that reads a file, most of it from bytes that were read before."""
-        held = item or file.read(start, min(_HEAD_NBYTES, max(file.size - start, 0)))
+        return reader_of(
+            file, start, item or file.read(start, min(_HEAD_NBYTES, max(file.size - start, 0)))
+        )
 
-        def read(begin: int, nbytes: int) -> bytes:
-            position = begin - start
-            if position >= 0 and position + nbytes <= len(held):
-                return held[position : position + nbytes]
-            return file.read(begin, nbytes)
 
-        return read
+def reader_of(file: ReadableFile, start: int, held: bytes | memoryview) -> Read:
+    """Return a function that reads a file; what ``held`` has of it, from ``start`` on, from there."""
+
+    def read(begin: int, nbytes: int) -> bytes:
+        position = begin - start
+        if position >= 0 and position + nbytes <= len(held):
+            return bytes(held[position : position + nbytes])
+        return file.read(begin, nbytes)
+
+    return read
+
+
+def payload_in(
+    view: TensorView, data: DataFiles, file: int, start: int, held: memoryview
+) -> memoryview:
+    """Return the payload of a tensor, of whose file ``held`` has the bytes from ``start`` on; its
+    checksum is compared."""
+    record, begin = view.record, view.start - start
+    if not view.is_plain or begin + view.nbytes > len(held):
+        buffer = memoryview(bytearray(view.nbytes))
+        read_view(view, data, file, 0, buffer)
+        return buffer
+    payload = held[begin : begin + view.nbytes]
+    if view.spans_record and record.crc not in (NO_CHECKSUM, CRC32.compute(payload)):
+        raise _disagrees(record)
+    return payload
+
+
+def _disagrees(record: Record | UnplacedRecord) -> CorruptCheckpoint:
+    return corrupt(
+        f"The {record.nbytes} bytes at offset {record.start} disagree with their CRC-32."
+    )
 
 
 def _template_of(archive: Archive, view: TensorView, item: bytes, start: int) -> _Template | None:

@@ -10,11 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from shardvar.errors import READ_ERRORS, ShardvarError, StorageError
+import numpy as np
+
+from shardvar.errors import READ_ERRORS, ArgumentError, ShardvarError, StorageError
 from shardvar.formats.deferred import Located
+from shardvar.formats.enclosed import Enclosed
 from shardvar.formats.files import DataFiles
-from shardvar.formats.torch.archive import Record, UnplacedRecord
-from shardvar.formats.torch.items import StoredObject, TensorView, located
+from shardvar.formats.torch.archive import Archive, Record, UnplacedRecord
+from shardvar.formats.torch.items import (
+    StoredObject,
+    TensorView,
+    located,
+    payload_in,
+    reader_of,
+)
 from shardvar.formats.window import WINDOW_NBYTES, Window
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import NO_CHECKSUM
@@ -79,6 +88,36 @@ class PlaceReader:
             row: errors[row] if row in errors else self._located(row) for row in wanted.tolist()
         }
 
+    def enclosed(self) -> Enclosed:
+        """Return the tensors that are read whole with their local headers: from the header to the
+        next one, or to the directory."""
+        columns: list[tuple[int, int, int, int, int]] = []
+        ends: dict[int, Ints] = {}
+        for row, (tensor, stored) in enumerate(self.rows):
+            view, is_copied = stored.value, bool(self.replicas.get(self.keys[tensor]))
+            if isinstance(view, TensorView) and not is_copied and view.is_plain:
+                record = view.record
+                if isinstance(record, UnplacedRecord) and view.spans_record:
+                    if stored.file not in ends:
+                        ends[stored.file] = _ends_of(record.archive)
+                    number = int(np.searchsorted(ends[stored.file], record.header, "right"))
+                    end = int(np.append(ends[stored.file], 0)[number])
+                    columns.append((row, stored.file, record.header, end, view.nbytes))
+        return Enclosed.of(self.data, np.array(columns, np.int64).reshape(-1, 5), self._unframe)
+
+    def _unframe(self, row: int, octets: memoryview) -> memoryview:
+        """Return the payload behind a local header, compared."""
+        tensor, stored = self.rows[row]
+        file, view = self.data.open(stored.file), stored.value
+        if not isinstance(view, TensorView) or not isinstance(view.record, UnplacedRecord):
+            raise ArgumentError(f"The row {row} is not enclosed.")
+        start = view.record.header
+        try:
+            view.record.place(reader_of(file, start, octets))
+            return payload_in(view, self.data, stored.file, start, octets)
+        except (*READ_ERRORS, StorageError) as error:
+            raise error.at(file.name, repr(self.keys[tensor])) from None
+
     def _located(self, row: int) -> Located:
         value = self.rows[row][1].value
         if isinstance(value, TensorView):
@@ -100,6 +139,13 @@ class PlaceReader:
         tensor = self.rows[row][0]
         if row == 0 or self.rows[row - 1][0] != tensor:
             yield from (copy for _, copy in self.replicas.get(self.keys[tensor], ()))
+
+
+def _ends_of(archive: Archive) -> Ints:
+    """Return the bytes of the file at which local headers and the directory begin, sorted."""
+    members = (each for found in archive.members.values() for each in found)
+    starts = {archive.start + each.start for each in members}
+    return np.array(sorted({*starts, archive.stop}), np.int64)
 
 
 _Header = tuple[int, int, int, UnplacedRecord]

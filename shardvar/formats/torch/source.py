@@ -12,6 +12,7 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, prefix_errors
 from shardvar.formats.deferred import DeferredIndex
+from shardvar.formats.enclosed import ADDRESSES
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import Record, UnplacedRecord
@@ -79,6 +80,14 @@ class TorchSource(FileSource):
             with prefix_errors(f"{self.data.names[file]}: {entries.slices.key(row)!r}"):
                 read_view(self.views[begin], self.data, file, start, buffer)
 
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from one data file, from byte ``start`` of the file, or an address, on."""
+        enclosed = self.index.enclosed if isinstance(self.index, DeferredIndex) else None
+        if start >= ADDRESSES and enclosed is not None:
+            enclosed.read_span(file, start, buffer)
+        else:
+            FileSource.read_span(self, file, start, buffer)
+
     def findings(self) -> Sequence[Finding]:
         """Return the oddities of the files."""
         return [*self.look()]
@@ -143,14 +152,16 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
         if isinstance(each.value, StoredObject)
     }
     payloads = {row: each.payload for row, each in objects.items()}
+    places = PlaceReader(data, keys, rows, contents.replicas)
     index = DeferredIndex(
         _slices(keys, contents.stored, rows),
         np.array([each.file for _, each in rows], np.int64),
         [*data.names],
         contents.faults,
-        PlaceReader(data, keys, rows, contents.replicas).locate,
+        places.locate,
         np.array([tie_number(each.value) for _, each in rows], np.int64),
     )
+    index.enclosed = places.enclosed()
     encodings = {keys[rows[row][0]]: each.encoding for row, each in objects.items()}
     storages = _storages(keys, contents)
     look, carry = _looker(data, contents, keys), partial(_carried, encodings)

@@ -12,13 +12,14 @@ which is a power of x too: x**(2**31 - 1) is 1.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from shardvar.errors import CheckpointError
+from shardvar.errors import COPY_AGAIN, CheckpointError, CorruptCheckpoint
 from shardvar.forks import new_lock
+from shardvar.formats.enclosed import Enclosed, put_places
 from shardvar.formats.files import DataFiles
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import EntryTable, TableIndex
@@ -44,7 +45,24 @@ class ChunkIndex(TableIndex):
     """The open files, as the only item, once there are any."""
     errors: dict[int, CheckpointError] = field(default_factory=dict)
     """The errors of checksums that could not be read, by entry."""
+    _whole: list[bool] = field(default_factory=list)
+    """One item if chunks are to be read whole."""
+    _enclosed: list[Enclosed] = field(default_factory=list)
     _reading: Any = field(default_factory=new_lock)
+
+    @property
+    def enclosed(self) -> Enclosed:
+        """The chunks that are read whole with their checksums, as they are when first asked for."""
+        with self._reading:
+            if not self._enclosed:
+                rows = np.flatnonzero(self.is_framed)
+                files, nbytes = self.entries.file[rows], self.entries.slices.nbytes[rows]
+                sizes = self.data[0].nbytes
+                stop = np.zeros_like(rows) if sizes is None else sizes[files]
+                columns = rows, files, np.zeros_like(rows), stop, nbytes
+                table = np.column_stack(columns)
+                self._enclosed.append(Enclosed.of(self.data[0], table, self._unframe))
+            return self._enclosed[0]
 
     def find(self, key: str) -> EntryTable:
         """The entries of one key; ``UnknownKey`` if the index does not have it."""
@@ -57,9 +75,40 @@ class ChunkIndex(TableIndex):
         return super(ChunkIndex, self).find(key)
 
     def scan(self) -> Iterator[EntryTable]:
-        """All entries in one table."""
-        self._read(np.arange(len(self.entries)))
-        yield self.entries
+        """All entries in one table; of chunks that are to be read whole, no checksum is read."""
+        every = np.arange(len(self.entries))
+        if not self._whole:
+            self._read(every)
+            yield self.entries
+            return
+        enclosed = self.enclosed
+        self._read(np.setdiff1d(every, enclosed.rows))
+        is_new = self.is_framed[enclosed.rows]
+        start = self.entries.start.copy()
+        start[enclosed.rows[is_new]] = enclosed.address[is_new]
+        yield replace(self.entries, start=start)
+
+    def prefer_whole(self, is_whole: bool) -> None:
+        """From now on give chunks that are read whole an address, or their place."""
+        self._whole[:] = [True] * is_whole
+
+    def placed(self, entries: EntryTable) -> EntryTable:
+        """Return entries with places instead of addresses; their checksums are read."""
+        at, rows = self.enclosed.find(entries)
+        self._read(rows)
+        return put_places(entries, at, self.entries.take(rows))
+
+    def _unframe(self, row: int, octets: memoryview) -> memoryview:
+        """Return the elements in the bytes of a file, after comparing them with their checksum."""
+        stop = len(octets) - TRAILER_NBYTES
+        if CRC32C.compute(octets[:stop]) != int.from_bytes(octets[stop:], "little"):
+            file = self.files[int(self.entries.file[row])]
+            cause = (
+                f"{file}: Its {stop} bytes, which hold {self.entries.slices.region(row)} of "
+                f"{self.entries.slices.key(row)!r}, disagree with the checksum that follows them."
+            )
+            raise CorruptCheckpoint(cause, COPY_AGAIN).in_file(file)
+        return octets[: int(self.entries.slices.nbytes[row])]
 
     def _read(self, rows: Ints) -> None:
         """Read the checksums of some entries."""

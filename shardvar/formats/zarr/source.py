@@ -19,6 +19,7 @@ import numpy as np
 
 from shardvar.errors import prefix_errors
 from shardvar.forks import new_lock
+from shardvar.formats.enclosed import ADDRESSES
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.ahead import Ahead, Band
@@ -80,7 +81,7 @@ class ZarrSource(FileSource):
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         number = int(entries.start[row])
         if entries.plain[row]:
-            self.read_span(int(entries.file[row]), start, buffer)
+            self.read_span(int(entries.file[row]), number + start, buffer)
             return
         text = self.contents.text_of(number)
         if text is not None:
@@ -98,6 +99,13 @@ class ZarrSource(FileSource):
             part = band[start + filled - first * row_nbytes :][: len(buffer) - filled]
             buffer[filled : filled + len(part)] = part
             filled += len(part)
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from one data file, from byte ``start`` of the file, or an address, on."""
+        if start >= ADDRESSES:
+            self.index.enclosed.read_span(file, start, buffer)
+        else:
+            FileSource.read_span(self, file, start, buffer)
 
     def close(self) -> None:
         """Close the files."""

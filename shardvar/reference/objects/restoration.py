@@ -258,8 +258,11 @@ def _replaces(hook: _Waiting, other: ChildHook) -> bool:
 
 
 def read_states(reader: Reader, wanted: States) -> list[_State]:
-    """Read the arrays that each object takes: the values of its keys, under its names."""
-    return [(each, {name: reader.read(key) for name, key in keys.items()}) for each, keys in wanted]
+    """Read the arrays that each object takes, all together: the values of its keys, under its
+    names."""
+    every = [(key, None) for _, keys in wanted for key in keys.values()]
+    arrays = iter(reader.read_many(every))
+    return [(each, {name: next(arrays) for name in keys}) for each, keys in wanted]
 
 
 def take_states(states: Sequence[_State]) -> None:

@@ -10,11 +10,13 @@ median of the rounds.
 """
 
 import json
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
 
 from benchmarks.child import ROOT, environment
@@ -23,6 +25,7 @@ from benchmarks.setting import Setting, skipped
 from benchmarks.sizes import MIB
 
 DCP, ASYNC, OURS, BACKGROUND = "DCP", "DCP async", "shardvar", "shardvar background"
+ORBAX, ORBAX_ASYNC = "Orbax", "Orbax async"
 COPY = "a copy of the state"
 COUNTS = 2, 4
 ROUNDS = 3
@@ -67,7 +70,7 @@ def run_job(module: str, job: Job) -> Times:
                 json.dumps(asdict(replace(job, process=process))),
             ],
             cwd=ROOT,
-            env={**environment(), "OMP_NUM_THREADS": "1"},
+            env={**environment(), "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -92,33 +95,61 @@ def measure(setting: Setting) -> Iterator[Figure]:
     """The figures of jobs."""
     if find_spec("torch") is None:
         yield skipped("jobs", DCP, "PyTorch is not installed")
-        return
+    else:
+        programs = [DCP, OURS, ASYNC, BACKGROUND]
+        yield from _of_jobs(setting, "torch_jobs", "PyTorch", programs, _torch_figures)
+    if find_spec("orbax") is None:
+        yield skipped("jobs", ORBAX, "Orbax is not installed")
+    else:
+        programs = [ORBAX, OURS, ORBAX_ASYNC, BACKGROUND]
+        yield from _of_jobs(setting, "jax_jobs", "JAX", programs, _jax_figures)
+
+
+def _of_jobs(
+    setting: Setting,
+    module: str,
+    framework: str,
+    programs: list[str],
+    figures_of: Callable[[str, Times, str], Iterator[Figure]],
+) -> Iterator[Figure]:
+    """The figures of the jobs of one framework."""
     rows, place = setting.sizes.table_rows, setting.disk
-    size = f"{rows * 256 // MIB} MiB"
+    size = f"{framework}, {rows * 256 // MIB} MiB"
     first, second = COUNTS
     rooms = {count: place.room(f"job-of-{count}") for count in COUNTS}
-    programs = [DCP, OURS, ASYNC, BACKGROUND]
-    job = Job(0, first, "", "", rows, ROUNDS, programs)
 
     def run(count: int, *, saves: bool, restores: int | None) -> Times:
-        meeting = rooms[count] / "meeting"
-        meeting.unlink(missing_ok=True)
         other = "" if restores is None else str(rooms[restores])
-        here = replace(job, count=count, meeting=str(meeting), folder=str(rooms[count]))
-        return run_job("torch_jobs", replace(here, programs=programs * saves, other=other))
+        meeting = _meeting(rooms[count], module)
+        chosen = programs if saves else []
+        job = Job(0, count, meeting, str(rooms[count]), rows, ROUNDS, chosen, other)
+        return run_job(module, job)
+
+    def other(count: int, saved: int, times: Times) -> Figure:
+        name = f"{size} on {count} processes: restore what {saved} saved"
+        return _ratio(name, "other", OURS, programs[0], times, place.name, TARGET)
 
     times = run(first, saves=True, restores=None)
-    yield from _figures(f"{size} on {first} processes", times, place.name)
+    yield from figures_of(f"{size} on {first} processes", times, place.name)
     times = run(second, saves=True, restores=first)
-    yield from _figures(f"{size} on {second} processes", times, place.name)
-    yield _other(f"{size} on {second} processes", first, times, place.name)
-    times = run(first, saves=False, restores=second)
-    yield _other(f"{size} on {first} processes", second, times, place.name)
+    yield from figures_of(f"{size} on {second} processes", times, place.name)
+    yield other(second, first, times)
+    yield other(first, second, run(first, saves=False, restores=second))
     for count in COUNTS:
         place.room(f"job-of-{count}")
 
 
-def _figures(subject: str, times: Times, place: str) -> Iterator[Figure]:
+def _meeting(room: Path, module: str) -> str:
+    """Return the file or the address at which the processes of a new job meet."""
+    if module == "torch_jobs":
+        (room / "meeting").unlink(missing_ok=True)
+        return str(room / "meeting")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def _torch_figures(subject: str, times: Times, place: str) -> Iterator[Figure]:
     """The figures of one job."""
 
     def compared(
@@ -137,10 +168,13 @@ def _figures(subject: str, times: Times, place: str) -> Iterator[Figure]:
     yield Figure(name, ASYNC, place, ours / theirs, "x", TARGET, note)
 
 
-def _other(subject: str, count: int, times: Times, place: str) -> Figure:
-    """The figure of a restore of what another number of processes has saved."""
-    name = f"{subject}: restore what {count} saved"
-    return _ratio(name, "other", OURS, DCP, times, place, TARGET)
+def _jax_figures(subject: str, times: Times, place: str) -> Iterator[Figure]:
+    """The figures of one job of JAX."""
+    yield _ratio(f"{subject}: save", "durable", OURS, ORBAX, times, place, TARGET)
+    name = f"{subject}: save in the background"
+    yield _ratio(f"{name}: blocked", "blocked", BACKGROUND, ORBAX_ASYNC, times, place, TARGET)
+    yield _ratio(f"{name}: until durable", "durable", BACKGROUND, ORBAX_ASYNC, times, place, TARGET)
+    yield _ratio(f"{subject}: restore", "restore", OURS, ORBAX, times, place, TARGET)
 
 
 def _ratio(

@@ -34,7 +34,8 @@ def test_killed_jobs_go_on_from_what_was_saved(tmp_path: Path, seed: int) -> Non
             os.kill(process.pid, signal.SIGKILL)
             time.sleep(draw.random() * 0.05)
         told = end_job(job)
-        told[0] = [*map(json.loads, lines), *told[0]]
+        told[0] = [*map(json.loads, filter(None, lines)), *told[0]]
+        assert not [line for lines in told for line in lines if line[0] == "error"]
         restored = {number for lines in told for what, number in lines if what == "restored"}
         assert len(restored) <= 1
         # A step that one process has seen saved is there; the next one may be, too.

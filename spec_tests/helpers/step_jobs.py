@@ -39,7 +39,7 @@ def table(number: int) -> Any:
 class Divided:
     """The functions of ``sv.SavedSteps`` for processes that hold rows of the table."""
 
-    def __init__(self, process: int, count: int, *, slow: bool = False, timeout: float = 30.0):
+    def __init__(self, process: int, count: int, *, slow: bool = False, timeout: float = 120.0):
         self.process, self.count, self.slow, self.timeout = process, count, slow, timeout
 
     @property
@@ -73,7 +73,7 @@ class Divided:
 def run_process(folder: str, process: int, count: int, settings: Mapping[str, Any]) -> None:
     """Train as one process of a job."""
     using = Divided(process, count, slow=settings.get("slow") == process)
-    steps = sv.SavedSteps(folder, using=using, timeout=30.0, **settings.get("rules", {}))
+    steps = sv.SavedSteps(folder, using=using, timeout=120.0, **settings.get("rules", {}))
 
     def restore() -> int:
         found = steps.restore()
@@ -117,7 +117,7 @@ def end_job(started: "list[subprocess.Popen[str]]") -> list[list[list[Any]]]:
     within a line."""
     told = []
     for process in started:
-        printed, errors = process.communicate(timeout=120)
+        printed, errors = process.communicate(timeout=300)
         assert process.returncode in (0, -signal.SIGKILL), errors[-3000:]
         lines = printed.splitlines(keepends=True)
         told.append([json.loads(line) for line in lines if line.endswith("\n")])

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -440,6 +441,41 @@ def test_an_incremental_step_has_the_newest_whole_one_as_its_base(tmp_path: Path
     again.save(4, {"w": np.ones(3)}, incremental=True)
     names = [base and os.path.basename(base) for base in using.bases]
     assert names == [None, "step-1", "step-1", "step-2", "step-2"]
+
+
+def test_incremental_steps_share_what_has_not_changed(
+    tmp_path: Path,
+) -> None:
+    frozen = np.random.default_rng(0).standard_normal(20_000)
+    steps = sv.SavedSteps(tmp_path, keep_last=2, keep_best=1)
+    for number in range(1, 6):
+        tensors = {"frozen": frozen, "w": np.full(5, number)}
+        report = steps.save(number, tensors, float(number), incremental=True)
+        assert report.nbytes == (frozen.nbytes + 40 if number == 1 else 40)
+    assert numbers(steps) == [1, 4, 5]
+    steps = sv.SavedSteps(tmp_path, keep_last=2)
+    assert steps.restore().number == 5
+    steps.save(6, {"frozen": frozen, "w": np.full(5, 6)}, incremental=True)
+    assert numbers(steps) == [5, 6]
+    for step in steps.steps():
+        found = sv.load(step.path)
+        assert np.array_equal(found["frozen"], frozen) and found["w"][0] == step.number
+    # The file that both need has the name of a step that has left.
+    [file] = tmp_path.glob("step-1.*")
+    file.unlink()
+    with pytest.raises(CorruptCheckpoint, match="No step of"):
+        sv.SavedSteps(tmp_path).restore()
+
+
+def test_a_function_without_a_base_saves_no_incremental_steps(tmp_path: Path) -> None:
+    using = SimpleNamespace(
+        save=lambda path, state, run, metadata: sv.save(path, state, metadata=metadata),
+        load=sv.load,
+        processes=lambda: (0, 1),
+    )
+    with pytest.raises(UnsupportedError, match="has no argument base"):
+        sv.SavedSteps(tmp_path, using=using).save(1, {"w": np.ones(3)}, incremental=True)
+    assert os.listdir(tmp_path) == []
 
 
 # Several processes

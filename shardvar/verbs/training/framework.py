@@ -1,8 +1,10 @@
 """Frameworks: the functions by which a training loop saves and loads its state."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from shardvar.errors import UnsupportedError
 from shardvar.verbs.load import load
 from shardvar.verbs.save import save
 
@@ -48,3 +50,12 @@ class Arrays:
     def processes(self) -> tuple[int, int]:
         """Return the only process."""
         return 0, 1
+
+
+def check_takes_base(function: Callable[..., Any]) -> None:
+    """Raise ``UnsupportedError`` if a function that saves has no argument ``base``."""
+    parameters = inspect.signature(function).parameters
+    is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    if "base" not in parameters and not is_open:
+        cause = "incremental=True: the function that saves has no argument base."
+        raise UnsupportedError(cause, "Leave it out, and save whole steps.")

@@ -40,7 +40,7 @@ from shardvar.pictures.words import message
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.locate import Path
 from shardvar.verbs.remove import remove
-from shardvar.verbs.training.framework import Arrays, Framework
+from shardvar.verbs.training.framework import Arrays, Framework, check_takes_base
 from shardvar.verbs.training.meetings import Meetings
 from shardvar.verbs.training.resuming import resume
 from shardvar.verbs.training.retention import StepRules, best_steps, plan_removal, read_value
@@ -212,7 +212,9 @@ class SavedSteps:
             The value by which steps are compared, such as a loss; stored with the step. All
             processes give the same, or only some give one.
         incremental : bool, default False
-            Pass the newest whole step as ``base``: values that are as in it are not written again.
+            Pass the newest whole step as ``base``: values that are as in it are not written again, and
+            the step refers to the files that hold them. Damage to such a file is damage to all steps
+            that refer to it, so save a whole step from time to time.
         metadata : mapping of str to str, optional
             More texts to keep in the checkpoint.
         **options : Any
@@ -230,7 +232,8 @@ class SavedSteps:
         ArgumentError
             If the number is not larger than those in the directory, or ``value`` is not a number.
         UnsupportedError
-            If a value is given, and the format cannot keep it.
+            If a value is given and the format cannot keep it, or the function that saves has no
+            ``base``.
         LockHeld
             If another job has saved in the directory since this one did.
         ShardvarError
@@ -243,6 +246,8 @@ class SavedSteps:
             texts[VALUE] = repr(given)
         if given is not None and given != given:
             self._warn(f"step {number} has the value NaN, and is never the best")
+        if incremental:
+            check_takes_base(self._using.save)
         self.wait()
         whole = self._whole()
         self._check_order(number, whole)

@@ -57,7 +57,7 @@ class Job:
     def requests(self, workers: int) -> Counter[str]:
         """Return the number of requests of each kind; ``workers`` are the ones that got a file."""
         count, pages = self.count, -(-self.count // PAGE)
-        found = Counter(list=3 * pages, GET=2 + workers + count * self._blocks)
+        found = Counter(list=3 * pages, GET=1 + workers + count * self._blocks)
         found["HEAD"] = workers * (1 + min(count, OPEN_FILES)) + 2 * count + 1
         found["PUT"] = count + 1  # journals, and the index
         found["delete"] = pages
@@ -68,7 +68,7 @@ class Job:
             found["PUT"] += count
         if self.is_renamed:
             # The claim; and the second listing is of two files each.
-            found += Counter(PUT=1, copy=count, HEAD=3 * count, list=2 * pages, delete=2)
+            found += Counter(PUT=1, copy=count, HEAD=3 * count, list=2 * pages, delete=1)
         return found
 
     def rounds_of_file(self) -> int:
@@ -82,7 +82,7 @@ class Job:
 
     def rounds_before(self) -> int:
         """Return how many requests of the caller wait for one another before any task."""
-        return 3 * -(-self.count // PAGE) + 2 + self._is_in_parts + 2 * self.is_renamed
+        return 3 * -(-self.count // PAGE) + 1 + self._is_in_parts + 2 * self.is_renamed
 
     rounds_of_report = 2
     """Requests of the caller for each file, one after the other."""
@@ -97,7 +97,7 @@ class Job:
         pages = -(-self.count // PAGE)
         rounds = 2 + pages + self._is_in_parts
         if self.is_renamed:
-            rounds += pages + 2 + 3 * self.rounds_of_copies()
+            rounds += pages + 1 + 3 * self.rounds_of_copies()
         return rounds
 
     def rounds_of_copies(self) -> int:

@@ -26,7 +26,14 @@ from shardvar.verbs.together import attempts, fence
 from shardvar.verbs.together.run import END, INDEX, Run
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.share_model import DEFECTS, search
-from spec_tests.helpers.share_stage import StagedBucket, on_stage, saves_of, tensors_of, violation
+from spec_tests.helpers.share_stage import (
+    Stage,
+    StagedBucket,
+    on_stage,
+    saves_of,
+    tensors_of,
+    violation,
+)
 from spec_tests.helpers.shared_saves import demo_share
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
@@ -180,6 +187,28 @@ def test_processes_that_are_alive_after_an_error_may_save_again_in_any_order() -
         draw = Random(seed).choices
         outcomes = together(saves, lambda number, draw=draw: max(draw(range(number), k=3)))  # type: ignore[misc]
         assert outcomes == ["done"] * 3, seed
+
+
+def test_processes_that_wait_follow_process_0_when_it_starts_again() -> None:
+    """Also one that finds the attempt ended by another, which has seen the new call first."""
+    restarts = 0
+    for seed in range(20 if not EXHAUSTIVE else 500):
+        bucket, random = StagedBucket(), Random(seed)
+        saves = saves_of(1, 3, timeout=1000)
+
+        def again(stage: Stage = bucket.stage, save: Callable[[], Any] = saves[0]) -> None:
+            while not stage.actors[0].outcome:
+                stage.step()
+            if stage.actors[0].is_dead:
+                save()
+
+        with on_stage(bucket):
+            death = random.randrange(5, 60), 0
+            outcomes, _ = bucket.stage.play([*saves, again], random.randrange, 100_000, death)
+            # Process 0 is alone if it died after the commit.
+            assert outcomes[1:3] == ["done"] * 2, (seed, outcomes)
+        restarts += outcomes[3] == "done" and outcomes[0] == "dead"
+    assert restarts > 5
 
 
 def test_of_two_processes_with_one_number_nobody_returns() -> None:

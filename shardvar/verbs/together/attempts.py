@@ -295,16 +295,21 @@ def _is_same(run: Run, held: Holding, token: str) -> bool:
 def _follow(run: Run, token: str, pace: WaitPace, replicas: str, *, is_mine: bool) -> None:
     """Wait for the end of an attempt; ``Superseded`` if process 0 calls again."""
 
-    def check(now: Run) -> None:
-        calls = now.calls()
-        if calls and calls[-1][0] > token:
-            # The old attempt is ended before the new call is answered, so that only one of them
-            # can be committed.
-            cause = f"Process 0 of the run {run.name!r} of {run.path} has begun another attempt."
-            if give_up(now, token, StorageError(cause, SAVE_AGAIN)) != "commit":
-                raise Superseded
+    cause = f"Process 0 of the run {run.name!r} of {run.path} has begun another attempt."
 
-    wait_for_end(run, token, pace, replicas, commits=False, check=check, finishes=is_mine)
+    def check(now: Run) -> None:
+        calls, late = now.calls(), StorageError(cause, SAVE_AGAIN)
+        # The old attempt is ended before the new call is answered, so that only one of them can be
+        # committed.
+        if calls and calls[-1][0] > token and give_up(now, token, late) != "commit":
+            raise Superseded
+
+    try:
+        wait_for_end(run, token, pace, replicas, commits=False, check=check, finishes=is_mine)
+    except StorageError as error:
+        if error.cause == cause:  # another process has seen the new call first
+            raise Superseded from None
+        raise
 
 
 def _wait_for_call(

@@ -18,7 +18,8 @@ them sees the other: the save fails, or the removal keeps the files.
 
 A mark of a killed save counts until its lock is free, or, in a bucket, which has no locks, until its
 checkpoint is saved again or removed. A mark of a killed removal is finished by the next removal or
-overwrite in the directory. An index that cannot be read may need any file, so all stay.
+overwrite in the directory. An index that cannot be read may need any file, so all stay,
+and a mark lists them for the next removal.
 
 To add a step, ask what a kill before and after it leaves, and what another process sees then.
 """
@@ -26,6 +27,7 @@ To add a step, ask what a kill before and after it leaves, and what another proc
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from shardvar.errors import (
@@ -43,6 +45,7 @@ from shardvar.formats.files import ATTEMPTS, write_file
 from shardvar.formats.native.names import (
     find_native,
     leftovers,
+    mark_name,
     marks,
     native_index_name,
     owner_of,
@@ -186,6 +189,8 @@ def release(
             f"cannot be read may need them: {named([*needs.unread])}."
         )
         _LOG.warning("%s", message(f"{cause} Remove or repair these."))
+        with suppress(StorageError):  # so that the next removal in the directory looks again
+            write_mark(storage, mark_name(prefix, "gone", "kept"), wanted)
         wanted = set()
     # A mark is done once its own checkpoint names none of its files: the others have theirs.
     done = [

@@ -70,7 +70,7 @@ def apply_published(
     patched = PatchedSource.of(base, [drafted_delta(draft, contents, deltas[-1].path)])
     source = _result(base, patched, [*rows])
     _compare_whole(source, deltas[-1])
-    return Applied(source, patched, tuple(_notes(base, deltas)))
+    return Applied(source, patched, tuple(_notes(deltas)))
 
 
 def _check_changes(
@@ -89,7 +89,7 @@ def _check_changes(
         )
 
 
-def _notes(base: Reader, deltas: Sequence[PublishedDelta]) -> Generator[str]:
+def _notes(deltas: Sequence[PublishedDelta]) -> Generator[str]:
     last = deltas[-1]
     yield "the base was not compared: the dialect has no digest of it"
     if last.algorithm:
@@ -99,8 +99,6 @@ def _notes(base: Reader, deltas: Sequence[PublishedDelta]) -> Generator[str]:
         yield "the result has the checksum that the delta gives (sha256)"
     else:
         yield "the result was not compared: the delta has no checksum of it"
-    if base.metadata.has_digests:
-        yield "the digests that the base carries are left out"
 
 
 class _Work(NamedTuple):

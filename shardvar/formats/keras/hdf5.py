@@ -32,12 +32,60 @@ _UNIT_NBYTES = 1 << 20
 """Bytes that are decoded at least, where rows are smaller."""
 
 
-class _View(io.RawIOBase):
-    """A range of a file as a file of Python, for h5py."""
+_PAGE_NBYTES = 4 << 10
+"""A page of structure. Groups and headers are of some hundred bytes each, and lie between the data."""
+_MOST_PAGES = 1024
+
+
+class _Pages:
+    """A range of a file, of which short reads bring pages that are held: in a bucket each read is a
+    request."""
 
     def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
+        self._open, self._span = open_file, span
+        self._held: dict[int, bytes] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the range."""
+        return self._span.nbytes
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Return bytes of the range; ``start`` counts from its beginning."""
+        octets = bytearray(nbytes)
+        self.read_into(start, memoryview(octets))
+        return bytes(octets)
+
+    def read_into(self, start: int, octets: memoryview) -> None:
+        """Fill the buffer; otherwise as ``read``."""
+        stop, first = start + len(octets), start // _PAGE_NBYTES
+        if len(octets) >= _PAGE_NBYTES or stop > self._span.nbytes:
+            self._open().read_into(self._span.start + start, octets)
+            return
+        found, begin = self._page(first), start - first * _PAGE_NBYTES
+        if stop > (first + 1) * _PAGE_NBYTES:
+            found += self._page(first + 1)
+        octets[:] = found[begin : begin + len(octets)]
+
+    def _page(self, number: int) -> bytes:
+        """Return a page, the last to be forgotten."""
+        page = self._held.pop(number, None)
+        if page is None:
+            start = number * _PAGE_NBYTES
+            nbytes = min(_PAGE_NBYTES, self._span.nbytes - start)
+            page = self._open().read(self._span.start + start, nbytes)
+            for old in list(self._held)[: len(self._held) + 1 - _MOST_PAGES]:
+                self._held.pop(old, None)
+        self._held[number] = page
+        return page
+
+
+class _View(io.RawIOBase):
+    """The pages as a file of Python, for h5py."""
+
+    def __init__(self, pages: _Pages) -> None:
         super().__init__()
-        self._open, self._span, self._position = open_file, span, 0
+        self._pages, self._position = pages, 0
 
     def readable(self) -> bool:
         """Return True."""
@@ -49,7 +97,7 @@ class _View(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to an offset."""
-        self._position = offset + (0, self._position, self._span.nbytes)[whence]
+        self._position = offset + (0, self._position, self._pages.nbytes)[whence]
         return self._position
 
     def tell(self) -> int:
@@ -59,9 +107,9 @@ class _View(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer as far as there are bytes."""
         octets = memoryview(buffer).cast("B")
-        nbytes = max(min(len(octets), self._span.nbytes - self._position), 0)
+        nbytes = max(min(len(octets), self._pages.nbytes - self._position), 0)
         if nbytes:
-            self._open().read_into(self._span.start + self._position, octets[:nbytes])
+            self._pages.read_into(self._position, octets[:nbytes])
         self._position += nbytes
         return nbytes
 
@@ -81,11 +129,11 @@ class Hdf5File:
 
     def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
         library = _library()
+        self._pages, self._span = _Pages(open_file, span), span
         with translated("The file"):
             self._handle: h5py.File = library.File(
-                _View(open_file, span), "r", rdcc_nbytes=CACHE_NBYTES
+                _View(self._pages), "r", rdcc_nbytes=CACHE_NBYTES
             )
-        self._open_file, self._span = open_file, span
         self._kept: tuple[str, Any] | None = None
 
     def close(self) -> None:
@@ -115,9 +163,7 @@ class Hdf5File:
     def list(self) -> Listing:
         """Return all arrays of the file, in the order of the walk."""
         found, library, span = Listing(), _library(), self._span
-        texts = Hdf5Texts(
-            lambda start, nbytes: self._open_file().read(span.start + start, nbytes), span.nbytes
-        )
+        texts = Hdf5Texts(self._pages.read, span.nbytes)
         lists = NameLists(self._handle.id, TextAttributes(library, texts))
         walk = Walk(found, self._handle.id, span, lists)
         with translated("The file"):

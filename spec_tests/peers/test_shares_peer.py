@@ -81,17 +81,17 @@ def test_safetensors_reads_the_set_that_processes_wrote(count: int, tmp_path: Pa
 def test_the_processes_of_a_torch_job_save_what_fully_shard_left_them_and_each_reads_it_once(
     tmp_path: Path,
 ) -> None:
-    """As the how-to says. The sums of what the processes read are the payloads: no byte is read
-    twice."""
+    """As the how-to says. Together they read the payloads, and no more than the data files: no byte is
+    read twice. What lies between two regions may be read along."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     run_job("torch", tmp_path, 2)
     whole, read = sv.load(tmp_path / "whole.npz"), sv.load(tmp_path / "ck")
     assert read.keys() == whole.keys()
     assert all(np.array_equal(read[key], array) for key, array in whole.items())
     printed = run_job("torch-restore", tmp_path, 2)
-    assert sum(map(int, printed)) == sum(
-        array.nbytes for key, array in whole.items() if key != "steps"
-    )
+    payloads = sum(array.nbytes for key, array in whole.items() if key != "steps")
+    files = sum(each.stat().st_size for each in tmp_path.glob("ck.svdata-*"))
+    assert payloads <= sum(map(int, printed)) <= files
 
 
 def test_the_processes_of_a_torch_job_save_a_distributed_checkpoint(tmp_path: Path) -> None:

@@ -102,8 +102,9 @@ def save_state(
     run : str
         A text that no other save of this path has, the same in every process, such as the step.
     format : str, default 'shardvar'
-        The format: ``'shardvar'``, or ``'torch'``, which ``torch.distributed.checkpoint.load`` reads
-        and which holds objects of any class.
+        The format: ``'shardvar'``; or ``'torch'``, which ``torch.distributed.checkpoint.load`` reads
+        and which holds objects of any class; or ``'safetensors'``, for states of whole tensors and
+        nothing else.
     metadata : mapping of str to str, optional
         Texts to keep in the checkpoint.
     replicas : {'equal', 'first'}, default 'equal'

@@ -21,6 +21,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import CheckpointError, LockHeld, StorageError, replaced_error
+from shardvar.formats.keras.hdf5 import _PAGE_NBYTES as PAGE_NBYTES
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.posix import LocalReadableFile
@@ -57,9 +58,13 @@ def save(folder: Path, form: str, tensors: dict[str, Any]) -> None:
 
 
 def save_hdf5(path: Path, tensors: dict[str, Any], **options: Any) -> None:
-    """Write a file of Keras; with ``chunks`` in ``options``, h5py decodes its arrays."""
+    """Write a file of Keras; with ``chunks`` in ``options``, h5py decodes its arrays.
+
+    Each object has a page for itself: those that are read at the opening are held, and what is held
+    is never seen to be replaced.
+    """
     octets = io.BytesIO()
-    with h5py.File(octets, "w") as file:
+    with h5py.File(octets, "w", alignment_threshold=1, alignment_interval=2 * PAGE_NBYTES) as file:
         for key, array in tensors.items():
             file.create_dataset(f"layers/{key}/vars/0", data=array, **options)
     path.write_bytes(octets.getvalue())

@@ -31,6 +31,8 @@ class HeldTree:
 
     tensors: Mapping[str, list[LocalShard]]
     """The regions of tensors."""
+    changing: frozenset[str]
+    """The keys of values of NumPy, which may change after the call."""
     about: Metadata
     """The texts, the objects, and the steps to all leaves, also to empty ones."""
 
@@ -39,6 +41,7 @@ def held_tree(state: Any, texts: Mapping[str, str]) -> HeldTree:
     """Return what this process is to write of a pytree; nothing is copied on the host."""
     leaves, _ = tree_leaves(state)
     tensors: dict[str, list[LocalShard]] = {}
+    changing = set()
     objects: dict[str, bytes] = {}
     user = dict(texts)
     for key, leaf in leaves.items():
@@ -50,6 +53,7 @@ def held_tree(state: Any, texts: Mapping[str, str]) -> HeldTree:
                 tensors[key] = written_shards(leaf.value)
             else:
                 array = np.asarray(leaf.value)
+                changing.add(key)
                 tensors[key] = [LocalShard(array, (0,) * array.ndim, array.shape)]
             if form is not None and form.key_impl is not None:
                 user[KEY_IMPL + key] = str(form.key_impl)
@@ -59,19 +63,28 @@ def held_tree(state: Any, texts: Mapping[str, str]) -> HeldTree:
     paths = {key: leaf.path for key, leaf in leaves.items()}
     paths |= {key: steps for key, (steps, _) in empty.items()}
     kinds = {key: kind for key, (_, kind) in empty.items()}
-    return HeldTree(tensors, Metadata(user=user, paths=paths, objects=objects, empty=kinds))
+    about = Metadata(user=user, paths=paths, objects=objects, empty=kinds)
+    return HeldTree(tensors, frozenset(changing), about)
 
 
 def copied_tree(held: HeldTree, memory: Staging, most: int | None) -> HeldTree:
-    """Return the values in memory that is kept, of at most ``most`` bytes, until the next copy."""
-    shards = [each for held_shards in held.tensors.values() for each in held_shards]
-    arrays = [np.asarray(each.array) for each in shards]
-    # Strings are objects of Python, which a copy of their addresses would share.
-    numbers = [row for row, array in enumerate(arrays) if not array.dtype.hasobject]
-    copies = dict(zip(numbers, memory.copy([arrays[row] for row in numbers], most), strict=True))
-    made = iter(
-        LocalShard(copies[row] if row in copies else array.copy(), each.offset, each.full_shape)
-        for row, (each, array) in enumerate(zip(shards, arrays, strict=True))
-    )
-    tensors = {key: [next(made) for _ in shards] for key, shards in held.tensors.items()}
+    """Return values that no longer change; the copies are in memory that is kept, of at most
+    ``most`` bytes, until the next copy.
+
+    Arrays of JAX never change. One that NumPy views on the host is not copied: JAX keeps its memory
+    as long as the view, and donates it to no other array.
+    """
+    tensors = {key: [*shards] for key, shards in held.tensors.items()}
+    places: list[tuple[list[LocalShard], int]] = []
+    arrays = []
+    for key, shards in tensors.items():
+        for row, shard in enumerate(shards):
+            array = np.asarray(shard.array)
+            if array.dtype.hasobject:  # a copy of their addresses would share the strings
+                shards[row] = LocalShard(array.copy(), shard.offset, shard.full_shape)
+            elif key in held.changing or array is not shard.array:
+                places.append((shards, row))
+                arrays.append(array)
+    for (shards, row), copy in zip(places, memory.copy(arrays, most), strict=True):
+        shards[row] = LocalShard(copy, shards[row].offset, shards[row].full_shape)
     return replace(held, tensors=tensors)

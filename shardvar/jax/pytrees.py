@@ -107,8 +107,8 @@ def save_pytree(
         Keep the digest of each tensor in the checkpoint, which is the same on any mesh, as in
         ``sv.save_shards``; in the native format.
     background : bool, default False
-        Copy the state, return, and save the copy in another thread. The training may donate its
-        arrays, and change arrays of NumPy.
+        Return, and save in another thread. The training may donate its arrays, and change arrays of
+        NumPy. What can change, or lies on another device than the host, is copied first.
     busy : {'wait', 'raise'}, default 'wait'
         Wait while a save in the background is under way, or raise ``StillSaving``.
     staging_nbytes : int, optional

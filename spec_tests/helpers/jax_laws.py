@@ -472,7 +472,14 @@ def a_save_in_the_background_has_the_values_of_its_call(folder: Path) -> None:
     def state(number: int) -> dict[str, Any]:
         array = jax.device_put(np.full((8, 4), number, np.float32), place)
         text = np.array([b"one", b"two"], object)
-        return {"w": array, "key": jax.random.key(number), "n": np.full(3, number), "text": text}
+        return {
+            "w": array,
+            "moved": jax.numpy.full((64, 64), number),
+            "deleted": jax.numpy.full((64, 64), number),
+            "key": jax.random.key(number),
+            "n": np.full(3, number),
+            "text": text,
+        }
 
     step = jax.jit(lambda w: w + 1, donate_argnums=0)
     with patch.object(shardvar.jax.pytrees, "save_with_objects", waits):
@@ -483,6 +490,9 @@ def a_save_in_the_background_has_the_values_of_its_call(folder: Path) -> None:
             options = {"run": str(number), "background": True, "digest": True}
             pending = shardvar.jax.save(folder / "ck", mine, **options)
             mine["w"], mine["n"][:] = step(mine["w"]), 9
+            mine["moved"] = step(jax.device_put(mine["moved"], jax.devices()[1], donate=True))
+            mine.pop("deleted").delete()
+            mine["other"] = [jax.numpy.full((64, 64), 7) for _ in range(8)]
             raised(
                 StillSaving,
                 "still being saved",
@@ -493,13 +503,13 @@ def a_save_in_the_background_has_the_values_of_its_call(folder: Path) -> None:
                 busy="raise",
             )
             free.set()
-            assert pending.join().num_tensors == 4
+            assert pending.join().num_tensors == 6
             same(shardvar.jax.load(folder / "ck", state(0)), state(number))
         assert sv.verify(folder / "ck").ok
         late[:] = [True]
         shardvar.jax.save(folder / "ck", state(3), run="3", background=True)
         raised(ArgumentError, "It was late", shardvar.jax.save, folder / "ck", state(4), run="4")
-    words = "staging_nbytes is 100 B"
+    words = "staging_nbytes is 10 B"
     raised(
         ArgumentError,
         words,
@@ -508,7 +518,7 @@ def a_save_in_the_background_has_the_values_of_its_call(folder: Path) -> None:
         state(3),
         run="5",
         background=True,
-        staging_nbytes=100,
+        staging_nbytes=10,
     )
     same(shardvar.jax.load(folder / "ck", state(0)), state(1))
 

@@ -174,6 +174,7 @@ def save_pytree(
             force=force,
             timeout=timeout,
             digest=digest,
+            is_state=True,
         )
 
     _TURN.take_next(busy)
@@ -302,7 +303,7 @@ def load_pytree(
     # The checkpoint may be the one that is being saved.
     with _TURN.taken(), open_checkpoint(path) as reader:
         # Check.
-        report = unmatched_keys(reader, leaves.keys(), strict)
+        report = unmatched_keys(reader, leaves.keys(), strict, count=job_processes()[1])
         missing = {*report.missing}
         _check_kept(reader, leaves, missing)
         wanted: dict[str, _Wanted] = {}

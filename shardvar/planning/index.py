@@ -37,6 +37,10 @@ KEY_IMPL = "jax.random.key_impl:"
 """The beginning of the names of texts in a user's metadata that say the implementation of random keys
 of JAX; the key of the tensor is the rest."""
 
+SOME_PROCESSES = "shardvar.keys_of_some_processes"
+"""The name of the text in ``Metadata.user`` that lists the keys that not all processes of a training
+job had when they saved their states (``verbs.together.state_keys``)."""
+
 DELTA = "shardvar.delta"
 """The name of the text in ``Metadata.user`` that says that a checkpoint is a delta
 (``verbs.delta.contents``)."""

@@ -73,6 +73,7 @@ class _Share:
             self.replicas,
             timeout=self.timeout,
             digest=self.digest,
+            is_state=True,
         )
 
 
@@ -195,7 +196,8 @@ def load_state(
         objects get their state by ``load_state_dict``.
     strict : bool, default True
         Raise if the state and the checkpoint differ in their keys. Otherwise load the keys that both
-        have.
+        have. Keys that only some processes had, such as of a stage of a pipeline, need not be in the
+        states of all.
     verify : {'full', 'auto'}, default 'full'
         As in ``StorageReader``.
     cast : bool, default False
@@ -234,7 +236,7 @@ def load_state(
     with open_checkpoint(path) as reader:
         # Check.
         leaves |= new_slots(reader, dict.fromkeys(reader), owners, leaves.keys())
-        report = unmatched_keys(reader, leaves.keys(), strict)
+        report = unmatched_keys(reader, leaves.keys(), strict, count=processes()[1])
         missing = {*report.missing}
         both = {key: leaf for key, leaf in leaves.items() if key not in missing}
         tensors = {key: leaf for key, leaf in both.items() if isinstance(leaf.value, torch.Tensor)}

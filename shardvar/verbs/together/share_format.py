@@ -10,7 +10,7 @@ has none: equal replicas are known by them.
 
 The index of a share also has the objects of the process, as a text of its metadata. They are in no
 data file: the commit puts them where the format has objects. The hashes of leaves are in the same
-text (``share_digests``).
+text (``share_digests``), and so are the keys of a training state that other processes write.
 
 The index of a share counts two files: the data file, and one that does not exist. The latter has
 the replicas that process 0 also holds, according to its call. They are not written, and their
@@ -113,6 +113,15 @@ class Holding:
     """The description, the writer, the user's texts, and the objects with their paths."""
     digests: bool = False
     """True if the checkpoint is to carry the digests of its tensors."""
+    keys: frozenset[str] | None = None
+    """The keys of a training state, whichever process writes the values; None if it is none."""
+
+    @property
+    def others(self) -> list[str] | None:
+        """The keys that other processes write."""
+        if self.keys is None:
+            return None
+        return sorted(self.keys - {*self.slices.tensors.keys} - self.metadata.objects.keys())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +136,13 @@ class SavedShare:
     """The metadata of the process, with its objects."""
     leaves: StoredLeaves | None = None
     """The hashes of leaves; None if the process asks for no digests."""
+    others: frozenset[str] | None = None
+    """The keys of its training state that other processes write; None if it is none."""
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys that the process has."""
+        return {*self.entries.slices.tensors.keys, *self.metadata.objects, *(self.others or ())}
 
     @property
     def nonce(self) -> str:
@@ -198,9 +214,7 @@ def write_share(
     runs = checksums.runs if writer.run_nbytes else np.zeros(0, np.uint32)
     runs = np.concatenate([runs, np.zeros(count - len(runs), np.uint32)])
     payload = np.concatenate([checksums.payload, np.array(sums, np.int64)])
-    about = Overview(
-        _stored(held.metadata, leaves), nonce, np.array([nbytes, sizes.sum()], np.int64)
-    )
+    about = Overview(_stored(held, leaves), nonce, np.array([nbytes, sizes.sum()], np.int64))
     assignment = Assignment(every, file, 2, held.metadata.description)
     return name, encode_index(assignment, keys, start, about, [FileChecksums(payload, runs)])
 
@@ -251,8 +265,8 @@ def read_share(run: Run, token: str, process: int) -> SavedShare:
         if not isinstance(error, IncompleteCheckpoint):
             raise error
     with prefix_errors(name):
-        metadata, leaves = _carried(index.metadata)
-    return SavedShare(index, concatenate_entries(list(index.scan())), metadata, leaves)
+        metadata, leaves, others = _carried(index.metadata)
+    return SavedShare(index, concatenate_entries(list(index.scan())), metadata, leaves, others)
 
 
 def is_same_share(run: Run, share: SavedShare, held: Holding) -> bool:
@@ -283,32 +297,39 @@ def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
 # --- Objects and leaves, as a text of the metadata of a share
 
 
-def _stored(metadata: Metadata, leaves: StoredLeaves | None) -> Metadata:
-    """Return the metadata of a process with its objects, paths and leaves as a text."""
-    if not metadata.objects and not metadata.paths and leaves is None:
+def _stored(held: Holding, leaves: StoredLeaves | None) -> Metadata:
+    """Return the metadata of a process with its objects, paths, leaves and other keys as a text."""
+    metadata, others = held.metadata, held.others
+    if not metadata.objects and not metadata.paths and leaves is None and others is None:
         return metadata
     objects = {key: b64encode(each).decode() for key, each in metadata.objects.items()}
     paths = {key: list(path) for key, path in metadata.paths.items()}
     hashes = None if leaves is None else encode_leaves(leaves)
-    text = json.dumps({"objects": objects, "paths": paths, "leaves": hashes})
+    text = json.dumps({"objects": objects, "paths": paths, "leaves": hashes, "others": others})
     return replace(metadata, user={**metadata.user, OBJECTS: text}, objects={}, paths={})
 
 
-def _carried(metadata: Metadata) -> tuple[Metadata, StoredLeaves | None]:
-    """Return the metadata of a process with the objects and paths of their text, and the leaves."""
+def _carried(
+    metadata: Metadata,
+) -> tuple[Metadata, StoredLeaves | None, frozenset[str] | None]:
+    """Return the metadata of a process with the objects and paths of their text, the leaves, and the
+    other keys."""
     user = dict(metadata.user)
     text = user.pop(OBJECTS, None)
     if text is None:
-        return metadata, None
+        return metadata, None, None
     found = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
     wrong = ValueError, TypeError, KeyError, AttributeError
     with decoding(lambda _: invalid("Its objects are not encoded."), *wrong):
         objects = {key: b64decode(each, validate=True) for key, each in found["objects"].items()}
         paths = {key: tuple(path) for key, path in found["paths"].items()}
         leaves = None if found["leaves"] is None else decode_leaves(found["leaves"])
+        others = None if found["others"] is None else frozenset(found["others"])
+    if not all(type(key) is str for key in others or ()):
+        raise invalid("The key of a value that other processes write is not a text.")
     if not all(type(step) in (str, int) for path in paths.values() for step in path):
         raise invalid("The path of a key has a step that is neither a text nor a number.")
-    return replace(metadata, user=user, objects=objects, paths=paths), leaves
+    return replace(metadata, user=user, objects=objects, paths=paths), leaves, others
 
 
 # --- The call of process 0: what it holds, and whether it waits

@@ -37,6 +37,7 @@ from shardvar.verbs.together.share_format import (
     plan_file,
     read_share,
 )
+from shardvar.verbs.together.state_keys import keys_of_some
 
 _AGAIN = "again"
 """Added to the nonce in the name of a file that is written again."""
@@ -126,7 +127,10 @@ def _metadata(shares: Sequence[SavedShare], about: Metadata) -> Metadata:
                 raise ArgumentError(
                     cause, "Give the same text in all processes, or in only one of them."
                 )
-    return replace(about, user={name: text for name, (_, text) in user.items()})
+    texts = {name: text for name, (_, text) in user.items()}
+    if all(share.others is not None for share in shares):
+        texts |= keys_of_some([share.keys for share in shares])
+    return replace(about, user=texts)
 
 
 def _objects(shares: Sequence[SavedShare], entries: EntryTable, replicas: str) -> dict[str, bytes]:

@@ -187,8 +187,13 @@ def save_with_objects(
     commit: bool = True,
     timeout: float = 600.0,
     digest: bool = False,
+    is_state: bool = False,
 ) -> WriteReport:
-    """Write what this process holds, and the objects of ``about``; otherwise as ``save_shards``."""
+    """Write what this process holds, and the objects of ``about``; otherwise as ``save_shards``.
+
+    With ``is_state``, the tensors and objects are all values of a training state. What other
+    processes write has no shards here, and the checkpoint says which keys not all processes have.
+    """
     # Check, and plan.
     about = replace(about, description=DESCRIPTION, writer=WRITER)
     # Of a file of safetensors, the metadata are written before all digests are known.
@@ -198,7 +203,8 @@ def save_with_objects(
         cause = f"Several processes cannot write the digests of tensors in the format {name}."
         raise UnsupportedError(cause, "Save in the format shardvar, or call sv.digest afterwards.")
     held, work = _plan(saved, process, tensors, about, force)
-    held = replace(held, digests=digest)
+    keys = frozenset({*tensors, *about.objects}) if is_state else None
+    held = replace(held, digests=digest, keys=keys)
     # Move, and commit.
     if not commit:
         save_open(saved, held)

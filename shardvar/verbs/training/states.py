@@ -14,9 +14,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from shardvar.engine.cast import convert_into
-from shardvar.errors import READ_ERRORS, ArgumentError, UnsupportedError
+from shardvar.errors import READ_ERRORS, ArgumentError, UnsupportedError, prefix_errors
 from shardvar.layout.dtypes import Array, dtype_name, numpy_dtype
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.together.state_keys import without_keys_of_some
 from shardvar.wire.damage import decoding, invalid
 from shardvar.wire.inert import OrderedMap, Size
 from shardvar.wire.plain import (
@@ -72,14 +73,24 @@ def by_key(leaves: Iterable[L]) -> dict[str, L]:
     return found
 
 
-def unmatched_keys(reader: Reader, keys: Collection[str], is_strict: bool) -> LoadReport:
+def unmatched_keys(
+    reader: Reader, keys: Collection[str], is_strict: bool, *, count: int
+) -> LoadReport:
     """Return the keys that only one of a state and a checkpoint has; if ``is_strict``, raise
-    ``ArgumentError`` for them."""
+    ``ArgumentError`` for them.
+
+    Where a job has several processes, ``count``, another one may have a key that only some had.
+    """
     stored = dict.fromkeys(reader)
     missing = tuple(key for key in keys if key not in stored)
     unexpected = tuple(key for key in stored if key not in keys)
     if is_strict and (missing or unexpected):
-        raise _differing(reader.path, missing, unexpected)
+        lacking = unexpected
+        if count > 1:
+            with prefix_errors(reader.path):
+                lacking = without_keys_of_some(unexpected, reader.metadata.user)
+        if missing or lacking:
+            raise _differing(reader.path, missing, lacking)
     return LoadReport(missing, unexpected)
 
 

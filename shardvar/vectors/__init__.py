@@ -1,7 +1,7 @@
 """The vectors that shardvar publishes: JSON and tiny checkpoints, for implementations in any
 language.
 
-They are packed in ``vectors.zip`` next to this file, as 417 small files would be half of the wheel.
+They are packed in ``vectors.zip`` next to this file, as 750 small files would be half of the wheel.
 ``shardvar vectors --out DIR`` unpacks them to a directory, and their ``README.md`` explains how to
 read them. This module decodes nothing but the JSON of a group; ``judge`` compares answers, and
 ``python -m shardvar.vectors`` runs all vectors on an implementation.
@@ -30,7 +30,7 @@ SCHEMA = 1
 
 @cache
 def _archive() -> ZipFile:
-    """Return the archive, held in memory: it has some 180 kB, and no file stays open."""
+    """Return the archive, held in memory: it has some 330 kB, and no file stays open."""
     return ZipFile(BytesIO(files(__name__).joinpath("vectors.zip").read_bytes()))
 
 
@@ -46,7 +46,7 @@ def names() -> tuple[str, ...]:
     Examples
     --------
     >>> [name for name in names() if "/" not in name][:3]
-    ['README.md', 'checkpoints.json', 'div.json']
+    ['README.md', 'checkpoints.json', 'deltas.json']
     """
     return tuple(sorted(_archive().namelist()))
 
@@ -87,7 +87,7 @@ def groups() -> tuple[str, ...]:
     Examples
     --------
     >>> groups()[:4]
-    ('checkpoints', 'div', 'indexing', 'initializers')
+    ('checkpoints', 'deltas', 'div', 'indexing')
     """
     return tuple(
         name.removesuffix(".json") for name in names() if "/" not in name and _is_group(name)

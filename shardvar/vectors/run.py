@@ -204,6 +204,8 @@ def _judged(case: Mapping[str, Any], answer: _Answer | None, folder: Path) -> Ju
     inputs = dict(case["inputs"])
     if "path" in inputs:
         inputs["path"] = str(folder / inputs["path"])
+    if "deltas" in inputs:
+        inputs["deltas"] = [str(folder / each) for each in inputs["deltas"]]
     try:
         value = answer(inputs)
     except Exception as error:  # noqa: BLE001 - whatever it raises is its answer
@@ -213,7 +215,7 @@ def _judged(case: Mapping[str, Any], answer: _Answer | None, folder: Path) -> Ju
 
 def _unpack(folder: Path, groups: Collection[str]) -> None:
     """Write the checkpoints of the vectors, which their inputs name."""
-    if groups and "checkpoints" not in groups:
+    if groups and not {*groups} & {"checkpoints", "deltas"}:
         return
     for name in vectors.names():
         if name.startswith("checkpoints/"):

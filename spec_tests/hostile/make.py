@@ -9,6 +9,7 @@ from release to release.
 import shutil
 from pathlib import Path
 
+from spec_tests.hostile.deltas import delta_cases
 from spec_tests.hostile.flax import flax_cases
 from spec_tests.hostile.gguf import gguf_cases
 from spec_tests.hostile.keras import keras_cases
@@ -43,6 +44,11 @@ CASES = [
 ]
 
 
+DELTAS = HERE / "deltas"
+DELTA_CASES = [*delta_cases()]
+"""Deltas, which are applied to the base beside them and not read as checkpoints."""
+
+
 def readme() -> str:
     """The list of all cases."""
     rows = [f"| {case.name} | {case.error} | {case.why} |" for case in CASES]
@@ -60,6 +66,20 @@ def readme() -> str:
         "| directory | error | the bug that it is there to catch |",
         "|---|---|---|",
     ]
+    lines += rows
+    lines += [
+        "",
+        "## Deltas",
+        "",
+        "Each directory has a base, `base`, and a delta, `d`. The error is the class that `apply` "
+        "gives;",
+        "`spec_tests/verbs/test_hostile_deltas.py` holds `apply`, `verify` and the checker of "
+        "docs/delta.md to it.",
+        "",
+        "| delta | error | the bug that it is there to catch |",
+        "|---|---|---|",
+    ]
+    rows = [f"| deltas/{case.name} | {case.error} | {case.why} |" for case in DELTA_CASES]
     return "\n".join([*lines, *rows, ""])
 
 
@@ -67,10 +87,10 @@ def main() -> None:
     for path in HERE.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-    for case in CASES:
-        (HERE / case.name).mkdir()
+    of_deltas = [(DELTAS / case.name, case) for case in DELTA_CASES]
+    for folder, case in [*((HERE / case.name, case) for case in CASES), *of_deltas]:
         for name, octets in case.files.items():
-            path = HERE / case.name / name
+            path = folder / name
             path.parent.mkdir(exist_ok=True, parents=True)
             path.write_bytes(octets)
     (HERE / "README.md").write_text(readme(), encoding="utf-8")

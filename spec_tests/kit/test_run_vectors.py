@@ -129,6 +129,20 @@ def test_checkpoints_are_answered_with_arrays_by_key() -> None:
     assert sum(case["id"] in wrong for case in told) > len(told) / 2
 
 
+def test_deltas_are_answered_with_arrays_by_key(tmp_path: Path) -> None:
+    """The paths of the base and of each delta are absolute. A base as it is fails where something
+    changes."""
+
+    def apply(inputs: Any) -> dict[Any, Any]:
+        sv.apply(inputs["path"], inputs["deltas"], tmp_path / "c", format="shardvar", force=True)
+        return read({"path": tmp_path / "c"})
+
+    found = run({"apply_delta": apply}, ["deltas"])
+    assert {each.outcome for each in found} == {"passed"}
+    lazy = {each.id: each.outcome for each in run({"apply_delta": read}, ["deltas"])}
+    assert [name for name, outcome in lazy.items() if outcome == "passed"] == ["deltas-equal"]
+
+
 def test_a_program_in_another_directory_is_judged(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "class Answers:\n    def div(self, inputs):\n        raise NotImplementedError('later')\n"
@@ -153,7 +167,7 @@ def test_another_acceptable_answer_is_reported_with_its_reason() -> None:
 
 def test_every_op_of_the_vectors_is_answered_by_the_engine() -> None:
     known = geometry.OPS.keys() | memory.OPS.keys() | meshes.OPS.keys()
-    assert ops() == known | {"read_checkpoint", "read_damaged"}
+    assert ops() == known | {"read_checkpoint", "read_damaged", "apply_delta"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import shardvar as sv
@@ -20,6 +21,15 @@ def read_checkpoint(folder: Path, inputs: Inputs, expected: Any) -> Any:
                 _tensor(reader, key, told.get(key, {})) for key in sorted(reader, key=_order(told))
             ]
         }
+
+
+def apply_delta(folder: Path, inputs: Inputs, expected: Any) -> Any:
+    """Every tensor of the result, as ``read_checkpoint`` tells them."""
+    with TemporaryDirectory() as scratch:
+        deltas = [folder / each for each in inputs["deltas"]]
+        # In its own format, which holds every key.
+        sv.apply(folder / inputs["path"], deltas, Path(scratch, "result"), format="shardvar")
+        return read_checkpoint(Path(scratch), {"path": "result"}, expected)
 
 
 def read_damaged(folder: Path, inputs: Inputs, expected: Any) -> Any:
@@ -80,4 +90,8 @@ def _tensor(reader: Any, key: str, told: Inputs) -> dict[str, Any]:
     return found | ({"hex": octets.hex()} if "hex" in told else {})
 
 
-OPS = {"read_checkpoint": read_checkpoint, "read_damaged": read_damaged}
+OPS = {
+    "read_checkpoint": read_checkpoint,
+    "read_damaged": read_damaged,
+    "apply_delta": apply_delta,
+}

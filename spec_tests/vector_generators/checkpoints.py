@@ -6,7 +6,6 @@ what others hold is what their library said.
 """
 
 import base64
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,14 +19,13 @@ import numpy as np
 from shardvar.spec.checkpoints import Slice, combine
 from spec_tests.helpers.paths import DOCS, GOLDEN, SPEC_TESTS
 from spec_tests.vector_generators.case import Case, Group, numbered
+from spec_tests.vector_generators.encoding import of_payload, tensor
 
 HOSTILE = SPEC_TESTS / "hostile"
 FORMAT_MD = DOCS / "format.md"
 
 MOST_FILE_NBYTES = 9_000
 """Larger ones are left to the repository."""
-MOST_HEX_NBYTES = 64
-"""Payloads up to this size stand in the vectors, of larger ones the digest."""
 
 _CARRIED = ("variant", "qint8", "quint8", "qint16", "quint16", "qint32")
 _BY_LIBRARY = {
@@ -53,24 +51,6 @@ def book() -> Any:
     names: dict[str, Any] = {}
     exec(code[1], names)
     return names["read"]
-
-
-def tensor(key: str, dtype: str, shape: Any, **more: Any) -> dict[str, Any]:
-    """One tensor of a checkpoint; a key that is not UTF-8 is given by its bytes."""
-    try:
-        key.encode()
-        name = {"key": key}
-    except UnicodeEncodeError:
-        name = {"key_hex": key.encode("utf-8", "surrogateescape").hex()}
-    return {**name, "dtype": dtype, "shape": list(shape), **more}
-
-
-def of_payload(key: str, dtype: str, shape: Any, payload: bytes) -> dict[str, Any]:
-    """A tensor whose elements, C order and little-endian, are known."""
-    more: dict[str, Any] = {"nbytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
-    if len(payload) <= MOST_HEX_NBYTES:
-        more["hex"] = payload.hex()
-    return tensor(key, dtype, shape, **more)
 
 
 def joined(shape: tuple[int, ...], slices: list[Any]) -> bytes:
@@ -127,7 +107,8 @@ def _library_tensors(tensors: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield tensor(key, dtype, shape, nbytes=told["nbytes"], sha256=told["sha256"])
 
 
-def _files(directory: Path) -> dict[str, bytes]:
+def files_of(directory: Path) -> dict[str, bytes]:
+    """The files of a checkpoint in a directory, by their paths there."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in sorted(directory.rglob("*"))
@@ -148,13 +129,13 @@ FILES: dict[str, bytes] = {}
 def _add(name: str, directory: Path) -> str:
     """Take the files of a checkpoint; its directory."""
     target = f"checkpoints/{name}"
-    FILES.update({f"{target}/{path}": octets for path, octets in _files(directory).items()})
+    FILES.update({f"{target}/{path}": octets for path, octets in files_of(directory).items()})
     return target
 
 
 def _native_cases() -> Iterator[Case]:
     for directory in sorted((GOLDEN / "native").iterdir()):
-        if sum(map(len, _files(directory).values())) > MOST_FILE_NBYTES:
+        if sum(map(len, files_of(directory).values())) > MOST_FILE_NBYTES:
             continue
         name, told = directory.name, _expectation("native", directory.name)
         target = _add(f"native_{name}", directory)
@@ -243,12 +224,15 @@ def _opened(names: Iterable[str]) -> str:
     return part[1] if part else first
 
 
+def hostile_rows(folder: str) -> list[tuple[str, str, str]]:
+    """The name, the error and the bug of each hostile file in a folder, of the README's tables."""
+    text = (HOSTILE / "README.md").read_text(encoding="utf-8")
+    return re.findall(rf"^\| {folder}(\w+) \| ([A-Z]\w+) \| (.*) \|$", text, re.M)
+
+
 def _hostile_cases() -> Iterator[Case]:
-    rows = re.findall(
-        r"^\| (\w+) \| (\w+) \| (.*) \|$", (HOSTILE / "README.md").read_text(encoding="utf-8"), re.M
-    )
-    for name, error, bug in rows[1:]:  # the first is the head of the table
-        files = _files(HOSTILE / name)
+    for name, error, bug in hostile_rows(""):
+        files = files_of(HOSTILE / name)
         if sum(map(len, files.values())) > MOST_FILE_NBYTES:
             continue
         target = _add(f"hostile_{name}", HOSTILE / name)

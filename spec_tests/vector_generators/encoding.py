@@ -6,6 +6,7 @@ exactly; since every value of a narrower dtype is a float64, casting back is exa
 "nan", "inf" and "-inf".
 """
 
+import hashlib
 import math
 from typing import Any
 
@@ -14,6 +15,9 @@ import numpy.typing as npt
 
 SAFE = 2**53 - 1
 """The largest integer that JavaScript's numbers hold together with all below it."""
+
+MOST_HEX_NBYTES = 64
+"""Payloads up to this size stand in the vectors, of larger ones the digest."""
 
 
 def integer(number: int) -> int | str:
@@ -51,3 +55,21 @@ def array(value: npt.ArrayLike, dtype: Any = None) -> dict[str, Any]:
     else:
         data = [real(each) for each in flat.astype(np.float64)]
     return {"dtype": given.dtype.name, "shape": list(given.shape), "data": data}
+
+
+def tensor(key: str, dtype: str, shape: Any, **more: Any) -> dict[str, Any]:
+    """One tensor of a checkpoint; a key that is not UTF-8 is given by its bytes."""
+    try:
+        key.encode()
+        name = {"key": key}
+    except UnicodeEncodeError:
+        name = {"key_hex": key.encode("utf-8", "surrogateescape").hex()}
+    return {**name, "dtype": dtype, "shape": list(shape), **more}
+
+
+def of_payload(key: str, dtype: str, shape: Any, payload: bytes) -> dict[str, Any]:
+    """A tensor whose elements, C order and little-endian, are known."""
+    more: dict[str, Any] = {"nbytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+    if len(payload) <= MOST_HEX_NBYTES:
+        more["hex"] = payload.hex()
+    return tensor(key, dtype, shape, **more)

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 BY_HAND = ("README.md", "schema.json")
 GROUPS = (
     "div", "regions", "layouts", "partitioning", "slice_text", "indexing", "lookups", "updates",
-    "random_numbers", "initializers", "optimizers", "policies", "checkpoints",
+    "random_numbers", "initializers", "optimizers", "policies", "checkpoints", "deltas",
 )  # fmt: skip
 
 

@@ -126,4 +126,13 @@ RULES: dict[str, dict[str, str]] = {
         "what a *reader* MUST do keeps it safe from files that are damaged or hostile, no matter "
         "who wrote them.",
     ),
+    "V-DELTA-1": _rule(
+        "docs/delta.md",
+        "A reader that has the base and the delta makes the result, bit by bit.",
+    ),
+    "V-DELTA-2": _rule(
+        "docs/delta.md",
+        "It compares the digest of each tensor of the result before the result is put in place, "
+        "also of equal tensors.",
+    ),
 }

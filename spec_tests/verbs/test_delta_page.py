@@ -1,0 +1,166 @@
+"""docs/delta.md is enough to apply a delta: docs/apply_delta.py and the golden deltas agree, and shardvar
+gives the same."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import CheckpointError, UnsupportedError
+from shardvar.planning.index import DELTA
+from spec_tests.helpers import native_deltas
+from spec_tests.helpers.delta_page import PAGE, tensors_of
+from spec_tests.helpers.native_checkpoints import book
+from spec_tests.helpers.native_deltas import CASES, GOLDEN
+from spec_tests.hostile.make import DELTA_CASES, DELTAS
+from spec_tests.vector_generators.checkpoints import joined, split_strings
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tensors of a native checkpoint or an .npz, by the reader that docs/format.md prints."""
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return tensors_of(arrays)
+    found = {}
+    for key, (dtype, shape, slices) in book()["read"](path).items():
+        if dtype == "string":
+            count = int(np.prod(shape))
+            texts = [bytes.fromhex(each) for each in split_strings(slices[0][2], count)]
+            data = b"".join(len(each).to_bytes(8, "little") + each for each in texts)
+        else:
+            data = joined(shape, slices)
+        found[key] = dtype, shape, data
+    return found
+
+
+def mark_of(path: Path) -> str:
+    with sv.open_checkpoint(path) as reader:
+        return reader.metadata.user[DELTA]
+
+
+def data_of_told(told: Mapping[str, Any]) -> str:
+    """The data of a tensor, or its hash, as an expectation has it."""
+    if "strings" in told:
+        texts = [bytes.fromhex(each) for each in told["strings"]]
+        return b"".join(len(each).to_bytes(8, "little") + each for each in texts).hex()
+    return str(told["sha256"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_page_makes_the_result_of_each_golden_delta(name: str) -> None:
+    expected = json.loads((GOLDEN / name / "expected.json").read_text(encoding="utf-8"))
+    found = read(GOLDEN / name / expected["base"])
+    for each in expected["deltas"]:
+        path = GOLDEN / name / each
+        found = PAGE.apply_delta(found, read(path), mark_of(path))
+    digests = [
+        PAGE.tensor_digest(key.encode("utf-8", "surrogateescape"), each)
+        for key, each in found.items()
+    ]
+    assert PAGE.digest_of_all(digests) == expected["digest"]
+    told = {
+        each["key"]
+        if "key" in each
+        else bytes.fromhex(each["key_hex"]).decode("utf-8", "surrogateescape"): each
+        for each in expected["tensors"]
+    }
+    assert found.keys() == told.keys()
+    for key, (dtype, shape, data) in found.items():
+        assert (dtype, [*shape]) == (told[key]["dtype"], told[key]["shape"]), key
+        seen = data.hex() if dtype == "string" else PAGE.sha256(data).hexdigest()
+        assert seen == data_of_told(told[key]), key
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_golden_deltas_are_made_again(name: str, tmp_path: Path) -> None:
+    """Byte for byte; an .npz by what is in it, since a compressor made it."""
+    CASES[name].build(tmp_path)
+    paths = {path.name: path for path in (GOLDEN / name).iterdir() if path.suffix != ".json"}
+    assert {path.name for path in tmp_path.iterdir()} == paths.keys()
+    for path in tmp_path.iterdir():
+        if path.suffix == ".npz":
+            assert read(path) == read(paths[path.name])
+        else:
+            assert path.read_bytes() == paths[path.name].read_bytes(), path.name
+    expected = json.loads((GOLDEN / name / "expected.json").read_text(encoding="utf-8"))
+    assert CASES[name].describe(tmp_path) == expected
+
+
+def test_every_golden_folder_is_a_case() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_deltas_are_applied_joined_and_made(name: str, tmp_path: Path) -> None:
+    """By shardvar: to the base, as one delta, and as the deltas that it makes itself."""
+    case = CASES[name]
+    last = case.versions[-1]
+    digest = native_deltas.digest_of_all(last)
+    base, deltas = GOLDEN / name / case.base, [GOLDEN / name / each for each in case.deltas]
+    for each in deltas:
+        assert sv.verify(each).ok
+    sv.apply(base, deltas, tmp_path / "c", format="shardvar")
+    assert sv.digest(tmp_path / "c").checkpoint == digest
+    assert sv.compact_deltas(deltas, tmp_path / "j").result == digest
+    sv.apply(base, tmp_path / "j", tmp_path / "e", format="shardvar")
+    assert sv.diff(tmp_path / "c", tmp_path / "e").equal
+    sv.delta(base, tmp_path / "c", tmp_path / "d")
+    found = tables_of(tmp_path / "d")
+    if len(deltas) == 1:
+        wanted = tables_of(deltas[0])
+        assert found.keys() == wanted.keys()
+        for key, row in wanted.items():
+            # A tensor that is smaller than its frame is whole.
+            kinds = {row["kind"]} | ({"whole"} if row["kind"] == "changed" else set())
+            assert found[key]["kind"] in kinds
+            assert found[key] | {"kind": row["kind"]} == row
+
+
+def tables_of(path: Path) -> dict[str, Any]:
+    """The rows of a delta by their keys."""
+    with sv.open_checkpoint(path) as reader:
+        rows = json.loads(reader.read("table").tobytes())["tensors"]
+    return {row.get("key", row.get("key_bytes")): row for row in rows}
+
+
+@pytest.mark.parametrize("case", DELTA_CASES, ids=lambda case: case.name)
+def test_the_page_refuses_hostile_deltas(case: Any) -> None:
+    folder = DELTAS / case.name
+    with pytest.raises(PAGE.Refused):
+        PAGE.apply_delta(read(folder / "base"), read(folder / "d"), mark_of(folder / "d"))
+
+
+def test_the_page_refuses_what_is_changed_anywhere() -> None:
+    """No change of a byte of the table or the frames gives another result."""
+    folder = GOLDEN / "chain"
+    base, delta, mark = (
+        read(folder / "base"),
+        read(folder / "d1"),
+        mark_of(folder / "d1"),
+    )
+    right = PAGE.apply_delta(base, delta, mark)
+    refused = 0
+    for key, (dtype, shape, data) in delta.items():
+        for place in range(len(data)):
+            octets = bytearray(data)
+            octets[place] ^= 1 << place % 8
+            try:
+                found = PAGE.apply_delta(base, {**delta, key: (dtype, shape, bytes(octets))}, mark)
+            except PAGE.Refused:
+                refused += 1
+            else:
+                # Metadata, or what has no meaning: the name of a field that is not read.
+                assert found == right
+    assert refused > 1000
+
+
+def test_shardvar_raises_no_other_error_where_the_page_refuses(tmp_path: Path) -> None:
+    for case in DELTA_CASES[::5]:
+        folder = DELTAS / case.name
+        with pytest.raises((CheckpointError, UnsupportedError, sv.errors.ArgumentError)):
+            sv.apply(folder / "base", folder / "d", tmp_path / "c")
+    assert not [*tmp_path.iterdir()]

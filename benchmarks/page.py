@@ -18,7 +18,7 @@ from benchmarks.tables import TABLES, unlisted
 
 README = ROOT / "README.md"
 PLACE = re.compile(
-    r"(?<=<!-- table: )(?P<name>[^\n]+)(?P<open> -->\n).*?(?P<close>\n<!-- end of table -->)",
+    r"(?<=<!-- table: )(?P<name>[^\n]+)(?P<open> -->\n).*?(?P<close>(?<=\n)<!-- end of table -->)",
     re.DOTALL,
 )
 
@@ -46,7 +46,7 @@ def write_page(docs: Path, folder: Path, groups: Groups) -> None:
 def page(text: str, groups: Groups) -> str:
     """The page with the tables of these results."""
     return PLACE.sub(
-        lambda hit: f"{hit['name']}{hit['open']}\n{table(hit['name'], groups)}\n{hit['close']}",
+        lambda hit: f"{hit['name']}{hit['open']}\n{table(hit['name'], groups)}\n\n{hit['close']}",
         text,
     )
 
@@ -121,7 +121,7 @@ def readme(text: str, groups: Groups) -> str:
         f"| {' | '.join(row)} |" for row in (["what", *SHOWN], ["---"] * (1 + len(SHOWN)), *rows)
     ]
     body = "\n".join(lines)
-    return PLACE.sub(lambda hit: f"{hit['name']}{hit['open']}\n{body}\n{hit['close']}", text)
+    return PLACE.sub(lambda hit: f"{hit['name']}{hit['open']}\n{body}\n\n{hit['close']}", text)
 
 
 def _row(head: str, figures: list[Figure], verb: str) -> list[str]:

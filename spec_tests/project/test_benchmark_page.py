@@ -49,6 +49,17 @@ def test_the_page_is_made_of_the_results() -> None:
     assert not any(each.quick for each in STORED.values())
 
 
+def test_a_table_that_was_not_written_yet_ends_at_its_own_end() -> None:
+    """A place with nothing in it is filled, and the text behind it stays."""
+    empty = "<!-- table: plans -->\n<!-- end of table -->"
+    behind = "\n\nA section.\n\n<!-- table: memory -->\n\nold\n\n<!-- end of table -->\n"
+    written = page(empty + behind, STORED)
+    filled, rest = written.split("\n\nA section.\n\n")
+    assert filled.splitlines()[2:-2] == table("plans", STORED).splitlines()
+    assert rest.splitlines()[2:-2] == table("memory", STORED).splitlines()
+    assert page(written, STORED) == written
+
+
 def test_the_curves_are_made_of_the_results() -> None:
     drawn = {
         path.name: path.read_text("utf-8") for path in (DOCS / "images").glob("growth-of-*.svg")

@@ -44,6 +44,7 @@ from shardvar.verbs.parameters import ParameterCount, is_optimizer_state
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.scalars import read_scalars
+from shardvar.wire.collection import without_collection
 
 if TYPE_CHECKING:
     from shardvar.verbs.compare.stats import Statistics
@@ -120,7 +121,8 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
     parameters = ParameterCount(
         {each.key: (each.counted_as, each.num_parameters) for each in own if each.counted_as}
     )
-    slots = sum(each.nbytes for each in own if is_optimizer_state(each.key))
+    # What is counted is of the model.
+    slots = sum(each.nbytes for each in own if not each.counted_as and is_optimizer_state(each.key))
     parts = []
     if parameters.total:
         kinds = list(parameters.by_dtype)
@@ -237,7 +239,8 @@ def _table(
 
 def _print_piped(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> None:
     """Print every whole key, indented by two spaces a level."""
-    print_rows(_piped_rows(_table(reader, tensors, arguments), tensors, arguments))
+    with without_collection():
+        print_rows(_piped_rows(_table(reader, tensors, arguments), tensors, arguments))
 
 
 def _piped_rows(

@@ -6,8 +6,9 @@ scalar have their value in the place of a shape.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 from shutil import get_terminal_size
 
 from shardvar.cli.fitting import Shown, positions_of
@@ -85,6 +86,9 @@ class Table:
     """The bytes that shares are parts of; 0 in a pipe, which has no shares."""
     numbers: Mapping[str, int]
     """The numbers in the names of the files; empty if they have none, or share them."""
+    known: dict[Hashable, Cells] = field(default_factory=dict)
+    """The rows of single tensors that have no value, without their labels; most tensors are like
+    others."""
 
     def of_lines(self, lines: Iterable[Shown]) -> Iterator[TableRow]:
         """Yield the rows of lines of the tree."""
@@ -120,10 +124,32 @@ class Table:
     def of_tensors(self, label: str, alike: Sequence[Tensor], edge: str = "") -> Iterator[TableRow]:
         """Yield the row of equal tensors, and with ``--slices`` rows of their slices, which begin
         with ``edge``."""
+        first, facts = alike[0], None
+        if len(alike) == 1 and first.fault is None and first.key not in self.scalars:
+            facts = (
+                first.kind,
+                first.shape,
+                first.num_parameters,
+                first.nbytes,
+                first.num_slices,
+                first.files,
+                first.is_setting,
+            )
+        if facts is None:
+            yield self._of_alike(label, alike)
+        else:
+            if facts not in self.known:
+                self.known[facts] = self._of_alike(label, alike).cells[1:]
+            yield TableRow((label, *self.known[facts]))
+        if self.with_slices:
+            yield from (self._of_slice(each, edge) for each in list_slices(self.reader, first))
+
+    def _of_alike(self, label: str, alike: Sequence[Tensor]) -> TableRow:
+        """Return the row of equal tensors."""
         first = alike[0]
         stored = [each for each in alike if each.num_slices and not each.is_setting]
         slices = _least_to_most(each.num_slices for each in stored)
-        yield self._row(
+        return self._row(
             label,
             alike,
             dtype="" if first.is_setting else first.kind,
@@ -131,8 +157,6 @@ class Table:
             slices=f"{slices}{_EACH}" if len(stored) > 1 else slices,
             files=self._files(stored),
         )
-        if self.with_slices:
-            yield from (self._of_slice(each, edge) for each in list_slices(self.reader, first))
 
     def of_slots(self, slots: Sequence[Tensor], names: Iterable[str]) -> TableRow:
         """Return the row of the slots of an optimizer."""
@@ -218,9 +242,10 @@ def print_rows(rows: Iterable[TableRow], with_numbers: bool = False) -> None:
     """
     headers = [*_HEADERS[:_FILES], "in files" if with_numbers else "files", *_HEADERS[_FILES + 1 :]]
     if not sys.stdout.isatty():
+        cells_of = itemgetter(*_IN_A_PIPE)
         print_table(
             [headers[column] for column in _IN_A_PIPE],
-            ([row.cells[column] for column in _IN_A_PIPE] for row in rows),
+            (cells_of(row.cells) for row in rows),
             [_IN_A_PIPE.index(column) for column in _RIGHT if column in _IN_A_PIPE],
         )
         return

@@ -1,6 +1,6 @@
 """The tensors of an open checkpoint as rows for people and programs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.scalars import has_settings
+from shardvar.wire.collection import without_collection
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes.layout import Layout
@@ -114,7 +115,11 @@ def list_tensors(
 
     ``with_places`` also reads what only files of payloads tell, for ``list_slices``.
     """
-    chosen = select_keys(list(reader), filter, exclude)
+    with without_collection():
+        return _list(reader, select_keys(list(reader), filter, exclude), with_places)
+
+
+def _list(reader: Reader, chosen: Collection[str], with_places: bool) -> list[Tensor]:
     entries = reader.entries() if with_places else reader.listed()
     faults = reader.faults if with_places else reader.listed_faults()
     tensors, files = entries.slices.tensors, reader.index.files
@@ -122,12 +127,12 @@ def list_tensors(
     # tensors.
     order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
     nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
-    row_of, encodings = tensors.rows(), reader.encodings
+    row_of, facts, encodings = tensors.rows(), tensors.facts(), reader.encodings
     # Of all tensors, since packed weights are known by their neighbors.
     parameters = count_in(tensors, encodings)
     left_out = set(parameters.left_out)
     has_any = has_settings(reader)
-    listed, named = [], dict[tuple[str, ...], tuple[str, ...]]()
+    listed, named = [], dict[frozenset[int], tuple[str, ...]]()
     for key in reader:
         if key not in chosen:
             continue
@@ -137,10 +142,11 @@ def list_tensors(
             listed.append(Tensor(key, None, None, 0, 0, (), faults.get(key), ()))
             continue
         rows = tuple(order_list[bounds[row] : bounds[row + 1]])
-        names = tuple(files[number] for number in sorted({file[entry] for entry in rows}))
-        names = named.setdefault(names, names)  # most tensors are in the same few files
-        total = sum(nbytes[entry] for entry in rows)
-        dtype, shape = tensors.dtype(row), tensors.shape(row)
+        numbers = frozenset(map(file.__getitem__, rows))
+        if numbers not in named:  # most tensors are in the same few files
+            named[numbers] = tuple(files[number] for number in sorted(numbers))
+        total = sum(map(nbytes.__getitem__, rows))
+        dtype, shape = facts[key]
         fault, encoding = faults.get(key), encodings.get(key)
         counted_as, number = parameters.counted.get(key, ("", 0))
         listed.append(
@@ -150,7 +156,7 @@ def list_tensors(
                 shape,
                 total,
                 len(rows),
-                names,
+                named[numbers],
                 fault,
                 rows,
                 encoding,

@@ -10,9 +10,8 @@ several, such as the matrices of an attention, also share a line: ``{q,k,v,o}_pr
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -108,11 +107,15 @@ def tree_lines(
     for position, key in enumerate(keys):
         node = root
         for label in _labels(key):
-            node = node.children.setdefault(label, _Node())
+            below = node.children.get(label)
+            if below is None:
+                below = node.children[label] = _Node()
+            node = below
         node.leaf = position
-    if kinds is not None:
-        _number_forms(root, kinds, {})
-    return _lines([root], "", _one_by_one if kinds is None else partial(_alike, by_words=by_words))
+    if kinds is None:
+        return _lines_by_themselves(root, "")
+    _number_forms(root, kinds, {})
+    return _lines([root], "", by_words)
 
 
 def _labels(key: str) -> list[str]:
@@ -134,20 +137,17 @@ def _number_forms(node: _Node, kinds: Sequence[Hashable], numbers: dict[Hashable
     )
 
 
-_Fold = Callable[[_Node], list[_Group]]
-"""Returns the lines of a node's children, in natural order of the first child of each."""
-
-
-def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
+def _lines(above: Sequence[_Node], guide: str, by_words: bool) -> Iterator[Line]:
     """Yield the lines below the first of some nodes, which have the same children."""
-    groups = fold(above[0])
+    groups = _alike(above[0], by_words)
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
         branch = guide + ("└─ " if is_last else "├─ ")
         first = above[0].children[group.names[0]]
         if len(above) == len(group.names) == 1 and not first.children:
             # Most lines of a large tree: one key.
-            yield Line(group.label, branch, first.leaf, (*_leaves(first),), (*_leaves(first),))
+            leaves = (*_leaves(first),)
+            yield Line(group.label, branch, first.leaf, leaves, leaves)
             continue
         label, gaps, num_alike, num_shared = (
             group.label,
@@ -159,7 +159,7 @@ def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
         every = [node.children[name] for node in above for name in group.names]
         # A chain of single lines is one line: ``a/`` above only ``b/`` becomes ``a/b/``, and
         # likewise ``layers.{0..3}.``.
-        while nodes[0].leaf is None and len(inner := fold(nodes[0])) == 1:
+        while nodes[0].leaf is None and len(inner := _alike(nodes[0], by_words)) == 1:
             label, gaps, num_alike = (
                 label + inner[0].label,
                 gaps + inner[0].gaps,
@@ -176,14 +176,24 @@ def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
         )
         yield Line(label, branch, nodes[0].leaf, leaves, alike, num_alike, num_shared, gaps)
         if nodes[0].children:
-            yield from _lines(every, guide + ("   " if is_last else "│  "), fold)
+            yield from _lines(every, guide + ("   " if is_last else "│  "), by_words)
 
 
-def _one_by_one(node: _Node) -> list[_Group]:
-    return [_Group(label, [label]) for label in sorted(node.children, key=natural_key)]
+def _lines_by_themselves(above: _Node, guide: str) -> Iterator[Line]:
+    """Yield the lines below a node as ``_lines`` does where no siblings share one."""
+    for number, name in enumerate(sorted(above.children, key=natural_key), 1):
+        is_last, label, node = number == len(above.children), name, above.children[name]
+        while node.leaf is None and len(node.children) == 1:
+            [(more, node)] = node.children.items()
+            label += more
+        leaves = (*_leaves(node),)
+        yield Line(label, guide + ("└─ " if is_last else "├─ "), node.leaf, leaves, leaves)
+        if node.children:
+            yield from _lines_by_themselves(node, guide + ("   " if is_last else "│  "))
 
 
 def _alike(node: _Node, by_words: bool) -> list[_Group]:
+    """Return the lines of a node's children, in natural order of the first child of each."""
     labels = sorted(node.children, key=natural_key)
     alike: dict[Hashable, list[str]] = {}
     numbers: dict[tuple[str, ...], set[int]] = {}
@@ -417,11 +427,12 @@ def file_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _leaves(node: _Node) -> Iterator[int]:
-    # Without recursion: each leaf would pass through as many generators as it has branches above.
-    nodes = [node]
+def _leaves(node: _Node) -> list[int]:
+    # Without recursion, which would pass each leaf through all branches above it.
+    found, nodes = list[int](), [node]
     while nodes:
         node = nodes.pop()
         if node.leaf is not None:
-            yield node.leaf
+            found.append(node.leaf)
         nodes += reversed(node.children.values())
+    return found

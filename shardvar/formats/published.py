@@ -46,6 +46,7 @@ PAIRS = (
     (".pos", ".val"),
 )
 """The endings of keys with the positions and the values of a tensor."""
+_HALVES = tuple(ending for pair in PAIRS for ending in pair)
 
 _ABOUT_SLIME = (DELTA_ENCODING, "compression_format", "version", "base_version")
 _DIGEST = re.compile(r"[0-9a-f]{8,64}|\d{1,20}")
@@ -117,6 +118,8 @@ def is_in_pairs(keys: Iterable[str]) -> bool:
     (True, False, False)
     """
     there = {*keys}
+    if not all(key.endswith(_HALVES) for key in there):
+        return False
     halves = {
         f"{key.removesuffix(at)}{value}" for at, value in PAIRS for key in there if key.endswith(at)
     }

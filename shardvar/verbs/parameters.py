@@ -112,10 +112,8 @@ def count_parameters(tensors: Iterable[_Row]) -> ParameterCount:
 def count_in(tensors: TensorTable, encodings: Mapping[str, str]) -> ParameterCount:
     """Count the parameters of the tensors of an index; ``encodings`` has the names of quantised
     blocks."""
-    rows = enumerate(tensors.keys)
-    return count_parameters(
-        (key, tensors.dtype(row), tensors.shape(row), encodings.get(key)) for row, key in rows
-    )
+    facts = tensors.facts().items()
+    return count_parameters((key, *fact, encodings.get(key)) for key, fact in facts)
 
 
 def _num_parameters(dtype: str, shape: tuple[int, ...], encoding: str | None) -> int:

@@ -4,6 +4,7 @@ leaves out."""
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli.fitting import fit, positions_of
+from shardvar.cli.rows import Table
+from shardvar.cli.tensors import Tensor
 from shardvar.cli.tree import tree_lines
-from shardvar.errors import StorageError
+from shardvar.errors import CorruptCheckpoint, StorageError
 from shardvar.verbs.parameters import count_parameters
+from shardvar.verbs.scalars import ScalarValue
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.paths import GOLDEN
 
@@ -163,6 +167,45 @@ def test_lines_that_fit_stand_for_every_tensor_once(keys: list[str], most: int) 
     found = [leaf for each in closed for leaf in positions_of(each)]
     assert sorted(found) == list(range(len(keys)))
     assert len(kept) == len(lines) or len(lines) > most
+
+
+@given(
+    st.lists(st.from_regex(r"[ab1]{0,2}([./]{1,2}[ab12]{0,2}){0,4}", fullmatch=True), unique=True)
+)
+def test_lines_of_keys_alone_are_those_of_tensors_that_all_differ(keys: list[str]) -> None:
+    """Where no two tensors are of one kind, no siblings share a line."""
+    assert list(tree_lines(keys)) == list(tree_lines(keys, range(len(keys))))
+
+
+CHANGES = [
+    {"key": "step"},
+    {"dtype": "uint8"},
+    {"shape": (3, 2)},
+    {"nbytes": 7},
+    {"num_slices": 2},
+    {"files": ("a", "b")},
+    {"fault": CorruptCheckpoint("It is damaged.")},
+    {"encoding": "Q8_0"},
+    {"num_parameters": 6},
+    {"is_setting": True},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: str(*change))
+@pytest.mark.parametrize("numbers", [{}, {"a": 1, "b": 2}])
+def test_a_row_is_the_same_whichever_other_row_was_made_before_it(
+    change: dict[str, object], numbers: dict[str, int]
+) -> None:
+    """Rows of tensors that are alike are made once, and differ in their labels only."""
+    one = Tensor("w", "int8", (2, 3), 6, 1, ("a",), None, ())
+    other = replace(one, **change)  # type: ignore[arg-type]
+    table = Table(None, [], {"step": ScalarValue("7", 7)}, False, 9, numbers)  # type: ignore[arg-type]
+    alone = [[*replace(table, known={}).of_tensors("label", [each])] for each in (one, other)]
+    assert alone[0] != alone[1]
+    for order in ([one, other], [other, one]):
+        shared = replace(table, known={})
+        rows = {id(each): [*shared.of_tensors("label", [each])] for each in order}
+        assert [rows[id(one)], rows[id(other)]] == alone
 
 
 NUMBER = {"": 1, "K": 1e3, "M": 1e6, "k": 1e3}

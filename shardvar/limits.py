@@ -17,7 +17,8 @@ MAX_KEY_NBYTES: Final = (1 << 16) - 1
 """Bytes of a key in UTF-8: a zip archive, such as npz, counts them in 16 bits."""
 
 MAX_KEY_EXPANSION: Final = 32
-"""Bytes of all keys of a table block of TensorFlow, for each byte of the block. A key stores only
+"""Bytes of all keys of a table block of TensorFlow, for each byte of the block, and of all keys or
+paths of a node of Orbax's databases. A key stores only
 what it adds to the key before it, and every 16th key is whole, so that 16 keys have at most 16
 times the bytes that they take."""
 
@@ -104,6 +105,10 @@ MAX_TREE_NBYTES: Final = 1 << 27
 
 MAX_CODEC_EXPANSION: Final = 1 << 15
 """Bytes from a compressed byte of Zarr or Orbax: zstd makes 128 KiB of 4 bytes."""
+
+MAX_NODE_EXPANSION: Final = 256
+"""Bytes that the nodes of a database of Orbax become in memory, for each of their bytes, above
+32 MiB: keys repeat each other, and the descriptions of equal arrays are packed well."""
 
 MAX_ABSENT_FILES: Final = 1 << 16
 """Files that are absent from all arrays of a Zarr group, read as the fill value, above

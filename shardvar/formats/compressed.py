@@ -1,7 +1,8 @@
 """Compressed payloads, and checksums by their names: the one module that imports zstandard, xxhash and
 blake3, when the first one is needed.
 
-Deltas of other programs have them (``verbs.delta.dialects``). A stream is read a portion at a time.
+Deltas of other programs have them (``verbs.delta.dialects``), and nodes of databases of Orbax
+(``zarr.values``). A stream is read a portion at a time.
 Its structure is passed over before (``wire.zstd_frame``), since the decoder says neither that a
 frame is cut nor that something follows it.
 """
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 
 from shardvar.errors import MalformedCheckpoint, MissingExtra, UnsupportedError
 from shardvar.extras import missing_extra
-from shardvar.wire.damage import invalid, malformed
+from shardvar.wire.damage import invalid, malformed, past_limit
 from shardvar.wire.zstd_frame import MAX_WINDOW_NBYTES, FrameFacts, ReadPayload, read_frame
 
 LEVEL = 1
@@ -85,17 +86,17 @@ def new_checksum(name: str) -> StreamChecksum:
     return made
 
 
-def _zstandard() -> Any:
+def _zstandard(extra: str = "deltas") -> Any:
     """Return the module; ``MissingExtra`` if it is not installed."""
     try:
         import zstandard
     except ImportError:
-        raise _missing("Zstandard", "zstandard") from None
+        raise _missing("Zstandard", "zstandard", extra) from None
     return zstandard
 
 
-def _missing(what: str, package: str) -> MissingExtra:
-    return missing_extra(f"{what} needs the package {package}, which is not installed.", "deltas")
+def _missing(what: str, package: str, extra: str = "deltas") -> MissingExtra:
+    return missing_extra(f"{what} needs the package {package}, which is not installed.", extra)
 
 
 def check_installed() -> None:
@@ -106,10 +107,10 @@ def check_installed() -> None:
 class Stream:
     """The content of one frame of Zstandard, from its beginning on."""
 
-    def __init__(self, read: ReadPayload, nbytes: int) -> None:
+    def __init__(self, read: ReadPayload, nbytes: int, extra: str = "deltas") -> None:
         self.facts: FrameFacts = read_frame(read, nbytes)
         """The facts that the frame tells of itself."""
-        module = _zstandard()
+        module = _zstandard(extra)
         self._errors = module.ZstdError
         decoder = module.ZstdDecompressor(max_window_size=MAX_WINDOW_NBYTES)
         self._reader = decoder.stream_reader(_File(read, nbytes))
@@ -146,6 +147,26 @@ class Stream:
         except self._errors as error:
             raise _damaged(error) from None
         return data
+
+
+def unpack_frame(octets: bytes, most: int) -> bytes:
+    """Return the content of a frame in a database of Orbax; an error if it has more than ``most``
+    bytes."""
+
+    def read(start: int, nbytes: int) -> bytes:
+        return octets[start : start + nbytes]
+
+    said, parts = read_frame(read, len(octets)).content_nbytes, list[bytes]()
+    if said is None or said <= most:
+        room = most
+        for part in Stream(read, len(octets), "orbax").portions():
+            parts.append(part)
+            room -= len(part)
+            if room < 0:
+                break
+        else:
+            return b"".join(parts)
+    raise past_limit(f"A frame unpacks to more than {most} bytes", "MAX_NODE_EXPANSION")
 
 
 def _damaged(error: Exception) -> MalformedCheckpoint:

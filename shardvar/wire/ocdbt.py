@@ -14,7 +14,7 @@ code says otherwise. Columns follow each other: all lengths of keys, then all ke
 Paths and keys may leave out what they have in common with the one before. Here they never do.
 
 TensorStore's documentation has the layout, in "OCDBT: storage format", and its reader is the
-oracle of the tests. Databases are read by TensorStore only.
+oracle of the tests. ``wire.btree`` reads it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ MAX_ENTRIES = 1 << 20
 MAX_KEY_NBYTES = 65535
 """The longest key that TensorStore reads."""
 
-_MANIFEST_MAGIC, _NODE_MAGIC = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
+MANIFEST_MAGIC, NODE_MAGIC = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 _VERSION, _UNCOMPRESSED, _ONE_MANIFEST = b"\0", b"\0", b"\0"
 _ARITY = b"\4"
 """Versions beyond 2**4 would have nodes of their own; one is written."""
@@ -152,7 +152,7 @@ def _leaf(entries: Sequence[tuple[bytes, bytes | ValueRange]], files: Sequence[s
         _column(span.start for span in spans),
         *inline,
     ]
-    octets = _frame(_NODE_MAGIC, body)
+    octets = _frame(NODE_MAGIC, body)
     return _Node(keys[0], octets, (len(keys), len(octets), sum(span.nbytes for span in spans)))
 
 
@@ -169,7 +169,7 @@ def _branch(height: int, below: Sequence[_Node], starts: Sequence[int], own: str
         *(node.key for node in below),
         _places(below, starts),
     ]
-    octets = _frame(_NODE_MAGIC, body)
+    octets = _frame(NODE_MAGIC, body)
     keys, tree, spans = (sum(node.totals[each] for node in below) for each in range(3))
     return _Node(below[0].key, octets, (keys, tree + len(octets), spans))
 
@@ -211,7 +211,7 @@ def _manifest(
         nanoseconds.to_bytes(8, "little"),
         encode_varint(0),  # nodes of older versions
     ]
-    return _frame(_MANIFEST_MAGIC, body)
+    return _frame(MANIFEST_MAGIC, body)
 
 
 _MISSING = encode_varint(0) + (encode_varints(np.array([2**64 - 1] * 2, np.uint64))) + bytes(3)

@@ -40,7 +40,8 @@ from shardvar.wire.zarr_dtypes import DTYPES_V2, DTYPES_V3
 
 DEPTH = 64
 """Levels of a document, whose attributes are the user's."""
-_MAX_DOCUMENT_NBYTES = 1 << 20
+MAX_DOCUMENT_NBYTES = 1 << 20
+"""Bytes of the description of an array."""
 MAX_AXES = 32
 """Axes of an array in TensorStore."""
 
@@ -168,7 +169,7 @@ def parse_array(data: bytes, version: int) -> ArrayMetadata:
     return _parse_v2(document) if version == 2 else _parse_v3(document)
 
 
-def parse_document(data: bytes, version: int, most: int = _MAX_DOCUMENT_NBYTES) -> dict[str, Any]:
+def parse_document(data: bytes, version: int, most: int = MAX_DOCUMENT_NBYTES) -> dict[str, Any]:
     """Return a document of Zarr as a dict, with its version checked."""
     if len(data) > most:
         raise malformed(f"The description has {len(data)} bytes, more than {most}.")

@@ -103,6 +103,35 @@ def write_rankwise(folder: Path, count: int) -> str:
     return ""
 
 
+def write_database(folder: Path, count: int) -> str:
+    pytest.importorskip("tensorstore")
+    return by_save("m", format="orbax")(folder, count)
+
+
+def write_compressed(folder: Path, count: int) -> str:
+    """Write a database of compressed nodes and chunks, as Orbax does, in which all chunks differ."""
+    tensorstore = pytest.importorskip("tensorstore")
+    pytest.importorskip("zstandard")
+    rng, context = np.random.default_rng(0), tensorstore.Context()
+    database = {
+        "driver": "ocdbt",
+        "base": {"driver": "file", "path": f"{folder}/m/"},
+        "config": {"max_inline_value_bytes": 1024},
+    }
+    with tensorstore.Transaction(atomic=False) as transaction:
+        for number in range(count):
+            spec = {
+                "driver": "zarr",
+                "kvstore": database | {"path": f"layer.{number}/"},
+                "metadata": {"compressor": {"id": "zstd"}, "dtype": "<f4", "shape": SHAPE},
+            }
+            store = tensorstore.open(
+                spec, create=True, context=context, transaction=transaction
+            ).result()
+            store[...] = rng.integers(0, 1 << 30, SHAPE).astype("<f4")
+    return "m"
+
+
 FORMATS: dict[str, Callable[[Path, int], str]] = {
     "native": by_save("m", partition=2),
     "native in files": by_save("m", policy=sv.BalancedPolicy(3)),
@@ -124,6 +153,8 @@ FORMATS: dict[str, Callable[[Path, int], str]] = {
     "onnx with external data": write_external,
     "zarr": by_save("m.zarr"),
     "orbax": by_save("m", format="orbax-plain"),
+    "orbax in a database": write_database,
+    "orbax in a compressed database": write_compressed,
     "keras": write_keras,
 }
 BY_FILE: dict[str, Callable[[int, int], int]] = {

@@ -3,6 +3,7 @@ and the parts."""
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -275,12 +276,11 @@ def test_what_is_loaded_is_the_callers() -> None:
 def test_chunks_that_are_decoded_ahead_are_those_that_are_asked_for() -> None:
     """In any order, some never, and an error only where its own chunk is asked for."""
     begun: list[int] = []
+    error = IncompleteCheckpoint("The third is missing.", "Look for it.")
 
-    def start(band: Band) -> int:
-        begun.append(band[0])
-        if band[0] == 3:
-            raise IncompleteCheckpoint("The third is missing.", "Look for it.")
-        return band[0] * 10
+    def start(bands: Sequence[Band]) -> list[Any]:
+        begun.extend(band[0] for band in bands)
+        return [error if band[0] == 3 else band[0] * 10 for band in bands]
 
     ahead = Ahead(start)
     ahead.expect([((number, 0, 1), 1 << 25) for number in range(8)])
@@ -293,6 +293,24 @@ def test_chunks_that_are_decoded_ahead_are_those_that_are_asked_for() -> None:
         ahead.take((6, 0, 1)) == 60 and ahead.take((0, 0, 1)) == 0 and ahead.take((9, 0, 1)) == 90
     )
     assert begun.count(6) == 1
+
+
+def test_chunks_of_a_bucket_are_begun_together() -> None:
+    """As many as there is room for, once none is left of those before; what was given up is begun
+    again."""
+    calls: list[list[int]] = []
+
+    def start(bands: Sequence[Band]) -> list[Any]:
+        calls.append([band[0] for band in bands])
+        return [band[0] * 10 for band in bands]
+
+    ahead = Ahead(start, is_batched=True)
+    ahead.expect([((number, 0, 1), 1 << 25) for number in range(5)])
+    assert [ahead.take((number, 0, 1)) for number in (0, 1, 3, 2)] == [0, 10, 30, 20]
+    assert calls == [[0, 1], [3, 4], [2]]
+    ahead.expect([((number, 0, 1), 8) for number in range(5000)])
+    assert [ahead.take((number, 0, 1)) for number in range(5000)] == [*range(0, 50000, 10)]
+    assert [len(call) for call in calls[3:]] == [4096, 904]
 
 
 # --- Orbax

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardvar.formats.tensorflow.contents import slice_key
 from spec_tests.helpers.native_checkpoints import hand_made
-from spec_tests.hostile import flax, onnx, zarr
+from spec_tests.hostile import flax, ocdbt, onnx, zarr
 from spec_tests.hostile import torch as torch_file
 from spec_tests.hostile.case import Files
 from spec_tests.hostile.gguf import Field, Info, gguf, split, text
@@ -586,6 +586,32 @@ def orbax_steps(count: int) -> Files:
     return zarr.orbax(zarr.leaf(*["t"] * count), zarr.leaf("t"))
 
 
+def orbax_database(count: int) -> Files:
+    """Leaves whose arrays are values in a node."""
+    files = zarr.orbax(*(zarr.leaf(f"t{number:06}") for number in range(count)), use_ocdbt=True)
+    described = files.pop("t/.zarray")
+    values: dict[str, bytes | ocdbt.Span] = {}
+    for number in range(count):
+        values |= {f"t{number:06}/.zarray": described, f"t{number:06}/0": zarr.VALUES[:8]}
+        values |= {f"t{number:06}/1": zarr.VALUES[8:]}
+    return {"_METADATA": files["_METADATA"]} | ocdbt.rooted(ocdbt.leaf(values, ("", "d/0")))
+
+
+def orbax_nodes(count: int) -> Files:
+    """A node for each key, which is of no array."""
+    keys = [f"k{number:06}" for number in range(count)]
+    nodes = [ocdbt.keyed([key]) for key in keys]
+    places = [(number * len(nodes[0]), len(nodes[0])) for number in range(count)]
+    return ocdbt.GOOD_TREE | ocdbt.rooted(*nodes, ocdbt.branch(keys, 0, places), height=1)
+
+
+def orbax_files(count: int) -> Files:
+    """A node with the paths of as many files, which are not there."""
+    names = [(f"ocdbt.process_{number}/", "d/" + "a" * 32) for number in range(count)]
+    body = bytes([0]) + ocdbt.paths(*names) + bytes([1]) + ocdbt.column(1) + b"k" + bytes(2)
+    return ocdbt.GOOD_TREE | ocdbt.rooted(ocdbt.frame(ocdbt.NODE, body))
+
+
 # --- flax
 
 
@@ -802,6 +828,9 @@ CONSTRUCTS = [
     Construct("zarr axes", "zarr.json", zarr_axes, 20),
     Construct("zarr codecs", "zarr.json", zarr_codecs, 500),
     Construct("orbax leaves", "_METADATA", orbax_leaves, 150),
+    Construct("orbax database", "_METADATA", orbax_database, 300),
+    Construct("orbax nodes", "_METADATA", orbax_nodes, 2000),
+    Construct("orbax files", "_METADATA", orbax_files, 3000),
     Construct("orbax lost", "_METADATA", orbax_lost, 2000),
     Construct("orbax steps", "_METADATA", orbax_steps, 20000),
     Construct("flax arrays", "ck.msgpack", flax_arrays, 1000),

@@ -184,7 +184,7 @@ def loaded(path: str | Path) -> dict[str, Any] | type[Exception]:
 
 
 READ_BY_OTHERS = {"zarr": "tensorstore", "orbax": "tensorstore", "keras": "h5py"}
-"""The libraries that decode files of some formats; TensorStore reads only from a disk."""
+"""The libraries that decode files of some formats."""
 
 
 @pytest.mark.parametrize("form", sorted(each.name for each in GOLDEN.iterdir() if each.is_dir()))
@@ -201,8 +201,6 @@ def test_what_a_disk_has_is_read_from_a_bucket(bucket: MemoryBucket, form: str) 
             if file.is_file():
                 bucket.files[f"run/{file.relative_to(folder).as_posix()}"] = file.read_bytes()
         found = loaded(f"{URL}/{path}")
-        if found is sv.errors.UnsupportedError and READ_BY_OTHERS.get(form) == "tensorstore":
-            continue
         there = loaded(folder / path)
         if not isinstance(found, dict) or not isinstance(there, dict):
             assert found is there

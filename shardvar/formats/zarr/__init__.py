@@ -3,6 +3,8 @@ zarr-python.
 
 names      file names, and the checkpoints that a folder holds
 files      the files of a tree of folders
+ranges     ranges of files, read together
+values     the values of the database of a checkpoint of Orbax
 ahead      decoding what will be asked for next
 index      the table of contents, and checksums at the ends of chunks
 contents   the arrays as a table of contents, and what they may claim

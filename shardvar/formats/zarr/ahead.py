@@ -8,6 +8,9 @@
                a was asked for last
 
 An error of what was begun is kept, and raised when it is asked for.
+
+Where the bytes come from a bucket (``is_batched``), as many bands as there is room for are begun
+together, once none is pending: their ranges of files are read in joined requests.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +26,29 @@ _MOST_NBYTES = 1 << 26
 """Bytes that are pending, unless one band is larger."""
 _MOST_BANDS = 64
 """Bands that are pending, however small they are."""
+_MOST_BATCHED = 1 << 12
+"""The same where they are begun together."""
+
+
+def start_each(start: Callable[[Band], Any], bands: Sequence[Band]) -> list[Any]:
+    """Return ``start`` of each band, or its error: another key's, raised when that is asked for."""
+    begun: list[Any] = []
+    for band in bands:
+        try:
+            begun.append(start(band))
+        except Exception as error:  # noqa: BLE001
+            begun.append(error)
+    return begun
 
 
 @dataclass(slots=True, eq=False)
 class Ahead:
     """Bands in the order in which they will be asked for; safe to use from several threads."""
 
-    start: Callable[[Band], Any]
-    """Begins to decode a band."""
+    start: Callable[[Sequence[Band]], list[Any]]
+    """Begins to decode bands; returns what is pending of each, or its error."""
+    is_batched: bool = False
+    """True if bands are begun together."""
     _bands: Sequence[tuple[Band, int]] = ()
     _position: dict[Band, int] = field(default_factory=dict)
     _pending: dict[int, Any] = field(default_factory=dict)
@@ -48,16 +66,18 @@ class Ahead:
     def take(self, band: Band) -> Any:
         """Return what was begun of a band, or begin it, and begin the bands that follow it."""
         with self._lock:
-            at = self._position.get(band)
-            if at is None:
-                return self.start(band)
+            at = self._position.get(band, -1)
             # Bands before it that were not asked for are given up.
             for skipped in [position for position in self._pending if position < at]:
                 self._drop(skipped)
-            pending = self._drop(at) if at in self._pending else None
-            self._begun = max(self._begun, at + 1)
-            found = self.start(band) if pending is None else pending
-            self._begin_more()
+            if at >= self._begun:
+                self._begin(at)
+            is_pending = at in self._pending
+            found = self._drop(at) if is_pending else None
+            if is_pending and not self.is_batched:
+                self._begin(self._begun)
+        if not is_pending:
+            [found] = self.start([band])
         if isinstance(found, Exception):
             raise found
         return found
@@ -66,15 +86,17 @@ class Ahead:
         self._nbytes -= self._bands[position][1]
         return self._pending.pop(position)
 
-    def _begin_more(self) -> None:
-        while self._begun < len(self._bands) and len(self._pending) < _MOST_BANDS:
-            band, nbytes = self._bands[self._begun]
-            if self._pending and self._nbytes + nbytes > _MOST_NBYTES:
+    def _begin(self, first: int) -> None:
+        """Begin the bands from one on that there is room for, and the first one if nothing is
+        pending."""
+        most, at, nbytes = _MOST_BATCHED if self.is_batched else _MOST_BANDS, first, self._nbytes
+        while at < len(self._bands) and len(self._pending) + at - first < most:
+            nbytes += self._bands[at][1]
+            if (self._pending or at > first) and nbytes > _MOST_NBYTES:
                 break
-            try:
-                self._pending[self._begun] = self.start(band)
-            # Another key's, raised when that is asked for.
-            except Exception as error:  # noqa: BLE001
-                self._pending[self._begun] = error
-            self._nbytes += nbytes
-            self._begun += 1
+            at += 1
+        if at > first:
+            begun = self.start([band for band, _ in self._bands[first:at]])
+            self._pending.update(zip(range(first, at), begun, strict=True))
+            self._nbytes += sum(size for _, size in self._bands[first:at])
+            self._begun = at

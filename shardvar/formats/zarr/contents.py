@@ -28,9 +28,9 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.protocol import Finding
-from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing
 from shardvar.formats.zarr.index import TRAILER_NBYTES, ChunkIndex
+from shardvar.formats.zarr.values import DatabaseValues
 from shardvar.layout.dtypes import STRING, Bools, Ints, code, numpy_dtype
 from shardvar.limits import (
     MAX_ABSENT_FILES,
@@ -111,10 +111,8 @@ class Convention:
 
     fills: bool
     """True if the fill value stands for absent chunks."""
-    is_database: bool
-    """True if chunks are values of a database, which have no files."""
     database: str = ""
-    """The name of the file that stands for all of them."""
+    """The name of the file that stands for chunks in nodes of a database."""
     texts: str = ""
     """The name of the file of strings."""
 
@@ -128,8 +126,6 @@ class Allowance:
     """Chunks."""
     nbytes: int
     """Bytes of absent chunks, which have the fill value."""
-    claims: int
-    """Bytes of chunks of a database that are not compared with what is stored of them."""
 
     @classmethod
     def of(cls, count: int, stored: int) -> Self:
@@ -138,7 +134,6 @@ class Allowance:
         return cls(
             MAX_ABSENT_FILES + MAX_PAYLOAD_EXPANSION * count,
             MAX_FILL_NBYTES + MAX_PAYLOAD_EXPANSION * stored,
-            MAX_PAYLOAD_EXPANSION * stored,
         )
 
     def take(self, chunks: Chunks) -> None:
@@ -176,13 +171,20 @@ class ArrayContents:
     """[n + 1] the number of the first entry of each array."""
     is_absent: Bools = field(default_factory=lambda: np.zeros(0, np.bool))
     """[m] True for entries that are absent chunks, by number."""
+    ranges: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    """[m, 2] the first byte and the size of the stored bytes of each entry in its file."""
+    values: DatabaseValues | None = None
+    """The database that has the chunks; None for files."""
+    rows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[m] the row of each entry among these values."""
+    is_held: Bools = field(default_factory=lambda: np.zeros(0, np.bool))
+    """[m] True for entries whose elements lie in a node of the database as in memory."""
 
     def add(
         self,
         found: Sequence[Description],
         listing: PathListing,
         convention: Convention,
-        decoder: Decoder,
     ) -> None:
         """Add arrays, each checked by itself."""
         stored = sum(listing.sizes.values())
@@ -191,10 +193,9 @@ class ArrayContents:
             try:
                 metadata = parse_array(each.data, each.version)
                 chunks = _chunks(each, metadata, listing.below(each.path), convention.fills, room)
-                if convention.is_database:
-                    _check_values(chunks, decoder, room)
-                else:
-                    _check_files(chunks, listing)
+                if self.values is not None:
+                    _check_places(chunks, self.values)
+                _check_files(chunks, listing)
             except READ_ERRORS as error:
                 self.faults[each.key] = error.at(each.document)
                 if isinstance(error, UnsupportedError) and may_be_guarded(each.data):
@@ -227,38 +228,67 @@ class ArrayContents:
         self.is_absent = np.concatenate(
             [*(chunks.is_absent for chunks in self.arrays), np.zeros(len(self.texts), np.bool)]
         )
-        # Values of the database have no files.
         plain = np.concatenate(
             [*(chunks.is_plain for chunks in self.arrays), np.zeros(len(self.texts), np.bool)]
         )
-        plain &= not convention.is_database
-        paths = [path for chunks in self.arrays for path in _paths(chunks)]
-        paths = [convention.database] * len(paths) if convention.is_database else paths
-        paths += [convention.texts] * len(self.texts)
+        names = [path for chunks in self.arrays for path in _paths(chunks)]
+        paths, first = self._place(names, convention)
+        names += paths[len(names) :]
+        framed = np.array(
+            [*(chunks.metadata.is_framed for chunks in self.arrays)] + [False] * len(self.texts),
+            np.bool,
+        )[tensor]
+        if self.values is not None:
+            is_inline = np.append(self.values.file, 0)[self.rows] < 0
+            # The checksum of a chunk is read at the end of its file, and a value has none.
+            self.is_held, plain = plain & is_inline & ~framed, plain & ~is_inline & ~framed
+        else:
+            self.is_held = np.zeros(len(tensor), np.bool)
         files = sorted({*paths})
         number = {name: position for position, name in enumerate(files)}
         file = np.array([number[path] for path in paths], np.int64)
-        # The number of an entry is its row in this table; a plain one begins with its file.
-        start = np.where(plain, 0, np.arange(len(tensor)))
+        stored = np.array([listing.sizes.get(name, 0) for name in names], np.int64)
+        self.ranges = np.column_stack((first, stored))
+        # The number of an entry is its row in this table.
+        start = np.where(plain, first, np.arange(len(tensor)))
         slices = SliceTable.of(tensors, tensor, offset, shape, nbytes)
         entries = EntryTable(slices, file, start, np.full(len(tensor), NO_CHECKSUM), plain)
         sizes = np.array([listing.sizes.get(name, 0) for name in files], np.int64)
         faults = cast(dict[str, CheckpointError], self.faults)
-        framed = np.array(
-            [*(chunks.metadata.is_framed for chunks in self.arrays)] + [False] * len(self.texts),
-            np.bool,
-        )
-        return ChunkIndex(entries, files, metadata, faults, is_framed=framed[tensor] & plain), sizes
+        return ChunkIndex(entries, files, metadata, faults, is_framed=framed & plain), sizes
+
+    def _place(self, names: Sequence[str], convention: Convention) -> tuple[list[str], Ints]:
+        """Return the file of each entry, and the first byte of its chunk there; ``names`` are the
+        chunks, which the texts follow."""
+        texts = [convention.texts] * len(self.texts)
+        values = self.values
+        if values is None:
+            self.rows = np.full(len(names) + len(texts), -1)
+            return [*names, *texts], np.zeros(len(names) + len(texts), np.int64)
+        self.rows = np.array([values.rows[name] for name in names] + [-1] * len(texts), np.int64)
+        rows = self.rows[: len(names)]
+        paths = [
+            convention.database if number < 0 else values.files[number]
+            for number in values.file[rows].tolist()
+        ]
+        return [*paths, *texts], np.append(values.start[rows], np.zeros(len(texts), np.int64))
 
     def array_of(self, number: int) -> tuple[Chunks, int]:
         """Return the array of an entry, and the number of its chunk in it."""
         array = int(np.searchsorted(self.first, number, side="right")) - 1
         return self.arrays[array], number - int(self.first[array])
 
-    def text_of(self, number: int) -> bytes | None:
-        """Return the payload of an entry that is text; None for chunks."""
+    def held(self, number: int) -> bytes | memoryview | None:
+        """Return the payload of an entry that is in memory: text, or a plain chunk in a node of the
+        database; None for others."""
         position = number - int(self.first[-1])
-        return None if position < 0 else self._payloads[position]
+        if position >= 0:
+            return self._payloads[position]
+        return self.stored(number) if self.is_held[number] else None
+
+    def stored(self, number: int) -> memoryview | None:
+        """Return the stored bytes of a chunk in a node of the database; None for others."""
+        return None if self.values is None else self.values.held(int(self.rows[number]))
 
     def is_guarded(self, key: str) -> bool:
         """Return True if checksums cover every byte of a key, or of a key that cannot be read, may
@@ -348,19 +378,13 @@ def _check_files(chunks: Chunks, listing: PathListing) -> None:
             raise IncompleteCheckpoint(cause, COPY_AGAIN)
 
 
-def _check_values(chunks: Chunks, decoder: Decoder, room: Allowance) -> None:
-    """Raise unless each value of the database may be as large as it must be."""
-    metadata = chunks.metadata
-    nbytes = prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
-    # Claims that together are not much larger than the files are harmless, and this saves a
-    # question for each chunk.
-    if nbytes * len(chunks.names) <= room.claims:
-        room.claims -= nbytes * len(chunks.names)
-        return
-    for name in chunks.names:
-        least = max(-(-nbytes // MAX_CODEC_EXPANSION), metadata.min_nbytes)
-        if not decoder.has_bytes(f"{chunks.description.path}/{name}", least):
-            raise _impossible(name, nbytes, least)
+def _check_places(chunks: Chunks, values: DatabaseValues) -> None:
+    """Raise unless each value of the database may be where it is said to be."""
+    folder = f"{chunks.description.path}/".removeprefix("/")
+    for row in np.flatnonzero(chunks.is_present).tolist():
+        fault = values.fault(values.rows[folder + chunks.names[row]])
+        if fault is not None:
+            raise fault
 
 
 def _impossible(name: str, nbytes: int, size: int) -> InvalidCheckpoint:

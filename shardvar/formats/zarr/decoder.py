@@ -1,6 +1,9 @@
 """TensorStore, which decodes chunks: the one module that imports it, when the first chunk is
 decoded.
 
+On a disk it reads the files of chunks itself. Of a bucket, and of a database, it is given the bytes
+of each chunk (``StoredChunk``), in a storage in memory that has nothing else.
+
 TensorStore ends the process when it is asked for more memory than there is. So it is given only
 descriptions that ``wire.zarr_metadata`` has checked, and only arrays whose claims ``contents`` has
 compared with the bytes that are stored. It does not read chunks that are absent, unless told that
@@ -11,7 +14,7 @@ Its threads do not survive a fork. A child of a process that has used it is refu
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +28,6 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
     UnsupportedError,
-    replaced_error,
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
@@ -34,17 +36,12 @@ from shardvar.storage.protocol import Storage
 
 _OPEN_ARRAYS = 256
 """Arrays that are held open at a time."""
-_NODES_NBYTES = 1 << 26
-"""Bytes of index nodes of OCDBT that are kept; chunks are not."""
 
 _lock = new_lock()
 _loaded: dict[str, Any] = {}
 """The module, and the process that imported it."""
-_POOLS = {
-    "cache_pool": {"total_bytes_limit": 0},
-    "cache_pool#nodes": {"total_bytes_limit": _NODES_NBYTES},
-}
-"""Caches of one checkpoint: a database keeps what it has seen of the folder."""
+_POOLS = {"cache_pool": {"total_bytes_limit": 0}}
+"""No chunk is kept."""
 
 
 def _tensorstore() -> Any:
@@ -54,10 +51,7 @@ def _tensorstore() -> Any:
             try:
                 import tensorstore
             except ImportError:
-                cause = (
-                    "Reading compressed chunks and OCDBT needs the package tensorstore, which is "
-                    "not installed."
-                )
+                cause = "Reading compressed chunks needs the package tensorstore, which is not installed."
                 raise missing_extra(cause, "orbax") from None
             _loaded.update(module=tensorstore, process=os.getpid())
         if _loaded["process"] != os.getpid():
@@ -72,66 +66,63 @@ def _tensorstore() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """The bytes of a chunk, for TensorStore."""
+
+    array: Any
+    """An array that has no other chunk."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decoder:
     """The folder of a checkpoint, as TensorStore sees it."""
 
     storage: Storage
     """The folder."""
-    is_ocdbt: bool
-    """True if files are values of a database in the folder."""
+    takes_bytes: bool
+    """True if it is given the bytes of chunks, and reads no file itself."""
     _arrays: dict[str, Any]
     """The arrays that are open, by path."""
     _contexts: list[Any]
     """The caches, as the only item, once something was read."""
-    _databases: dict[str, Any]
-    """The database, once it is open, under an empty name."""
 
     @classmethod
-    def of(cls, storage: Storage, is_ocdbt: bool) -> "Decoder":
+    def of(cls, storage: Storage, has_files: bool = True) -> "Decoder":
         """Return the decoder of a folder; nothing is imported or opened."""
-        return cls(storage, is_ocdbt, {}, [], {})
+        return cls(storage, not has_files or storage.local_path is None, {}, [])
 
-    def keys(self) -> list[str]:
-        """Return the keys of the database, sorted."""
-        with _Translation("manifest.ocdbt"):
-            return sorted(
-                key.decode("utf-8", "surrogateescape") for key in self._database().list().result()
+    def take(
+        self, path: str, name: str, document: Mapping[str, Any], fills: bool, octets: memoryview
+    ) -> StoredChunk:
+        """Return a chunk of an array from its bytes."""
+        module = _tensorstore()
+        with _Translation(f"{path}/{name}"):
+            context = module.Context(_POOLS)
+            place = {"driver": "memory", "path": f"{path}/" if path else ""}
+            store = module.KvStore.open(place, context=context).result()
+            store[name.encode()] = bytes(octets)
+            spec = _spec(document, place, fills)
+            return StoredChunk(
+                module.open(
+                    spec, context=context, open=True, assume_metadata=True, read=True
+                ).result()
             )
 
-    def values(self, keys: list[str]) -> Iterator[bytes]:
-        """Yield small values of the database, in order."""
-        database = self._database()
-        for start in range(0, len(keys), 1000):
-            some = keys[start : start + 1000]
-            for key, future in [
-                (key, database.read(key.encode("utf-8", "surrogateescape"))) for key in some
-            ]:
-                with _Translation(key):
-                    value: bytes = future.result().value
-                yield value
-
-    def has_bytes(self, key: str, nbytes: int) -> bool:
-        """Return True if a value of the database has at least that many bytes."""
-        if not nbytes:
-            return True
-        last, database = slice(nbytes - 1, nbytes), self._database()
-        try:
-            name = key.encode("utf-8", "surrogateescape")
-            result = database.read(name, byte_range=last).result()
-        except ShardvarError:
-            raise
-        except (ValueError, IndexError) as error:
-            if "OUT_OF_RANGE" in str(error):
-                return False
-            raise _translated(error, key) from None
-        return bool(result.state == "value")
-
     def start_reading(
-        self, path: str, document: Mapping[str, Any], fills: bool, region: tuple[slice, ...]
+        self,
+        path: str,
+        document: Mapping[str, Any],
+        fills: bool,
+        region: tuple[slice, ...],
+        chunk: StoredChunk | None,
     ) -> Any:
-        """Begin to decode a region of an array; ``finish_reading`` waits for it."""
+        """Begin to decode a region of an array; ``finish_reading`` waits for it.
+
+        ``chunk`` has the region; None for one that is in the folder.
+        """
         with _Translation(path):
-            return self._array(path, document, fills)[region].read(order="C")
+            array = self._array(path, document, fills) if chunk is None else chunk.array
+            return array[region].read(order="C")
 
     def finish_reading(self, path: str, pending: Any) -> memoryview:
         """Return the bytes of a region, in C order."""
@@ -144,12 +135,7 @@ class Decoder:
         module = _tensorstore()
         with _Translation(path):
             empty = module.open(
-                {
-                    "driver": "zarr3" if document["zarr_format"] == 3 else "zarr",
-                    "kvstore": {"driver": "memory"},
-                    "metadata": dict(document),
-                    "fill_missing_data_reads": True,
-                },
+                _spec(document, {"driver": "memory"}, fills=True),
                 open=True,
                 assume_metadata=True,
                 read=True,
@@ -161,15 +147,16 @@ class Decoder:
         with _lock:
             found = self._arrays.get(path)
             if found is None:
-                spec = {
-                    "driver": "zarr3" if document["zarr_format"] == 3 else "zarr",
-                    "kvstore": self._place(f"{path}/" if path else ""),
-                    "metadata": dict(document),
-                    "fill_missing_data_reads": fills,
-                }
+                # TensorStore takes paths that are absolute and free of links that lead up.
+                folder = os.path.realpath(self.storage.local_path or "") + "/"
+                place = {"driver": "file", "path": f"{folder}{path}/" if path else folder}
                 module = _tensorstore()
                 found = module.open(
-                    spec, context=self._context(), open=True, assume_metadata=True, read=True
+                    _spec(document, place, fills),
+                    context=self._context(),
+                    open=True,
+                    assume_metadata=True,
+                    read=True,
                 ).result()
                 if len(self._arrays) >= _OPEN_ARRAYS:
                     self._arrays.clear()
@@ -182,31 +169,15 @@ class Decoder:
                 self._contexts.append(_tensorstore().Context(_POOLS))
             return self._contexts[0]
 
-    def _database(self) -> Any:
-        with _lock:
-            if "" not in self._databases:
-                with _Translation("manifest.ocdbt"):
-                    opened = (
-                        _tensorstore()
-                        .KvStore.open(self._place(""), context=self._context())
-                        .result()
-                    )
-                self._databases[""] = opened
-            return self._databases[""]
 
-    def _place(self, path: str) -> dict[str, Any]:
-        # TensorStore takes paths that are absolute and free of links that lead up.
-        if self.storage.local_path is None:
-            cause = (
-                f"{self.storage.path} is not on a local disk. Compressed chunks and OCDBT are "
-                "read only there."
-            )
-            raise UnsupportedError(cause, "Copy the checkpoint to a local disk.")
-        folder = os.path.realpath(self.storage.local_path) + "/"
-        if not self.is_ocdbt:
-            return {"driver": "file", "path": folder + path}
-        base = {"driver": "file", "path": folder}
-        return {"driver": "ocdbt", "base": base, "path": path, "cache_pool": "cache_pool#nodes"}
+def _spec(document: Mapping[str, Any], place: Mapping[str, Any], fills: bool) -> dict[str, Any]:
+    """Return TensorStore's specification of an array."""
+    return {
+        "driver": "zarr3" if document["zarr_format"] == 3 else "zarr",
+        "kvstore": dict(place),
+        "metadata": dict(document),
+        "fill_missing_data_reads": fills,
+    }
 
 
 class _Translation:
@@ -232,13 +203,10 @@ def _translated(error: Exception, place: str) -> ShardvarError:
     cause = f"{place}: {text[:500]}."
     # The status is the first word; the rest may have names of arrays in it.
     status = text.partition(":")[0]
-    if "Configuration mismatch" in text:
-        return replaced_error(place)
     if isinstance(error, PermissionError) or status == "PERMISSION_DENIED":
         return StorageError(cause, "Change the permissions of the files.")
     if "Digest mismatch" in text or "checksum verification failed" in text:
         return CorruptCheckpoint(cause, COPY_AGAIN)
-    # Of a data file of a database that is missing, it says only that it is not long enough.
     is_short = ": Truncated " in text or "Not enough data" in text
     if status in ("NOT_FOUND", "OUT_OF_RANGE") or is_short:
         return IncompleteCheckpoint(cause, "Copy the checkpoint again, with all its folders.")

@@ -8,8 +8,10 @@ from typing import Self, TypeVar
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, MissingFile, replaced_error
 from shardvar.formats.files import ATTEMPTS, FileSource, open_below
+from shardvar.limits import MAX_TREE_NBYTES
+from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import FileStatus, ReadableFile, Storage, Traits
-from shardvar.wire.damage import DISTRUST
+from shardvar.wire.damage import DISTRUST, past_limit
 
 Opened = TypeVar("Opened", bound=FileSource)
 
@@ -123,6 +125,23 @@ def open_tree(root: Storage, index: str, read: Callable[[Tree], Opened]) -> Open
             return found
         found.close()
     raise replaced_error(f"{root.path}/{index}")
+
+
+def read_document(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
+    """Return the bytes of a description."""
+    file = tree.open(path)
+    try:
+        if file.size > most:
+            raise past_limit(f"{path} has {file.size} bytes", "MAX_TREE_NBYTES")
+        return file.read(0, file.size)
+    finally:
+        file.close()
+
+
+def read_documents(tree: Tree, paths: Sequence[str]) -> list[bytes]:
+    """Return the bytes of descriptions, in order; of a bucket with many requests under way."""
+    found = dict(as_answered(lambda path: (path, read_document(tree, path)), paths, tree.traits))
+    return [found[path] for path in paths]
 
 
 def check_inside(path: str) -> None:

@@ -21,7 +21,7 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
-from shardvar.formats.zarr.files import PathListing, Tree, open_tree
+from shardvar.formats.zarr.files import PathListing, Tree, open_tree, read_document
 from shardvar.formats.zarr.lost import (
     CONSOLIDATED,
     compare_repeated,
@@ -35,10 +35,10 @@ from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import Metadata
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import WRITE_AGAIN, past_limit
+from shardvar.wire.damage import WRITE_AGAIN
 from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, parse_document, parse_object
 
-CONVENTION = Convention(fills=True, is_database=False)
+CONVENTION = Convention(fills=True)
 
 
 def open_group(storage: Storage, name: str) -> ZarrSource:
@@ -57,29 +57,10 @@ def _read_group(name: str, tree: Tree) -> ZarrSource:
         if type(attributes.get(ARRAYS_ATTRIBUTE)) is list:
             del attributes[ARRAYS_ATTRIBUTE]  # the writer's, and not the user's
         metadata = Metadata(user=text_of(attributes))
-        decoder = Decoder.of(storage, is_ocdbt=False)
-        contents.add(found, listing, CONVENTION, decoder)
+        contents.add(found, listing, CONVENTION)
         index, file_sizes = contents.table(listing, CONVENTION, metadata)
-    return ZarrSource(
-        index, DataFiles(tree, index.files, file_sizes), contents, CONVENTION, decoder, tree
-    )
-
-
-def read_document(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
-    """Return the bytes of a description."""
-    file = tree.open(path)
-    try:
-        if file.size > most:
-            raise past_limit(f"{path} has {file.size} bytes", "MAX_TREE_NBYTES")
-        return file.read(0, file.size)
-    finally:
-        file.close()
-
-
-def read_documents(tree: Tree, paths: Sequence[str]) -> list[bytes]:
-    """Return the bytes of descriptions, in order; of a bucket with many requests under way."""
-    found = dict(as_answered(lambda path: (path, read_document(tree, path)), paths, tree.traits))
-    return [found[path] for path in paths]
+    data = DataFiles(tree, index.files, file_sizes)
+    return ZarrSource(index, data, contents, CONVENTION, Decoder.of(storage), tree)
 
 
 def text_of(fields: Mapping[str, Any]) -> dict[str, str]:

@@ -37,14 +37,20 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import Finding, Format
 from shardvar.formats.zarr.build import WRITTEN, build_array_v2, build_document
-from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Chunks, Convention, Description
+from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
 from shardvar.formats.zarr.database import plan_database
 from shardvar.formats.zarr.decoder import Decoder
-from shardvar.formats.zarr.files import PathListing, Tree, check_inside, open_tree
-from shardvar.formats.zarr.group import read_document, read_documents, text_of
+from shardvar.formats.zarr.files import (
+    PathListing,
+    Tree,
+    check_inside,
+    open_tree,
+    read_document,
+    read_documents,
+)
+from shardvar.formats.zarr.group import text_of
 from shardvar.formats.zarr.names import (
     DATABASE,
-    DATABASE_FILE,
     MARKER,
     STEP,
     STRINGS,
@@ -65,6 +71,7 @@ from shardvar.formats.zarr.sink import (
     remove_arrays,
 )
 from shardvar.formats.zarr.source import ZarrSource
+from shardvar.formats.zarr.values import read_values
 from shardvar.pictures.words import message
 from shardvar.planning.capabilities import Capabilities, grid_steps
 from shardvar.planning.index import KEY_IMPL, Metadata
@@ -73,7 +80,7 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.plain import Tagged, decode_value, encode_value
-from shardvar.wire.zarr_metadata import MAX_AXES, parse_object
+from shardvar.wire.zarr_metadata import MAX_AXES, MAX_DOCUMENT_NBYTES, parse_object
 
 CAPABILITIES = Capabilities(
     dtypes=WRITTEN,
@@ -93,9 +100,6 @@ _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheck
 """The part of Orbax that writes such a checkpoint, and restores it."""
 
 _LOG = logging.getLogger("shardvar.checkpoint")
-
-INLINE_NBYTES = 1024
-"""The size up to which Orbax lets the database put a value into a node, which has a checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,17 +261,17 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
         if pytree is not None and pytree.is_ocdbt and pytree.arrays and not is_ocdbt:
             cause = f"{TREE} says that all arrays are in {DATABASE}, which is missing."
             raise MissingFile(cause, "Copy the checkpoint again, with all its files.")
-        # TensorStore would wait for a writer of a fifo.
-        for path in filter(DATABASE_FILE.fullmatch, sizes if is_ocdbt else ()):
-            tree.open(path).close()
-        decoder = Decoder.of(storage, is_ocdbt)
-        listing = PathListing(decoder.keys() if is_ocdbt else [*sizes], sizes)
-        convention = Convention(fills=False, is_database=is_ocdbt, database=DATABASE, texts=STRINGS)
+        listing = PathListing([*sizes], sizes)
+        if is_ocdbt:
+            values = contents.values = read_values(tree)
+            nbytes = dict(zip(values.names, values.nbytes.tolist(), strict=True))
+            listing = PathListing(values.names, nbytes)
+        convention = Convention(fills=False, database=DATABASE, texts=STRINGS)
         _add_strings(tree, pytree, contents)
-        found = [*_arrays(tree, listing, decoder if is_ocdbt else None, pytree, contents)]
+        found = [*_arrays(tree, listing, pytree, contents)]
         if pytree is None and not found:
             raise _no_arrays(sizes)
-        contents.add(found, listing, convention, decoder)
+        contents.add(found, listing, convention)
         about = (
             Metadata(user=text_of(pytree.custom), paths=pytree.paths, empty=pytree.empty)
             if pytree is not None
@@ -275,6 +279,7 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
         )
         index, file_sizes = contents.table(listing, convention, about)
     data = DataFiles(tree, index.files, None if is_ocdbt else file_sizes)
+    decoder = Decoder.of(storage, has_files=not is_ocdbt)
     return OrbaxSource(index, data, contents, convention, decoder, tree)
 
 
@@ -298,30 +303,26 @@ class OrbaxSource(ZarrSource):
         the database."""
         if self.contents.is_guarded(key):
             return True
-        chunks = self.contents.by_key.get(key)
-        return self.convention.is_database and chunks is not None and self._is_inline(chunks)
+        chunks, values = self.contents.by_key.get(key), self.contents.values
+        if values is None or chunks is None:
+            return False
+        folder = chunks.description.path
+        return all(
+            values.file[values.rows[f"{folder}/{name}"]] < 0
+            for name, is_present in zip(chunks.names, chunks.is_present.tolist(), strict=True)
+            if is_present
+        )
 
     @property
     def bare_index(self) -> str:
         """The index of plain chunks; the nodes of a database have checksums, and its arrays are
         compared with the index."""
-        return "" if self.convention.is_database else TREE
-
-    def _is_inline(self, chunks: Chunks) -> bool:
-        """Return True if all chunks are in nodes of the database."""
-        path = chunks.description.path
-        try:
-            return not any(
-                self.decoder.has_bytes(f"{path}/{name}", INLINE_NBYTES + 1) for name in chunks.names
-            )
-        except CheckpointError:  # damage, which reading the key reports
-            return False
+        return TREE if self.contents.values is None else ""
 
 
 def _arrays(
     tree: Tree,
     listing: PathListing,
-    decoder: Decoder | None,
     pytree: PyTree | None,
     contents: ArrayContents,
 ) -> Iterator[Description]:
@@ -340,9 +341,16 @@ def _arrays(
     _look(pytree, there, contents)
     wanted = [*_places(pytree, there, contents)]
     documents = [f"{key}/{DOCUMENTS[there[key]]}" for key in wanted]
-    values = read_documents(tree, documents) if decoder is None else decoder.values(documents)
-    for key, value in zip(wanted, values, strict=True):
-        yield Description(key, key, there[key], value)
+    values = (
+        read_documents(tree, documents)
+        if contents.values is None
+        else contents.values.read(tree, documents, MAX_DOCUMENT_NBYTES)
+    )
+    for key, document, value in zip(wanted, documents, values, strict=True):
+        if isinstance(value, bytes):
+            yield Description(key, key, there[key], value)
+        else:
+            contents.faults[key] = value.at(document)
 
 
 def _no_arrays(paths: Iterable[str]) -> ReadError:

@@ -11,22 +11,23 @@ absent chunks of its array, so that a chunk that is absent costs neither a file 
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from shardvar.errors import prefix_errors
+from shardvar.errors import CheckpointError, prefix_errors
 from shardvar.forks import new_lock
 from shardvar.formats.enclosed import ADDRESSES
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
-from shardvar.formats.zarr.ahead import Ahead, Band
+from shardvar.formats.zarr.ahead import Ahead, Band, start_each
 from shardvar.formats.zarr.contents import ArrayContents, Chunks, Convention
-from shardvar.formats.zarr.decoder import Decoder
+from shardvar.formats.zarr.decoder import Decoder, StoredChunk
 from shardvar.formats.zarr.files import Tree
 from shardvar.formats.zarr.index import ChunkIndex
+from shardvar.formats.zarr.ranges import read_ranges
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
 from shardvar.wire.crc import CRC32C, Checksum
@@ -36,7 +37,7 @@ _BAND_NBYTES = 1 << 23
 _PAGE_NBYTES = 4096
 """Bytes of fill values that are copied at once: a multiple of the size of any element."""
 _KEPT_BANDS = 2
-"""Bands that are kept once they were asked for."""
+"""Bands that are kept once they were asked for, and chunks with inner ones whose bytes are held."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,12 +60,14 @@ class ZarrSource(FileSource):
     """The bytes of the bands that were read last."""
     _pages: dict[str, bytes] = field(default_factory=dict)
     """Two pages of fill values of each array that has absent chunks and was read, by key."""
+    _whole: "OrderedDict[int, StoredChunk]" = field(default_factory=OrderedDict)
+    """The chunks with inner ones whose bytes are held."""
     _ahead: Ahead = field(init=False)
     """Bands that will be asked for."""
     _lock: Any = field(default_factory=new_lock)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_ahead", Ahead(self._start))
+        object.__setattr__(self, "_ahead", Ahead(self._start, self.decoder.takes_bytes))
         self.index.data.append(self.data)
 
     @property
@@ -83,9 +86,9 @@ class ZarrSource(FileSource):
         if entries.plain[row]:
             self.read_span(int(entries.file[row]), number + start, buffer)
             return
-        text = self.contents.text_of(number)
-        if text is not None:
-            buffer[:] = text[start : start + len(buffer)]
+        held = self.contents.held(number)
+        if held is not None:
+            buffer[:] = held[start : start + len(buffer)]
             return
         if self.contents.is_absent[number]:
             self._fill(self.contents.array_of(number)[0], start, buffer)
@@ -111,6 +114,7 @@ class ZarrSource(FileSource):
         """Close the files."""
         with self._lock:
             self._decoded.clear()
+            self._whole.clear()
         self._ahead.expect(())
         self.data.close()
 
@@ -118,10 +122,8 @@ class ZarrSource(FileSource):
         """Decode the payloads of some rows ahead, which will be read in that order."""
         numbers = entries.start[rows]
         numbers = numbers[numbers < self.contents.first[-1]]
-        bands = [
-            (number, *self._bands(number))
-            for number in numbers[~self.contents.is_absent[numbers]].tolist()
-        ]
+        is_read = self.contents.is_absent[numbers] | self.contents.is_held[numbers]
+        bands = [(number, *self._bands(number)) for number in numbers[~is_read].tolist()]
         # Of chunks with inner ones, a part may be wanted.
         whole = [each for each in bands if each[2] == self._rows(each[0])]
         self._ahead.expect(
@@ -131,7 +133,7 @@ class ZarrSource(FileSource):
     def decode(self, entries: EntryTable, row: int) -> memoryview:
         """Return the payload of an entry in fresh memory, which the caller keeps."""
         number, rows = int(entries.start[row]), 0
-        if self.contents.text_of(number) is None and not self.contents.is_absent[number]:
+        if self.contents.held(number) is None and not self.contents.is_absent[number]:
             row_nbytes, rows = self._bands(number)
             if rows == self._rows(number) and row_nbytes:
                 return self._finish((number, 0, rows))
@@ -203,13 +205,25 @@ class ZarrSource(FileSource):
             finally:
                 # The decoder opens files by their paths: what it has read is the checkpoint's if
                 # the file is still the one of the listing. That it is not explains an error.
-                self.tree.check(self.data.names[int(self.index.entries.file[band[0]])])
+                if self.traits is None:
+                    self.tree.check(self.data.names[int(self.index.entries.file[band[0]])])
 
-    def _start(self, band: Band) -> Any:
+    def _start(self, bands: Sequence[Band]) -> list[Any]:
+        """Begin to decode bands; return what is pending of each, or its error."""
+        stored: dict[int, memoryview | CheckpointError] = {}
+        if self.decoder.takes_bytes:
+            with self._lock:
+                whole = {*self._whole}
+            stored = self._read_stored({band[0] for band in bands} - whole)
+        return start_each(lambda band: self._start_one(band, stored.get(band[0])), bands)
+
+    def _start_one(self, band: Band, stored: memoryview | CheckpointError | None) -> Any:
         """Begin to decode a band; raise what is wrong with its file, if that is known."""
         number, first, last = band
         if (error := self.index.errors.get(number)) is not None:
             raise error
+        if isinstance(stored, CheckpointError):
+            raise stored
         chunks, chunk = self.contents.array_of(number)
         begin, stop = chunks.offset[chunk].copy(), chunks.offset[chunk] + chunks.shape[chunk]
         if len(begin):
@@ -218,6 +232,48 @@ class ZarrSource(FileSource):
         region = tuple(slice(*ends) for ends in zip(begin.tolist(), stop.tolist(), strict=True))
         # Inner chunks may be absent from a chunk that is stored, so that the decoder has to know
         # the rule.
-        return self.decoder.start_reading(
-            chunks.description.path, chunks.metadata.document, self.convention.fills, region
-        )
+        path, document = chunks.description.path, chunks.metadata.document
+        taken = None
+        if self.decoder.takes_bytes:
+            taken = self._taken(number, chunks, chunk, stored)
+        return self.decoder.start_reading(path, document, self.convention.fills, region, taken)
+
+    def _taken(
+        self, number: int, chunks: Chunks, chunk: int, stored: memoryview | None
+    ) -> StoredChunk:
+        """Return a chunk for the decoder; one with inner ones is held."""
+        with self._lock:
+            found = self._whole.get(number)
+        if found is None:
+            if stored is None:  # it was dropped meanwhile
+                [stored] = self._ranges([number])
+            metadata, path = chunks.metadata, chunks.description.path
+            name, fills = chunks.names[chunk], self.convention.fills
+            found = self.decoder.take(path, name, metadata.document, fills, stored)
+            if metadata.is_sharded:
+                with self._lock:
+                    self._whole[number] = found
+                    while len(self._whole) > _KEPT_BANDS:
+                        self._whole.popitem(last=False)
+        return found
+
+    def _read_stored(self, numbers: Collection[int]) -> dict[int, memoryview | CheckpointError]:
+        """Return the stored bytes of chunks, or what is wrong with each."""
+        rows = sorted(numbers)
+        try:
+            return dict(zip(rows, self._ranges(rows), strict=True))
+        except CheckpointError as error:
+            if len(rows) == 1:
+                return {rows[0]: error}
+        # One at a time: the file of one of them is damaged, which the others do not have.
+        return {row: found for each in rows for row, found in self._read_stored([each]).items()}
+
+    def _ranges(self, numbers: Sequence[int]) -> list[memoryview]:
+        """Return the stored bytes of chunks, in order."""
+        held = {number: self.contents.stored(number) for number in numbers}
+        found = {number: octets for number, octets in held.items() if octets is not None}
+        rows = np.array([number for number in numbers if number not in found], np.int64)
+        start, nbytes = self.contents.ranges[rows].T
+        read = read_ranges(self.data, self.index.entries.file[rows], start, nbytes)
+        found.update(zip(rows.tolist(), read, strict=True))
+        return [found[number] for number in numbers]

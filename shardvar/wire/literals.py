@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from shardvar.wire.inert import OrderedMap, Size
-from shardvar.wire.plain import MAX_TEXT, Tagged, too_large
+from shardvar.wire.plain import ARRAY, MAX_TEXT, Tagged, too_large
+
+_TOLD = ("bool", "int64", "float64", "complex128")
+"""The dtypes that NumPy gives elements of Python."""
 
 
 def literal_of(value: Any) -> str:
@@ -81,6 +84,17 @@ class _Literal:
             self.add(value)
         self.write(end)
 
+    def add_array(self, name: str, shape: tuple[int, ...], octets: bytes) -> None:
+        """Add an array of NumPy, with its dtype unless the elements tell it, as NumPy does."""
+        elements = np.frombuffer(octets, np.dtype(name).newbyteorder("<")).reshape(shape)
+        self.write("array(")
+        self.add(elements.tolist() if elements.size else [])
+        if not elements.size and len(shape) != 1:
+            self.write(f", shape={shape}")
+        if not elements.size or name not in _TOLD:
+            self.write(f", dtype={name}")
+        self.write(")")
+
     def add_named(self, value: Tagged) -> None:
         """Add a value whose type Python's literals lack."""
         if value.kind == "text":
@@ -89,6 +103,8 @@ class _Literal:
             self.write(f"torch.{value.value}")
         elif value.kind == "torch.device":
             self.write(f"torch.device({':'.join(map(str, value.value))!r})")
+        elif value.kind == ARRAY:
+            self.add_array(*value.value)
         elif value.kind == "argparse.Namespace":
             pairs = [(name, "=", each) for name, each in value.value.items()]
             self.add_pairs("Namespace(", pairs, ")")

@@ -7,7 +7,8 @@ same value.
     tuple, list, dict                   the items, then the opcode that collects them
     ``OrderedMap``                      a call of the class, then the items
     ``Global(name)``                    GLOBAL: the name is imported
-    ``Call(name, args)``                GLOBAL, the arguments, REDUCE: the name is called
+    ``Call(name, args, state)``         GLOBAL, the arguments, REDUCE: the name is called; and with a
+                                        state this and BUILD
     ``Instance(name, state)``           GLOBAL, EMPTY_TUPLE, NEWOBJ, the state, BUILD: an instance
                                         with that state
     ``Reference(value)``                the value, BINPERSID: an object outside of the pickle
@@ -39,6 +40,8 @@ class Call:
     """The name with its module, such as "torch.Size"."""
     args: tuple[Any, ...]
     """The arguments."""
+    state: tuple[Any, ...] | None = None
+    """The state of the result, if it gets one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,6 +183,9 @@ class _Writer:
         self.push_name(call.name)
         self.push_tuple(call.args)
         self.write(b"R")
+        if call.state is not None:
+            self.push_tuple(call.state)
+            self.write(b"b")
 
     def push_instance(self, instance: Instance) -> None:
         """Add the opcodes of an instance."""

@@ -24,6 +24,8 @@ other value is an object with one name, the *tag*, which says its type:
     text of Orbax                  ``{"text": "adam"}``: a text whose literal has no quotes
     scalar of NumPy                ``{"numpy.float64": HEX}``: its bytes, little-endian;
                                    ``{"numpy.str_": TEXT}``, ``{"numpy.bytes_": BASE64}``
+    array of NumPy                 ``{"numpy.ndarray": ["uint32", [624], BASE64]}``: dtype, shape, and
+                                   the elements in C order, little-endian
 
 Each value has one encoding, which a reader checks: equal texts are equal values of equal types. A
 tag that a reader does not know is an error of that value only. Nothing is imported or called.
@@ -45,6 +47,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -73,7 +76,12 @@ NUMPY_NAMES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
     "complex128".split()
 )
-"""The scalars of NumPy that are plain values, apart from ``str_`` and ``bytes_``."""
+"""The dtypes of arrays of NumPy that are plain values, and of scalars; these also have ``str_`` and
+``bytes_``."""
+ARRAY = "numpy.ndarray"
+"""The tag of an array of NumPy."""
+_MAX_RANK = 64
+"""The most axes of an array of NumPy."""
 _DTYPE = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
 """The name of a dtype of torch."""
 
@@ -86,7 +94,8 @@ class Tagged:
     """The tag of the type."""
     value: Any
     """A list for ``set`` and ``frozenset``, a dict of texts for ``argparse.Namespace``, a text for
-    ``torch.dtype`` and ``text``, a tuple of the type and the number for ``torch.device``."""
+    ``torch.dtype`` and ``text``, a tuple of the type and the number for ``torch.device``; for an array
+    of NumPy a tuple of the name of its dtype, its shape, and the bytes of its elements."""
 
 
 def too_large() -> UnsupportedError:
@@ -145,6 +154,9 @@ def _named_node(value: Tagged, depth: int) -> Any:
         return {value.kind: _text_node(value.value, depth)}
     if value.kind == "argparse.Namespace":
         return {value.kind: _pairs(value.value, depth)}
+    if value.kind == ARRAY:
+        name, shape, octets = value.value
+        return {ARRAY: [name, [*shape], _base64(octets)]}
     return {value.kind: _items(value.value, depth)}
 
 
@@ -299,6 +311,30 @@ def _text_of(node: Any) -> Tagged:
     return Tagged("text", text)
 
 
+def tagged_array(name: str, shape: tuple[int, ...], octets: bytes) -> Tagged | None:
+    """Return an array of NumPy, from its elements in C order, little-endian; None if there is no such
+    array."""
+    if name not in NUMPY_NAMES or any(type(each) is not int or each < 0 for each in shape):
+        return None
+    dtype = np.dtype(name)
+    # NumPy refuses shapes whose other axes are that long also if one is 0.
+    room = dtype.itemsize * prod(max(each, 1) for each in shape)
+    if len(octets) != dtype.itemsize * prod(shape) or room >= 1 << 63 or len(shape) > _MAX_RANK:
+        return None
+    if dtype == np.bool and not {*octets} <= {0, 1}:
+        return None
+    return Tagged(ARRAY, (name, shape, octets))
+
+
+def _array_of(parts: Any) -> Tagged:
+    name, shape, text = parts
+    octets = _octets_of(text)
+    made = tagged_array(name, tuple(shape), octets) if type(name) is str else None
+    if type(shape) is not list or made is None:
+        raise TypeError("an array of NumPy is not a dtype, a shape and its elements")
+    return made
+
+
 def _device_of(parts: Any) -> Tagged:
     kinds = [*map(type, parts)]
     if kinds not in ([str], [str, int]):
@@ -323,6 +359,7 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
     "torch.dtype": _dtype_of,
     "torch.device": _device_of,
     "text": _text_of,
+    ARRAY: _array_of,
     "numpy.str_": lambda node: np.str_(_value(node)),
     "numpy.bytes_": lambda text: np.bytes_(_octets_of(text)),
 }

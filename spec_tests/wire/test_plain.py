@@ -31,6 +31,13 @@ from shardvar.wire.plain import (
     value_of_node,
 )
 
+
+def as_tagged(array: Any) -> Tagged:
+    """Return an array of NumPy as a plain value."""
+    octets = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
+    return Tagged("numpy.ndarray", (array.dtype.name, array.shape, octets))
+
+
 SCALARS = [np.float64, np.float32, np.float16, np.complex64, np.complex128, np.bool, np.str_, np.bytes_]  # fmt: skip
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 numpy_scalars = st.one_of(
@@ -42,6 +49,11 @@ numpy_scalars = st.one_of(
 floats = st.floats() | st.integers(0, 2**64 - 1).map(
     lambda bits: struct.unpack(">d", struct.pack(">Q", bits))[0]
 )
+numpy_arrays = st.tuples(
+    st.sampled_from(["bool", "int8", "uint32", "float16", "float64", "complex64"]),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.integers(0, 255),
+).map(lambda drawn: as_tagged(np.full(drawn[1], drawn[2]).astype(drawn[0])))
 texts = st.text(st.characters(categories=None), max_size=5)
 integers = st.integers() | st.integers(-(2**70), 2**70) | st.integers(0, 2**3000)
 atoms = st.one_of(
@@ -49,6 +61,7 @@ atoms = st.one_of(
     st.binary(max_size=4).map(bytearray), numpy_scalars,
     st.sampled_from(["float32", "bfloat16", "int4", "float8_e4m3fn"]).map(lambda name: Tagged("torch.dtype", name)),
     texts.map(lambda text: Tagged("text", text)),
+    numpy_arrays,
     st.sampled_from([("cpu",), ("cuda", 3)]).map(lambda device: Tagged("torch.device", device)),
 )  # fmt: skip
 keys = texts | st.integers() | st.tuples(st.text(max_size=2), st.booleans()) | st.none()
@@ -95,6 +108,9 @@ def oracle(value: Any) -> Any:
         return {maps[kind]: [[oracle(key), oracle(each)] for key, each in value.items()]}
     if kind is Tagged:
         held = value.value
+        if value.kind == "numpy.ndarray":
+            name, shape, octets = held
+            return {value.kind: [name, [*shape], base64.standard_b64encode(octets).decode()]}
         if isinstance(held, dict):
             return {value.kind: [[oracle(key), oracle(each)] for key, each in held.items()]}
         return {value.kind: oracle(held) if isinstance(held, str) else [*map(oracle, held)]}
@@ -192,6 +208,35 @@ def test_what_python_pickles_is_read_as_it_is(protocol: int) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_the_arrays_that_numpy_pickles_are_read_and_come_back(protocol: int) -> None:
+    """Also ones in another order, of views, of big-endian elements, and states of generators."""
+    table = np.arange(24).reshape(2, 3, 4)
+    saved = {
+        str(number): array
+        for number, array in enumerate([
+            table, table.T, np.asfortranarray(table[0]), table[:, ::2, 1], table.astype(">f4"),
+            np.array(3.5), np.zeros((0, 3), np.float16), np.array([True, False]), table.astype(">c16").T,
+        ])
+    }  # fmt: skip
+    for legacy in (
+        np.random.RandomState(1).get_state(),
+        np.random.default_rng(1).bit_generator.state,
+    ):
+        saved["state"] = legacy
+        root = parse_pickle(pickle.dumps(saved, protocol), is_typed=True)[0]
+        found = {key: plain_of(each) for key, each in root.items()}
+        again = pickle.loads(build_pickle(pickled_of(found)))
+        for key, array in saved.items():
+            if key == "state":
+                continue
+            assert found[key] == as_tagged(array)
+            assert again[key].dtype == array.dtype.newbyteorder("=")
+            assert again[key].shape == array.shape and np.array_equal(again[key], array)
+        assert str(again["state"]) == str(legacy)
+        assert found == {key: decode_value(encode_value(each)) for key, each in found.items()}
+
+
 class _Torch(pickle.Unpickler):
     """Python's reader of pickles, where torch's names stand for plain values."""
 
@@ -256,6 +301,16 @@ def test_what_is_written_is_read_by_python_as_what_it_was() -> None:
         ('{"numpy.bool": "02"}', "not a scalar"),
         ('{"numpy.float32": "00"}', "not a scalar"),
         ('{"numpy.float32": "0000803F"}', "another text"),
+        ('{"numpy.ndarray": ["float32", [1], "AAAA"]}', "not a dtype, a shape"),
+        ('{"numpy.ndarray": ["float32", [-1, -1], "AAAAAA=="]}', "not a dtype, a shape"),
+        ('{"numpy.ndarray": ["float32", [true], "AAAAAA=="]}', "not a dtype, a shape"),
+        ('{"numpy.ndarray": ["float32", {"1": 1}, "AAAAAA=="]}', "not a dtype, a shape"),
+        ('{"numpy.ndarray": ["object", [0], ""]}', "not a dtype, a shape"),
+        ('{"numpy.ndarray": [["int8"], [0], ""]}', "not a dtype, a shape"),
+        ('{"numpy.ndarray": ["bool", [1], "Ag=="]}', "not a dtype, a shape"),
+        ('{"numpy.ndarray": ["int8", [0], "", 1]}', "wrong"),
+        ('{"numpy.ndarray": ["int8", ' + str([0] * 65) + ', ""]}', "not a dtype, a shape"),
+        ('{"numpy.ndarray": ["int8", [0, 9223372036854775807, 2], ""]}', "not a dtype, a shape"),
         ('{"set": "ab"}', "not an array"),
         ("NaN", "NaN"),
         ('{"tuple": [1], "tuple": [2]}', "twice"),
@@ -308,6 +363,10 @@ def test_sizes_are_bounded() -> None:
             plain_of(item)
 
 
+def _empty_array(*state: Any) -> Node:
+    return Node("numpy._core.multiarray._reconstruct", (Global("numpy.ndarray"), (0,), b"b"), state)
+
+
 @pytest.mark.parametrize(
     "node",
     [
@@ -323,6 +382,18 @@ def test_sizes_are_bounded() -> None:
         Node("numpy._core.multiarray.scalar", (Node("numpy.dtype", ("f8",)), b"1234")),
         Node("numpy._core.multiarray.scalar", (Node("numpy.dtype", ("V2000000000",)), b"1234")),
         Node("numpy._core.multiarray.scalar", (Node("numpy.dtype", ("U1",)), b"\xff\xff\xff\xff")),
+        _empty_array(1, (1,), Node("numpy.dtype", ("f4",)), False, b"123"),
+        _empty_array(1, (-1, -4), Node("numpy.dtype", ("u1",)), False, b"1234"),
+        _empty_array(1, (True,), Node("numpy.dtype", ("u1",)), False, b"1"),
+        _empty_array(1, (1,), Node("numpy.dtype", ("O",)), False, [None]),
+        _empty_array(1, (1,), Node("numpy.dtype", ("U1",)), False, b"1234"),
+        _empty_array(1, (1,), Node("numpy.dtype", ("V4",)), False, b"1234"),
+        _empty_array(1, (1,), Node("numpy.dtype", ("b1",)), False, b"\2"),
+        _empty_array(1, [1], Node("numpy.dtype", ("u1",)), False, b"1"),
+        _empty_array(1, (0, 1 << 62, 2), Node("numpy.dtype", ("u1",)), False, b""),
+        _empty_array(),
+        Node("numpy._core.multiarray._reconstruct", ()),
+        Node("numpy._core.numeric._frombuffer", (b"1", Node("numpy.dtype", ("u1",)), (2,), "C")),
         Global("builtins.len"),
         {Node("builtins.bytearray", (b"a",)): 1},
         {(1, Node("builtins.set", ([],))): 1},

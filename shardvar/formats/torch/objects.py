@@ -8,6 +8,8 @@ and of the few classes that programs keep with their tensors:
     torch.device                  a call of the type, and perhaps the number
     argparse.Namespace            an instance, whose state is a dict
     scalar of NumPy               a call of a dtype and the bytes
+    array of NumPy                an empty array, whose state has the shape, the dtype and the bytes;
+                                  in protocol 5 a call of the bytes, the dtype and the shape
 
 An object of any other class is refused, and the error names the class. Values may be nested, shared
 and cyclic as the file likes, so their depth and their size are bounded while they are copied.
@@ -25,7 +27,7 @@ from shardvar.formats.torch.tensors import CALLS, of_builtins, unsupported
 from shardvar.wire.damage import DISTRUST
 from shardvar.wire.inert import SIZE, Global, Node, OrderedMap, Size
 from shardvar.wire.opcode_writer import Call, Instance
-from shardvar.wire.plain import MAX_DEPTH, MAX_TEXT, Tagged, too_large
+from shardvar.wire.plain import ARRAY, MAX_DEPTH, MAX_TEXT, Tagged, tagged_array, too_large
 
 _NAMESPACE, _DEVICE = "argparse.Namespace", "torch.device"
 _SETS = {name: name.rpartition(".")[2] for name in of_builtins("set", "frozenset")}
@@ -34,6 +36,13 @@ _SCALARS = ("numpy._core.multiarray.scalar", "numpy.core.multiarray.scalar")
 """The function that makes a scalar of NumPy, by its names in NumPy 2 and 1."""
 _NUMPY_DTYPE = re.compile(r"[<>=|]?(?:b1|[iu][1248]|f[248]|c8|c16|[US][0-9]{1,7})", re.ASCII)
 """The dtypes of scalars that are plain values."""
+_EMPTY_ARRAYS = (
+    "numpy._core.multiarray._reconstruct",
+    "numpy.core.multiarray._reconstruct",
+)
+"""The function that makes an empty array of NumPy, by its names."""
+_BUFFERS = ("numpy._core.numeric._frombuffer", "numpy.core.numeric._frombuffer")
+"""The function that makes an array of NumPy of its bytes, by its names."""
 _TORCH_DTYPE = re.compile(
     r"torch\.(?:bool|[iu]?int[0-9]{1,2}|uint[0-9]{1,2}|b?float[0-9a-z_]+|complex[0-9]+|"
     r"q(?:u?int[0-9x]+)|bits[0-9x]+)",
@@ -127,7 +136,12 @@ class _Copy:
             held = self.of({} if state is None else state, depth)
             if type(held) is dict and {*map(type, held)} <= {str}:
                 return Tagged(_NAMESPACE, held)
+        if node.name in _EMPTY_ARRAYS and items is None and type(state) is tuple:
+            return self.array(node, state)
         if state is None and items is None:
+            if node.name in _BUFFERS and len(values) == 4:
+                octets, dtype, shape, order = values
+                return self.array(node, (1, shape, dtype, order == "F", octets))
             if node.name in _COMPLEX and kinds == [float, float]:
                 return complex(*values)
             if node.name in _BYTEARRAY and kinds in ([], [bytes]):
@@ -144,6 +158,25 @@ class _Copy:
                 "It is an object with a tensor in it.", "Save its tensors in dicts and lists."
             )
         raise unsupported(node)
+
+    def array(self, node: Node, state: tuple[Any, ...]) -> Tagged:
+        """Return the array of NumPy of a state: a version, the shape, the dtype, True if the first
+        axis is the fastest, and the bytes."""
+        if [*map(type, state)] != [int, tuple, Node, bool, bytes]:
+            raise unsupported(node)
+        _, shape, described, is_reversed, octets = state
+        self.of(octets, 0)
+        self.of(shape, 0)
+        dtype = _numpy_dtype(node, described)
+        order = tuple(reversed(shape)) if is_reversed else shape
+        made = tagged_array(dtype.name, order, octets)
+        if made is None:
+            raise unsupported(node)
+        elements = np.frombuffer(octets, dtype).reshape(order)
+        if is_reversed:
+            elements = elements.T
+        stored = elements.astype(dtype.newbyteorder("<")).tobytes()
+        return Tagged(ARRAY, (dtype.name, shape, stored))
 
 
 def _is_key(value: Any) -> bool:
@@ -162,22 +195,27 @@ def _latin(text: str) -> bytes:
         raise unsupported(Node("builtins.bytearray", ())) from None
 
 
-def _scalar(node: Node, described: Node, octets: bytes) -> Any:
-    """Return a scalar of NumPy, from the description of its dtype and its bytes."""
+def _numpy_dtype(node: Node, described: Node) -> np.dtype[Any]:
+    """Return the dtype of NumPy that a call describes, for the scalar or the array of ``node``."""
     args, state = described.args, described.state
     name = args[0] if type(args) is tuple and args else None
     if described.name != "numpy.dtype" or type(name) is not str or not _NUMPY_DTYPE.fullmatch(name):
         raise unsupported(node)
     # The name has no order of bytes; the state has.
     order = state[1] if type(state) is tuple and len(state) > 1 else "<"
-    dtype = np.dtype(name).newbyteorder(">" if order == ">" else "<")
+    return np.dtype(name).newbyteorder(">" if order == ">" else "<")
+
+
+def _scalar(node: Node, described: Node, octets: bytes) -> Any:
+    """Return a scalar of NumPy, from the description of its dtype and its bytes."""
+    dtype = _numpy_dtype(node, described)
     if len(octets) != dtype.itemsize or (dtype == np.bool and octets > b"\1"):
         raise unsupported(node)
     if dtype.kind == "S":
         return np.bytes_(octets)
     if dtype.kind == "U":
         try:
-            return np.str_(octets.decode("utf-32-be" if order == ">" else "utf-32-le"))
+            return np.str_(octets.decode("utf-32-be" if dtype.byteorder == ">" else "utf-32-le"))
         except UnicodeDecodeError:
             raise unsupported(node) from None
     return np.frombuffer(octets, dtype).astype(dtype.newbyteorder("="))[0]
@@ -206,6 +244,11 @@ def _named_call(value: Tagged) -> Any:
         return value.value
     if value.kind == _DEVICE:
         return Call(_DEVICE, value.value)
+    if value.kind == ARRAY:
+        name, shape, octets = value.value
+        dtype = np.dtype(name).newbyteorder("<").str
+        state = 1, shape, Call("numpy.dtype", (dtype, False, True)), False, octets
+        return Call(_EMPTY_ARRAYS[0], (Global(ARRAY), (0,), b"b"), state)
     if value.kind == _NAMESPACE:
         return Instance(_NAMESPACE, _dict_of(value.value))
     return Call(f"__builtin__.{value.kind}", ([*map(pickled_of, value.value)],))

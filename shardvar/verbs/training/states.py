@@ -21,6 +21,7 @@ from shardvar.verbs.together.state_keys import without_keys_of_some
 from shardvar.wire.damage import decoding, invalid
 from shardvar.wire.inert import OrderedMap, Size
 from shardvar.wire.plain import (
+    ARRAY,
     MAX_TEXT,
     NUMPY_NAMES,
     Tagged,
@@ -219,5 +220,9 @@ def _python(value: Any) -> Any:
         return (set if value.kind == "set" else frozenset)(map(_python, value.value))
     if value.kind == "text":
         return value.value
+    if value.kind == ARRAY:
+        name, shape, octets = value.value
+        dtype = np.dtype(name)
+        return np.frombuffer(octets, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
     cause = f"It is a {value.kind}, which only PyTorch has."
     raise UnsupportedError(cause, "Leave it out of the state.")

@@ -177,7 +177,7 @@ clean: ## remove everything that these verbs made
 .venv-cloud/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-cloud
 	$(CLOUD) $(PIP_INSTALL) --upgrade "pip>=25.1"
-	$(CLOUD) $(PIP_INSTALL) --editable ".[cloud]" --group cloud
+	$(CLOUD) $(PIP_INSTALL) --editable ".[cloud,deltas]" --group cloud
 	@touch $@
 
 # Azure's emulator is a program of node. Without npm its tests are skipped, and say so.

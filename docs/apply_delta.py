@@ -139,7 +139,7 @@ def apply_delta(base: Mapping[str, Tensor], delta: Mapping[str, Tensor], mark: s
     try:
         head, rows = decoded(mark.encode()), decoded(delta["table"][2])["tensors"]
         need(head["version"] == 1, "a version that is not known")
-        found, stored = {}, {"table"}
+        found, stored, ties = {}, {"table"}, {}
         for row in rows:
             octets = (
                 bytes.fromhex(row["key_bytes"]) if "key_bytes" in row else row["key"].encode()
@@ -155,18 +155,24 @@ def apply_delta(base: Mapping[str, Tensor], delta: Mapping[str, Tensor], mark: s
             need((key in base) == told[0] and key not in found, "another base, or a row twice")
             if kind in ("equal", "changed"):
                 need(base[key][:2] == about, "a base of another dtype or shape")
+            name = f"{kind}/{key}"
+            if "tie" in row:
+                # It may be stored under the key of the other tensor.
+                name, ties[key] = name if name in delta else f"{kind}/{row['tie']}", row["tie"]
             if kind in ("changed", "whole"):
-                stored.add(f"{kind}/{key}")
+                stored.add(name)
             if kind == "changed":
-                found[key] = changed(base[key], delta["changed/" + key][2])
+                found[key] = changed(base[key], delta[name][2])
             elif kind != "removed":
-                found[key] = base[key] if kind == "equal" else delta["whole/" + key]
+                found[key] = base[key] if kind == "equal" else delta[name]
             if kind != "removed":
                 need(found[key][:2] == about, "a tensor of another dtype or shape")
                 need(
                     tensor_digest(octets, found[key]) == both[1],
                     "another base, or a damaged delta",
                 )
+        for key, other in ties.items():
+            need(found[key] == found[other] and other not in ties, "a tie of other bytes")
         need(
             len(base) == sum(row["base"] is not None for row in rows),
             "a base with more tensors",

@@ -8,7 +8,7 @@ from shardvar.cli.reshard import note_large_files, parse_policy, print_write, wa
 from shardvar.cli.verify import payload_nbytes
 from shardvar.verbs.delta.apply import apply
 
-_OF_RESHARD = ("lost", "untied", "dequantized", "ranks", "map")
+_OF_RESHARD = ("lost", "dequantized", "ranks", "map")
 """Fields that only a reshard has."""
 
 

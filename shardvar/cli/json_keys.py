@@ -274,6 +274,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".tensors[].num_changed": "the elements that differ; null unless it is changed",
         ".tensors[].num_positions": "MiBs whose change is stored as positions and values",
         ".tensors[].num_masks": "MiBs whose change is stored as the XOR of all bytes",
+        ".tensors[].tie": "the tensor whose bytes it has in B (tied weights), or null",
     },
     "apply": {
         ".path": "the new checkpoint",
@@ -295,6 +296,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".digests": "a sentence on the digests that the checkpoint carries, or that were left out",
         ".reused_files": "files that an interrupted run had finished",
         ".left_out": "keys that the format cannot hold and only their writer reads",
+        ".untied": "pairs of tensors that share their bytes by the delta, and not in OUT",
         ".dry_run": "true if nothing was written",
         ".num_files": "the number of data files",
         ".notes": "sentences on what was compared, and what could not be",

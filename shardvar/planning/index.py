@@ -66,7 +66,8 @@ class Metadata:
     """Objects to write, each as its encoding (``wire.plain``), or as the item of a distributed
     checkpoint that becomes one. Of a checkpoint that is read, the source has them."""
     ties: Mapping[str, str] = field(default_factory=dict)
-    """Keys to write that have the bytes of another tensor, each with the key of that one."""
+    """Keys to write that have the bytes of another tensor, each with the key of that one. Of a
+    checkpoint that is read, the entries have them (``find_ties``); of a delta's result, its table."""
     references: "References | None" = None
     """Tensors to write whose bytes lie in the files of another checkpoint, which is read no more."""
     generation: str = ""

@@ -262,8 +262,8 @@ def rewrite(
     if lost:
         partition = without_lost(partition, chosen.entries.slices.tensors.keys, chosen.lost)
     payloads, entries = chosen.source, chosen.entries
-    found_ties = find_ties(take_tensors(reader.entries(), chosen.names)).items()
-    ties = {chosen.names[key]: chosen.names[first] for key, first in found_ties}
+    found_ties = {**find_ties(take_tensors(reader.entries(), chosen.names)), **reader.metadata.ties}
+    ties = {chosen.names[key]: chosen.names[first] for key, first in found_ties.items()}
     untied = tuple(ties.items())
     if ties and _keeps_ties(goal, changes):
         others = set(entries.slices.tensors.keys).difference(ties)

@@ -19,11 +19,19 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import CheckpointNotFound, CorruptCheckpoint, LockHeld, StorageError
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    LockHeld,
+    StorageError,
+    TargetExists,
+)
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage import attempts, objects, stores
 from shardvar.storage.attempts import Pace
@@ -137,6 +145,51 @@ def keys_of(url: str) -> list[str]:
     scheme, _, place = url.partition("://")
     bucket, _, key = place.partition("/")
     return sorted(ObjectClient(f"{scheme}://{bucket}").walk(key))
+
+
+DELTAS = {
+    None: ("d", None),
+    "slime": ("weight_v000007", None),
+    "modelexpress": ("folder", ("six", "seven")),
+    "trl": ("step_000007.safetensors", None),
+    "trl-gaps": ("step_000007.safetensors", None),
+}
+"""The name of a delta of each dialect, and its versions; None is shardvar's own."""
+
+
+@pytest.mark.parametrize("dialect", DELTAS)
+def test_a_delta_is_published_replaced_and_applied(
+    dialect: str | None, proxy: Proxy, prefix: str
+) -> None:
+    """By each dialect, and by none; what is refused leaves nothing."""
+    if dialect in ("slime", "modelexpress"):
+        for package in ("zstandard", "xxhash"):
+            pytest.importorskip(package, reason="the extra deltas brings it")
+    old = {"w": np.zeros((300, 40), ml_dtypes.bfloat16), "b": np.ones(9, ml_dtypes.bfloat16)}
+    new = {"w": old["w"].copy(), "b": old["b"]}
+    new["w"][7, 5] = -2
+    a, b, c = (f"{prefix}/{name}.safetensors" for name in "abc")
+    name, versions = DELTAS[dialect]
+    url, options = f"{prefix}/v/{name}", {"dialect": dialect, "versions": versions}
+    sv.save(a, old), sv.save(b, new)
+    for force in (False, True):
+        report = sv.delta(a, b, url, force=force, **options)
+    assert {each.key: each.num_changed for each in report.tensors} == {"b": None, "w": 1}
+    assert sv.verify(url).ok
+    there = keys_of(prefix)
+    with pytest.raises(TargetExists):
+        sv.delta(a, b, url, **options)
+    sv.apply(a, url, c)
+    assert sv.diff(b, c).equal
+    sv.apply(a, url, a, force=True)
+    assert sv.diff(a, b).equal
+    assert keys_of(prefix) == sorted([*there, "c.safetensors"])
+    # A name that says no versions is refused before anything is written.
+    if dialect is not None:
+        other = "other" if dialect in ("slime", "modelexpress") else "other.safetensors"
+        with pytest.raises(ArgumentError, match="versions"):
+            sv.delta(a, b, f"{prefix}/{other}", dialect=dialect)
+        assert keys_of(prefix) == sorted([*there, "c.safetensors"])
 
 
 @pytest.mark.parametrize("form", FORMATS)

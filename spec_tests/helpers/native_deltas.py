@@ -152,6 +152,14 @@ def draft(a: Arrays, b: Arrays, encodings: Mapping[str, int], **user: str) -> Dr
     return Draft(tensors, rows, mark, dict(user))
 
 
+def tie(made: Draft, ties: Mapping[str, str]) -> None:
+    """Name ties in a delta, which then has the frames of tied tensors once."""
+    for row in made.rows:
+        if row.get("key") in ties:
+            row["tie"] = ties[row["key"]]
+            made.tensors.pop(f"{row['kind']}/{row['key']}", None)
+
+
 # The golden ones.
 
 
@@ -180,6 +188,8 @@ class Golden:
     """True if the base has its tensors in slices, in two files."""
     is_npz: bool = False
     """True if the base is an .npz, since it would be large."""
+    ties: Mapping[str, str] = field(default_factory=dict)
+    """The keys that have the bytes of another key in the last version."""
 
     @property
     def base(self) -> str:
@@ -204,7 +214,9 @@ class Golden:
             write(directory, self.base, pieces_of(first))
         for number, each in enumerate(self.encodings):
             a, b = self.versions[number : number + 2]
-            draft(a, b, each, step=str(number + 1)).write(directory, f"d{number + 1}")
+            made = draft(a, b, each, step=str(number + 1))
+            tie(made, self.ties)
+            made.write(directory, f"d{number + 1}")
 
     def describe(self, directory: Path) -> dict[str, Any]:
         """The expectation: what the deltas make of the base."""
@@ -310,6 +322,15 @@ CASES: dict[str, Golden] = {
         ({"w": _WIDE}, {"w": _changed(_WIDE, 0, LEAF // 8 - 1, LEAF // 4, LEAF // 4 + 2)}),
         ({"w": POSITIONS},),
         is_npz=True,
+    ),
+    "ties": Golden(
+        "Tied tensors: their frames are there once, and each is compared with its own digest.",
+        (
+            {"embed": TABLE, "head": TABLE, "same": TABLE, "x": TABLE[0]},
+            {"embed": -TABLE, "head": -TABLE, "same": TABLE, "x": TABLE[1], "y": TABLE[1]},
+        ),
+        ({"embed": STORED, "head": STORED},),
+        ties={"head": "embed", "y": "x"},
     ),
     "chain": Golden(
         "Deltas that follow each other: a tensor that is new is then changed, one that changed "

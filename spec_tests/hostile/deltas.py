@@ -29,8 +29,8 @@ from spec_tests.hostile.npz import deflated_zeros
 OLD = np.arange(99, dtype=np.int16)
 NEW = OLD.copy()
 NEW[[7, 50]] = -1
-A = {"w": OLD, "s": np.int64(1), "gone": np.zeros(2, np.int8)}
-B = {"w": NEW, "s": np.int64(2), "new": np.ones(3, np.float32)}
+A = {"w": OLD, "s": np.int64(1), "gone": np.zeros(2, np.int8), "v": NEW}
+B = {"w": NEW, "s": np.int64(2), "new": np.ones(3, np.float32), "v": OLD}
 ROW, BODY = frame(0, OLD.tobytes(), NEW.tobytes(), 2, POSITIONS)
 
 Change = Callable[[Draft], object]
@@ -244,6 +244,29 @@ LIES: dict[str, tuple[str, str, Change]] = {
     ),
 }
 
+LIES |= {
+    "tie_lost": (
+        "InvalidCheckpoint",
+        "A tensor is tied to one that is not in the result.",
+        fields("w", tie="gone"),
+    ),
+    "tie_of_itself": (
+        "InvalidCheckpoint",
+        "A tensor is tied to itself: a reader looks for its bytes for ever.",
+        fields("w", tie="w"),
+    ),
+    "tie_shape": (
+        "InvalidCheckpoint",
+        "A tensor is tied to one of another dtype and shape.",
+        fields("w", tie="new"),
+    ),
+    "tie_values": (
+        "CorruptCheckpoint",
+        "A tensor is tied to one of other values: it gets them.",
+        fields("v", tie="w"),
+    ),
+}
+
 TABLES: dict[str, tuple[str, str, bytes]] = {
     "table_foreign": ("MalformedCheckpoint", "The table is not JSON.", b"\x89PNG\r\n\x1a\n"),
     "table_nested": (
@@ -269,13 +292,13 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
         {**A, "w": OLD.view(np.uint16)},
     ),
     "base_key": ("The base has one tensor more, which the result must not have.", {**A, "x": OLD}),
-    "base_lost": ("The base lacks a tensor.", {key: A[key] for key in ("s", "gone")}),
+    "base_lost": ("The base lacks a tensor.", {key: A[key] for key in ("s", "gone", "v")}),
 }
 
 
 def delta_cases() -> Iterator[Case]:
     """Each delta ``d`` has its ``base`` in the same directory."""
-    right = draft(A, B, {"w": POSITIONS})
+    right = draft(A, B, {"w": POSITIONS, "v": POSITIONS})
 
     def case(name: str, error: str, why: str, made: Draft, base: Any, table: Any = None) -> Case:
         files = files_of(lambda folder: made.write(folder, "d", table))

@@ -272,6 +272,14 @@ MUTANTS = [
         "hostile_dialects::test_a_wrong_delta_is_refused_by_name",
     ),
     mutant(
+        "ties-of-deltas-are-believed",
+        "A tied tensor of a delta's result gets bytes that do not have its digest.",
+        "verbs/delta/patched.py",
+        "            if leaves.digest(change.key, change.dtype, change.shape) != change.result:\n",
+        "            if not leaves.digest(change.key, change.dtype, change.shape):\n",
+        "delta_ties::test_a_tie_of_other_bytes_is_refused_before_the_commit",
+    ),
+    mutant(
         "joined-deltas-lose-a-step",
         "Joining deltas leaves out the mask of a step.",
         "verbs/delta/join.py",

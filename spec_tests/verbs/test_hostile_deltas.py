@@ -17,7 +17,7 @@ from spec_tests.hostile.case import Case
 from spec_tests.hostile.make import DELTA_CASES, DELTAS, HERE
 
 MODULE = "verbs.test_hostile_deltas"
-NEEDS_A_BASE = ("leaf_lies", "base_values", "base_dtype", "base_key", "base_lost")
+NEEDS_A_BASE = ("leaf_lies", "base_values", "base_dtype", "base_key", "base_lost", "tie_values")
 """The ones that `verify` cannot tell from right ones."""
 
 

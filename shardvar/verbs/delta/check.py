@@ -51,7 +51,7 @@ def errors_of_delta(reader: Reader, storage: Storage, notes: list[str]) -> dict[
         if change.kind == WHOLE:
             first = _error_of_whole(delta, change)
             found |= {WHOLE_PREFIX + change.key: first} if first else {}
-        elif change.kind == CHANGED:
+        elif change.kind == CHANGED and delta.stored_key(change) == change.stored_key:
             errors = run_all(_error_of_leaf, _leaves(delta, change))
             first = next((each for each in errors if each is not None), None)
             found |= {CHANGED_PREFIX + change.key: first} if first else {}
@@ -93,7 +93,7 @@ def _error_of_published(work: tuple[str, str, Callable[[], None]]) -> ReadError 
 
 
 def _error_of_whole(delta: Delta, change: DeltaRow) -> ReadError | None:
-    key = WHOLE_PREFIX + change.key
+    key = delta.stored_key(change)
     try:
         # Under the name of the tensor, which is part of its digest.
         digests = digests_of(delta.reader, [key], names={key: change.key})

@@ -76,6 +76,9 @@ class DeltaRow:
     """The encoding of its blocks, such as Q8_0, after the change; empty for numbers."""
     path: tuple[str | int, ...] | None = None
     """The steps to its value in a nested value, if known."""
+    tie: str | None = None
+    """The key of another tensor of the result, whose bytes it has: tied weights. None if it has its
+    own."""
 
     @property
     def is_new(self) -> bool:
@@ -107,6 +110,7 @@ class DeltaRow:
         row |= {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape)}
         row |= {"base": self.base, "result": self.result}
         row |= {"encoding": self.encoding} if self.encoding else {}
+        row |= {} if self.tie is None else {"tie": self.tie}
         return row | ({} if self.path is None else {"path": list(self.path)})
 
 
@@ -130,6 +134,15 @@ class Contents:
         after = {each.key: each.result for each in changes if each.result is not None}
         by_key = {each.key: each for each in changes}
         return cls(by_key, digest_of_all(before), digest_of_all(after), user)
+
+    def whole_keys(self) -> list[str]:
+        """Return the keys of the tensors that are stored whole: of tied ones, one of them."""
+        changes = self.changes
+        return [
+            key
+            for key, each in changes.items()
+            if each.kind == WHOLE and (each.tie is None or changes[each.tie].kind != WHOLE)
+        ]
 
     def mark(self) -> str:
         """Return the text in the metadata that makes a checkpoint a delta."""
@@ -155,6 +168,8 @@ class Contents:
         found = cls.of(changes, user)
         if len(found.changes) < len(changes):
             raise invalid("The table has a key twice.")
+        for each in changes:
+            _check_tie(each, found.changes)
         if (found.base, found.result) != (base, result):
             raise corrupt("The digests of the tensors do not give the ones of the checkpoints.")
         return found
@@ -186,13 +201,26 @@ _PRESENT = {  # kind: whether there is a digest before, and after; None for eith
 }
 
 
+def _check_tie(change: DeltaRow, changes: Mapping[str, DeltaRow]) -> None:
+    """Raise ``InvalidCheckpoint`` if a tied tensor cannot have the bytes of the other one."""
+    if change.tie is None:
+        return
+    other = changes.get(change.tie)
+    if other is None or None in (change.result, other.result) or other.tie is not None:
+        raise invalid(f"{change.key!r} is tied to {change.tie!r}, which is not in the result.")
+    if (other.dtype, other.shape) != (change.dtype, change.shape):
+        raise invalid(f"{change.key!r} is tied to {change.tie!r}, of another dtype or shape.")
+    if OWN_SIZE[code(change.dtype)]:
+        raise invalid(f"{change.key!r} is tied, and is of {change.dtype}.")
+
+
 def _decode_row(number: int, row: Any) -> DeltaRow:
     with prefix_errors(f"row {number} of the table"):
         if not isinstance(row, dict) or not {*row} >= _FIELDS:
             raise malformed("It lacks a field.")
         names = {*row} - _FIELDS
         if (
-            not names <= {"key", "key_bytes", "encoding", "path"}
+            not names <= {"key", "key_bytes", "encoding", "path", "tie"}
             or len(names & {"key", "key_bytes"}) != 1
         ):
             raise malformed("It has an unknown field, or no key.")
@@ -221,9 +249,11 @@ def _decode_row(number: int, row: Any) -> DeltaRow:
         encoding = row.get("encoding", "")
         if not isinstance(encoding, str):
             raise malformed("Its encoding is not a text.")
-        return DeltaRow(
-            key, kind, row["dtype"], extents, *digests, encoding, None if path is None else (*path,)
-        )
+        tie = row.get("tie")
+        if not isinstance(tie, str | None):
+            raise malformed("Its tie is not a key.")
+        steps = None if path is None else (*path,)
+        return DeltaRow(key, kind, row["dtype"], extents, *digests, encoding, steps, tie)
 
 
 def _key_of(row: Mapping[str, Any]) -> str:
@@ -293,9 +323,17 @@ class Delta:
         """Return the entries that hold a changed or whole tensor."""
         return self.blocks.entries_of([self._row(change)])
 
+    def stored_key(self, change: DeltaRow) -> str:
+        """Return the key under which a changed or whole tensor is stored: its own, or the one of the
+        tensor to which it is tied."""
+        if change.tie is not None and change.stored_key not in self.rows:
+            other = self.contents.changes[change.tie]
+            return other.stored_key if other.kind == change.kind else change.stored_key
+        return change.stored_key
+
     def _row(self, change: DeltaRow) -> int:
         """The number of the tensor that holds a changed or whole one, which is as the table says."""
-        key = change.stored_key
+        key = self.stored_key(change)
         row = self.rows.get(key)
         if row is None:
             raise IncompleteCheckpoint(
@@ -328,7 +366,7 @@ class Delta:
         for each in self.contents.changes.values():
             if each.kind in (CHANGED, WHOLE):
                 self._row(each)
-                wanted.add(each.stored_key)
+                wanted.add(self.stored_key(each))
         others = self.rows.keys() - wanted
         if others:
             raise invalid(f"{self.path}: The table does not name the tensor {min(others)!r}.")

@@ -36,7 +36,6 @@ from shardvar.verbs.delta.contents import (
     CHANGED_PREFIX,
     REMOVED,
     TABLE,
-    WHOLE,
     WHOLE_PREFIX,
     Contents,
     Delta,
@@ -274,8 +273,10 @@ def _joined(
 def _reported(change: DeltaRow, draft: DeltaDraft, stored: Mapping[str, int]) -> TensorChange:
     key, nbytes = change.key, 0 if change.kind == REMOVED else change.nbytes
     if change.kind == CHANGED:
-        details: Any = encodings_of(draft.encodings[key])
-        size = draft.places[key][1]
-        return TensorChange(key, CHANGED, nbytes, size, draft.num_changed[key], **details)
-    size = stored[key] if change.kind == WHOLE else 0
-    return TensorChange(key, report_kind(change), nbytes or size, size)
+        first = key if key in draft.places or change.tie is None else change.tie
+        details: Any = encodings_of(draft.encodings[first])
+        size = draft.places[key][1] if first == key else 0
+        num_changed = draft.num_changed[first]
+        return TensorChange(key, CHANGED, nbytes, size, num_changed, **details, tie=change.tie)
+    size = stored.get(key, 0)
+    return TensorChange(key, report_kind(change), nbytes or size, size, tie=change.tie)

@@ -103,7 +103,7 @@ def compact_deltas(
         contents = Contents.of(_changes(opened, parts, joined), opened[-1].contents.user)
         # Write.
         source = PatchedSource.of(None, opened)
-        keys = [each.change.key for each in source.parts]
+        keys = contents.whole_keys()
         objects = source.objects(keys, goal.format.name) or {}
         entries = take_tensors(source.index.entries, {*keys}.difference(objects))
         return write_delta(
@@ -132,7 +132,7 @@ def _changes(
                 f"{deltas[-1].path}: {key!r} has another digest than before, and nothing changes it.",
                 COPY_AGAIN,
             )
-        about = change.encoding, change.path
+        about = change.encoding, change.path, change.tie
         found.append(DeltaRow(key, kind, change.dtype, change.shape, before, change.result, *about))
     for key, change in first.items():
         if change.base is not None and key not in parts:
@@ -159,7 +159,8 @@ def _join_masks(
     """DeltaDraft the joined frames of tensors of the base; return if each differs at the end."""
     changed: dict[str, bool] = {}
     drafted = None
-    with closing(map_ahead(_join_leaf, _leaves(parts))) as found:
+    once = {key: part for key, part in parts.items() if not _is_joined_with_its_tie(part, parts)}
+    with closing(map_ahead(_join_leaf, _leaves(once))) as found:
         for leaf, frame, body in found:
             key = leaf.part.change.key
             drafted = drafted or draft.begin(leaf.part.change.nbytes)
@@ -171,7 +172,22 @@ def _join_masks(
                 if drafted.frames:
                     drafted.keep(key)
                 drafted = None
-    return {key: changed.get(key, False) for key in parts}
+    firsts = {key: key if key in once else str(part.change.tie) for key, part in parts.items()}
+    return {key: changed.get(first, False) for key, first in firsts.items()}
+
+
+def _is_joined_with_its_tie(part: PatchedTensor, parts: Mapping[str, PatchedTensor]) -> bool:
+    """Return True if a tied tensor has the masks of the other one in all deltas."""
+    if part.change.tie is None:
+        return False
+    other = parts[part.change.tie]
+    key, first = part.change.key, other.change.key
+    if part.origin is not None or other.origin is not None or part.masks != other.masks:
+        return False
+    return all(
+        each.stored_key(each.contents.changes[key]) == each.stored_key(each.contents.changes[first])
+        for each in part.masks
+    )
 
 
 def _leaves(parts: Mapping[str, PatchedTensor]) -> Generator[_Leaf]:

@@ -9,7 +9,8 @@ write    the table, the frames from the scratch file, and whole tensors from the
          through ``verbs.writing`` as a save does; the index last
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +30,7 @@ from shardvar.engine.pool import (
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.layout.dtypes import OWN_SIZE, Array
+from shardvar.planning.index import find_ties
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress
@@ -47,6 +49,9 @@ from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.wire.digests import LEAF_NBYTES, digest_of_leaves, hash_leaf
 from shardvar.wire.frames import Frame, encode_mask, mask_of
+
+_ESCAPED = re.compile("[\udc80-\udcff]")
+"""The bytes of a key that is not UTF-8."""
 
 
 def delta(
@@ -167,7 +172,7 @@ def delta(
                 to, changes, draft, after, second, force=force, dry_run=dry_run
             )
         contents = Contents.of(changes, after.metadata.user)
-        whole = whole_tensors(after, goal, [each.key for each in changes if each.kind == WHOLE])
+        whole = whole_tensors(after, goal, contents.whole_keys())
         return write_delta(goal, contents, draft, whole, force=force, dry_run=dry_run)
 
 
@@ -211,8 +216,12 @@ def _changes(
         for key, pair in pairs.items()
         if _is_alike(blocks_a.tensors, blocks_b.tensors, *pair)
     }
-    compared = _Comparison(blocks_a, blocks_b, draft, progress, keeps_all)
-    compared.run(alike)
+    ties = _ties(blocks_b)
+    # What is tied in both is compared once.
+    followers = {} if keeps_all else _followers(ties, _ties(blocks_a), alike)
+    compared = _Comparison(blocks_a, blocks_b, draft, progress, keeps_all, followers)
+    once = {key for keys in followers.values() for key in keys}
+    compared.run({key: pair for key, pair in alike.items() if key not in once})
     wholes = {key for key in rows_b if key not in compared.digests}
     digests_b = digests_of(b, wholes, progress)
     others = {key for key in rows_a if key not in compared.digests}
@@ -227,12 +236,35 @@ def _changes(
             kind = REMOVED
         else:
             kind = EQUAL if before == after else WHOLE
-        about = encodings.get(key, ""), paths.get(key)
+        about = encodings.get(key, ""), paths.get(key), ties.get(key) if key in rows_b else None
         return DeltaRow(key, kind, tensors.dtype(row), tensors.shape(row), before, after, *about)
 
     found = [change(key, blocks_b.tensors, row) for key, row in rows_b.items()]
     gone = [key for key in rows_a if key not in rows_b]
     return found + [change(key, blocks_a.tensors, rows_a[key]) for key in gone]
+
+
+def _ties(blocks: Blocks) -> dict[str, str]:
+    """The keys that have the bytes of an earlier key, each with that key."""
+    tensors, rows = blocks.tensors, blocks.tensors.rows()
+    return {
+        key: first
+        for key, first in find_ties(blocks.entries).items()
+        # A table names a tie by a text, which a key that is not UTF-8 is not.
+        if not OWN_SIZE[tensors.codes[rows[key]]] and not _ESCAPED.search(first)
+    }
+
+
+def _followers(
+    ties: Mapping[str, str], before: Mapping[str, str], alike: Collection[str]
+) -> dict[str, list[str]]:
+    """The keys that are tied to a key in both checkpoints, by that key."""
+    found: dict[str, list[str]] = {}
+    for key, first in ties.items():
+        is_both = before.get(key, key) == before.get(first, first)
+        if is_both and key in alike and first in alike:
+            found.setdefault(first, []).append(key)
+    return found
 
 
 def _is_alike(a: TensorTable, b: TensorTable, row: int, other: int) -> bool:
@@ -260,6 +292,8 @@ class _Comparison:
     """Called with the bytes of both that were read."""
     keeps_all: bool
     """True if frames are kept that are larger than the tensor."""
+    followers: Mapping[str, Sequence[str]]
+    """The keys that change as another key does, by that key: tied weights."""
     digests: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The digests before and after, by key."""
     kinds: dict[str, str] = field(default_factory=dict)
@@ -294,11 +328,8 @@ class _Comparison:
 
     def _finish(self, key: str, row: int, leaves: list[LeafChange], drafted: TensorDraft) -> None:
         dtype, shape = self.b.tensors.dtype(row), self.b.tensors.shape(row)
-        before, after = (
-            digest_of_leaves(key, dtype, shape, b"".join(hashes))
-            for hashes in ([each.before for each in leaves], [each.after for each in leaves])
-        )
-        self.digests[key] = before, after
+        before = b"".join([each.before for each in leaves])
+        after = b"".join([each.after for each in leaves])
         if not drafted.frames:
             self.kinds[key] = EQUAL
         elif self.keeps_all or drafted.payload_nbytes < int(self.b.nbytes[row]):
@@ -306,6 +337,12 @@ class _Comparison:
             drafted.keep(key)
         else:
             self.kinds[key] = WHOLE
+        for each in (key, *self.followers.get(key, ())):
+            self.digests[each] = (
+                digest_of_leaves(each, dtype, shape, before),
+                digest_of_leaves(each, dtype, shape, after),
+            )
+            self.kinds[each] = self.kinds[key]
 
     def _small(self, pairs: Mapping[str, tuple[int, int]]) -> Generator[_Work]:
         """Small tensors, many in one read."""

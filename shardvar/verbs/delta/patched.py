@@ -87,7 +87,9 @@ class PatchedSource(Source):
         count, zeros = len(parts), np.zeros(len(parts), np.int64)
         last = deltas[-1].contents
         paths = {each.key: each.path for each in changes if each.path is not None}
-        metadata = Metadata(user=last.user, paths=paths)
+        keys = {each.key for each in changes}
+        ties = {each.key: each.tie for each in changes if each.tie is not None and each.tie in keys}
+        metadata = Metadata(user=last.user, paths=paths, ties=ties)
         index = TableIndex(
             EntryTable(
                 tensors.whole(),
@@ -279,10 +281,26 @@ class PatchedSource(Source):
             self._make(number, leaf, thread_buffer(count, "leaf"))
 
         run_all(read, self._unread())
+        for number, first in self._tied():
+            change = self.parts[number].change
+            leaves = self._seen[first].leaves
+            if leaves.digest(change.key, change.dtype, change.shape) != change.result:
+                self._blame(number)
+
+    def _tied(self) -> list[tuple[int, int]]:
+        """The tied tensors, each with the number of the one whose bytes it has."""
+        ties = self.index.metadata.ties
+        numbers = (
+            {each.change.key: number for number, each in enumerate(self.parts)} if ties else {}
+        )
+        return [(numbers[key], numbers[first]) for key, first in ties.items()]
 
     def _unread(self) -> Iterator[tuple[int, int]]:
         """The leaves that nothing has read; tensors without leaves are compared here."""
+        tied = {number for number, _ in self._tied()}
         for number, part in enumerate(self.parts):
+            if number in tied:
+                continue
             seen = self._seen.get(number)
             if seen is not None and seen.is_right:
                 continue

@@ -31,6 +31,8 @@ class TensorChange:
     """The leaves whose change is stored as positions and values."""
     num_masks: int = 0
     """The leaves whose change is stored as the XOR of all bytes."""
+    tie: str | None = None
+    """The tensor whose bytes it has in the new checkpoint: tied weights. None if it has its own."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the change as a JSON object with stable keys."""
@@ -144,6 +146,8 @@ def summary_of(report: DeltaReport) -> str:
 def _details(each: TensorChange) -> str:
     if each.kind == REMOVED:
         return ""
+    if each.tie is not None and not each.stored_nbytes:
+        return f": tied to {short_name(each.tie)}"
     sizes = f"{human_size(each.stored_nbytes)} for {human_size(each.nbytes)}"
     if each.kind != CHANGED:
         return f": {sizes}"

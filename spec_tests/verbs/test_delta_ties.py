@@ -1,0 +1,205 @@
+"""Ties in deltas: what is stored once in the new checkpoint is compared and stored once in the delta,
+and once in the result, if its format can."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import CheckpointError
+from shardvar.planning.index import DELTA, Metadata, find_ties
+from shardvar.verbs.locate import find_target
+from shardvar.verbs.save import source_of
+from shardvar.verbs.writing import carry_out, plan_checkpoint
+from spec_tests.helpers.delta_page import result_of, tensors_of
+
+KEYS = ("a", "b", "c", "d")
+
+
+def save(path: Path, tensors: dict[str, Any], ties: dict[str, str]) -> Path:
+    """Save tensors, some of which are keys for the bytes of others."""
+    source = source_of({key: array for key, array in tensors.items() if key not in ties})
+    work = plan_checkpoint(
+        find_target(path, None, otherwise="shardvar"),
+        source.index.entries,
+        policy=None,
+        partition=None,
+        metadata=Metadata(ties=ties),
+        force=False,
+        source=source,
+    )
+    carry_out(work, source, None, lambda _nbytes: None)
+    return path
+
+
+def ties_of(path: Path) -> dict[str, str]:
+    with sv.open_checkpoint(path) as reader:
+        return find_ties(reader.entries())
+
+
+def groups(tensors: dict[str, Any], ties: dict[str, str]) -> set[frozenset[str]]:
+    """The keys that share their bytes."""
+    found: dict[str, set[str]] = {}
+    for key in tensors:
+        found.setdefault(ties.get(key, key), set()).add(key)
+    return {frozenset(each) for each in found.values()}
+
+
+@st.composite
+def versions(draw: st.DrawFn) -> list[tuple[dict[str, Any], dict[str, str]]]:
+    """Checkpoints in a row: tensors change, are added and removed, and are tied to one before."""
+    found = []
+    for _ in range(draw(st.integers(2, 4))):
+        tensors: dict[str, Any] = {}
+        ties: dict[str, str] = {}
+        for key in draw(st.lists(st.sampled_from(KEYS), unique=True, min_size=1)):
+            firsts = [each for each in tensors if each not in ties]
+            if firsts and draw(st.booleans()):
+                ties[key] = draw(st.sampled_from(firsts))
+                tensors[key] = tensors[ties[key]]
+            else:
+                # Long enough that its frames are smaller than it.
+                array = np.zeros(draw(st.sampled_from([60, 60, 60, 3])), np.int16)
+                array[draw(st.integers(0, 2)) :: 40] = draw(st.integers(0, 2))
+                tensors[key] = array
+        found.append((tensors, ties))
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(versions(), st.booleans())
+def test_the_result_has_the_ties_of_the_new_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, chain: Any, is_untied: bool
+) -> None:
+    path = tmp_path_factory.mktemp("t")
+    for number, (tensors, ties) in enumerate(chain):
+        # The base may have all its tensors by themselves.
+        mine = {} if is_untied and not number else ties
+        save(path / f"v{number}", tensors, mine)
+        if number:
+            report = sv.delta(path / f"v{number - 1}", path / f"v{number}", path / f"d{number}")
+            assert {each.key: each.tie for each in report.tensors if each.tie} == ties_of(
+                path / f"v{number}"
+            )
+            assert sv.verify(path / f"d{number}").ok
+    deltas = [path / f"d{number}" for number in range(1, len(chain))]
+    tensors, ties = chain[-1]
+    # By the page.
+    found = chain[0][0]
+    for each in deltas:
+        with sv.open_checkpoint(each) as reader:
+            stored, mark = {key: reader.read(key) for key in reader}, reader.metadata.user[DELTA]
+        found = {
+            key: np.frombuffer(data, dtype).reshape(shape)
+            for key, (dtype, shape, data) in result_of(found, stored, mark).items()
+        }
+    assert tensors_of(found) == tensors_of(tensors)
+    # By shardvar, one after the other and joined.
+    sv.compact_deltas(deltas, path / "j")
+    assert sv.verify(path / "j").ok
+    for given_ in (deltas, path / "j"):
+        report = sv.apply(path / "v0", given_, path / "c", force=True)
+        assert not report.untied
+        assert tensors_of(sv.load(path / "c")) == tensors_of(tensors)
+        assert groups(tensors, ties_of(path / "c")) == groups(tensors, ties)
+        # In a format without ties, each has its own bytes, and the report says so.
+        report = sv.apply(path / "v0", given_, path / "e.npz", force=True)
+        assert tensors_of(sv.load(path / "e.npz")) == tensors_of(tensors)
+        assert groups(tensors, dict(report.untied)) == groups(tensors, ties)
+
+
+@pytest.fixture
+def tied(tmp_path: Path) -> Path:
+    """Two steps with a tied output layer, as a, b and the delta d."""
+    old = np.arange(3 << 19, dtype=np.float32)
+    new = old.copy()
+    new[[5, 1 << 20]] = -1
+    for name, array, step in (("a", old, 1), ("b", new, 2)):
+        tensors = {"embed": array, "head": array, "step": np.int64(step)}
+        save(tmp_path / name, tensors, {"head": "embed"})
+    sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    return tmp_path
+
+
+def test_a_tied_tensor_is_compared_and_stored_once(tied: Path) -> None:
+    nbytes: list[int] = []
+    report = sv.delta(tied / "a", tied / "b", tied / "e", progress=nbytes.append)
+    assert sum(nbytes) == 2 * ((3 << 21) + 8)
+    by_key = {each.key: each for each in report.tensors}
+    assert by_key["head"].stored_nbytes == 0 and by_key["embed"].stored_nbytes > 0
+    assert (by_key["head"].kind, by_key["head"].tie) == ("changed", "embed")
+    with sv.open_checkpoint(tied / "e") as reader:
+        assert {*reader} == {"table", "changed/embed", "whole/step"}
+    result = sv.apply(tied / "a", tied / "d", tied / "c")
+    assert result.nbytes == (3 << 21) + 8 and ties_of(tied / "c") == {"head": "embed"}
+    # Its digests are the ones of any other copy.
+    assert sv.digest(tied / "c").checkpoint == report.result
+
+
+def test_a_base_without_ties_gives_a_result_with_them(tied: Path) -> None:
+    sv.reshard(tied / "a", tied / "a.safetensors")
+    sv.apply(tied / "a.safetensors", tied / "d", tied / "c", format="shardvar")
+    assert ties_of(tied / "c") == {"head": "embed"}
+    assert sv.diff(tied / "b", tied / "c").equal
+
+
+def test_pytorch_shares_the_storage_of_the_result(tied: Path) -> None:
+    for name in "ab":
+        sv.reshard(tied / name, tied / f"{name}.pt")
+    report = sv.delta(tied / "a.pt", tied / "b.pt", tied / "e")
+    assert {each.key: each.tie for each in report.tensors if each.tie} == {"head": "embed"}
+    sv.apply(tied / "a.pt", tied / "e", tied / "c.pt")
+    assert ties_of(tied / "c.pt") == {"head": "embed"}
+    assert sv.diff(tied / "b.pt", tied / "c.pt").equal and sv.verify(tied / "c.pt").ok
+
+
+def rewritten(path: Path, change: Any) -> None:
+    with sv.open_checkpoint(path) as reader:
+        tensors = {key: reader.read(key) for key in reader}
+        mark = reader.metadata.user[DELTA]
+    document = json.loads(tensors["table"].tobytes())
+    change(tensors, {each["key"]: each for each in document["tensors"]})
+    tensors["table"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
+    sv.save(path, tensors, metadata={DELTA: mark})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _, rows: rows["head"].update(tie="nonesuch"),
+        lambda _, rows: rows["head"].update(tie="head"),
+        lambda _, rows: rows["head"].update(tie="step"),
+        lambda _, rows: rows["head"].update(tie=1),
+        lambda _, rows: rows["embed"].update(tie="head"),
+        lambda _, rows: rows["head"].pop("tie"),
+        lambda _, rows: rows["embed"].update(kind="whole"),
+        lambda tensors, _: tensors.pop("changed/embed"),
+    ],
+)
+def test_a_tie_that_cannot_be_is_refused(tied: Path, change: Any) -> None:
+    rewritten(tied / "d", change)
+    assert not sv.verify(tied / "d").ok
+    with pytest.raises(CheckpointError):
+        sv.apply(tied / "a", tied / "d", tied / "c")
+    assert not [*tied.glob("c.*")]
+
+
+def test_a_tie_of_other_bytes_is_refused_before_the_commit(tmp_path: Path) -> None:
+    """The table says that a tensor is tied to one of other values."""
+    a = {"x": np.zeros(900, np.int16), "y": np.ones(900, np.int16)}
+    b = {
+        key: array + np.int16(array.size == 900) * (np.arange(900) == 7) for key, array in a.items()
+    }
+    b = {key: array.astype(np.int16) for key, array in b.items()}
+    sv.save(tmp_path / "a", a)
+    sv.save(tmp_path / "b", b)
+    sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    rewritten(tmp_path / "d", lambda _, rows: rows["y"].update(tie="x"))
+    with pytest.raises(CheckpointError, match="'y'"):
+        sv.apply(tmp_path / "a", tmp_path / "d", tmp_path / "c")
+    assert not [*tmp_path.glob("c.*")]

@@ -34,6 +34,7 @@ from shardvar.errors import (
 )
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage import attempts, objects, stores
+from shardvar.storage.answers import put_once
 from shardvar.storage.attempts import Pace
 from shardvar.storage.objects import ObjectClient
 from shardvar.storage.posix import LocalReadableFile
@@ -42,6 +43,7 @@ from shardvar.storage.stores import CLIENTS
 from spec_tests.helpers.bucket_proxy import Answer, Asked, Proxy, proxy_before
 from spec_tests.helpers.bucket_servers import ACCOUNT, ACCOUNT_KEY, azurite, find_azurite, moto
 from spec_tests.helpers.memory_bucket import Gate
+from spec_tests.helpers.paths import GOLDEN
 
 SECRET = "s3cr3t"
 OLD = {"w": np.arange(600_000, dtype="<f4").reshape(3000, 200), "b": np.array([1, 2, 3])}
@@ -1031,3 +1033,25 @@ def test_workers_of_a_cluster_write_a_bucket_and_one_that_is_killed_loses_nothin
         assert len(done) == report.num_files == 8
         assert sv.diff(f"{prefix}/m", f"{prefix}/out", executor=executor).equal
     assert len([key for key in keys_of(prefix) if key.startswith("out.")]) == 9
+
+
+def test_a_database_of_orbax_is_read_from_a_bucket(prefix: str, proxy: Proxy) -> None:
+    """It takes as many requests as its tree has levels, two listings and its index."""
+    folder = GOLDEN / "orbax" / "written_here" / "ckpt"
+    scheme, _, place = prefix.partition("://")
+    bucket, _, key = place.partition("/")
+    client: Any = ObjectClient(f"{scheme}://{bucket}")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            assert put_once(client, f"{key}/{name}", path.read_bytes())
+    proxy.asked.clear()
+    with sv.open_checkpoint(prefix) as reader:
+        assert sorted(reader) == sorted(sv.load(folder))
+    # The index is of a few bytes, and so are the manifest, the root and all nodes below it.
+    assert len(proxy.asked) <= 8
+    found, wanted = sv.load(prefix), sv.load(folder)
+    assert all(np.array_equal(found[key], wanted[key]) for key in wanted)
+    there, here = sv.verify(prefix), sv.verify(folder)
+    assert (there.ok, there.damages) == (here.ok, here.damages)
+    assert [each.key for each in there.unverified] == [each.key for each in here.unverified]

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import CheckpointError, CorruptCheckpoint
+from shardvar.errors import CheckpointError, CorruptCheckpoint, MalformedCheckpoint
 from shardvar.formats.zarr.files import Tree
 from shardvar.formats.zarr.names import DATABASE
 from shardvar.formats.zarr.values import DatabaseValues, read_values
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.paths import GOLDEN
+from spec_tests.hostile import ocdbt
 
 tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
 zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
@@ -130,6 +131,26 @@ def test_many_keys_in_a_tree_of_many_levels(tmp_path: Path) -> None:
     commit(opened(tmp_path, config), wanted)
     values, found = as_read(tmp_path)
     assert found == wanted and len(values.bodies) > 100
+
+
+@pytest.mark.parametrize("second", ["b", "c", "d", "e"])
+def test_a_node_has_no_key_of_its_neighbours(second: str, tmp_path: Path) -> None:
+    """Which of two leaves has a key, the branch above them says."""
+    one, other = ocdbt.keyed(["a", "c"]), ocdbt.keyed([second, "f"])
+    for first in "abcde":
+        places = [(0, len(one)), (len(one), len(other))]
+        root = ocdbt.branch(["a", first], 0, places) if first > "a" else other
+        files = ocdbt.rooted(one, other, root, height=int(first > "a"))
+        for name, octets in files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(octets)
+        if first == "a":
+            assert as_read(tmp_path)[0].names == [second, "f"]
+        elif "c" < first <= second:
+            assert as_read(tmp_path)[0].names == ["a", "c", second, "f"]
+        else:
+            with pytest.raises(MalformedCheckpoint, match="neighbour"):
+                as_read(tmp_path)
 
 
 def test_every_changed_byte_of_nodes_is_noticed(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ class MemoryStorage:
     first: str
     content: bytes
     path: str = "/fuzz"
+    local_path: str = "/fuzz"
     traits: None = None
     _names: list[str] = field(default_factory=list)
 

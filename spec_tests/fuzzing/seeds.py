@@ -16,6 +16,7 @@ from shardvar.wire.block_file import encode_index_block, open_block_file
 from shardvar.wire.sstable import open_table
 from spec_tests.fuzzing.memory import SEPARATOR
 from spec_tests.helpers import paths
+from spec_tests.hostile import ocdbt
 
 MAX_NBYTES = 1 << 14
 """Larger files only slow the fuzzer down."""
@@ -183,6 +184,15 @@ _SEEDS = {
     ),
     "zarr": lambda: trees("zarr.json", "t/zarr.json", "t/c/0"),
     "orbax": lambda: trees("_METADATA", "_METADATA", "t/.zarray", "t/0", "t/1"),
+    "nodes": lambda: [
+        octets[14:-4]
+        for octets in (
+            ocdbt.manifest((0, 99), 1),
+            ocdbt.leaf(ocdbt.GOOD, ("ocdbt.process_0/", "d/0")),
+            ocdbt.keyed(["p", "pa", "pb"], [0, 1, 1]),
+            ocdbt.branch(["a", "b"], 1, [(0, 9), (9, 9)]),
+        )
+    ],
     "pickle": lambda: contents(".metadata"),
     "gguf": lambda: contents(".gguf"),
     "gguf_dequantized": lambda: contents(".gguf"),

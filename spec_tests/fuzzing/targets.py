@@ -11,6 +11,7 @@ import numpy as np
 
 from shardvar.cli.usage import parse_index_text, parse_size
 from shardvar.errors import ShardvarError
+from shardvar.formats.compressed import unpack_frame
 from shardvar.formats.table import format_named
 from shardvar.formats.tensorflow.protos import decode_bundle_entries, decode_header
 from shardvar.layout.region import format_slice_text, parse_slice_text
@@ -19,12 +20,14 @@ from shardvar.verbs.reader import Reader
 from shardvar.verbs.state_file import SeriesState
 from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
+from shardvar.wire.btree import NodePlace, NodeRoom, parse_manifest, parse_node
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.safetensors_header import parse_header
 from shardvar.wire.sstable import decompress_snappy, open_table
 from spec_tests.fuzzing.cost import read_within_budget
 from spec_tests.fuzzing.memory import MemoryStorage
+from spec_tests.hostile import ocdbt
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,18 @@ def read_table(data: bytes) -> None:
         pass
 
 
+def read_nodes(data: bytes) -> None:
+    """The body of a manifest and of nodes of a database, in frames with their checksums."""
+    for height in (None, 0, 1):
+        octets = ocdbt.frame(ocdbt.MANIFEST if height is None else ocdbt.NODE, data)
+        with suppress(ShardvarError):
+            if height is None:
+                parse_manifest(octets, unpack_frame, NodeRoom())
+            else:
+                place = NodePlace("d/0", "", 0, len(octets), height, b"p", b"p")
+                parse_node(octets, place, unpack_frame, NodeRoom())
+
+
 _SAFETENSORS = {
     "safetensors": "ck.safetensors",
     "safetensors_set": "ck.safetensors.index.json",
@@ -209,6 +224,7 @@ _READERS = [
     Target("torch_ranks", reader_of("pt", "ck_world_size_1", "ck_world_size_1_rank_0.pt")),
     Target("zarr", reader_of("zarr", "zarr.json", "zarr.json")),
     Target("orbax", reader_of("orbax", "_METADATA", "_METADATA")),
+    Target("nodes", read_nodes),
     Target("pickle", parse_pickle),
     Target("gguf", reader_of("gguf", "ck.gguf", "ck.gguf")),
     Target("gguf_dequantized", read_dequantized),

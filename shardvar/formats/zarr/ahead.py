@@ -13,6 +13,7 @@ Where the bytes come from a bucket (``is_batched``), as many bands as there is r
 together, once none is pending: their ranges of files are read in joined requests.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ class Ahead:
     """True if bands are begun together."""
     _bands: Sequence[tuple[Band, int]] = ()
     _position: dict[Band, int] = field(default_factory=dict)
-    _pending: dict[int, Any] = field(default_factory=dict)
+    _pending: "OrderedDict[int, Any]" = field(default_factory=OrderedDict)
     _begun: int = 0
     _nbytes: int = 0
     _lock: Any = field(default_factory=new_lock)
@@ -68,8 +69,8 @@ class Ahead:
         with self._lock:
             at = self._position.get(band, -1)
             # Bands before it that were not asked for are given up.
-            for skipped in [position for position in self._pending if position < at]:
-                self._drop(skipped)
+            while self._pending and (first := next(iter(self._pending))) < at:
+                self._drop(first)
             if at >= self._begun:
                 self._begin(at)
             is_pending = at in self._pending

@@ -215,7 +215,7 @@ class ZarrSource(FileSource):
             with self._lock:
                 whole = {*self._whole}
             stored = self._read_stored({band[0] for band in bands} - whole)
-        return start_each(lambda band: self._start_one(band, stored.get(band[0])), bands)
+        return start_each(lambda band: self._start_one(band, stored.pop(band[0], None)), bands)
 
     def _start_one(self, band: Band, stored: memoryview | CheckpointError | None) -> Any:
         """Begin to decode a band; raise what is wrong with its file, if that is known."""

@@ -37,8 +37,9 @@ from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.staging import Staging
+from shardvar.verbs.together.attempts import telling
 from shardvar.verbs.together.local_shards import source_of_shards
-from shardvar.verbs.together.run import find_run
+from shardvar.verbs.together.run import Run, find_run
 from shardvar.verbs.together.shares import save_with_objects
 from shardvar.verbs.training.states import (
     cast_array,
@@ -158,15 +159,17 @@ def save_pytree(
     target = find_target(path, format, otherwise="shardvar")
     texts = texts_of(metadata)
 
+    def find() -> Run:
+        return find_run(path, run, count, format)
+
     def save(held: HeldTree) -> WriteReport:
         if count == 1 and not _has_shares(target):
             return _save_alone(target, held, digest, force)
         about = held.about
         if target.format.name == "shardvar":  # whose index has the keys only
             about = replace(about, paths={})
-        saved = find_run(path, run, count, format)
         return save_with_objects(
-            saved,
+            find(),
             process,
             held.tensors,
             replace(about, empty={}),
@@ -180,10 +183,13 @@ def save_pytree(
     _TURN.take_next(busy)
     if not background:
         _TURN.give_back()
-        return save(held_tree(state, texts))
+        with telling(find, process, timeout):
+            held = held_tree(state, texts)
+        return save(held)
     try:
         _TURN.name(target.path)
-        copied = copied_tree(held_tree(state, texts), _MEMORY, staging_nbytes)
+        with telling(find, process, timeout):
+            copied = copied_tree(held_tree(state, texts), _MEMORY, staging_nbytes)
     except BaseException:
         _TURN.give_back()
         raise

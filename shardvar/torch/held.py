@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from shardvar.errors import ArgumentTypeError, UnsupportedError
+from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.formats.torch.items import encoding_in
 from shardvar.layout.dtypes import Array
-from shardvar.torch.leaves import Leaf, held_by, is_divided, local_tensors
+from shardvar.torch.leaves import Leaf, check_has_memory, held_by, is_divided, local_tensors
 from shardvar.torch.tensors import DTYPES_READ, memory_of
 from shardvar.verbs.staging import Staging, copy_arrays, new_pages
 from shardvar.verbs.together.local_shards import LocalShard
@@ -93,7 +93,12 @@ def held_state(leaves: Mapping[str, Leaf], format: str) -> HeldState:
         for key, leaf in leaves.items():
             value = leaf.value
             if isinstance(value, torch.Tensor):
-                tensors.append(HeldTensor(key, value, local_tensors(value)))
+                try:
+                    local = local_tensors(value)
+                except ArgumentError as error:
+                    raise error.at(repr(key)) from None
+                check_has_memory(key, local)
+                tensors.append(HeldTensor(key, value, local))
             elif type(value) in _CONSTANTS:
                 objects[key] = value
             else:

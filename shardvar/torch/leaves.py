@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
@@ -107,11 +108,23 @@ def local_tensors(tensor: Any) -> list[Any]:
     None for a DTensor if another process, on the first of its replicas, is to write the same.
     """
     if isinstance(tensor, DTensor):
-        coordinate = tensor.device_mesh.get_coordinate()
+        mesh = tensor.device_mesh
+        if mesh.size() > 1 and not dist.is_initialized():
+            cause = f"It is a DTensor on {mesh.size()} processes, and torch.distributed is not"
+            remedy = "Save before destroy_process_group(), in all processes."
+            raise ArgumentError(f"{cause} initialized.", remedy)
+        coordinate = mesh.get_coordinate()
         return [tensor.to_local()] if _is_first(tensor, coordinate) else []
     if hasattr(tensor, "local_shards"):
         return [each.tensor for each in tensor.local_shards()]
     return [tensor]
+
+
+def check_has_memory(key: str, values: Sequence[Any]) -> None:
+    """Raise ``ArgumentError`` if values of a tensor are on the device meta, which has none."""
+    if any(each.device.type == "meta" for each in values):
+        cause = f"{key!r} is on the device meta, and has no values."
+        raise ArgumentError(cause, "Give it memory first, such as by model.to_empty(device='cpu').")
 
 
 def held_by(

@@ -6,7 +6,9 @@ load    leaves --> regions that this process needs --> one plan --> into the ten
 """
 
 import io
+import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +19,7 @@ import torch.distributed as dist
 from shardvar.errors import ArgumentError
 from shardvar.planning.index import Metadata
 from shardvar.torch.held import Copies, HeldState, held_state, uncollected
-from shardvar.torch.leaves import Leaf, LoadedObject, held_by, leaves_of_state
+from shardvar.torch.leaves import Leaf, LoadedObject, check_has_memory, held_by, leaves_of_state
 from shardvar.torch.reader import TensorTarget, fill_tensors, items_of
 from shardvar.torch.slots import new_slots
 from shardvar.torch.tensors import torch_dtype
@@ -26,7 +28,8 @@ from shardvar.verbs.background import PendingSave, Turn, start_save
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.together.run import find_run
+from shardvar.verbs.together.attempts import telling
+from shardvar.verbs.together.run import Run, find_run
 from shardvar.verbs.together.shares import save_with_objects
 from shardvar.verbs.training.states import LoadReport, check_stored_tensor, unmatched_keys
 
@@ -59,14 +62,23 @@ class _Share:
     digest: bool
     """True if the checkpoint is to carry digests."""
 
+    def telling(self) -> AbstractContextManager[None]:
+        """Return a context whose error is one of all processes."""
+        return telling(self.find, self.process, self.timeout)
+
+    def find(self) -> Run:
+        """Return the save of all processes, as this one finds it."""
+        return find_run(self.path, self.run, self.count, self.format)
+
     def save(self, held: HeldState) -> WriteReport:
         """Write what this process holds, and wait for the commit."""
-        tensors = {each.key: each.shards() for each in held.tensors}
+        with self.telling():
+            tensors = {each.key: each.shards() for each in held.tensors}
+            objects = held.encoded(self.format)
         paths = held.paths if self.format == "torch" else {}
-        about = Metadata(user=dict(self.texts), paths=paths, objects=held.encoded(self.format))
-        run = find_run(self.path, self.run, self.count, self.format)
+        about = Metadata(user=dict(self.texts), paths=paths, objects=objects)
         return save_with_objects(
-            run,
+            self.find(),
             self.process,
             tensors,
             about,
@@ -133,8 +145,9 @@ def save_state(
     Raises
     ------
     ArgumentError
-        If processes disagree on a value, or two values have one key, or the copy takes more than
-        ``staging_nbytes``.
+        If processes disagree on a value, two values have one key, the copy takes more than
+        ``staging_nbytes``, a tensor is on the device ``meta``, or there are several processes or
+        DTensors on several, and ``torch.distributed`` is not initialized.
     StillSaving
         If a save is under way, and ``busy='raise'``.
     IncompleteCheckpoint
@@ -164,10 +177,12 @@ def save_state(
     _TURN.take_next(busy)
     if not background:
         _TURN.give_back()
-        return share.save(held_state(leaves_of_state(state, []), format))
+        with share.telling():
+            held = held_state(leaves_of_state(state, []), format)
+        return share.save(held)
     try:
         _TURN.name(str(path))
-        with uncollected():
+        with share.telling(), uncollected():
             held = held_state(leaves_of_state(state, []), format)
             copied = replace(held, tensors=_COPIES.copy(held.tensors, staging_nbytes))
     except BaseException:
@@ -213,7 +228,8 @@ def load_state(
     Raises
     ------
     ArgumentError
-        If keys, dtypes or shapes differ, or a key is a tensor in only one of the two.
+        If keys, dtypes or shapes differ, a key is a tensor in only one of the two, or a tensor of
+        the state is on the device ``meta``.
     CheckpointNotFound
         If there is no checkpoint at ``path``.
     CheckpointError
@@ -259,6 +275,12 @@ def processes() -> tuple[int, int]:
 
     From ``torch.distributed`` if it is initialized; otherwise there is one.
 
+    Raises
+    ------
+    ArgumentError
+        If a launcher has started several (``WORLD_SIZE``), and ``torch.distributed`` is not
+        initialized.
+
     Examples
     --------
     >>> processes()
@@ -266,6 +288,11 @@ def processes() -> tuple[int, int]:
     """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
+    started = os.environ.get("WORLD_SIZE", "")
+    if started.isdecimal() and int(started) > 1:
+        cause = f"This is one of {started} processes (WORLD_SIZE), and torch.distributed is not"
+        remedy = "Call torch.distributed.init_process_group(), or unset WORLD_SIZE."
+        raise ArgumentError(f"{cause} initialized.", remedy)
     return 0, 1
 
 
@@ -281,6 +308,7 @@ def _targets(reader: Reader, leaves: Mapping[str, Leaf], cast: bool) -> list[Ten
         other = str(tensor.dtype).removeprefix("torch.")
         check_stored_tensor(reader, key, tuple(tensor.shape), other, cast=cast)
         held, _ = held_by(key, tensor)
+        check_has_memory(key, [each.values for each in held])
         targets += [
             TensorTarget(key, stored.dtype, each.region, each.values.detach()) for each in held
         ]

@@ -598,6 +598,10 @@ def processes_that_hold_different_values_all_raise(folder: Path) -> None:
             raised(CheckpointNotFound, "", sv.open_checkpoint, folder / "ck")
         for error in save_all("3", [{"w": TABLE}] * 2, format="orbax"):
             assert "orbax cannot be written by several processes" in str(error)
+        odd = [{"w": TABLE}, {"w": TABLE, "odd": object()}]
+        other, own = save_all("odd", odd)
+        assert str(other).startswith("process 1: 'odd': It is an object")
+        assert str(own).startswith("'odd': It is an object")
         keys = [{f"key{process}": jax.random.key(process), "w": TABLE} for process in range(2)]
         assert save_all("4", keys) == [None, None]
         assert save_all("5", [{"step": 1}, {"step": 2}], replicas="first") == [None, None]

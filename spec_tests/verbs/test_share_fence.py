@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +20,12 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, IncompleteCheckpoint, InconsistentTensor
+from shardvar.errors import (
+    ArgumentError,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    OverlappingSlices,
+)
 from shardvar.formats.unfinished import share_name
 from shardvar.storage.requests import FolderListing, Head
 from shardvar.verbs.together import attempts, fence
@@ -164,6 +170,52 @@ def test_a_process_that_fails_ends_the_attempt_for_all() -> None:
 
     outcomes = together([saves_of(1, 2)[0], broken], lambda number: number - 1)
     assert not outcomes.count("done")
+
+
+@pytest.mark.parametrize("attempt", [None, "a"])
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_process_that_fails_before_it_has_a_share_ends_the_attempt_for_all(
+    failing: int, attempt: str | None
+) -> None:
+    """At once, in any order. Without an attempt that the caller names, all may save again."""
+    both = [sv.LocalShard(np.zeros((4, 3)), (row, 0), (6, 3)) for row in range(2)]
+    for seed in range(5 if not EXHAUSTIVE else 100):
+        first = saves_of(1, 3, timeout=100_000, attempt=attempt)
+        second = saves_of(2, 3, timeout=100_000, attempt=attempt)
+
+        def fails() -> None:
+            sv.save_shards(
+                "s3://bucket/run/ck",
+                {"w": both},
+                process=failing,
+                num_processes=3,
+                run="r",
+                timeout=100_000,
+                attempt=attempt,
+            )
+
+        first[failing] = fails
+        told: list[str] = []
+
+        def again(save: Callable[[], Any], next_save: Callable[[], Any]) -> None:
+            with pytest.raises(OverlappingSlices) as raised:
+                save()
+            told.append(raised.value.cause)  # noqa: B023 - of this round
+            if attempt is None:
+                next_save()
+
+        saves = [partial(again, *pair) for pair in zip(first, second, strict=True)]
+        assert together(saves, Random(seed).randrange) == ["done"] * 3, seed
+        assert len([each for each in told if each.startswith(f"process {failing}: ")]) == 2
+
+
+def test_a_process_that_fails_before_any_other_has_begun_raises_its_error_in_time() -> None:
+    names: dict[str, Any] = {"process": 1, "num_processes": 3, "run": "r", "timeout": 8}
+    bad: Any = {7: 1}
+    (outcome,) = together(
+        [lambda: sv.save_shards("s3://bucket/run/ck", bad, **names)], Random(0).randrange
+    )
+    assert outcome == "ArgumentError: The key 7 is a int. Keys are strings."
 
 
 def test_processes_that_are_alive_after_an_error_may_save_again_in_any_order() -> None:

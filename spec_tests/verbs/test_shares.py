@@ -376,7 +376,8 @@ def test_metadata_of_all_processes_are_kept_and_may_not_differ(tmp_path: Path) -
 def test_bad_arguments_are_refused_before_anything_is_written(
     arguments: dict[str, Any], error: type[Exception], words: str, tmp_path: Path
 ) -> None:
-    given = {"tensors": {}, "process": 1, "num_processes": 2, "run": "1", **arguments}
+    given = {"tensors": {}, "process": 1, "num_processes": 2, "run": "1", "timeout": 0.1}
+    given |= arguments
     with pytest.raises(error, match=words):
         sv.save_shards(tmp_path / "ck", **given)
     assert not os.listdir(tmp_path)

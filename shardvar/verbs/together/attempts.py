@@ -3,6 +3,7 @@
     save_open      write a share that is committed later, and return
     save_known     the same, and wait for the end: the processes know the attempt
     save_called    process 0 calls, the others answer, and all wait for the end (``fence``)
+    telling        end the attempt with an error that this process has before it has a share
 
 An error of a process that waits ends the attempt for all.
 """
@@ -10,11 +11,17 @@ An error of a process that waits ends the attempt for all.
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from shardvar.errors import ArgumentError, ServerError, ShardvarError, StorageError
+from shardvar.errors import (
+    ArgumentError,
+    ServerError,
+    ShardvarError,
+    StorageError,
+    TargetExists,
+)
 from shardvar.verbs.together.fence import (
     Superseded,
     WaitPace,
@@ -26,6 +33,7 @@ from shardvar.verbs.together.fence import (
     twice_error,
     wait_for_end,
 )
+from shardvar.verbs.together.local_shards import source_of_shards
 from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, Run
 from shardvar.verbs.together.share_format import (
     Holding,
@@ -129,7 +137,9 @@ def save_open(run: Run, held: Holding) -> None:
 def _call_known(run: Run, held: Holding, token: str, *, waits: bool = False) -> None:
     """Put the call of process 0 in place, unless the same one is there."""
     nonce = secrets.token_hex(8)
-    is_new = run.target.storage.create_once(run.call(token), encode_call(held, nonce, waits=waits))
+    is_new = run.target.storage.create_once(
+        run.call(token), encode_call(held.slices, nonce, waits=waits)
+    )
     if not is_new and read_call(run.refreshed(), token).held != frozenset(slice_names(held.slices)):
         raise _poisoned(run, token, twice_error(run, 0))
 
@@ -244,7 +254,9 @@ def _call_others(run: Run, held: Holding, replicas: str, pace: WaitPace) -> None
 
     try:
         with _ending(run, token):
-            run.target.storage.create_once(run.call(token), encode_call(held, nonce, waits=True))
+            run.target.storage.create_once(
+                run.call(token), encode_call(held.slices, nonce, waits=True)
+            )
             data = _Data(held)
             data.write(run, None)
             data.answer(run, token)
@@ -256,10 +268,7 @@ def _call_others(run: Run, held: Holding, replicas: str, pace: WaitPace) -> None
 
 def _answer_calls(run: Run, held: Holding, replicas: str, pace: WaitPace) -> None:
     """Answer the last call of process 0, and each one that comes after it."""
-    key = (*_identity(run), held.process)
-    after = _failed.get(key, "")
-    if run.mark(after, END) not in run.names():
-        after = ""  # of a directory that was removed since
+    key, after = _last_failed(run, held.process)
     data, reason = _Data(held), None
     try:
         while True:
@@ -283,6 +292,14 @@ def _answer_calls(run: Run, held: Holding, replicas: str, pace: WaitPace) -> Non
     except BaseException:
         _remember(key, after)
         raise
+
+
+def _last_failed(run: Run, process: int) -> tuple[tuple[int, str, str, int], str]:
+    """Return the key of ``_failed``, and the attempt that this process does not answer again."""
+    key = (*_identity(run), process)
+    after = _failed.get(key, "")
+    # The directory may have been removed since.
+    return key, after if run.mark(after, END) in run.names() else ""
 
 
 def _is_same(run: Run, held: Holding, token: str) -> bool:
@@ -340,3 +357,45 @@ def _wait_for_call(
 def _count_error(run: Run, count: int) -> ArgumentError:
     cause = f"Process 0 of the run {run.name!r} of {run.path} is one of {count}, not {run.count}."
     return ArgumentError(cause, "Give all processes one num_processes, and each save its own run.")
+
+
+# --- Errors before a share
+
+_TELL_SECONDS = 30.0
+"""The most time to wait for process 0, which is perhaps gone, before an error is raised."""
+
+
+@contextmanager
+def telling(find: Callable[[], Run], process: int, timeout: float) -> Iterator[None]:
+    """End the attempt for all with an error inside, which this process has before it has a share.
+
+    The error is raised here once process 0 has begun the attempt. If it does not soon, the others
+    wait until their time is over.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, TargetExists):  # which all find
+            with suppress(ShardvarError):
+                _end_early(find(), process, error, timeout)
+        raise
+
+
+def _end_early(run: Run, process: int, error: Exception, timeout: float) -> None:
+    """End the attempt that the other processes make with an error of this one."""
+    if run.count == 1:
+        return
+    told = error.at(f"process {process}") if isinstance(error, ShardvarError) else error
+    if run.attempt is not None or has_begun(run):
+        give_up(run, run.fixed_token, told)
+    elif process:
+        key, after = _last_failed(run, process)
+        run, token = _wait_for_call(run, pace_of(run, min(timeout, _TELL_SECONDS)), after, None)
+        give_up(run, token, told)
+        _remember(key, token)
+    else:
+        token, nothing = run.new_token(), source_of_shards({}).index.entries.slices
+        call = encode_call(nothing, secrets.token_hex(8), waits=True)
+        run.target.storage.create_once(run.call(token), call)
+        give_up(run.refreshed(), token, told)
+        leave(run, token)

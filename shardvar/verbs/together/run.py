@@ -135,6 +135,14 @@ class Run:
                 return name
         return share_name(self.prefix, nonce, process, self.count) + ".data"
 
+    def read_process(self, process: int) -> int:
+        """Return the number of a process; ``ArgumentError`` unless the run has it."""
+        number = read_integer(process, "process number")
+        if not 0 <= number < self.count:
+            cause = f"process={number} is not one of {self.count} processes."
+            raise ArgumentError(cause, f"Give 0 to {self.count - 1}.")
+        return number
+
     def refreshed(self) -> Self:
         """Return the run with a storage that sees what other processes have written since."""
         return replace(self, target=replace(self.target, storage=self.target.storage.refreshed()))

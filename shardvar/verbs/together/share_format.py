@@ -348,9 +348,8 @@ class ShareCall:
 _WAITS = "waits"
 
 
-def encode_call(held: Holding, nonce: str, *, waits: bool) -> bytes:
-    """Return the content of a call: an index without checksums."""
-    slices = held.slices
+def encode_call(slices: SliceTable, nonce: str, *, waits: bool) -> bytes:
+    """Return the content of a call with the slices of process 0: an index without checksums."""
     count = int((-(-slices.nbytes // RUN_NBYTES)).sum())
     checksums = FileChecksums(np.zeros(len(slices), np.int64), np.zeros(count, np.uint32))
     start = np.cumsum(slices.nbytes) - slices.nbytes

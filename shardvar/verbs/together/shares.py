@@ -19,6 +19,7 @@ which is not read: the shares of another attempt have another token.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from math import isnan
 from numbers import Real
@@ -37,7 +38,6 @@ from shardvar.errors import (
 from shardvar.formats.deferred import outline_of
 from shardvar.formats.protocol import Format, SharedFormat
 from shardvar.layout.dtypes import ITEMSIZES, Ints
-from shardvar.layout.region import read_integer
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import Decision
 from shardvar.planning.index import Metadata, concatenate_entries
@@ -48,7 +48,7 @@ from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.locate import Location, Path
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
-from shardvar.verbs.together.attempts import has_begun, save_called, save_known, save_open
+from shardvar.verbs.together.attempts import has_begun, save_called, save_known, save_open, telling
 from shardvar.verbs.together.fence import (
     DESCRIPTION,
     commit_token,
@@ -202,7 +202,9 @@ def save_with_objects(
         name = saved.target.format.name
         cause = f"Several processes cannot write the digests of tensors in the format {name}."
         raise UnsupportedError(cause, "Save in the format shardvar, or call sv.digest afterwards.")
-    held, work = _plan(saved, process, tensors, about, force)
+    process = saved.read_process(process)
+    with telling(lambda: saved, process, timeout) if commit else nullcontext():
+        held, work = _plan(saved, process, tensors, about, force)
     keys = frozenset({*tensors, *about.objects}) if is_state else None
     held = replace(held, digests=digest, keys=keys)
     # Move, and commit.
@@ -285,10 +287,6 @@ def _plan(
 ) -> tuple[Holding, WritePlan]:
     """Check what one process is to write, and plan it."""
     # Check.
-    process = read_integer(process, "process number")
-    if not 0 <= process < saved.count:
-        cause = f"process={process} is not one of {saved.count} processes."
-        raise ArgumentError(cause, f"Give 0 to {saved.count - 1}.")
     _check_objects(saved.target.format.name, saved.form, about)
     # Plan.
     source = source_of_shards(tensors)

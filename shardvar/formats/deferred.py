@@ -10,6 +10,7 @@ when it is listed.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from threading import RLock
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
@@ -267,7 +268,9 @@ class DeferredIndex:
             }
             good = {row: each for row, each in found.items() if isinstance(each, Located)}
             if good:
-                at, (nbytes, start, checksum, plain) = [*good], zip(*good.values(), strict=True)
+                at = np.fromiter(good, np.int64, len(good))
+                columns = np.fromiter(chain.from_iterable(good.values()), np.int64)
+                nbytes, start, checksum, plain = columns.reshape(len(good), -1).T
                 known = self._located
                 known.slices.nbytes[at], known.start[at] = nbytes, start
                 known.checksum[at], known.plain[at] = checksum, plain

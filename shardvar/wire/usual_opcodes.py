@@ -111,8 +111,10 @@ def _instance(
     match, read = _INSTANCE.match(data, position), _read_fields
     if match is None:
         match, read = _TENSOR.match(data, position), _read_tensor
-    if match is not None and read(state, match.groups(), memo, known):
-        return Effect([node], False, match.end())
+    if match is not None:
+        if read(state, match.groups(), memo, known):
+            return Effect([node], False, match.end())
+        known.clear()  # it may lead to what is taken from the memo here
     del memo[count:]
     return None
 
@@ -175,17 +177,12 @@ def _another(name: str, text: bytes, memo: list[Any], known: Known) -> Node:
     memo.append(node)
     found = known.get(text)
     if found is None:
+        # Equal references lead to the same values, so the tuple is the same each time.
         values = tuple(_values(text, memo))
-        found = (values,), values
-        # Of only names and constants, so that no other instance gets this one.
-        if all(type(each) in _SHARED for each in values):
-            known[text] = found
+        found = known[text] = (values,), values
     node.state = found[1]
     memo.append(node.state)
     return node
-
-
-_SHARED = (Global, bool, type(None))
 
 
 def _values(text: bytes, memo: list[Any]) -> Iterator[Any]:

@@ -146,6 +146,21 @@ def test_sizes_that_are_one_value_are_read_alike_by_both_paths(
     assert [tuple(node.state.values()) for node in fast[0]] == pairs
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_what_an_unusual_instance_began_is_forgotten(fast: bool) -> None:
+    """Two instances refer to a third one by the same bytes; it looks usual up to a call in it."""
+    new, references = b")\x81\x94", b"(h\x04h\x03\x88\x89Nt\x94b"
+    names = b"\x8c\x01m\x94\x8c\x01C\x94\x93\x94\x8c\x01x\x94"  # 'm', 'C', m.C, 'x'
+    call = b"h\x02K\x01\x85\x94\x85\x94R\x94"
+    item = b"h\x02" + new + b"}\x94(h\x00K\x01h\x03K\x02ub"
+    state = b"h\x03h\x02" + new + references + b"h\x00" + call + b"h\x01]\x94" + item + b"a"
+    third = b"h\x02" + new + b"}\x94(" + state + b"ub"
+    data = b"\x80\x04(" + names + third + b"h\x02" + new + references + b"t."
+    *_, made, other = parse_pickle(data, fast=fast)[0]
+    assert made.state["x"].state[0] is made and other.state[0] is made
+    assert list(made.state) == ["x", "m", "C"]
+
+
 @pytest.mark.parametrize(
     "path", sorted(GOLDEN.glob("torch_dcp/*/ckpt/.metadata")), ids=lambda path: path.parts[-3]
 )

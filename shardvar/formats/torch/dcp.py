@@ -195,9 +195,13 @@ class DcpItems:
             )
             raise InvalidCheckpoint(cause, COPY_AGAIN)
         self.views[row] = view
-        if view.record.crc == NO_CHECKSUM or not view.spans_record:
+        payload = located(view, int(self.slices.nbytes[row]), row)
+        # A payload that has a checksum has the one of its whole record.
+        if payload.checksum == NO_CHECKSUM and (
+            view.record.crc == NO_CHECKSUM or not view.spans_record
+        ):
             self.unguarded.add(row)
-        return located(view, int(self.slices.nbytes[row]), row)
+        return payload
 
     def _placed(self, row: int, error: ShardvarError) -> ShardvarError:
         """Return an error that names the file and the key."""

@@ -95,8 +95,10 @@ class TensorView:
 
 def located(view: TensorView, nbytes: int, row: int) -> Located:
     """Return the place of a tensor as its entry has it; a decoded one is known by its row."""
-    start = view.start if view.is_plain else row
-    return Located(nbytes, start, view.checksum, view.is_plain)
+    if not view.is_plain:
+        return Located(nbytes, row, NO_CHECKSUM, False)
+    checksum = view.record.crc if view.spans_record else NO_CHECKSUM
+    return Located(nbytes, view.start, checksum, True)
 
 
 def view_of(

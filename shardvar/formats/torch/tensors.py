@@ -186,7 +186,8 @@ class StoredTensor:
         last = sum(
             (extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)
         )
-        return self.offset * self.itemsize, (self.offset + last + 1) * self.itemsize
+        itemsize = self.itemsize
+        return self.offset * itemsize, (self.offset + last + 1) * itemsize
 
 
 def is_tensor(value: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shardvar.errors import ReadError
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
-from shardvar.verbs.parameters import count_in
+from shardvar.verbs.parameters import count_parameters
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
@@ -129,7 +129,7 @@ def _list(reader: Reader, chosen: Collection[str], with_places: bool) -> list[Te
     nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
     row_of, facts, encodings = tensors.rows(), tensors.facts(), reader.encodings
     # Of all tensors, since packed weights are known by their neighbors.
-    parameters = count_in(tensors, encodings)
+    parameters = count_parameters((key, *facts[key], encodings.get(key)) for key in tensors.keys)
     left_out = set(parameters.left_out)
     has_any = has_settings(reader)
     listed, named = [], dict[frozenset[int], tuple[str, ...]]()

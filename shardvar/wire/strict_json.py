@@ -22,8 +22,7 @@ _STEP = np.zeros(256, np.int32)
 _STEP[list(b"[{")] = 1
 _STEP[list(b"]}")] = -1
 
-_IS_MARK = _STEP != 0
-_IS_MARK[ord('"')] = True
+_NO_MARKS = bytes(octet for octet in range(256) if octet not in b'"[]{}')
 
 
 def parse_json(data: bytes, max_depth: int, *, allow_nan: bool = False) -> Any:
@@ -72,8 +71,8 @@ def _check_depth(data: bytes, max_depth: int) -> None:
     # number of quotes up to it is even. In ``{"a[": [1]}`` the marks are { " [ " [ ] }; the first [
     # has one quote before it; the depth of the others is 1, 2, 1, 0. Escapes are blanked first, so
     # that \\" is not taken for a quote.
-    octets = np.frombuffer(_ESCAPE.sub(b"  ", data) if b"\\" in data else data, np.uint8)
-    marks = octets[_IS_MARK[octets]]
+    octets = _ESCAPE.sub(b"  ", data) if b"\\" in data else data
+    marks = np.frombuffer(octets.translate(None, delete=_NO_MARKS), np.uint8)
     outside = np.cumsum(marks == ord('"'), dtype=np.int32) & 1 == 0
     if np.cumsum(_STEP[marks] * outside, dtype=np.int32).max(initial=0) > max_depth:
         raise malformed(f"The JSON nests values deeper than {max_depth}.")

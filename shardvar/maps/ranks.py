@@ -23,6 +23,16 @@ def reads_ranks(rules: Sequence[MapRule]) -> bool:
     return any(_axis(rule.source.key) for rule in rules)
 
 
+def numbers_sources(rules: Sequence[MapRule], count: int) -> bool:
+    """Return True if a map takes the keys of ``count`` numbered sources: by an index, or each source
+    by its own number, as in ``0/w[i] times 1/w[i] -> w[i]``."""
+    if count == 1 or reads_ranks(rules):
+        return reads_ranks(rules)
+    sides = [side for rule in rules for side in (rule.source, *rule.factors)]
+    ranks = [split_rank(side.key.text) for side in sides]
+    return None not in ranks and {each[0] for each in ranks if each} == {*range(count)}
+
+
 def makes_ranks(rules: Sequence[MapRule]) -> bool:
     """Return True if a map makes the keys of numbered targets."""
     return any(rule.target is not None and _axis(rule.target.key) for rule in rules)

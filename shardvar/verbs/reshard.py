@@ -24,7 +24,7 @@ from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.maps.map import Map
-from shardvar.maps.ranks import reads_ranks
+from shardvar.maps.ranks import numbers_sources
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.verbs.arguments import check_policy, check_progress
@@ -339,7 +339,7 @@ def _open(
         if found[0].storage.traits is not None and not any(others):
             prefer_whole(reader.index, changes.conversions == _UNCHANGED)
         return reader
-    if given is None or not reads_ranks(given.parsed):
+    if given is None or not numbers_sources(given.parsed, len(found)):
         return open_sources(found, concat or {}, filter, exclude, dequantize=dequantize)
     if concat:
         cause = "Both the map, by ranks, and concat join the sources."

@@ -48,6 +48,8 @@ class MemoryBucket:
     """The key and the size of each range that was read."""
     gate: Callable[[str], object] = lambda _what: None
     """Called with each changing request, before it is carried out."""
+    heads: dict[str, tuple[bytes, Head]] = field(default_factory=dict, repr=False)
+    """The content of each key that was asked for, and what is known of it: it is hashed once."""
 
     can_write = True
 
@@ -68,7 +70,11 @@ class MemoryBucket:
             return self.facts(key)
 
     def facts(self, key: str) -> Head:
-        return replace(head_of(self.files[key]), changed=self.times.get(key))
+        content = self.files[key]
+        known = self.heads.get(key)
+        if known is None or known[0] is not content:
+            known = self.heads[key] = content, head_of(content)
+        return replace(known[1], changed=self.times.get(key))
 
     def write(self, key: str, content: bytes) -> None:
         self.files[key], self.times[key] = content, float(len(self.log))

@@ -11,13 +11,17 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import CheckpointError, UnsupportedError
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, PACKED_BITS, TORCH_ONLY
+from shardvar.layout.region import Region
 from shardvar.planning.index import DELTA
 from spec_tests.helpers import native_deltas
 from spec_tests.helpers.delta_page import PAGE, tensors_of
-from spec_tests.helpers.native_checkpoints import book
+from spec_tests.helpers.native_checkpoints import QUANTIZED, Piece, book, write
 from spec_tests.helpers.native_deltas import CASES, GOLDEN
+from spec_tests.helpers.paths import DOCS
 from spec_tests.hostile.make import DELTA_CASES, DELTAS
 from spec_tests.vector_generators.checkpoints import joined, split_strings
+from spec_tests.vector_generators.digests import digest
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -32,7 +36,7 @@ def read(path: Path) -> dict[str, Any]:
             texts = [bytes.fromhex(each) for each in split_strings(slices[0][2], count)]
             data = b"".join(len(each).to_bytes(8, "little") + each for each in texts)
         else:
-            data = joined(shape, slices)
+            data = slices[0][2] if len(slices) == 1 else joined(shape, slices)
         found[key] = dtype, shape, data
     return found
 
@@ -164,3 +168,38 @@ def test_shardvar_raises_no_other_error_where_the_page_refuses(tmp_path: Path) -
         with pytest.raises((CheckpointError, UnsupportedError, sv.errors.ArgumentError)):
             sv.apply(folder / "base", folder / "d", tmp_path / "c")
     assert not [*tmp_path.iterdir()]
+
+
+CARRIED = (*QUANTIZED, *TORCH_ONLY, *PACKED_BITS)
+"""The dtypes that NumPy lacks: their bytes are carried."""
+
+
+def test_tensors_that_numpy_lacks_are_changed_by_their_bytes(tmp_path: Path) -> None:
+    """Also of dtypes whose elements share bytes; their digests are of the bytes, as docs/digest.md
+    says."""
+    rng, expected = np.random.default_rng(0), {}
+    for name in "ab":
+        pieces = []
+        for dtype in CARRIED:
+            bits = PACKED_BITS.get(dtype, 8 * int(ITEMSIZES[NAMES.index(dtype)]))
+            old = rng.integers(0, 256, 400 * bits // 8, np.uint8) if name == "a" else None
+            octets = bytearray(old.tobytes() if old is not None else expected[dtype])
+            octets[7] ^= 16 * (name == "b")
+            expected[dtype] = bytes(octets)
+            pieces.append(Piece(dtype, dtype, (400,), Region((0,), (400,)), bytes(octets)))
+        write(tmp_path, name, pieces)
+    report = sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+    assert {each.kind for each in report.tensors} == {"changed"}
+    found = PAGE.apply_delta(read(tmp_path / "a"), read(tmp_path / "d"), mark_of(tmp_path / "d"))
+    assert found == {dtype: (dtype, (400,), data) for dtype, data in expected.items()}
+    sv.apply(tmp_path / "a", tmp_path / "d", tmp_path / "c")
+    digests = {
+        dtype: digest(dtype.encode(), dtype, [400], data).hex() for dtype, data in expected.items()
+    }
+    assert sv.digest(tmp_path / "c").tensors == digests
+
+
+def test_the_page_of_digests_lists_each_dtype() -> None:
+    text = (DOCS / "digest.md").read_text(encoding="utf-8")
+    rows = "".join(line for line in text.splitlines() if line.startswith("| `"))
+    assert {name for name in NAMES if f"`{name}`" not in rows} == {"variant"}

@@ -240,6 +240,27 @@ def test_one_checkpoint_is_rank_0_unless_its_keys_have_numbers(tmp_path: Path) -
     assert sv.diff(tmp_path / "one", tmp_path / "every", map=split).num_equal == len(every)
 
 
+def test_rules_may_give_the_numbers_of_all_sources(tmp_path: Path) -> None:
+    """Also without an index in any key. Sources that are not all numbered are joined by their keys."""
+    a, b = (np.arange(6, dtype=np.float32) + 10 * rank for rank in range(2))
+    sv.save(tmp_path / "r0", {"w": a, "n": np.ones(2)})
+    sv.save(tmp_path / "r1", {"w": b, "n": np.ones(2)})
+    sources = [tmp_path / "r0", tmp_path / "r1"]
+    rules = ["0/w[i] times 1/w[i] -> w[i]", "0/n[i] -> n[i]", "1/n[i] -> nothing"]
+    sv.reshard(sources, tmp_path / "x", map=rules)
+    assert np.array_equal(sv.load(tmp_path / "x")["w"], a * b)
+    rules = ["1/w[i] -> v[i]", "0/w[i] -> w[i]", "0/n[i] -> n[i]", "1/n[i] -> m[i]"]
+    sv.reshard(sources, tmp_path / "y", map=rules)
+    found = sv.load(tmp_path / "y")
+    assert np.array_equal(found["w"], a) and np.array_equal(found["v"], b)
+    with pytest.raises(InconsistentTensor, match="different values of 'w'"):
+        sv.reshard(sources, tmp_path / "z", map=["0/w[i] -> w[i]", "0/n[i] -> n[i]"])
+    # One checkpoint of a list keeps its own keys.
+    sv.save(tmp_path / "list", {"0/w": a, "1/w": b})
+    sv.reshard(tmp_path / "list", tmp_path / "t", map=["0/w[i] -> p[i]", "1/w[i] -> q[i]"])
+    assert sorted(sv.load(tmp_path / "t")) == ["p", "q"]
+
+
 def test_globs_are_of_the_keys_of_the_sources(tmp_path: Path) -> None:
     ranks = ranks_of(2, 1)
     sources = saved(tmp_path, [{**each, "rope": np.arange(3)} for each in ranks])

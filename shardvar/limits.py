@@ -107,8 +107,9 @@ MAX_CODEC_EXPANSION: Final = 1 << 15
 """Bytes from a compressed byte of Zarr or Orbax: zstd makes 128 KiB of 4 bytes."""
 
 MAX_NODE_EXPANSION: Final = 256
-"""Bytes that the nodes of a database of Orbax become in memory, for each of their bytes, above
-32 MiB: keys repeat each other, and the descriptions of equal arrays are packed well."""
+"""Bytes that the nodes of a database of Orbax become in memory, for each byte of them and of
+``_METADATA``, above 64 MiB. The nodes of equal arrays of zeros take a byte a tensor; the index has
+some 150 for each."""
 
 MAX_ABSENT_FILES: Final = 1 << 16
 """Files that are absent from all arrays of a Zarr group, read as the fill value, above

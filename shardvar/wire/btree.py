@@ -37,7 +37,7 @@ Unpack = Callable[[bytes, int], bytes]
 """Returns the content of a frame of Zstandard, which may have so many bytes at most."""
 
 _HEAD_NBYTES, _TAIL_NBYTES = 12, 4
-_FREE_NBYTES = 1 << 25
+_FREE_NBYTES = 1 << 26
 """Bytes that may be unpacked of the smallest database."""
 _ENTRY_NBYTES = 256
 """About what a key takes in memory in addition to its bytes."""
@@ -374,10 +374,10 @@ def _unframe(octets: bytes, magic: bytes, unpack: Unpack, room: NodeRoom) -> _Bo
         )
     nbytes = int.from_bytes(octets[len(magic) : _HEAD_NBYTES], "little")
     if nbytes != len(octets):
-        raise malformed(f"The node says that it has {nbytes} bytes, and it has {len(octets)}.")
+        raise malformed(f"It says that it has {nbytes} bytes, and it has {len(octets)}.")
     stored = int.from_bytes(octets[-_TAIL_NBYTES:], "little")
     if CRC32C.compute(memoryview(octets)[:-_TAIL_NBYTES]) != stored:
-        raise corrupt(f"The {nbytes} bytes of a node disagree with their checksum.")
+        raise corrupt(f"Its {nbytes} bytes disagree with their checksum.")
     room.add(nbytes)
     content = octets[:-_TAIL_NBYTES]
     version, at = decode_varint(content, _HEAD_NBYTES)

@@ -5,11 +5,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import CheckpointError, CorruptCheckpoint, MalformedCheckpoint
+import shardvar as sv
+from shardvar.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+)
 from shardvar.formats.zarr.files import Tree
 from shardvar.formats.zarr.names import DATABASE
 from shardvar.formats.zarr.values import DatabaseValues, read_values
@@ -131,6 +138,26 @@ def test_many_keys_in_a_tree_of_many_levels(tmp_path: Path) -> None:
     commit(opened(tmp_path, config), wanted)
     values, found = as_read(tmp_path)
     assert found == wanted and len(values.bodies) > 100
+
+
+def test_nodes_become_as_much_as_they_and_the_index_have_bytes_for(tmp_path: Path) -> None:
+    """Thousands of equal arrays take next to nothing in nodes; the index of Orbax names each."""
+    commit(
+        opened(tmp_path, {"max_inline_value_bytes": 1 << 20}),
+        {f"layer.{number:05}/0".encode(): bytes(10_000) for number in range(8000)},
+    )
+    with pytest.raises(InvalidCheckpoint, match="MAX_NODE_EXPANSION"):
+        as_read(tmp_path)
+    (tmp_path / "_METADATA").write_bytes(b" " * 150 * 8000)
+    assert len(as_read(tmp_path)[1]) == 8000
+
+
+def test_plain_chunks_are_mapped() -> None:
+    """Without a copy, and what is in nodes is one."""
+    path = GOLDEN / "orbax" / "written_here" / "ckpt"
+    found, wanted = sv.load(path, mmap=True), sv.load(path)
+    assert all(np.array_equal(found[key], wanted[key]) for key in wanted)
+    assert not found["kernel"].flags.writeable and found["bias"].flags.writeable
 
 
 @pytest.mark.parametrize("second", ["b", "c", "d", "e"])

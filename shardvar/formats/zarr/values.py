@@ -23,7 +23,7 @@ from shardvar.errors import (
 from shardvar.formats.compressed import unpack_frame
 from shardvar.formats.files import DataFiles
 from shardvar.formats.zarr.files import Tree, read_document
-from shardvar.formats.zarr.names import DATABASE, DATABASE_FILE
+from shardvar.formats.zarr.names import DATABASE, DATABASE_FILE, TREE
 from shardvar.formats.zarr.ranges import read_ranges
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
@@ -113,6 +113,8 @@ def read_values(tree: Tree) -> DatabaseValues:
         if not status.nbytes and DATABASE_FILE.fullmatch(path):
             tree.open(path).close()
     room = NodeRoom()
+    if TREE in tree.files:
+        room.add(tree.files[TREE].nbytes)
     root = _read_manifest(tree, room)
     level = [] if root is None else [root]
     unseen = sum(status.nbytes for status in tree.files.values())

@@ -25,6 +25,7 @@ from shardvar.cli.output import (
     print_json,
     progress,
     say,
+    seen_from_here,
     short_path,
 )
 from shardvar.cli.problems import print_problems
@@ -100,8 +101,8 @@ def _check_chain(paths: Sequence[str], is_quiet: bool) -> int:
     try:
         ends = ends_of_chain(paths)
     except ArgumentError as error:
-        note(f"error: {one_line(error.cause)}")
-        note(f"hint: {one_line(error.remedy)}")
+        note(f"error: {one_line(seen_from_here(error.cause))}")
+        note(f"hint: {one_line(seen_from_here(error.remedy))}")
         return _NO
     if ends and not is_quiet:
         say(f"The deltas follow each other: {ends[0]} to {ends[1]}")
@@ -122,6 +123,8 @@ def _remedy(report: VerifyReport, path: str, strict: bool) -> str | None:
             f"Run `shardvar digest {shlex.quote(path)} --write` to store digests that `verify` "
             "will check."
         )
+    if report.is_delta and report.damages:
+        return "Copy the delta again, or make it again from both checkpoints."
     if 0 < _num_damaged(report) < len(report.outcomes):
         # As SRC, unless its format is only read.
         target = (

@@ -207,6 +207,11 @@ class VerifyReport:
         return any(each.message == NO_CHECKSUMS for each in self.unguarded)
 
     @property
+    def is_delta(self) -> bool:
+        """True for the changes between two checkpoints, which are applied to the first."""
+        return any("the changes between two " in each for each in self.notes)
+
+    @property
     def verdict(self) -> str:
         """The answer in a word or two, derived from what checksums cover.
 

@@ -11,6 +11,7 @@ import pytest
 import shardvar as sv
 from shardvar.verbs.delta.report import DeltaReport, TensorChange, lines_of_delta
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.verbs.test_delta_ties import save as save_tied
 
 __all__ = ["run"]
 
@@ -87,6 +88,46 @@ def test_verify_of_a_chain_finds_a_wrong_order_and_a_gap(steps: Path, run: Run) 
     gap = run("verify", steps / "ab", steps / "ce", "--quiet")
     assert gap.code == 1 and "the delta between them" in gap.err
     assert run("verify", steps / "ab", steps / "c").code == 0
+
+
+def test_a_chain_that_is_wrong_is_named_by_the_paths_as_typed(
+    steps: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(steps)
+    wrong = run("verify", "bc", "ab")
+    assert wrong.err.startswith("error: ab does not follow bc: ")
+
+
+def test_a_damaged_delta_is_made_again_and_not_rescued(steps: Path, run: Run) -> None:
+    """A reshard refuses it."""
+    [data] = steps.glob("ab.svdata*")
+    octets = bytearray(data.read_bytes())
+    octets[0] ^= 1
+    data.write_bytes(octets)
+    found = run("verify", steps / "ab")
+    assert (
+        found.code == 1 and "hint: Copy the delta again, or make it again" in found.out + found.err
+    )
+    assert "reshard" not in found.out + found.err
+
+
+def test_a_tied_tensor_is_named_with_the_other_one(tmp_path: Path, run: Run) -> None:
+    array = np.zeros(999, np.float32)
+    for name, tensors in (("a", {"old": array}), ("b", {"embed": array + 1, "head": array + 1})):
+        sv.save(tmp_path / name, tensors)
+    save_tied(tmp_path / "t", {"embed": array + 1, "head": array + 1}, {"head": "embed"})
+    found = run("delta", tmp_path / "a", tmp_path / "t", tmp_path / "d")
+    assert "new: head: tied to embed" in found.out.splitlines()
+    told = json.loads(run("delta", tmp_path / "a", tmp_path / "t", tmp_path / "e", "--json").out)
+    assert {each["key"]: each["tie"] for each in told["tensors"] if each["tie"]} == {
+        "head": "embed"
+    }
+    told = json.loads(
+        run("apply", tmp_path / "a", tmp_path / "d", tmp_path / "c.npz", "--json").out
+    )
+    assert told["untied"] == [["head", "embed"]]
+    found = run("apply", tmp_path / "a", tmp_path / "d", tmp_path / "x.npz")
+    assert "'head' and 'embed'" in found.out
 
 
 def test_inspect_says_that_it_is_a_delta(steps: Path, run: Run) -> None:

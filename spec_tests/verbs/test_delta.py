@@ -598,6 +598,42 @@ def test_a_file_that_an_interrupted_run_wrote_of_another_base_is_not_kept(three:
     assert sv.diff(three / "b", three / "c").equal
 
 
+@pytest.mark.parametrize("ending", ["", ".safetensors"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_base_that_changes_meanwhile_is_never_half_of_the_result(
+    ending: str, is_new: bool, tmp_path: Path
+) -> None:
+    """What was opened is read to its end if another checkpoint takes its name, and bytes that were
+    written into its file are found."""
+    w = weights(8192)
+    base = tmp_path / f"a{ending}"
+    sv.save(base, {"w": w})
+    sv.save(tmp_path / "b", {"w": changed(w, 0.01)})
+    sv.delta(base, tmp_path / "b", tmp_path / "d")
+    seen: list[int] = []
+
+    def interfere(nbytes: int) -> None:
+        seen.append(nbytes)
+        if len(seen) > 1:
+            return
+        if is_new:
+            sv.save(base, {"w": -w}, force=True)
+            return
+        [data] = [path for path in tmp_path.glob("a*") if path.suffix != ".svindex"]
+        with data.open("r+b") as file:
+            file.seek(-100, 2)
+            file.write(bytes(100))
+
+    if is_new:
+        sv.apply(base, tmp_path / "d", tmp_path / "c", format="shardvar", progress=interfere)
+        assert sv.diff(tmp_path / "b", tmp_path / "c").equal
+    else:
+        with pytest.raises(CorruptCheckpoint, match="was replaced while it was being read"):
+            sv.apply(base, tmp_path / "d", tmp_path / "c", format="shardvar", progress=interfere)
+        assert not [*tmp_path.glob("c.*")]
+    assert seen
+
+
 def test_a_tensor_that_does_not_change_is_compared_as_well(tmp_path: Path) -> None:
     same = np.arange(5000, dtype=np.float32)
     for name, step in (("a", 1), ("b", 2)):

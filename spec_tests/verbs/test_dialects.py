@@ -324,6 +324,8 @@ def test_a_tensor_with_the_name_of_a_text_is_refused(tmp_path: Path) -> None:
         ("trl", "delta", ("1", "2"), "does not end in .safetensors"),
         ("trl", "x.safetensors", None, "needs the versions"),
         ("slime-v2", "delta", None, "is not known"),
+        ("sglang", "delta", None, "sglang reads the dialect slime"),
+        ("TRL", "delta", None, "TRL reads the dialect trl or trl-gaps"),
         (None, "delta", ("1", "2"), "has no versions"),
     ],
 )

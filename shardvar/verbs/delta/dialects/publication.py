@@ -76,6 +76,12 @@ def dialect_named(name: str) -> Dialect:
     """Return a dialect; ``ArgumentError`` if there is none of that name."""
     found = DIALECTS.get(name)
     if found is None:
+        reads = [each.name for each in DIALECTS.values() if name.lower() in each.readers.lower()]
+        if reads and len(name) > 2:
+            raise ArgumentError(
+                f"The dialect {name!r} is not known.",
+                f"{name} reads the dialect {' or '.join(reads)}.",
+            )
         alike = similar(name, DIALECTS, 1)
         meant = f"Did you mean {alike[0]}? " if alike else ""
         raise ArgumentError(

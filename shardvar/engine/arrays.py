@@ -204,7 +204,13 @@ def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload]) -> A
             raise ArgumentError(f"{slices.key(row)!r}: {error.cause}", error.remedy) from None
         payloads[row] = encoded
         nbytes[row] = len(encoded)
-    table = replace(slices, nbytes=nbytes)
+    return payload_source(replace(slices, nbytes=nbytes), payloads)
+
+
+def payload_source(
+    table: SliceTable, payloads: Sequence[Array | LazyPayload | bytes]
+) -> ArraySource:
+    """Return the source of payloads that hold these slices, row by row; strings are encoded."""
     count = len(table)
     # Array i is file i, and its payload begins at byte 0.
     entries = EntryTable(

@@ -400,6 +400,8 @@ class WrittenFiles:
     """[files] the size of each."""
     start: Ints
     """[m] the first byte of each assigned slice's payload, in bytes of its file."""
+    digests: npt.NDArray[np.uint8] | None = None
+    """[m] the digests of the payloads, as in ``EntryTable``, for a format that keeps them."""
 
 
 class SharedFormat(Format):

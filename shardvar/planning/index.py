@@ -24,6 +24,9 @@ from shardvar.planning.slices import SliceTable, TensorSlice, concatenate
 # A checksum has 32 bits and is not negative, so -1 cannot be one.
 NO_CHECKSUM = -1
 
+DIGEST_NBYTES = 32
+"""The bytes of the digest of a payload: of SHA-256."""
+
 _NUMBERS = re.compile("[0-9]+")
 
 _FREE_NBYTES = 1 << 20
@@ -135,6 +138,8 @@ class EntryTable:
     """[m] True if the payload lies in the file byte for byte; else the source decodes it."""
     runs: RunChecksums | None = None
     """Checksums of runs, if the format has them."""
+    digests: npt.NDArray[np.uint8] | None = None
+    """[m, 32] the digest of the payload, zeros where it is not known; None if no digest is known."""
 
     def __len__(self) -> int:
         return len(self.file)
@@ -156,7 +161,9 @@ class EntryTable:
         columns = {
             name: getattr(self, name)[rows] for name in ("file", "start", "checksum", "plain")
         }
-        return replace(self, slices=self.slices.take(rows), runs=runs, **columns)
+        digests = None if self.digests is None else self.digests[rows]
+        slices = self.slices.take(rows)
+        return replace(self, slices=slices, runs=runs, digests=digests, **columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -365,7 +372,18 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
             ("plain", np.bool),
         )
     }
-    return EntryTable(concatenate([table.slices for table in tables]), runs=merged, **columns)
+    digests = None
+    if any(table.digests is not None for table in tables):
+        digests = np.concatenate(
+            [
+                np.zeros((len(table), DIGEST_NBYTES), np.uint8)
+                if table.digests is None
+                else table.digests
+                for table in tables
+            ]
+        )
+    slices = concatenate([table.slices for table in tables])
+    return EntryTable(slices, runs=merged, digests=digests, **columns)
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:

@@ -24,9 +24,10 @@ from shardvar.planning.index import Metadata
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.lazy import lazy
 from shardvar.verbs.locate import Path
+from shardvar.verbs.together.attempts import commit_left
 from shardvar.verbs.together.local_shards import LocalShard
 from shardvar.verbs.together.run import Run, find_run
-from shardvar.verbs.together.shares import commit_left, save_with_objects
+from shardvar.verbs.together.shares import save_with_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

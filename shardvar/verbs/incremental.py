@@ -19,7 +19,7 @@ from shardvar.engine.arrays import ArraySource
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.native.names import native_index_name
 from shardvar.formats.native.overview import RUN_NBYTES
-from shardvar.formats.native.source import NativeSource
+from shardvar.formats.native.source import NativeIndex, NativeSource
 from shardvar.planning.decision import is_cut_by
 from shardvar.planning.index import (
     EntryTable,
@@ -27,6 +27,7 @@ from shardvar.planning.index import (
     concatenate_entries,
     take_tensors,
 )
+from shardvar.planning.slices import TensorTable
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.reader import Reader
@@ -50,7 +51,7 @@ def compare_with_base(base: Path, target: Location, source: ArraySource) -> Incr
     """Return which tensors of ``source`` lie unchanged in the checkpoint ``base``."""
     # Find.
     found = find_checkpoint(base)
-    _check_base(found, target)
+    check_base(found, target)
     if source.is_lazy.any():
         raise UnsupportedError(
             "A lazy array cannot be compared with the base before it is written.",
@@ -62,7 +63,7 @@ def compare_with_base(base: Path, target: Location, source: ArraySource) -> Incr
     # Compare.
     with closing(found.format.open(found.storage, found.name)) as older:
         source_of_base = cast("NativeSource", older)
-        alike = _alike(source_of_base, entries)
+        alike = entries_alike(source_of_base.index, entries.slices.tensors)
         known = {} if alike is None else _digests(found.path, source_of_base, alike)
         equal = {key for key, digest in known.items() if digests[key] == digest}
         # Refer.
@@ -101,7 +102,7 @@ def check_unchanging(work: WritePlan) -> WritePlan:
     return replace(work, decision=replace(work.decision, assignment=assignment))
 
 
-def _check_base(base: Location, target: Location) -> None:
+def check_base(base: Location, target: Location) -> None:
     """Raise ``ArgumentError`` unless a new checkpoint at the target may refer to the base."""
     for found in (target, base):
         if not found.format.capabilities.holds_references:
@@ -120,13 +121,12 @@ def _check_base(base: Location, target: Location) -> None:
         )
 
 
-def _alike(older: NativeSource, entries: EntryTable) -> EntryTable | None:
+def entries_alike(older: NativeIndex, tensors: TensorTable) -> EntryTable | None:
     """Return the entries of the older checkpoint whose key, dtype and shape a new tensor has."""
-    tensors = entries.slices.tensors
     wanted = {key: (tensors.codes[row], tensors.shape(row)) for row, key in enumerate(tensors.keys)}
     tables = []
-    for table in older.index.scan():
-        stored, faults = table.slices.tensors, older.index.faults_in(table)
+    for table in older.scan():
+        stored, faults = table.slices.tensors, older.faults_in(table)
         keys = {
             key
             for row, key in enumerate(stored.keys)
@@ -135,7 +135,7 @@ def _alike(older: NativeSource, entries: EntryTable) -> EntryTable | None:
         if keys:
             tables.append(take_tensors(table, keys))
     # Runs of another size cannot be named by an index with runs of this one.
-    if not tables or older.index.overview.run_nbytes != RUN_NBYTES:
+    if not tables or older.overview.run_nbytes != RUN_NBYTES:
         return None
     return concatenate_entries(tables)
 

@@ -13,7 +13,7 @@ from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 RUN = "s3://bucket/run"
-NAMES = ("a", "b", "c", "d")
+NAMES = ("a", "b", "c", "d", "e")
 MODEL = {"a": tensors(0, 1, 2), "b": tensors(0, 1, 3), "c": tensors(0, 2, 3)}
 
 
@@ -24,10 +24,20 @@ def save_three() -> None:
     sv.save(f"{RUN}/c", MODEL["c"], base=f"{RUN}/b")
 
 
+def save_together(path: str, base: str) -> None:
+    """Save by two processes: the first refers to what the base has, and the second writes."""
+    new = tensors(0, 2, 5)
+    shares = [{"w0": new["w0"], "w1": new["w1"]}, {"w1": new["w1"], "w2": new["w2"]}]
+    options: dict[str, Any] = {"num_processes": 2, "run": "2", "attempt": "1", "base": base}
+    for process, share in enumerate(shares):
+        sv.save_shards(path, share, process=process, commit=process == 1, timeout=0, **options)
+
+
 EVENTS: dict[str, Callable[[], object]] = {
     "save": lambda: sv.save(f"{RUN}/d", tensors(0, 2, 5), base=f"{RUN}/c"),
     "overwrite": lambda: sv.save(f"{RUN}/c", tensors(4, 5)),
     "overwrite the owner": lambda: sv.save(f"{RUN}/a", tensors(4, 5)),
+    "save together": lambda: save_together(f"{RUN}/e", f"{RUN}/c"),
     "remove": lambda: sv.remove(f"{RUN}/c"),
     "remove the owner": lambda: sv.remove(f"{RUN}/a"),
 }
@@ -37,7 +47,8 @@ def assert_whole(files: dict[str, bytes]) -> set[str]:
     """Every checkpoint can be read and verified; return their names."""
     bucket = MemoryBucket(dict(files))
     with in_bucket(bucket):
-        names = {key.split("/")[1][:-8] for key in files if key.endswith(".svindex")}
+        indexes = [key for key in files if key.endswith(".svindex") and ".svshare-" not in key]
+        names = {key.split("/")[1][:-8] for key in indexes}
         for name in names:
             assert sv.verify(f"{RUN}/{name}").ok, name
         for name in names & {"b"}:

@@ -12,6 +12,8 @@ keys (``Entries``):
                         its tensor has axes
     file, start, nbytes u32, u64, u64 [m]: the place of the payload
     crc                 u32 [m]: the CRC32C of the payload
+    digest              optional, 32 bytes [m]: the SHA-256 of the SHA-256 of each MiB of the payload;
+                        zeros where it is not known
     run_crc             u32: the CRC32C of every run of every payload that is longer than one run
 
 Columns that disagree with each other are the block's fault, and raised. A checksum guards every
@@ -38,7 +40,7 @@ from shardvar.limits import (
     MAX_RANK,
     MAX_SHARED_NBYTES,
 )
-from shardvar.planning.index import EntryTable, RunChecksums
+from shardvar.planning.index import DIGEST_NBYTES, EntryTable, RunChecksums
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.wire.block_file import IndexBlock
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid
@@ -94,6 +96,7 @@ def select_entries(
         table.checksum[rows],
         table.plain[rows],
         runs,
+        None if table.digests is None else table.digests[rows],
     )
 
 
@@ -113,6 +116,7 @@ def decode_entries(block: IndexBlock, nbytes: int, overview: Overview) -> Entrie
         block.numbers("crc", "<u4", len(file)).astype(np.int64),
         np.ones(len(file), np.bool),
         _read_runs(block, slices.nbytes, overview.run_nbytes),
+        _read_digests(block, len(file)),
     )
     errors: dict[str, CheckpointError] = {}
     broken = _find_broken(table, unknown, overview)
@@ -215,6 +219,13 @@ def _read_runs(block: IndexBlock, nbytes: Ints, run_nbytes: int) -> RunChecksums
     values[first[one]] = block.numbers("crc", "<u4", len(nbytes))[one]
     values[np.repeat(many, counts)] = stored
     return RunChecksums(run_nbytes, values, first)
+
+
+def _read_digests(block: IndexBlock, m: int) -> npt.NDArray[np.uint8] | None:
+    """Return the digests of payloads; None if the block has none."""
+    if "digest" not in block.values:
+        return None
+    return block.numbers("digest", "u1", m * DIGEST_NBYTES).reshape(m, DIGEST_NBYTES)
 
 
 def _without(table: EntryTable, tensors: Ints) -> EntryTable:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardvar.errors import ArgumentError
 from shardvar.formats.native.overview import RUN_NBYTES, Overview, decode_text, encode_text
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import NAMES, Ints
-from shardvar.planning.index import EntryTable
+from shardvar.planning.index import DIGEST_NBYTES, EntryTable
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, concatenate
 from shardvar.wire.block_file import (
@@ -39,13 +40,15 @@ def encode_index(
     checksums: Sequence[FileChecksums],
     ties: Mapping[bytes, bytes] | None = None,
     referred: EntryTable | None = None,
+    digests: NDArray[np.uint8] | None = None,
 ) -> bytes:
     """Return an index whole: of slices [m] that begin at ``start`` in the files of the overview;
     ``keys`` are the keys of the tensors, as they are stored.
 
-    The files of ``referred`` entries come after the assignment's.
+    The files of ``referred`` entries come after the assignment's. [m] ``digests`` are known of the
+    payloads, as in ``EntryTable``.
     """
-    rows = _rows_of(assignment, keys, start, checksums)
+    rows = _rows_of(assignment, keys, start, checksums, digests)
     rows = rows if referred is None else _with_referred(rows, referred, assignment.num_files)
     rows = _in_order(rows)
     rows = _with_ties(rows, ties) if ties else rows
@@ -69,10 +72,16 @@ class _Rows:
     """[m] the CRC32C of the payload."""
     runs: list[bytes]
     """[m] the CRC32C of each run as 32-bit numbers; empty if the payload is one run."""
+    digests: NDArray[np.uint8] | None
+    """[m] the digests of the payloads, as in ``EntryTable``."""
 
 
 def _rows_of(
-    assignment: Assignment, keys: Sequence[bytes], start: Ints, checksums: Sequence[FileChecksums]
+    assignment: Assignment,
+    keys: Sequence[bytes],
+    start: Ints,
+    checksums: Sequence[FileChecksums],
+    digests: NDArray[np.uint8] | None,
 ) -> _Rows:
     """Return the entries of an assignment; ``keys`` are the keys of its tensors, as stored."""
     slices = assignment.slices
@@ -93,7 +102,7 @@ def _rows_of(
     for position in np.flatnonzero(counts > 1).tolist():
         mine = slice(first[position], first[position] + counts[position])
         runs[order[position]] = stored[mine].tobytes()
-    return _Rows(slices, keys, assignment.file, start, payload, runs)
+    return _Rows(slices, keys, assignment.file, start, payload, runs, digests)
 
 
 def _with_referred(rows: _Rows, referred: EntryTable, first_file: int) -> _Rows:
@@ -105,13 +114,25 @@ def _with_referred(rows: _Rows, referred: EntryTable, first_file: int) -> _Rows:
         else b""
         for row, nbytes in enumerate(slices.nbytes.tolist())
     ]
+    # Some slices of a tensor may be written, and others lie in the older checkpoint.
+    both = concatenate([rows.slices, slices])
+    digests = None
+    if rows.digests is not None or referred.digests is not None:
+        parts = (len(rows.file), rows.digests), (len(slices), referred.digests)
+        digests = np.concatenate(
+            [
+                np.zeros((count, DIGEST_NBYTES), np.uint8) if part is None else part
+                for count, part in parts
+            ]
+        )
     return _Rows(
-        concatenate([rows.slices, slices]),
-        [*rows.keys, *map(encode_text, slices.tensors.keys)],
+        both,
+        list(map(encode_text, both.tensors.keys)),
         np.concatenate([rows.file, first_file + referred.file]),
         np.concatenate([rows.start, referred.start]),
         np.concatenate([rows.checksum, referred.checksum]),
         [*rows.runs, *runs],
+        digests,
     )
 
 
@@ -135,6 +156,7 @@ def _in_order(rows: _Rows) -> _Rows:
         rows.start[order],
         rows.checksum[order],
         list(map(rows.runs.__getitem__, order.tolist())),
+        None if rows.digests is None else rows.digests[order],
     )
 
 
@@ -157,6 +179,7 @@ def _with_ties(rows: _Rows, ties: Mapping[bytes, bytes]) -> _Rows:
         rows.start[taken],
         rows.checksum[taken],
         [rows.runs[row] for row in taken.tolist()],
+        None if rows.digests is None else rows.digests[taken],
     )
 
 
@@ -171,6 +194,7 @@ def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
     is_first = np.append(True, slices.tensor[1:] != slices.tensor[:-1])
     nbytes = (
         _ENTRY_NBYTES
+        + (0 if rows.digests is None else DIGEST_NBYTES)
         + 16 * tensors.ranks[slices.tensor]
         + np.fromiter(map(len, rows.runs), np.int64)
     )
@@ -213,5 +237,6 @@ def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
         "nbytes": slices.nbytes[first:last].astype("<u8"),
         "crc": rows.checksum[first:last].astype("<u4"),
         "run_crc": b"".join(rows.runs[first:last]),
+        **({} if rows.digests is None else {"digest": rows.digests[first:last]}),
     }
     return encode_index_block(values)

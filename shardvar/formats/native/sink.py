@@ -9,11 +9,13 @@ one. Files that the new index does not name are removed after it, by this writer
 before, by the next; files that another checkpoint needs stay (``references``).
 """
 
+import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardvar.errors import (
     CheckpointError,
@@ -134,12 +136,16 @@ class NativeSink(Sink):
     ties: Mapping[bytes, bytes] = field(default_factory=dict)
     """Further keys, as they are stored, each with the key whose entries it has."""
     references: References | None = None
-    """The tensors whose bytes lie in files of an older checkpoint."""
+    """The slices whose bytes lie in files of an older checkpoint."""
+    digests: NDArray[np.uint8] | None = None
+    """[m] the digests of the payloads, as in ``EntryTable``."""
+    token: str = ""
+    """What the name of the mark has more than the generation."""
 
     @property
     def _mark(self) -> str:
         """The mark of the files that the save needs."""
-        return mark_name(self.prefix, "needs", self.overview.generation)
+        return mark_name(self.prefix, "needs", self.overview.generation + self.token)
 
     @property
     def named(self) -> list[str]:
@@ -171,7 +177,14 @@ class NativeSink(Sink):
         # Plan: the index, whole, in memory.
         referred = self.references.entries if self.references else None
         octets = encode_index(
-            self.assignment, self.keys, self.start, self.overview, checksums, self.ties, referred
+            self.assignment,
+            self.keys,
+            self.start,
+            self.overview,
+            checksums,
+            self.ties,
+            referred,
+            self.digests,
         )
         freed = set[str]()
         there = self.storage.names()
@@ -308,11 +321,25 @@ def adopt_native(
     pairs = list(zip(files.names, names, strict=True))
     written = check_written(storage, pairs, files.nbytes)
     storage.announce(names)
-    user = texts_with_objects(metadata)
-    metadata = replace(metadata, user=user, paths={}, objects={}, ties={})
+    user, references = texts_with_objects(metadata), metadata.references
+    metadata = replace(metadata, user=user, paths={}, objects={}, ties={}, references=None)
     about = Overview(metadata, generation, files.nbytes, file_names=ends if are_final else ())
+    if references is not None:
+        about = _with_files(about, prefix, names, references)
     return NativeSink(
-        storage, prefix, assignment, keys, about, files.start, names, written, is_shared=True
+        storage,
+        prefix,
+        assignment,
+        keys,
+        about,
+        files.start,
+        names,
+        written,
+        is_shared=True,
+        references=references,
+        digests=files.digests,
+        # In a bucket several processes may commit this at a time: each removes only its own mark.
+        token="" if references is None else secrets.token_hex(8),
     )
 
 

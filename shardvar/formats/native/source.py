@@ -343,10 +343,16 @@ def read_native_index(storage: Storage, name: str) -> NativeIndex:
     file = storage.open(name)
     content = file.read(0, file.size)  # in one request
     file.close()
-    with prefix_errors(file.name):
+    return decode_native_index(file.name, content)
+
+
+def decode_native_index(name: str, content: bytes, prefix: str = "") -> NativeIndex:
+    """Return the index that is the content of a file, without a look at data files; ``name`` is for
+    messages."""
+    with prefix_errors(name):
         blocks = open_block_file(lambda start, n: content[start : start + n], len(content))
         overview = Overview.decode(blocks.metadata)
-    return NativeIndex(file.name, blocks, overview, overview.names(""), lambda _number: None)
+    return NativeIndex(name, blocks, overview, overview.names(prefix), lambda _number: None)
 
 
 def _read_index(storage: Storage, prefix: str) -> NativeSource:

@@ -4,6 +4,7 @@
     save_known     the same, and wait for the end: the processes know the attempt
     save_called    process 0 calls, the others answer, and all wait for the end (``fence``)
     telling        end the attempt with an error that this process has before it has a share
+    commit_left    commit what all processes have left by ``save_open``
 
 An error of a process that waits ends the attempt for all.
 """
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 
 from shardvar.errors import (
     ArgumentError,
+    CheckpointError,
+    LockHeld,
     ServerError,
     ShardvarError,
     StorageError,
@@ -25,6 +28,7 @@ from shardvar.errors import (
 from shardvar.verbs.together.fence import (
     Superseded,
     WaitPace,
+    commit_token,
     give_up,
     late_error,
     leave,
@@ -399,3 +403,44 @@ def _end_early(run: Run, process: int, error: Exception, timeout: float) -> None
         run.target.storage.create_once(run.call(token), call)
         give_up(run.refreshed(), token, told)
         leave(run, token)
+
+
+# --- The commit of shares that were left for it
+
+
+def commit_left(saved: Run, replicas: str, timeout: float) -> None:
+    """Wait for the shares of the fixed token, and commit them, unless that is done.
+
+    Shares that do not fit together poison the run; missing ones may still come.
+    """
+    token, pace, held = saved.fixed_token, pace_of(saved, timeout), None
+    while True:
+        if saved.is_committed(token):
+            return
+        end = read_end(saved, token)
+        if isinstance(end, ShardvarError):
+            raise end
+        missing = saved.missing(token)
+        if len(missing) == saved.count and saved.is_in_place():
+            return
+        if odd := saved.odd_share():
+            raise odd
+        if not missing:
+            try:
+                commit_token(saved, token, replicas)
+                return
+            except LockHeld as error:
+                held = error
+            except (CheckpointError, ArgumentError) as error:
+                # Another process may have committed, and removed the shares, meanwhile.
+                if give_up(saved, token, error) == "commit" and (
+                    saved.refreshed().is_committed(token)
+                ):
+                    return
+                raise
+        if pace.is_over:
+            if held is not None and saved.refreshed().is_committed(token):
+                return
+            raise late_error(saved, missing, timeout, held)
+        pace.pause()
+        saved = saved.refreshed()

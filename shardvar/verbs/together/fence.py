@@ -43,6 +43,7 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
 )
+from shardvar.formats.protocol import FileChecksums, Sink
 from shardvar.planning.index import Metadata
 from shardvar.planning.merging import name_processes
 from shardvar.verbs.save import WRITER
@@ -199,15 +200,23 @@ def commit_token(run: Run, token: str, replicas: str) -> None:
             raise end
         about = Metadata(DESCRIPTION, WRITER, generation=run.generation(token))
         sink, checksums = merge_shares(run, token, about, replicas)
-        if end is None and not run.target.storage.create_once(run.mark(token, END), _end("commit")):
-            end = read_end(run.refreshed(), token)
-            if isinstance(end, ShardvarError):
-                raise end
-        try:
-            sink.commit([checksums])
-        except BaseException as error:
-            _revoke(run.refreshed(), token, error)
-            raise
+        with sink.holding():
+            _commit(run, token, sink, checksums, is_decided=end is not None)
+
+
+def _commit(
+    run: Run, token: str, sink: Sink, checksums: FileChecksums, *, is_decided: bool
+) -> None:
+    """End an attempt with "commit", unless it has an end, and put the checkpoint in place."""
+    if not is_decided and not run.target.storage.create_once(run.mark(token, END), _end("commit")):
+        end = read_end(run.refreshed(), token)
+        if isinstance(end, ShardvarError):
+            raise end
+    try:
+        sink.commit([checksums])
+    except BaseException as error:
+        _revoke(run.refreshed(), token, error)
+        raise
 
 
 def _revoke(run: Run, token: str, error: BaseException) -> None:

@@ -14,7 +14,8 @@ text (``share_digests``), and so are the keys of a training state that other pro
 
 The index of a share counts two files: the data file, and one that does not exist. The latter has
 the replicas that process 0 also holds, according to its call. They are not written, and their
-checksums are compared at the commit.
+checksums are compared at the commit. The files after these two are an older checkpoint's, to which
+the share refers (``share_base``).
 """
 
 import json
@@ -22,7 +23,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +46,7 @@ from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.together.run import Run
+from shardvar.verbs.together.share_base import BaseNote, ShareBase
 from shardvar.verbs.together.share_digests import (
     StoredLeaves,
     decode_leaves,
@@ -56,8 +58,8 @@ from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import decoding, invalid
 from shardvar.wire.strict_json import parse_json
 
-_WRITTEN, _DROPPED = 0, 1
-"""The numbers of the files of a share."""
+_WRITTEN, _DROPPED, _REFERRED = 0, 1, 2
+"""The numbers of the files of a share: the last one is the first of an older checkpoint's."""
 
 _JSON_DEPTH = 8
 """Levels of the text that has the objects of a share."""
@@ -113,6 +115,8 @@ class Holding:
     """The description, the writer, the user's texts, and the objects with their paths."""
     digests: bool = False
     """True if the checkpoint is to carry the digests of its tensors."""
+    base: ShareBase | None = None
+    """The slices, compared with an older checkpoint; None without one."""
     keys: frozenset[str] | None = None
     """The keys of a training state, whichever process writes the values; None if it is none."""
 
@@ -138,6 +142,8 @@ class SavedShare:
     """The hashes of leaves; None if the process asks for no digests."""
     others: frozenset[str] | None = None
     """The keys of its training state that other processes write; None if it is none."""
+    base: BaseNote | None = None
+    """The older checkpoint that it names; None without one."""
 
     @property
     def keys(self) -> set[str]:
@@ -160,9 +166,15 @@ class SavedShare:
         return np.equal(self.entries.file, _DROPPED)
 
     @property
+    def referred(self) -> Ints:
+        """[m] the number of the file of an older checkpoint among ``base.files``; negative for
+        others."""
+        return self.entries.file - _REFERRED
+
+    @property
     def has_file(self) -> bool:
         """True if there is a data file."""
-        return not self.is_dropped.all()
+        return bool((self.entries.file == _WRITTEN).any())
 
 
 def slice_names(slices: SliceTable) -> list[SliceName]:
@@ -187,6 +199,11 @@ def write_share(
     others = set(dropped)
     is_dropped = np.array([name in others for name in slice_names(held.slices)], np.bool)
     kept, left = np.flatnonzero(~is_dropped), np.flatnonzero(is_dropped)
+    base, referred = held.base, left[:0]
+    if base is not None:
+        base.compare(kept)
+        is_equal = base.is_equal[kept]
+        kept, referred = kept[~is_equal], kept[is_equal]
     slices = held.slices.take(kept)
     sink = plan_file(run, slices, held.metadata, nonce)
     writer = ShareWriter(sink.writer)
@@ -199,7 +216,11 @@ def write_share(
     leaves: StoredLeaves | None = None
     with ExitStack() as stack:
         if held.digests:
-            leaves = stack.enter_context(hashed(held.source, held.rows[kept], slices))
+            every = np.concatenate([kept, referred])
+            slices_of = held.slices.take(every)
+            leaves = stack.enter_context(hashed(held.source, held.rows[every], slices_of))
+        if base is not None:
+            stack.enter_context(base.hearing(kept))
         if len(kept):
             checksums, nbytes = _write_data(storage, name, held, kept, slices, writer, sink.start)
     # The index: what is in the file, and then what is not written.
@@ -207,16 +228,32 @@ def write_share(
     sizes = held.slices.nbytes[left]
     start = np.concatenate([sink.start, np.cumsum(sizes) - sizes]).astype(np.int64)
     file = np.repeat([_WRITTEN, _DROPPED], [len(kept), len(left)])
-    every = held.slices.take(np.concatenate([kept, left]))
+    rows = np.concatenate([kept, left])
     # An index of the native format has checksums of runs. Where the format has none, and for what is
     # not written, zeros take their places: the commit takes only checksums of native payloads.
-    count = int((-(-every.nbytes // RUN_NBYTES)).sum())
+    count = int((-(-held.slices.nbytes[rows] // RUN_NBYTES)).sum())
     runs = checksums.runs if writer.run_nbytes else np.zeros(0, np.uint32)
     runs = np.concatenate([runs, np.zeros(count - len(runs), np.uint32)])
     payload = np.concatenate([checksums.payload, np.array(sums, np.int64)])
-    about = Overview(_stored(held, leaves), nonce, np.array([nbytes, sizes.sum()], np.int64))
-    assignment = Assignment(every, file, 2, held.metadata.description)
-    return name, encode_index(assignment, keys, start, about, [FileChecksums(payload, runs)])
+    file_nbytes, digests, note = np.array([nbytes, sizes.sum()], np.int64), None, None
+    if base is not None:
+        older = base.referred(referred)
+        referred = referred[np.argsort(older.file, kind="stable")]
+        older, note = base.referred(referred), base.note(referred)
+        rows, start = np.concatenate([rows, referred]), np.concatenate([start, older.start])
+        numbers = np.searchsorted(note.files, older.file)
+        file = np.concatenate([file, _REFERRED + numbers]).astype(np.int64)
+        payload = np.concatenate([payload, older.checksum])
+        runs = np.concatenate([runs, base.runs_of(referred)])
+        files = np.array(note.files, np.int64)
+        file_nbytes = np.concatenate([file_nbytes, base.older.nbytes[files]])
+        digests = base.digests[rows]
+    about = Overview(_stored(held, leaves, note), nonce, file_nbytes)
+    assignment = Assignment(
+        held.slices.take(rows), file, len(file_nbytes), held.metadata.description
+    )
+    found = FileChecksums(payload, runs)
+    return name, encode_index(assignment, keys, start, about, [found], digests=digests)
 
 
 def _write_data(
@@ -258,15 +295,16 @@ def read_share(run: Run, token: str, process: int) -> SavedShare:
     name = run.share(token, process)
     index = read_native_index(run.target.storage, name)
     overview = index.overview
-    if overview.run_nbytes != RUN_NBYTES or len(overview.file_nbytes) != 2:
+    with prefix_errors(name):
+        carried = _carried(index.metadata)
+    count = _REFERRED + (len(carried.base.files) if carried.base else 0)
+    if overview.run_nbytes != RUN_NBYTES or len(overview.file_nbytes) != count:
         cause = f"{name} has runs of {overview.run_nbytes} bytes, not {RUN_NBYTES}."
         raise InvalidCheckpoint(cause, "Save all shares with the same release of shardvar.")
     for error in index.faults.values():
         if not isinstance(error, IncompleteCheckpoint):
             raise error
-    with prefix_errors(name):
-        metadata, leaves, others = _carried(index.metadata)
-    return SavedShare(index, concatenate_entries(list(index.scan())), metadata, leaves, others)
+    return SavedShare(index, concatenate_entries(list(index.scan())), *carried)
 
 
 def is_same_share(run: Run, share: SavedShare, held: Holding) -> bool:
@@ -277,6 +315,10 @@ def is_same_share(run: Run, share: SavedShare, held: Holding) -> bool:
     rows = held.rows.tolist()
     sums = [_checksum(held.source, row, writer) for row in rows]
     is_same = known == dict(zip(slice_names(held.slices), sums, strict=True))
+    # Of another base another share would be written.
+    mine = held.base and held.base.older
+    seen = share.base and (share.base.prefix, share.base.identity)
+    is_same &= seen == (mine and (mine.prefix, mine.identity))
     return is_same and share.metadata.objects == held.metadata.objects
 
 
@@ -297,27 +339,43 @@ def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
 # --- Objects and leaves, as a text of the metadata of a share
 
 
-def _stored(held: Holding, leaves: StoredLeaves | None) -> Metadata:
-    """Return the metadata of a process with its objects, paths, leaves and other keys as a text."""
+def _stored(held: Holding, leaves: StoredLeaves | None, base: BaseNote | None) -> Metadata:
+    """Return the metadata of a process with its objects, paths, leaves, base and other keys as a
+    text."""
     metadata, others = held.metadata, held.others
-    if not metadata.objects and not metadata.paths and leaves is None and others is None:
+    more = {
+        "leaves": None if leaves is None else encode_leaves(leaves),
+        "base": base,
+        "others": others,
+    }
+    if (
+        not metadata.objects
+        and not metadata.paths
+        and not any(each is not None for each in more.values())
+    ):
         return metadata
     objects = {key: b64encode(each).decode() for key, each in metadata.objects.items()}
     paths = {key: list(path) for key, path in metadata.paths.items()}
-    hashes = None if leaves is None else encode_leaves(leaves)
-    text = json.dumps({"objects": objects, "paths": paths, "leaves": hashes, "others": others})
+    text = json.dumps({"objects": objects, "paths": paths, **more})
     return replace(metadata, user={**metadata.user, OBJECTS: text}, objects={}, paths={})
 
 
-def _carried(
-    metadata: Metadata,
-) -> tuple[Metadata, StoredLeaves | None, frozenset[str] | None]:
-    """Return the metadata of a process with the objects and paths of their text, the leaves, and the
-    other keys."""
+class _Carried(NamedTuple):
+    """What the text of the metadata of a share has, as in ``SavedShare``."""
+
+    metadata: Metadata
+    leaves: StoredLeaves | None = None
+    others: frozenset[str] | None = None
+    base: BaseNote | None = None
+
+
+def _carried(metadata: Metadata) -> _Carried:
+    """Return the metadata of a process with the objects and paths of their text, and what else it
+    has."""
     user = dict(metadata.user)
     text = user.pop(OBJECTS, None)
     if text is None:
-        return metadata, None, None
+        return _Carried(metadata)
     found = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
     wrong = ValueError, TypeError, KeyError, AttributeError
     with decoding(lambda _: invalid("Its objects are not encoded."), *wrong):
@@ -325,11 +383,13 @@ def _carried(
         paths = {key: tuple(path) for key, path in found["paths"].items()}
         leaves = None if found["leaves"] is None else decode_leaves(found["leaves"])
         others = None if found["others"] is None else frozenset(found["others"])
+        base = None if found["base"] is None else BaseNote.of(found["base"])
     if not all(type(key) is str for key in others or ()):
         raise invalid("The key of a value that other processes write is not a text.")
     if not all(type(step) in (str, int) for path in paths.values() for step in path):
         raise invalid("The path of a key has a step that is neither a text nor a number.")
-    return replace(metadata, user=user, objects=objects, paths=paths), leaves, others
+    about = replace(metadata, user=user, objects=objects, paths=paths)
+    return _Carried(about, leaves, others, base)
 
 
 # --- The call of process 0: what it holds, and whether it waits

@@ -1,7 +1,7 @@
 """Merge the shares of several processes into one checkpoint.
 
 check   the entries of all shares together: dtypes and shapes agree, replicas agree, and every
-        tensor is covered once
+        tensor is covered once; all shares have seen one base, which is still there (``share_base``)
 move    files that have lost a slice, because a process of a lower number also holds it, if the
         format names every byte of a file: they are written again without it
 commit  the files are renamed, unless their names are final; one index is put in place last, by the
@@ -18,17 +18,19 @@ import numpy as np
 from shardvar.engine.files import FileTask, run_task
 from shardvar.errors import ArgumentError, CorruptCheckpoint, InvalidCheckpoint
 from shardvar.formats.files import DataFiles
+from shardvar.formats.native.names import native_index_name
 from shardvar.formats.native.source import NativeSource
 from shardvar.formats.objects import listed_text
 from shardvar.formats.protocol import FileChecksums, Sink, WrittenFiles
 from shardvar.layout.dtypes import Ints
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, References
 from shardvar.planning.merging import merge_entries
 from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.storage.concurrency import do_all
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digest_array
 from shardvar.verbs.together.run import Run
+from shardvar.verbs.together.share_base import OlderIndex, older_of_shares
 from shardvar.verbs.together.share_digests import digests_of_shares
 from shardvar.verbs.together.share_format import (
     NOT_WRITTEN,
@@ -65,26 +67,29 @@ def merge_shares(
     """
     # Check, and plan: nothing is changed until the merged entries are proven whole.
     shares = _read_shares(run, token)
+    older = older_of_shares(
+        run.target.storage.refreshed(), run.name, [share.base for share in shares]
+    )
     owners = [process for process, share in enumerate(shares) if share.has_file]
-    number = {process: file for file, process in enumerate(owners)}
-    tables = [
-        # What was not written is in no file: its number is that of none.
-        replace(share.entries, file=np.where(share.is_dropped, len(owners), number.get(process, 0)))
-        for process, share in enumerate(shares)
-    ]
-    entries = merge_entries(tables, replicas)
-    if (entries.file == len(owners)).any():
-        row = int((entries.file == len(owners)).argmax())
-        cause = f"Process 0 of the run {run.name!r} did not save {entries.slices.key(row)!r}."
+    tables, borrowed = _numbered(shares, owners)
+    every = merge_entries(tables, replicas)
+    if (every.file == len(owners)).any():
+        row = int((every.file == len(owners)).argmax())
+        cause = f"Process 0 of the run {run.name!r} did not save {every.slices.key(row)!r}."
         raise InvalidCheckpoint(cause, "Save again in all processes.")
+    entries = every.take(np.flatnonzero(every.file < len(owners)))
     names = [run.data(shares[process].nonce, process) for process in owners]
     sizes = np.array([shares[process].nbytes for process in owners], np.int64)
     metadata = replace(
         _metadata(shares, about),
-        objects=_objects(shares, entries, replicas),
+        objects=_objects(shares, every, replicas),
         paths={key: path for share in shares for key, path in share.metadata.paths.items()},
     )
-    merged = _Merged(entries, WrittenFiles(names, sizes, entries.start), metadata)
+    if older is not None:
+        referred = every.take(np.flatnonzero(every.file > len(owners)))
+        found = _references(older, referred, len(owners) + 1, borrowed)
+        metadata = replace(metadata, references=found)
+    merged = _Merged(entries, WrittenFiles(names, sizes, entries.start, entries.digests), metadata)
     # Move.
     if run.form.capabilities.is_exact:
         written = [table.file[table.file < len(owners)] for table in tables]
@@ -93,8 +98,10 @@ def merge_shares(
         for file in np.flatnonzero((after > 0) & (after < before)).tolist():
             merged = _write_again(run, shares[owners[file]], owners[file], merged, file)
     if any(share.leaves is not None for share in shares):
-        found = _digests(run, [shares[process] for process in owners], merged)
-        merged = replace(merged, metadata=replace(merged.metadata, digests=found))
+        holders = [*owners, 0, *(process for process, _ in borrowed)]
+        processes = [holders[file] for file in every.file.tolist()]
+        digests = _digests(run, shares, merged, every, processes)
+        merged = replace(merged, metadata=replace(merged.metadata, digests=digests))
     assignment = Assignment(entries.slices, entries.file, len(names), about.description)
     sink = run.form.adopt(
         run.target.storage, run.target.name, assignment, merged.metadata, merged.files
@@ -111,6 +118,44 @@ def _read_shares(run: Run, token: str) -> list[SavedShare]:
 
     do_all(read, range(run.count), run.target.storage.traits)
     return [found[process] for process in range(run.count)]
+
+
+def _numbered(
+    shares: Sequence[SavedShare], owners: Sequence[int]
+) -> tuple[list[EntryTable], list[tuple[int, int]]]:
+    """Return the entries of all shares with one numbering of files, and what the last numbers are.
+
+    First come the files of the ``owners``; then one number for what is in no file, since it was not
+    written; then the files of the older checkpoint, for each process that refers to them: the process,
+    and the number of the file in the older index.
+    """
+    number, none = {process: file for file, process in enumerate(owners)}, len(owners)
+    tables: list[EntryTable] = []
+    borrowed: list[tuple[int, int]] = []
+    for process, share in enumerate(shares):
+        written = np.where(share.is_dropped, none, number.get(process, 0))
+        file = np.where(share.referred < 0, written, none + 1 + len(borrowed) + share.referred)
+        tables.append(replace(share.entries, file=file))
+        borrowed += [(process, each) for each in (share.base.files if share.base else ())]
+    return tables, borrowed
+
+
+def _references(
+    older: OlderIndex, referred: EntryTable, first: int, borrowed: Sequence[tuple[int, int]]
+) -> References | None:
+    """Return references to the entries of an older checkpoint, whose files are ``borrowed`` from
+    number ``first`` on; None without any."""
+    if not len(referred):
+        return None
+    numbers = np.array([file for _, file in borrowed], np.int64)
+    used, file = np.unique(numbers[referred.file - first], return_inverse=True)
+    return References(
+        replace(referred, file=file),
+        [older.index.files[number] for number in used.tolist()],
+        older.nbytes[used],
+        native_index_name(older.prefix),
+        older.stamp,
+    )
 
 
 def _metadata(shares: Sequence[SavedShare], about: Metadata) -> Metadata:
@@ -182,36 +227,47 @@ def _write_again(run: Run, share: SavedShare, process: int, merged: _Merged, fil
     start, nbytes = merged.files.start.copy(), merged.files.nbytes.copy()
     names, status = [*merged.files.names], storage.status(name)
     start[rows], nbytes[file], names[file] = planned.start, status.nbytes if status else 0, name
-    return replace(merged, files=WrittenFiles(names, nbytes, start))
+    return replace(merged, files=replace(merged.files, names=names, nbytes=nbytes, start=start))
 
 
-def _digests(run: Run, shares: Sequence[SavedShare], merged: _Merged) -> dict[str, str]:
-    """The digests of all tensors and objects; ``shares`` are those with files, in the order of these."""
-    entries, storage = merged.entries, run.target.storage
-    slices, files = entries.slices, entries.file.tolist()
+def _digests(
+    run: Run,
+    shares: Sequence[SavedShare],
+    merged: _Merged,
+    every: EntryTable,
+    holders: Sequence[int],
+) -> dict[str, str]:
+    """The digests of all tensors and objects; [m] ``holders`` are the processes of ``every`` entry."""
+    slices, storage = every.slices, run.target.storage
     known = [
-        (shares[file].leaves or {}).get((slices.key(row), slices.region(row).offset), {})
+        (shares[process].leaves or {}).get((slices.key(row), slices.region(row).offset), {})
         if nbytes  # a slice without elements may begin where another one does
         else {}
-        for row, (file, nbytes) in enumerate(zip(files, slices.nbytes.tolist(), strict=True))
+        for row, (process, nbytes) in enumerate(zip(holders, slices.nbytes.tolist(), strict=True))
     ]
     # Objects are listed as strings, and have digests as such.
     found = {
         key: digest_array(key, np.array(listed_text(octets), object))
         for key, octets in merged.metadata.objects.items()
     }
-    names = merged.files.names
+    names, sizes, referred = merged.files.names, merged.files.nbytes, merged.metadata.references
+    is_written = every.file < len(names)
+    file, start = every.file.copy(), every.start.copy()
+    start[is_written] = merged.files.start
+    if referred is not None:
+        file[~is_written] = len(names) + referred.entries.file
+        names, sizes = [*names, *referred.files], np.concatenate([sizes, referred.nbytes])
     if not names:
         return found
     # Only the native format has checksums of parts of a payload.
     nothing = slices.take(np.zeros(0, np.int64))
     if not plan_file(run, nothing, merged.metadata, NOT_WRITTEN).writer.run_nbytes:
-        entries = replace(entries, checksum=np.full(len(entries), NO_CHECKSUM), runs=None)
-    entries = replace(entries, start=merged.files.start)
-    data = DataFiles(storage, [*names], merged.files.nbytes)
+        every = replace(every, checksum=np.full(len(every), NO_CHECKSUM), runs=None)
+    every = replace(every, file=file, start=start)
+    data = DataFiles(storage, [*names], sizes)
     source = NativeSource(storage, "", storage.open(names[0]), shares[0].index, data)
     try:
-        return found | digests_of_shares(Blocks.of_entries(source, entries), known)
+        return found | digests_of_shares(Blocks.of_entries(source, every), known)
     finally:
         source.close()
 

@@ -27,14 +27,7 @@ from numbers import Real
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource
-from shardvar.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    CheckpointError,
-    LockHeld,
-    ShardvarError,
-    UnsupportedError,
-)
+from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.formats.deferred import outline_of
 from shardvar.formats.protocol import Format, SharedFormat
 from shardvar.layout.dtypes import ITEMSIZES, Ints
@@ -48,17 +41,18 @@ from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.locate import Location, Path
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
-from shardvar.verbs.together.attempts import has_begun, save_called, save_known, save_open, telling
-from shardvar.verbs.together.fence import (
-    DESCRIPTION,
-    commit_token,
-    give_up,
-    late_error,
-    pace_of,
-    read_end,
+from shardvar.verbs.together.attempts import (
+    commit_left,
+    has_begun,
+    save_called,
+    save_known,
+    save_open,
+    telling,
 )
+from shardvar.verbs.together.fence import DESCRIPTION
 from shardvar.verbs.together.local_shards import LocalTensors, source_of_shards
 from shardvar.verbs.together.run import Run, find_run, indexes_of
+from shardvar.verbs.together.share_base import OlderIndex, ShareBase, find_older
 from shardvar.verbs.together.share_format import NOT_WRITTEN, Holding, plan_file
 from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, check_may_write, report_of
 
@@ -78,6 +72,7 @@ def save_shards(
     commit: bool = True,
     timeout: float = 600.0,
     digest: bool = False,
+    base: Path | None = None,
 ) -> WriteReport:
     """Write what this process holds of a checkpoint that many processes write.
 
@@ -116,6 +111,10 @@ def save_shards(
     digest : bool, default False
         Keep the digest of each tensor in the checkpoint, as ``sv.digest`` computes it; the same in
         every process.
+    base : path_like, optional
+        A checkpoint in the same directory, such as the one before, the same in every process. Local
+        shards that lie in it unchanged are not written: the new checkpoint refers to the files that
+        hold them. Only the format ``'shardvar'`` can do this.
 
     Returns
     -------
@@ -137,6 +136,8 @@ def save_shards(
         If the checkpoint exists, cannot be replaced in one step, and ``force`` is not set.
     UnsupportedError
         If several processes cannot write the format, or it cannot hold a region.
+    CorruptCheckpoint
+        If the base was replaced or removed meanwhile, or bytes of it are damaged that are compared.
     StorageError
         If another writer replaced the checkpoint meanwhile or holds it (``LockHeld``), or the file
         system refuses.
@@ -150,6 +151,11 @@ def save_shards(
     A digest does not depend on how a tensor is cut. Each process hashes its values in memory, and
     the process that commits reads what lies between two processes: of a tensor in rows at most
     2 MiB for each shard, and a tensor in columns whole.
+
+    With a base, each process compares its own shards, by checksums and digests; the new checkpoint
+    carries the digest of each slice. Of a base without these the bytes are read. A shard refers to one
+    slice of the base, or is cut into several. One that is a part of a slice, or overlaps slices, is
+    written. A lazy array is made to be compared, and once more if it is written.
 
     Examples
     --------
@@ -173,6 +179,7 @@ def save_shards(
         commit=commit,
         timeout=timeout,
         digest=digest,
+        base=base,
     )
 
 
@@ -188,6 +195,7 @@ def save_with_objects(
     timeout: float = 600.0,
     digest: bool = False,
     is_state: bool = False,
+    base: Path | None = None,
 ) -> WriteReport:
     """Write what this process holds, and the objects of ``about``; otherwise as ``save_shards``.
 
@@ -204,7 +212,8 @@ def save_with_objects(
         raise UnsupportedError(cause, "Save in the format shardvar, or call sv.digest afterwards.")
     process = saved.read_process(process)
     with telling(lambda: saved, process, timeout) if commit else nullcontext():
-        held, work = _plan(saved, process, tensors, about, force)
+        older = None if base is None else find_older(base, saved.target)
+        held, work = _plan(saved, process, tensors, about, older, force)
     keys = frozenset({*tensors, *about.objects}) if is_state else None
     held = replace(held, digests=digest, keys=keys)
     # Move, and commit.
@@ -214,7 +223,7 @@ def save_with_objects(
         save_known(saved, held, replicas, timeout)
     else:
         save_called(saved, held, replicas, timeout)
-    return replace(report_of(work, saved.target.storage.free_nbytes()), dry_run=False)
+    return _report_of_share(held, work)
 
 
 def commit_shards(
@@ -283,7 +292,12 @@ def commit_shards(
 
 
 def _plan(
-    saved: Run, process: int, tensors: LocalTensors, about: Metadata, force: bool
+    saved: Run,
+    process: int,
+    tensors: LocalTensors,
+    about: Metadata,
+    older: OlderIndex | None,
+    force: bool,
 ) -> tuple[Holding, WritePlan]:
     """Check what one process is to write, and plan it."""
     # Check.
@@ -292,13 +306,15 @@ def _plan(
     source = source_of_shards(tensors)
     check_share(source.index.entries, process)
     _check_cuts(source.index.entries.slices, saved.target.format)
+    base = None if older is None else ShareBase.of(older, source)
+    source = source if base is None else base.source
     work = _plan_share(saved.target, source, about)
     if saved.target.storage.local_path is None:
         saved.target.storage.check_writable(saved.target.stem)
     _check_target(saved, work, force)
     rows, slices = _held_slices(source.index.entries.slices, saved.target.format.capabilities)
     plan_file(saved, slices, about, NOT_WRITTEN)
-    return Holding(process, source, rows, slices, about), work
+    return Holding(process, source, rows, slices, about, base=base), work
 
 
 def _check_objects(name: str, form: SharedFormat, about: Metadata) -> None:
@@ -375,45 +391,27 @@ def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, 
     return kept, replace(slices, offset=np.where(whole, 0, slices.offset), shape=shape)
 
 
-# --- The commit of shares that were left for it
+# --- Reports
 
 
-def commit_left(saved: Run, replicas: str, timeout: float) -> None:
-    """Wait for the shares of the fixed token, and commit them, unless that is done.
-
-    Shares that do not fit together poison the run; missing ones may still come.
-    """
-    token, pace, held = saved.fixed_token, pace_of(saved, timeout), None
-    while True:
-        if saved.is_committed(token):
-            return
-        end = read_end(saved, token)
-        if isinstance(end, ShardvarError):
-            raise end
-        missing = saved.missing(token)
-        if len(missing) == saved.count and saved.is_in_place():
-            return
-        if odd := saved.odd_share():
-            raise odd
-        if not missing:
-            try:
-                commit_token(saved, token, replicas)
-                return
-            except LockHeld as error:
-                held = error
-            except (CheckpointError, ArgumentError) as error:
-                # Another process may have committed, and removed the shares, meanwhile.
-                if give_up(saved, token, error) == "commit" and (
-                    saved.refreshed().is_committed(token)
-                ):
-                    return
-                raise
-        if pace.is_over:
-            if held is not None and saved.refreshed().is_committed(token):
-                return
-            raise late_error(saved, missing, timeout, held)
-        pace.pause()
-        saved = saved.refreshed()
+def _report_of_share(held: Holding, work: WritePlan) -> WriteReport:
+    """Return the report of a share that is written; what it refers to is not."""
+    free = work.target.storage.free_nbytes()
+    if held.base is None or not held.base.is_equal.any():
+        return replace(report_of(work, free), dry_run=False)
+    slices, is_equal = work.assignment.slices, held.base.is_equal
+    rows = np.flatnonzero(~is_equal)
+    file = np.zeros(len(rows), np.int64)
+    assignment = replace(
+        work.assignment, slices=slices.take(rows), file=file, num_files=int(len(rows) > 0)
+    )
+    found = report_of(replace(work, decision=replace(work.decision, assignment=assignment)), free)
+    return replace(
+        found,
+        num_copies=int((~is_equal[work.plan.copies.target]).sum()),
+        num_referred=len(np.setdiff1d(slices.tensor[is_equal], slices.tensor[rows])),
+        dry_run=False,
+    )
 
 
 def _report(found: Location) -> WriteReport:

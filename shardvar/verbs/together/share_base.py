@@ -1,0 +1,436 @@
+"""The base of a share: which pieces of a process lie unchanged in an older checkpoint.
+
+find      the older checkpoint's index, in the directory of the new one
+cut       arrays in memory, where slices of the older checkpoint tile the region that a process holds
+compare   each piece that is a slice of the older checkpoint: the checksums of its runs, and its digest
+          with the one that the index has; without one, its bytes with the bytes in the file
+refer     to pieces that are equal; all others are written
+
+Each process decides this for its own pieces. Its share says which index it has seen, by the digest
+of that file, so that the commit can tell that all processes have seen the same one, and that it is
+still there (``share_merge``). A piece that is cut in another way than the slices of the older
+checkpoint is written: the new checkpoint is larger then, and never wrong.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardvar.engine.arrays import ArraySource, LazyPayload, payload_source
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.pool import block_ranges, bytes_of, run_all, thread_buffer
+from shardvar.errors import (
+    READ_ERRORS,
+    ArgumentError,
+    CorruptCheckpoint,
+    MissingFile,
+    prefix_errors,
+)
+from shardvar.formats.native.names import native_index_name
+from shardvar.formats.native.overview import RUN_NBYTES
+from shardvar.formats.native.source import NativeIndex, decode_native_index, open_native
+from shardvar.formats.sets import is_bare
+from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints
+from shardvar.layout.overlap import overlapping_pairs
+from shardvar.planning.index import DIGEST_NBYTES, EntryTable
+from shardvar.planning.slices import SliceTable
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.incremental import check_base, entries_alike
+from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.wire.crc import CRC32C
+from shardvar.wire.damage import invalid
+from shardvar.wire.digests import LEAF_NBYTES, digest_of_leaves, has_unused_bits, hash_of
+
+_NO_DIGEST = bytes(DIGEST_NBYTES)
+_SAVE_AGAIN = "Save again in all processes."
+
+
+class BaseNote(NamedTuple):
+    """What a share says of its base."""
+
+    prefix: str
+    """The name of the older checkpoint, in the directory of the new one."""
+    identity: str
+    """The digest of its index."""
+    files: tuple[int, ...]
+    """The numbers of its data files to which the share refers."""
+
+    @classmethod
+    def of(cls, values: Any) -> Self:
+        """Return a note from the values of JSON; ``ValueError`` and its like for others."""
+        prefix, identity, files = values
+        if not (is_bare(prefix) and type(identity) is str and all(type(n) is int for n in files)):
+            raise ValueError(prefix)
+        return cls(prefix, identity, tuple(files))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OlderIndex:
+    """The index of an older checkpoint, as it was read."""
+
+    storage: Storage
+    """The directory."""
+    prefix: str
+    """The name of the checkpoint."""
+    index: NativeIndex
+    """The index."""
+    identity: str
+    """The digest of the index's bytes."""
+    stamp: str
+    """The stamp of the index's file."""
+
+    @classmethod
+    def read(cls, storage: Storage, prefix: str) -> Self:
+        """Return the index that is in place; ``MissingFile`` if there is none."""
+        file = storage.open(native_index_name(prefix))
+        with closing(file):
+            content = file.read(0, file.size)
+        index = decode_native_index(file.name, content, prefix)
+        return cls(storage, prefix, index, hash_of(content).hex(), file.stamp)
+
+    @property
+    def nbytes(self) -> Ints:
+        """[files] The size of each data file."""
+        return self.index.overview.file_nbytes
+
+    def lost(self) -> Bools:
+        """[files] True for data files that are missing or have another size."""
+        found = map(self.storage.status, self.index.files)
+        sizes = [-1 if status is None else status.nbytes for status in found]
+        return np.asarray(np.array(sizes, np.int64) != self.nbytes, np.bool)
+
+
+def find_older(base: Path, target: Location) -> OlderIndex:
+    """Return the index of the base of a new checkpoint; ``ArgumentError`` if it cannot be one."""
+    found = find_checkpoint(base)
+    check_base(found, target)
+    return OlderIndex.read(target.storage.refreshed(), found.name)
+
+
+@dataclass(slots=True, eq=False)
+class ShareBase:
+    """The pieces of one process, compared with an older checkpoint."""
+
+    older: OlderIndex
+    """The older checkpoint."""
+    source: ArraySource
+    """The pieces."""
+    entries: EntryTable
+    """The older entries of tensors that the process also has."""
+    match: Ints
+    """[m] the row of ``entries`` that is the same region as a piece; -1 for none."""
+    digests: NDArray[np.uint8]
+    """[m] the digests of the pieces that were compared or written, else zeros."""
+    is_equal: Bools = field(init=False)
+    """[m] True for pieces that were compared, and lie unchanged in the older checkpoint."""
+    _is_known: Bools = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_equal = np.zeros(len(self.match), np.bool)
+        self._is_known = np.zeros(len(self.match), np.bool)
+
+    @classmethod
+    def of(cls, older: OlderIndex, source: ArraySource) -> Self:
+        """Return the pieces of a source, cut as the older checkpoint is where that is possible."""
+        entries = entries_alike(older.index, source.index.entries.slices.tensors)
+        match = np.full(len(source.arrays), -1, np.int64)
+        if entries is None:
+            entries = source.index.entries.take(np.zeros(0, np.int64))
+        else:
+            rows = np.flatnonzero(~older.lost()[entries.file] & (entries.slices.nbytes > 0))
+            entries = entries.take(rows)
+            source, match = _cut(source, entries.slices)
+        return cls(older, source, entries, match, np.zeros((len(match), DIGEST_NBYTES), np.uint8))
+
+    def compare(self, rows: Ints) -> None:
+        """Compare some pieces, unless they were."""
+        rows = rows[~self._is_known[rows]]
+        self._is_known[rows] = True
+        # Lazy arrays that are new are made once, when they are written.
+        rows = rows[(self.match[rows] >= 0) | ~self.source.is_lazy[rows]]
+        unsure = []
+        for row, (leaves, runs) in zip(rows.tolist(), _hash_all(self.source, rows), strict=True):
+            nbytes = int(self.source.index.entries.slices.nbytes[row])
+            if not nbytes:
+                continue
+            self.digests[row] = np.frombuffer(hash_of(leaves), np.uint8)
+            older, known = int(self.match[row]), self.entries.runs
+            if older >= 0 and known is not None and runs == known.of(older, nbytes).tolist():
+                is_same = self._has_digest(row, older, leaves)
+                self.is_equal[row] = bool(is_same)
+                unsure += [row] if is_same is None else []
+        if unsure:
+            self._compare_bytes(unsure)
+
+    def _has_digest(self, row: int, older: int, leaves: bytes) -> bool | None:
+        """Return True if the older checkpoint has the digest of a piece; None if it has none."""
+        entries = self.entries
+        if entries.digests is not None and entries.digests[older].any():
+            return bool((entries.digests[older] == self.digests[row]).all())
+        slices = entries.slices
+        key, dtype, shape = slices.key(older), slices.dtype(older), slices.region(older).shape
+        carried = self.older.index.metadata.digests
+        # The digest of a tensor is of other bytes than the payload of these dtypes.
+        is_other = not ITEMSIZES[slices.codes()[older]] or has_unused_bits(dtype)
+        if is_other or not slices.is_whole()[older] or key not in carried:
+            return None
+        return carried[key] == digest_of_leaves(key, dtype, shape, leaves)
+
+    def _compare_bytes(self, rows: list[int]) -> None:
+        """Compare pieces with the bytes of the older checkpoint, which has no digests of them."""
+        older = open_native(self.older.storage, self.older.prefix)
+        with closing(older):
+            check_is_older(OlderIndex.read(self.older.storage, self.older.prefix), self.older)
+            evidence = Evidence(older, self.entries)
+            try:
+                for row in rows:
+                    self.is_equal[row] = self._are_bytes(evidence, row)
+                evidence.check()
+            except READ_ERRORS as error:
+                raise error.at(older.file.name) from None
+
+    def _are_bytes(self, evidence: Evidence, row: int) -> bool:
+        def is_same(span: tuple[int, int]) -> bool:
+            start, stop = span
+            found = thread_buffer(stop - start, "base")
+            evidence.read(int(self.match[row]), start, found)
+            mine = _span(self.source, row, start, stop)
+            return np.array_equal(np.frombuffer(found, "u1"), np.frombuffer(mine, "u1"))
+
+        spans = block_ranges(0, self.source.nbytes(row))
+        with _in_portions(self.source, row) as is_lazy:
+            return all(list(map(is_same, spans)) if is_lazy else run_all(is_same, spans))
+
+    @contextmanager
+    def hearing(self, rows: Ints) -> Iterator[None]:
+        """Take the digests of lazy arrays that are written inside; no value is made for it."""
+        lazy = [
+            (row, array, array.make)
+            for row in rows.tolist()
+            if isinstance(array := self.source.arrays[row], LazyPayload) and array.nbytes
+        ]
+        streams = [_Stream() for _ in lazy]
+        for (_, array, make), stream in zip(lazy, streams, strict=True):
+            array.make = stream.heard(make, array.row_nbytes)
+        try:
+            yield
+        finally:
+            for _, array, make in lazy:
+                array.make = make
+        for (row, array, _), stream in zip(lazy, streams, strict=True):
+            self.digests[row] = np.frombuffer(stream.digest(array.nbytes), np.uint8)
+
+    def note(self, rows: Ints) -> BaseNote:
+        """Return what a share says that refers to some pieces."""
+        files = np.unique(self.referred(rows).file).tolist()
+        return BaseNote(self.older.prefix, self.older.identity, tuple(files))
+
+    def referred(self, rows: Ints) -> EntryTable:
+        """Return the older entries of some pieces, with the digests of these."""
+        return replace(self.entries.take(self.match[rows]), digests=self.digests[rows])
+
+    def runs_of(self, rows: Ints) -> NDArray[np.uint32]:
+        """Return the checksums of all runs of some pieces in the older checkpoint."""
+        known, nbytes = self.entries.runs, self.source.index.entries.slices.nbytes
+        found = [known.of(int(self.match[row]), int(nbytes[row])) for row in rows.tolist() if known]
+        return np.concatenate([np.zeros(0, np.uint32), *found])
+
+
+# --- Pieces
+
+
+def _cut(source: ArraySource, older: SliceTable) -> tuple[ArraySource, Ints]:
+    """Return a source whose arrays are cut where several older slices tile one, and [m] the row of
+    the older slice that each is; -1 for none."""
+    mine = source.index.entries.slices
+    known = older.tensors.rows()
+    is_known = np.array([key in known for key in mine.tensors.keys], np.bool)
+    wanted = np.flatnonzero(is_known[mine.tensor] & (mine.nbytes > 0))
+    pieces: dict[int, list[int]] = {}
+    if len(wanted):
+        pieces = _tiles(older, mine, wanted, source.is_lazy)
+    counts = np.array([len(pieces.get(row, [-1])) for row in range(len(mine))], np.int64)
+    match = np.array([each for row in range(len(mine)) for each in pieces.get(row, [-1])], np.int64)
+    if len(match) == len(mine):
+        return source, match
+    rows = np.repeat(np.arange(len(mine)), counts)
+    taken = mine.take(rows)
+    offset, shape, nbytes = taken.offset.copy(), taken.shape.copy(), taken.nbytes.copy()
+    arrays: list[Array | LazyPayload | bytes] = [source.arrays[row] for row in rows.tolist()]
+    for number in np.flatnonzero(counts[rows] > 1).tolist():
+        whole, part = mine.region(int(rows[number])), older.region(int(match[number]))
+        offset[number, : part.rank], shape[number, : part.rank] = part.offset, part.shape
+        nbytes[number] = older.nbytes[match[number]]
+        array = arrays[number]
+        if isinstance(array, np.ndarray):  # as all that is cut
+            begin = zip(part.offset, whole.offset, part.shape, strict=True)
+            arrays[number] = array[tuple(slice(at - o, at - o + n) for at, o, n in begin)]
+    table = replace(taken, offset=offset, shape=shape, nbytes=nbytes)
+    return payload_source(table, arrays), match
+
+
+def _tiles(
+    older: SliceTable, mine: SliceTable, wanted: Ints, is_lazy: Bools
+) -> dict[int, list[int]]:
+    """Return the older slices that tile each of the ``wanted`` regions, for those that they tile."""
+    rank = max(older.shape.shape[1], mine.shape.shape[1])
+    offset_a, shape_a = older.regions_by_tensor(rank)
+    offset_b, shape_b = mine.take(wanted).regions_by_tensor(rank)
+    number = older.tensors.rows()
+    tensor_of = np.array([number.get(key, -1) for key in mine.tensors.keys], np.int64)
+    offset_b[:, 0] = tensor_of[mine.tensor[wanted]]
+    # Older slices are disjoint: those that a region holds tile it if their sizes add up to its size.
+    found: dict[int, list[int]] = {}
+    for target, source in overlapping_pairs(offset_b, shape_b, offset_a, shape_a):
+        is_inside = (offset_a[source] >= offset_b[target]) & (
+            offset_a[source] + shape_a[source] <= offset_b[target] + shape_b[target]
+        )
+        inside = is_inside.all(axis=1)
+        for row, tile in zip(target[inside].tolist(), source[inside].tolist(), strict=True):
+            found.setdefault(int(wanted[row]), []).append(tile)
+    return {
+        row: sorted(tiles)
+        for row, tiles in found.items()
+        if older.nbytes[tiles].sum() == mine.nbytes[row] and not (is_lazy[row] and len(tiles) > 1)
+    }
+
+
+# --- Hashes
+
+
+def _span(source: ArraySource, row: int, start: int, stop: int) -> memoryview:
+    """Return bytes of a payload, which the next call of this thread reuses."""
+    payload = source.payload(row)
+    if payload is not None:
+        return payload[start:stop]
+    buffer = thread_buffer(stop - start)
+    source.read_span(row, start, buffer)
+    return buffer
+
+
+@contextmanager
+def _in_portions(source: ArraySource, row: int) -> Iterator[bool]:
+    """Make a lazy array some rows at a time, and drop it at the end; the result says if it is one."""
+    array = source.arrays[row]
+    if not isinstance(array, LazyPayload):
+        yield False
+        return
+    array.cuts = []
+    try:
+        yield True
+    finally:
+        source.end_turn()
+        array.cuts = None
+
+
+def _hash_all(source: ArraySource, rows: Ints) -> Iterator[tuple[bytes, list[int]]]:
+    """Yield, of each payload, the hashes of its leaves and the checksums of its runs."""
+
+    def hash_leaf(leaf: tuple[int, int, int]) -> tuple[bytes, list[int]]:
+        row, start, stop = leaf
+        octets = _span(source, row, start, stop)
+        runs = block_ranges(0, len(octets), RUN_NBYTES)
+        return hash_of(octets), [CRC32C.compute(octets[at:end]) for at, end in runs]
+
+    def leaves(row: int) -> list[tuple[int, int, int]]:
+        return [(row, *span) for span in block_ranges(0, source.nbytes(row), LEAF_NBYTES)]
+
+    in_memory = [row for row in rows.tolist() if not source.is_lazy[row]]
+    hashed = iter(run_all(hash_leaf, (leaf for row in in_memory for leaf in leaves(row))))
+    for row in rows.tolist():
+        if source.is_lazy[row]:
+            with _in_portions(source, row):
+                found = list(map(hash_leaf, leaves(row)))
+        else:
+            found = [next(hashed) for _ in leaves(row)]
+        yield b"".join(leaf for leaf, _ in found), [crc for _, runs in found for crc in runs]
+
+
+class _Stream:
+    """The digest of a payload whose rows are made in order."""
+
+    def __init__(self) -> None:
+        self._leaves: list[bytes] = []
+        self._rest = b""
+        self._nbytes = 0
+        self._is_in_order = True
+
+    def heard(self, make: Callable[[int, int], Array], row_nbytes: int) -> Any:
+        """Return a function that makes rows, and hashes what it has made."""
+
+        def made(start: int, stop: int) -> Array:
+            array = make(start, stop)
+            self._is_in_order &= start * row_nbytes == self._nbytes
+            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            self._add(bytes_of(little))
+            return array
+
+        return made
+
+    def _add(self, octets: memoryview) -> None:
+        self._nbytes += len(octets)
+        first = min(LEAF_NBYTES - len(self._rest), len(octets)) if self._rest else 0
+        self._rest += octets[:first]
+        if len(self._rest) == LEAF_NBYTES:
+            self._leaves.append(hash_of(self._rest))
+            self._rest = b""
+        stop = first + (len(octets) - first) // LEAF_NBYTES * LEAF_NBYTES
+        for start in range(first, stop, LEAF_NBYTES):
+            self._leaves.append(hash_of(octets[start : start + LEAF_NBYTES]))
+        self._rest += octets[stop:]
+
+    def digest(self, nbytes: int) -> bytes:
+        """Return the digest; zeros if not all of the payload was made in order."""
+        if not self._is_in_order or self._nbytes != nbytes or not nbytes:
+            return _NO_DIGEST
+        rest = [hash_of(self._rest)] if self._rest else []
+        return hash_of(b"".join([*self._leaves, *rest]))
+
+
+# --- The commit
+
+
+def check_is_older(found: OlderIndex, expected: OlderIndex | BaseNote) -> None:
+    """Raise ``CorruptCheckpoint`` if another checkpoint is at the base than a share has seen."""
+    if found.identity != expected.identity:
+        raise _replaced(found.index.name)
+
+
+def _replaced(name: str) -> CorruptCheckpoint:
+    return CorruptCheckpoint(
+        f"{name}, to which the new checkpoint refers, was replaced or removed meanwhile.",
+        _SAVE_AGAIN,
+    )
+
+
+def older_of_shares(
+    storage: Storage, run: str, notes: Sequence[BaseNote | None]
+) -> OlderIndex | None:
+    """Return the one base of all shares, [processes] as their notes name it; None without one.
+
+    ``ArgumentError`` if processes name different bases, ``CorruptCheckpoint`` if they have not seen
+    the checkpoint that is there now.
+    """
+    names = [None if note is None else note.prefix for note in notes]
+    if len({*names}) > 1:
+        other = next(process for process, name in enumerate(names) if name != names[0])
+        said = [f"names the base {n!r}" if n else "names no base" for n in (names[0], names[other])]
+        cause = f"Of the run {run!r}, process 0 {said[0]}, and process {other} {said[1]}."
+        raise ArgumentError(cause, "Give all processes the same base, or none of them.")
+    if names[0] is None:
+        return None
+    try:
+        found = OlderIndex.read(storage, names[0])
+    except MissingFile:
+        raise _replaced(native_index_name(names[0])) from None
+    for note in notes:
+        if note is not None:
+            check_is_older(found, note)
+            if any(not 0 <= file < len(found.nbytes) for file in note.files):
+                with prefix_errors(found.index.name):
+                    raise invalid("A share refers to a file that it does not name.")
+    return found

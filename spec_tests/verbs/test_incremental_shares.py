@@ -1,0 +1,487 @@
+"""Incremental saves by several processes: each piece that lies unchanged in the base is referred to,
+whoever held it before, and everything else is written."""
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    MissingFile,
+)
+from shardvar.planning.index import EntryTable, concatenate_entries
+from shardvar.testing.geometry import tilings
+from shardvar.verbs.together import share_base
+from shardvar.wire.crc import CRC32C
+from spec_tests.helpers.incremental_stage import are_equal, assert_whole, strays
+from spec_tests.helpers.shared_saves import demo_share, demo_tensors, save_all, shard_of
+
+LEAF = 1 << 20
+MAKING = ("array", "columns", "lazy", "rows")
+
+
+def entries_of(path: Path) -> tuple[EntryTable, list[str]]:
+    """All entries of a checkpoint, and the names of its files."""
+    with sv.open_checkpoint(path) as reader:
+        return concatenate_entries(list(reader.index.scan())), list(reader.index.files)
+
+
+def own_nbytes(path: Path) -> int:
+    """The bytes of the slices that lie in the checkpoint's own files."""
+    entries, files = entries_of(path)
+    own = np.array([name.startswith(f"{path.name}.svdata") for name in files], np.bool)
+    return int(entries.slices.nbytes[own[entries.file]].sum()) if len(entries) else 0
+
+
+def own_size(path: Path) -> int:
+    """The elements of the slices that lie in the checkpoint's own files."""
+    entries, files = entries_of(path)
+    own = [name.startswith(f"{path.name}.svdata") for name in files]
+    sizes = [entries.slices.region(row).size for row in range(len(entries))]
+    return sum(
+        size for size, file in zip(sizes, entries.file.tolist(), strict=True) if size and own[file]
+    )
+
+
+def octets_of(array: Any) -> bytes:
+    return repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
+
+
+def regions_of(path: Path) -> set[tuple[str, str, tuple[int, ...], sv.Region]]:
+    """The slices of a checkpoint."""
+    slices = entries_of(path)[0].slices
+    return {
+        (each.key, each.dtype, each.full_shape, each.region)
+        for each in (slices[row] for row in range(len(slices)))
+    }
+
+
+def given_as(shard: sv.LocalShard, made: str) -> sv.LocalShard:
+    """Return a local shard whose values are there in another way."""
+    array: Any = np.asarray(shard.array)
+    if made == "array" or array.dtype.kind == "O" or not array.ndim:
+        return shard
+    if made == "columns":
+        return sv.LocalShard(np.asfortranarray(array), shard.offset, shard.full_shape)
+    values = (lambda rows: array[rows]) if made == "rows" else (lambda: array)
+    lazy = sv.lazy(array.shape, array.dtype, values, by_rows=made == "rows")
+    return sv.LocalShard(lazy, shard.offset, shard.full_shape)
+
+
+def assert_digests_are_of_the_payloads(path: Path) -> None:
+    """By hashlib, of every slice that has one."""
+    entries, files = entries_of(path)
+    for row in range(len(entries)):
+        digest = b"" if entries.digests is None else entries.digests[row].tobytes()
+        if digest.strip(b"\0"):
+            start, nbytes = int(entries.start[row]), int(entries.slices.nbytes[row])
+            with (path.parent / files[entries.file[row]]).open("rb") as file:
+                file.seek(start)
+                data = file.read(nbytes)
+            leaves = [
+                hashlib.sha256(data[at : at + LEAF]).digest() for at in range(0, nbytes, LEAF)
+            ]
+            assert digest == hashlib.sha256(b"".join(leaves)).digest()
+
+
+def changed_at(array: Any, at: int) -> Any:
+    """Return an array with another element at a place."""
+    changed = array.copy()
+    if array.dtype.kind == "O":
+        changed.flat[at] += b"x"
+    else:
+        changed.reshape(-1).view(np.uint8)[at * array.itemsize] ^= 1
+    return changed
+
+
+DTYPES = ("float32", "int8", "complex128", "bfloat16", "int4")
+
+
+@st.composite
+def trainings(draw: st.DrawFn) -> list[tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]]:
+    """Draw steps of a training: the tensors of each, what each process holds of them, and options;
+    some tensors change between two steps, some are cut in another way."""
+    import ml_dtypes
+
+    shapes = st.lists(st.integers(0, 6), max_size=3).map(tuple)
+    tensors: dict[str, Any] = {"words": np.array([b"a", b""], object)}
+    for key in "uvw":
+        dtype = draw(st.sampled_from(DTYPES))
+        kind = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
+        tensors[key] = np.arange(np.prod(shape := draw(shapes))).astype(kind).reshape(shape)
+    cuts: dict[str, list[sv.Region]] = {}
+    steps = []
+    for number in range(draw(st.integers(2, 4))):
+        count = draw(st.integers(1, 3))
+        shares: list[dict[str, Any]] = [{} for _ in range(count)]
+        for key, array in tensors.items():
+            if number and array.size and draw(st.booleans()):
+                tensors = {**tensors, key: changed_at(array, draw(st.integers(0, array.size - 1)))}
+            if key not in cuts or draw(st.integers(0, 2)) == 0:
+                is_whole = key == "words" or draw(st.booleans())
+                whole = [sv.Region.whole(array.shape)]
+                cuts[key] = whole if is_whole else draw(tilings(array.shape))
+            made = draw(st.sampled_from(MAKING))
+            for part in cuts[key]:
+                for process in draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=2)):
+                    shard = given_as(shard_of(tensors[key], part), made)
+                    shares[process].setdefault(key, []).append(shard)
+        steps.append((tensors, shares, {"digest": draw(st.booleans())}))
+    return steps
+
+
+@settings(deadline=None, max_examples=80)
+@given(steps=trainings())
+def test_a_chain_of_saves_has_what_whole_saves_have_and_writes_what_has_changed(
+    steps: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("run")
+    before: dict[str, Any] | None = None
+    for number, (tensors, shares, options) in enumerate(steps):
+        path, older = place / f"step-{number}", place / f"step-{number - 1}"
+        base = {} if before is None else {"base": older}
+        save_all(path, shares, str(number), **options, **base)
+        assert are_equal(sv.load(path), tensors)
+        assert sv.verify(path).ok
+        assert_digests_are_of_the_payloads(path)
+        if options["digest"]:
+            with sv.open_checkpoint(path) as reader:
+                assert dict(reader.digests) == dict(sv.digest(path).tensors)
+        if before is not None:
+            known, changed = regions_of(older), 0
+            for key, dtype, full, region in regions_of(path):
+                new, old = tensors[key][region.slices], before[key]
+                is_same = (key, dtype, full, region) in known and octets_of(
+                    old[region.slices]
+                ) == octets_of(new)
+                changed += 0 if is_same else new.size
+            assert own_size(path) == changed
+        before = tensors
+    model = {f"step-{number}": step[0] for number, step in enumerate(steps)}
+    sv.reshard(place / f"step-{len(steps) - 1}", place / "whole")
+    for number in range(len(steps) - 1):
+        sv.remove(place / f"step-{number}")
+        del model[f"step-{number}"]
+        assert_whole(place, {**model, "whole": steps[-1][0]})
+    assert strays(place) == set()
+    sv.remove(place / f"step-{len(steps) - 1}")
+    assert_whole(place, {"whole": steps[-1][0]})
+    assert strays(place) == set()
+
+
+def rows(array: Any, count: int) -> list[dict[str, Any]]:
+    """What each of several processes holds of rows."""
+    return [
+        {"w": sv.LocalShard(array[start:stop], (start, 0), array.shape)}
+        for start, stop in sv.div(len(array), count)
+    ]
+
+
+TABLE = np.arange(64, dtype=np.float32).reshape(16, 4)
+
+
+def test_fewer_processes_refer_to_the_slices_of_many_and_more_write_theirs(tmp_path: Path) -> None:
+    """A region that slices of the base tile is cut into them."""
+    save_all(tmp_path / "a", rows(TABLE, 8), "1")
+    save_all(tmp_path / "b", rows(TABLE, 2), "2", base=tmp_path / "a")
+    assert own_nbytes(tmp_path / "b") == 0
+    changed = TABLE.copy()
+    changed[5] = 0
+    save_all(tmp_path / "c", rows(changed, 1), "3", base=tmp_path / "b")
+    assert own_nbytes(tmp_path / "c") == 2 * 16
+    save_all(tmp_path / "d", rows(changed, 16), "4", base=tmp_path / "c")
+    assert own_nbytes(tmp_path / "d") == TABLE.nbytes
+    assert_whole(
+        tmp_path, {"a": {"w": TABLE}, "b": {"w": TABLE}, "c": {"w": changed}, "d": {"w": changed}}
+    )
+
+
+def test_a_reference_names_the_file_that_holds_the_bytes(tmp_path: Path) -> None:
+    save_all(tmp_path / "0", rows(TABLE, 2), "0")
+    for number in range(1, 6):
+        report = save_all(
+            tmp_path / f"{number}", rows(TABLE, 2), f"{number}", base=tmp_path / f"{number - 1}"
+        )
+        assert (report.num_referred, report.nbytes, report.num_files) == (1, 0, 0)
+        _, files = entries_of(tmp_path / f"{number}")
+        assert [name[:9] for name in files] == ["0.svdata-"] * 2
+    assert len(os.listdir(tmp_path)) == 8
+
+
+@pytest.mark.parametrize("made", MAKING)
+def test_pieces_of_many_leaves_and_runs_are_compared_whole(made: str, tmp_path: Path) -> None:
+    """However their values are there, and wherever the element is that changes."""
+    table = np.arange(5 * 231_000, dtype=np.float32).reshape(5, 231_000)
+    changed = table.copy()
+    changed[3, 230_999] = 0
+
+    def shares(array: Any) -> list[dict[str, Any]]:
+        return [{"w": given_as(each["w"], made)} for each in rows(array, 2)]
+
+    save_all(tmp_path / "0", shares(table), "0")
+    for number, array in enumerate((table, changed, changed, table), start=1):
+        save_all(tmp_path / f"{number}", shares(array), "1", base=tmp_path / f"{number - 1}")
+        assert_digests_are_of_the_payloads(tmp_path / f"{number}")
+        assert are_equal(sv.load(tmp_path / f"{number}"), {"w": array})
+    written = [own_size(tmp_path / f"{number}") for number in range(1, 5)]
+    assert written == [0, 2 * 231_000, 0, 2 * 231_000]
+
+
+def test_a_base_with_digests_is_not_read_and_one_without_is(tmp_path: Path) -> None:
+    save_all(tmp_path / "a", rows(TABLE, 2), "1")
+    sv.save(tmp_path / "whole", {"w": TABLE}, digest=True)
+    read = share_base.open_native
+    for target, base, count, expected in (
+        ("b", "a", 2, 2),
+        ("c", "b", 2, 0),
+        ("d", "whole", 1, 0),
+    ):
+        with mock.patch.object(share_base, "open_native", wraps=read) as opened:
+            save_all(tmp_path / target, rows(TABLE, count), target, base=tmp_path / base)
+        assert opened.call_count == expected
+        assert own_nbytes(tmp_path / target) == 0
+
+
+def test_equal_checksums_are_not_enough(tmp_path: Path) -> None:
+    """Other bytes of the same CRC32C are written, whether the base has digests or not."""
+    same = np.zeros((2, 64), np.uint8)
+    # A multiple of the polynomial, whose bits go through the register from the lowest one on.
+    bits = f"{0x11EDC6F41:033b}"
+    other = same.copy()
+    other[0, :5] = np.frombuffer(int(bits[::-1], 2).to_bytes(5, "little"), np.uint8)
+    assert CRC32C.compute(same.data.cast("B")) == CRC32C.compute(other.data.cast("B"))
+    save_all(tmp_path / "a", rows(same, 2), "1")
+    save_all(tmp_path / "b", rows(same, 2), "2", base=tmp_path / "a")
+    for base in "ab":
+        save_all(tmp_path / "c", rows(other, 2), base, base=tmp_path / base)
+        assert are_equal(sv.load(tmp_path / "c"), {"w": other})
+        assert own_nbytes(tmp_path / "c") == 64
+
+
+def test_a_digest_that_lies_is_not_believed_without_the_checksums(tmp_path: Path) -> None:
+    save_all(tmp_path / "a", rows(TABLE, 2), "1")
+    lie = np.full((2, 32), 7, np.uint8)
+    alike = share_base.entries_alike
+
+    def lying(*arguments: Any) -> Any:
+        from dataclasses import replace
+
+        entries = alike(*arguments)
+        return entries and replace(entries, digests=lie)
+
+    with (
+        mock.patch.object(share_base, "entries_alike", lying),
+        mock.patch.object(share_base, "hash_of", lambda _octets: bytes([7]) * 32),
+    ):
+        save_all(tmp_path / "b", rows(TABLE + 1, 2), "2", base=tmp_path / "a")
+    assert are_equal(sv.load(tmp_path / "b"), {"w": TABLE + 1})
+
+
+def test_replicas_are_compared_by_the_process_that_writes_them(tmp_path: Path) -> None:
+    shares = [{"w": TABLE, "n": np.array(3)}] * 3
+    save_all(tmp_path / "a", shares, "1")
+    save_all(tmp_path / "b", shares, "2", base=tmp_path / "a")
+    assert own_nbytes(tmp_path / "b") == 0
+    mixed = [{"w": TABLE}, {"w": TABLE + 1}, {"w": TABLE}]
+    with pytest.raises(CheckpointError, match="has other values in process 1"):
+        save_all(tmp_path / "c", mixed, "3", base=tmp_path / "b")
+    save_all(tmp_path / "c", mixed, "4", base=tmp_path / "b", replicas="first")
+    assert are_equal(sv.load(tmp_path / "c"), {"w": TABLE})
+
+
+def test_a_checkpoint_may_be_its_own_base(tmp_path: Path) -> None:
+    save_all(tmp_path / "a", rows(TABLE, 2), "0")
+    for number in range(1, 5):
+        changed = TABLE.copy()
+        changed[number % 2 * 12] = number
+        save_all(tmp_path / "a", rows(changed, 2), f"{number}", base=tmp_path / "a")
+        assert_whole(tmp_path, {"a": {"w": changed}})
+        assert strays(tmp_path) == set()
+
+
+def test_what_is_missing_in_the_base_is_written(tmp_path: Path) -> None:
+    save_all(tmp_path / "a", rows(TABLE, 2), "1")
+    _, files = entries_of(tmp_path / "a")
+    os.truncate(tmp_path / files[0], 3)
+    save_all(tmp_path / "b", rows(TABLE, 2), "2", base=tmp_path / "a")
+    assert own_nbytes(tmp_path / "b") == TABLE.nbytes // 2
+    assert are_equal(sv.load(tmp_path / "b"), {"w": TABLE})
+
+
+def test_damage_in_bytes_that_are_compared_is_an_error_that_names_the_base(tmp_path: Path) -> None:
+    save_all(tmp_path / "a", rows(TABLE, 2), "1")
+    _, files = entries_of(tmp_path / "a")
+    octets = bytearray((tmp_path / files[0]).read_bytes())
+    octets[0] ^= 1
+    (tmp_path / files[0]).write_bytes(octets)
+    with pytest.raises(CorruptCheckpoint, match=r"a\.svindex.*'w'"):
+        save_all(tmp_path / "b", rows(TABLE, 2), "2", base=tmp_path / "a")
+    assert not (tmp_path / "b.svindex").exists()
+
+
+def test_verify_and_load_name_the_file_of_the_base_that_is_lost(tmp_path: Path) -> None:
+    save_all(tmp_path / "a", rows(TABLE, 2), "1")
+    changed = TABLE.copy()
+    changed[0] = 9
+    save_all(tmp_path / "b", rows(changed, 2), "2", base=tmp_path / "a")
+    sv.remove(tmp_path / "a")
+    _, files = entries_of(tmp_path / "b")
+    (lost,) = [name for name in files if name.startswith("a.")]
+    octets = (tmp_path / lost).read_bytes()
+    (tmp_path / lost).write_bytes(octets[:-1] + b"x")
+    assert lost in str(sv.verify(tmp_path / "b").damages)
+    (tmp_path / lost).unlink()
+    with pytest.raises(MissingFile, match="a file of 'a', to which this checkpoint refers"):
+        sv.load(tmp_path / "b")
+
+
+# --- Errors
+
+
+def test_a_base_that_cannot_be_referred_to_is_refused_before_a_byte_is_written(
+    tmp_path: Path,
+) -> None:
+    sv.save(tmp_path / "a", {"w": TABLE})
+    sv.save(tmp_path / "n.npz", {"w": TABLE})
+    (tmp_path / "other").mkdir()
+    before = sorted(os.listdir(tmp_path))
+    for target, form, base, words in (
+        ("b", "torch", "a", "has the format torch, which has no references"),
+        ("b", None, "n.npz", "has the format npz, which has no references"),
+        ("other/b", None, "a", "another directory"),
+        ("b", None, "lost", "There is no checkpoint"),
+    ):
+        with pytest.raises((ArgumentError, CheckpointNotFound), match=words):
+            save_all(tmp_path / target, rows(TABLE, 1), "1", base=tmp_path / base, format=form)
+        assert sorted(os.listdir(tmp_path)) == before
+
+
+def save_between(
+    place: Path, meet: Callable[[], object], bases: tuple[Any, Any], **options: Any
+) -> Any:
+    """Save by two processes; ``meet`` is called between their shares."""
+    first, last = rows(TABLE, 2)
+    common = {"num_processes": 2, "run": "1", **options}
+    sv.save_shards(place, first, process=0, commit=False, base=bases[0], **common)
+    meet()
+    return sv.save_shards(place, last, process=1, base=bases[1], timeout=5, **common)
+
+
+@pytest.mark.parametrize("digest", [False, True])
+def test_processes_that_see_different_bases_are_refused(digest: bool, tmp_path: Path) -> None:
+    a, b, c = (tmp_path / name for name in "abc")
+    save_all(a, rows(TABLE, 2), "1")
+    save_all(b, rows(TABLE, 2), "1")
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+    for bases, words in (
+        ((a, b), "process 0 names the base 'a', and process 1 names the base 'b'"),
+        ((a, None), "process 0 names the base 'a', and process 1 names no base"),
+        ((None, b), "process 0 names no base, and process 1 names the base 'b'"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            save_between(c, lambda: None, bases, digest=digest)
+        with pytest.raises(CheckpointNotFound):
+            sv.load(c)
+        sv.save(c, {})
+        sv.remove(c)
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+
+
+@pytest.mark.parametrize("event", ["replaced", "removed", "same"])
+def test_a_base_that_changes_between_the_shares_is_found(event: str, tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    save_all(a, rows(TABLE, 2), "1")
+
+    def change() -> None:
+        if event == "removed":
+            sv.remove(a)
+            sv.save(a, {"w": TABLE[:0]})
+        else:
+            save_all(a, rows(TABLE + (event == "replaced"), 2), "2")
+
+    with pytest.raises(CorruptCheckpoint, match=r"a\.svindex, to which .* was replaced or removed"):
+        save_between(b, change, (a, a))
+    assert not (tmp_path / "b.svindex").exists()
+    sv.remove(a)
+    sv.save(b, {"w": TABLE})
+    assert_whole(tmp_path, {"b": {"w": TABLE}})
+    assert strays(tmp_path) == set()
+
+
+def test_a_base_that_is_removed_before_the_commit_is_found(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    save_all(a, rows(TABLE, 2), "1")
+    first, last = rows(TABLE, 2)
+    for process, share in enumerate((first, last)):
+        sv.save_shards(b, share, process=process, num_processes=2, run="1", commit=False, base=a)
+    sv.remove(a)
+    with pytest.raises(CorruptCheckpoint, match=r"a\.svindex, to which .* was replaced or removed"):
+        sv.commit_shards(b, num_processes=2, run="1", timeout=1)
+    assert not (tmp_path / "b.svindex").exists()
+    sv.save(b, {"w": TABLE})
+    assert strays(tmp_path) == set()
+
+
+def test_a_share_that_is_there_counts_only_with_the_same_base(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    save_all(a, rows(TABLE, 2), "1")
+    options: Any = {"process": 0, "num_processes": 2, "run": "1", "commit": False}
+    for _ in range(2):
+        sv.save_shards(b, rows(TABLE, 2)[0], base=a, **options)
+    with pytest.raises(ArgumentError, match="has saved already, and other values"):
+        sv.save_shards(b, rows(TABLE, 2)[0], **options)
+
+
+def test_a_share_with_a_note_that_is_none_is_refused(tmp_path: Path) -> None:
+    for values in (
+        None,
+        [],
+        ["../a", "0", []],
+        ["a/b", "0", []],
+        ["a", 1, []],
+        ["a", "0", [True]],
+        ["a", "0", ["1"]],
+        ["a", "0", 3],
+        [1, "0", []],
+    ):
+        with pytest.raises((ValueError, TypeError, AttributeError)):
+            share_base.BaseNote.of(json.loads(json.dumps(values)))
+    assert share_base.BaseNote.of(["a", "0", [2]]) == ("a", "0", (2,))
+
+
+def test_two_jobs_save_from_one_base_at_the_same_time(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shares = [demo_share(1, process, 2) for process in range(2)]
+    save_all(base, shares, "1")
+    for order in itertools.permutations([("a", 0), ("a", 1), ("b", 0), ("b", 1)]):
+        seen: set[str] = set()
+        for name, process in order:
+            sv.save_shards(
+                tmp_path / name,
+                shares[process],
+                process=process,
+                num_processes=2,
+                run="2",
+                commit=name in seen,
+                base=base,
+                timeout=5,
+            )
+            seen.add(name)
+        assert_whole(tmp_path, {name: demo_tensors(1) for name in ("base", "a", "b")})
+        sv.remove(tmp_path / "a")
+        sv.remove(tmp_path / "b")
+    assert strays(tmp_path) == set()

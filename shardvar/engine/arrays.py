@@ -191,26 +191,22 @@ class ArraySource(Source):
 _STRING_CODE = code(STRING)
 
 
-def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload]) -> ArraySource:
+def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload | bytes]) -> ArraySource:
     """Return the source of arrays that hold these slices, row by row; strings are encoded, and
-    their sizes set."""
+    their sizes set, unless they are encoded already."""
     payloads: list[Array | LazyPayload | bytes] = list(arrays)
     nbytes: Ints = slices.nbytes.copy()
     # The size of strings is known only once they are encoded.
     for row in np.flatnonzero(slices.codes() == _STRING_CODE).tolist():
+        if isinstance(arrays[row], bytes):
+            continue
         try:
             encoded = strings.encode(_as_bytes_objects(cast(Array, arrays[row])))
         except ArgumentError as error:
             raise ArgumentError(f"{slices.key(row)!r}: {error.cause}", error.remedy) from None
         payloads[row] = encoded
         nbytes[row] = len(encoded)
-    return payload_source(replace(slices, nbytes=nbytes), payloads)
-
-
-def payload_source(
-    table: SliceTable, payloads: Sequence[Array | LazyPayload | bytes]
-) -> ArraySource:
-    """Return the source of payloads that hold these slices, row by row; strings are encoded."""
+    table = replace(slices, nbytes=nbytes)
     count = len(table)
     # Array i is file i, and its payload begins at byte 0.
     entries = EntryTable(

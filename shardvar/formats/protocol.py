@@ -25,8 +25,6 @@ index last. Nothing is visible before.
 
 Sharing. Many processes may write one checkpoint of a ``SharedFormat``: each writes a data file as
 ``create`` lays it out, and ``SharedFormat.adopt`` makes a checkpoint of them.
-
-Removing. ``Format.remove`` removes the index first, so that a reader finds all or nothing.
 """
 
 from abc import ABC, abstractmethod
@@ -401,7 +399,7 @@ class WrittenFiles:
     start: Ints
     """[m] the first byte of each assigned slice's payload, in bytes of its file."""
     digests: npt.NDArray[np.uint8] | None = None
-    """[m] the digests of the payloads, as in ``EntryTable``, for a format that keeps them."""
+    """[m] the digests of the payloads, as in ``EntryTable``."""
 
 
 class SharedFormat(Format):

@@ -8,7 +8,6 @@ One process writes formats that have no shares as ``sv.save`` does.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -30,7 +29,7 @@ from shardvar.layout.dtypes import STRING, Array, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import KEY_IMPL
 from shardvar.verbs.arguments import texts_of
-from shardvar.verbs.background import PendingSave, Turn, start_save
+from shardvar.verbs.background import PendingSave, Turn, save_next
 from shardvar.verbs.compare.claims import digest_arrays
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reader import Reader, open_checkpoint
@@ -40,6 +39,7 @@ from shardvar.verbs.staging import Staging
 from shardvar.verbs.together.attempts import telling
 from shardvar.verbs.together.local_shards import source_of_shards
 from shardvar.verbs.together.run import Run, find_run
+from shardvar.verbs.together.share_base import find_older
 from shardvar.verbs.together.shares import save_with_objects
 from shardvar.verbs.training.states import (
     cast_array,
@@ -80,6 +80,7 @@ def save_pytree(
     background: bool = False,
     busy: str = "wait",
     staging_nbytes: int | None = None,
+    base: Path | None = None,
 ) -> WriteReport | PendingSave:
     """Save the state of a training job; every process calls this.
 
@@ -114,6 +115,9 @@ def save_pytree(
         Wait while a save in the background is under way, or raise ``StillSaving``.
     staging_nbytes : int, optional
         The most memory for the copy, which is kept for the next save; without a limit by default.
+    base : path_like, optional
+        A checkpoint in the same directory, such as the one before, the same in every process. Values
+        that lie in it unchanged are not written, as in ``sv.save_shards``; in the native format.
 
     Returns
     -------
@@ -164,6 +168,8 @@ def save_pytree(
 
     def save(held: HeldTree) -> WriteReport:
         if count == 1 and not _has_shares(target):
+            if base is not None:
+                find_older(base, target)  # which refuses a format without references
             return _save_alone(target, held, digest, force)
         about = held.about
         if target.format.name == "shardvar":  # whose index has the keys only
@@ -177,23 +183,16 @@ def save_pytree(
             force=force,
             timeout=timeout,
             digest=digest,
+            base=base,
             is_state=True,
         )
 
-    _TURN.take_next(busy)
-    if not background:
-        _TURN.give_back()
+    def held() -> HeldTree:
         with telling(find, process, timeout):
-            held = held_tree(state, texts)
-        return save(held)
-    try:
-        _TURN.name(target.path)
-        with telling(find, process, timeout):
-            copied = copied_tree(held_tree(state, texts), _MEMORY, staging_nbytes)
-    except BaseException:
-        _TURN.give_back()
-        raise
-    return start_save(target.path, partial(save, copied), _TURN, is_kept=True)
+            found = held_tree(state, texts)
+            return copied_tree(found, _MEMORY, staging_nbytes) if background else found
+
+    return save_next(_TURN, target.path, held, save, busy=busy, background=background)
 
 
 def _has_shares(target: Location) -> bool:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from shardvar.torch.reader import TensorTarget, fill_tensors, items_of
 from shardvar.torch.slots import new_slots
 from shardvar.torch.tensors import torch_dtype
 from shardvar.verbs.arguments import texts_of
-from shardvar.verbs.background import PendingSave, Turn, start_save
+from shardvar.verbs.background import PendingSave, Turn, save_next
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
@@ -61,6 +60,8 @@ class _Share:
     """The seconds to wait for other processes."""
     digest: bool
     """True if the checkpoint is to carry digests."""
+    base: Path | None
+    """The checkpoint whose files may be referred to."""
 
     def telling(self) -> AbstractContextManager[None]:
         """Return a context whose error is one of all processes."""
@@ -85,6 +86,7 @@ class _Share:
             self.replicas,
             timeout=self.timeout,
             digest=self.digest,
+            base=self.base,
             is_state=True,
         )
 
@@ -102,6 +104,7 @@ def save_state(
     background: bool = False,
     busy: str = "wait",
     staging_nbytes: int | None = None,
+    base: Path | None = None,
 ) -> WriteReport | PendingSave:
     """Save the state of a training job; every process calls this.
 
@@ -135,6 +138,9 @@ def save_state(
         Wait while a save in the background is under way, or raise ``StillSaving``.
     staging_nbytes : int, optional
         The most memory for the copy, which is kept for the next save; without a limit by default.
+    base : path_like, optional
+        A checkpoint in the same directory, such as the one before, the same in every process. Values
+        that lie in it unchanged are not written, as in ``sv.save_shards``; in the native format.
 
     Returns
     -------
@@ -173,22 +179,18 @@ def save_state(
     --------
     ``shardvar.torch.save("run/step-7", {"model": model, "optim": optimizer, "step": 7}, run="7")``
     """
-    share = _Share(path, run, *processes(), format, texts_of(metadata), replicas, timeout, digest)
-    _TURN.take_next(busy)
-    if not background:
-        _TURN.give_back()
-        with share.telling():
-            held = held_state(leaves_of_state(state, []), format)
-        return share.save(held)
-    try:
-        _TURN.name(str(path))
+    texts, (process, count) = texts_of(metadata), processes()
+    share = _Share(path, run, process, count, format, texts, replicas, timeout, digest, base)
+
+    def held() -> HeldState:
+        if not background:
+            with share.telling():
+                return held_state(leaves_of_state(state, []), format)
         with share.telling(), uncollected():
-            held = held_state(leaves_of_state(state, []), format)
-            copied = replace(held, tensors=_COPIES.copy(held.tensors, staging_nbytes))
-    except BaseException:
-        _TURN.give_back()
-        raise
-    return start_save(str(path), partial(share.save, copied), _TURN, is_kept=True)
+            found = held_state(leaves_of_state(state, []), format)
+            return replace(found, tensors=_COPIES.copy(found.tensors, staging_nbytes))
+
+    return save_next(_TURN, str(path), held, share.save, busy=busy, background=background)
 
 
 def load_state(

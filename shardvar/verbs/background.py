@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 from shardvar.errors import ArgumentError, LockHeld, StillSaving
 from shardvar.forks import new_latch
@@ -28,6 +29,8 @@ from shardvar.verbs.reports import WriteReport
 
 _LOG = logging.getLogger("shardvar.checkpoint")
 _ELSEWHERE = "Save and restore outside of policies, of state() and of restore_state()."
+
+Held = TypeVar("Held")
 
 BUSY = "wait", "raise"
 """The ways of a save while another one is under way."""
@@ -225,6 +228,30 @@ def start_save(
         pending.abandon()
         raise
     return pending
+
+
+def save_next(
+    turn: Turn,
+    path: str,
+    held: Callable[[], Held],
+    save: Callable[[Held], WriteReport],
+    *,
+    busy: str,
+    background: bool,
+) -> WriteReport | PendingSave:
+    """Save the next checkpoint of a training loop, in the background if that is asked for: then
+    ``held`` returns a copy of the values."""
+    turn.take_next(busy)
+    if not background:
+        turn.give_back()
+        return save(held())
+    try:
+        turn.name(path)
+        copied = held()
+    except BaseException:
+        turn.give_back()
+        raise
+    return start_save(path, partial(save, copied), turn, is_kept=True)
 
 
 def _work(work: Callable[[], WriteReport], turn: Turn, future: "Future[WriteReport]") -> None:

@@ -51,7 +51,7 @@ def compare_with_base(base: Path, target: Location, source: ArraySource) -> Incr
     """Return which tensors of ``source`` lie unchanged in the checkpoint ``base``."""
     # Find.
     found = find_checkpoint(base)
-    check_base(found, target)
+    check_can_refer(found, target)
     if source.is_lazy.any():
         raise UnsupportedError(
             "A lazy array cannot be compared with the base before it is written.",
@@ -102,7 +102,7 @@ def check_unchanging(work: WritePlan) -> WritePlan:
     return replace(work, decision=replace(work.decision, assignment=assignment))
 
 
-def check_base(base: Location, target: Location) -> None:
+def check_can_refer(base: Location, target: Location) -> None:
     """Raise ``ArgumentError`` unless a new checkpoint at the target may refer to the base."""
     for found in (target, base):
         if not found.format.capabilities.holds_references:

@@ -116,8 +116,10 @@ def decode_entries(block: IndexBlock, nbytes: int, overview: Overview) -> Entrie
         block.numbers("crc", "<u4", len(file)).astype(np.int64),
         np.ones(len(file), np.bool),
         _read_runs(block, slices.nbytes, overview.run_nbytes),
-        _read_digests(block, len(file)),
     )
+    if "digest" in block.values:  # which an index may have
+        octets = block.numbers("digest", "u1", len(file) * DIGEST_NBYTES)
+        table = replace(table, digests=octets.reshape(-1, DIGEST_NBYTES))
     errors: dict[str, CheckpointError] = {}
     broken = _find_broken(table, unknown, overview)
     if broken:
@@ -219,13 +221,6 @@ def _read_runs(block: IndexBlock, nbytes: Ints, run_nbytes: int) -> RunChecksums
     values[first[one]] = block.numbers("crc", "<u4", len(nbytes))[one]
     values[np.repeat(many, counts)] = stored
     return RunChecksums(run_nbytes, values, first)
-
-
-def _read_digests(block: IndexBlock, m: int) -> npt.NDArray[np.uint8] | None:
-    """Return the digests of payloads; None if the block has none."""
-    if "digest" not in block.values:
-        return None
-    return block.numbers("digest", "u1", m * DIGEST_NBYTES).reshape(m, DIGEST_NBYTES)
 
 
 def _without(table: EntryTable, tensors: Ints) -> EntryTable:

@@ -140,7 +140,7 @@ class NativeSink(Sink):
     digests: NDArray[np.uint8] | None = None
     """[m] the digests of the payloads, as in ``EntryTable``."""
     token: str = ""
-    """What the name of the mark has more than the generation."""
+    """The end of the mark's name, after the generation."""
 
     @property
     def _mark(self) -> str:

@@ -1,15 +1,15 @@
-"""The base of a share: which pieces of a process lie unchanged in an older checkpoint.
+"""The base of a share: which slices of a process lie unchanged in an older checkpoint.
 
 find      the older checkpoint's index, in the directory of the new one
-cut       arrays in memory, where slices of the older checkpoint tile the region that a process holds
-compare   each piece that is a slice of the older checkpoint: the checksums of its runs, and its digest
-          with the one that the index has; without one, its bytes with the bytes in the file
-refer     to pieces that are equal; all others are written
+cut       arrays in memory, where older slices tile the region that a process holds
+compare   each slice that is also an older one: the checksums of its runs, and its digest with the one
+          that the index has; without one, its bytes with the bytes in the file
+refer     to slices that are equal; all others are written
 
-Each process decides this for its own pieces. Its share says which index it has seen, by the digest
+Each process decides this for its own slices. Its share says which index it has seen, by the digest
 of that file, so that the commit can tell that all processes have seen the same one, and that it is
-still there (``share_merge``). A piece that is cut in another way than the slices of the older
-checkpoint is written: the new checkpoint is larger then, and never wrong.
+still there (``share_merge``). A slice that is cut in another way than the older ones is written: the
+new checkpoint is larger then, and never wrong.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shardvar.engine.arrays import ArraySource, LazyPayload, payload_source
+from shardvar.engine.arrays import ArraySource, LazyPayload, array_source
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import block_ranges, bytes_of, run_all, thread_buffer
 from shardvar.errors import (
@@ -39,7 +39,7 @@ from shardvar.layout.overlap import overlapping_pairs
 from shardvar.planning.index import DIGEST_NBYTES, EntryTable
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.incremental import check_base, entries_alike
+from shardvar.verbs.incremental import check_can_refer, entries_alike
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import invalid
@@ -50,7 +50,7 @@ _SAVE_AGAIN = "Save again in all processes."
 
 
 class BaseNote(NamedTuple):
-    """What a share says of its base."""
+    """The statement of a share about its base."""
 
     prefix: str
     """The name of the older checkpoint, in the directory of the new one."""
@@ -107,26 +107,26 @@ class OlderIndex:
 def find_older(base: Path, target: Location) -> OlderIndex:
     """Return the index of the base of a new checkpoint; ``ArgumentError`` if it cannot be one."""
     found = find_checkpoint(base)
-    check_base(found, target)
+    check_can_refer(found, target)
     return OlderIndex.read(target.storage.refreshed(), found.name)
 
 
 @dataclass(slots=True, eq=False)
 class ShareBase:
-    """The pieces of one process, compared with an older checkpoint."""
+    """The slices of one process, compared with an older checkpoint."""
 
     older: OlderIndex
     """The older checkpoint."""
     source: ArraySource
-    """The pieces."""
+    """The slices."""
     entries: EntryTable
     """The older entries of tensors that the process also has."""
     match: Ints
-    """[m] the row of ``entries`` that is the same region as a piece; -1 for none."""
+    """[m] the row of ``entries`` that is the same region as a slice; -1 for none."""
     digests: NDArray[np.uint8]
-    """[m] the digests of the pieces that were compared or written, else zeros."""
+    """[m] the digests of the slices that were compared or written, else zeros."""
     is_equal: Bools = field(init=False)
-    """[m] True for pieces that were compared, and lie unchanged in the older checkpoint."""
+    """[m] True for slices that were compared, and lie unchanged in the older checkpoint."""
     _is_known: Bools = field(init=False)
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ class ShareBase:
 
     @classmethod
     def of(cls, older: OlderIndex, source: ArraySource) -> Self:
-        """Return the pieces of a source, cut as the older checkpoint is where that is possible."""
+        """Return the slices of a source, cut as the older checkpoint is where that is possible."""
         entries = entries_alike(older.index, source.index.entries.slices.tensors)
         match = np.full(len(source.arrays), -1, np.int64)
         if entries is None:
@@ -146,8 +146,14 @@ class ShareBase:
             source, match = _cut(source, entries.slices)
         return cls(older, source, entries, match, np.zeros((len(match), DIGEST_NBYTES), np.uint8))
 
-    def compare(self, rows: Ints) -> None:
-        """Compare some pieces, unless they were."""
+    def divided(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the slices among some that are to be written, and the ones that lie in the base."""
+        self._compare(rows)
+        is_equal = self.is_equal[rows]
+        return rows[~is_equal], rows[is_equal]
+
+    def _compare(self, rows: Ints) -> None:
+        """Compare some slices, unless they were."""
         rows = rows[~self._is_known[rows]]
         self._is_known[rows] = True
         # Lazy arrays that are new are made once, when they are written.
@@ -167,7 +173,7 @@ class ShareBase:
             self._compare_bytes(unsure)
 
     def _has_digest(self, row: int, older: int, leaves: bytes) -> bool | None:
-        """Return True if the older checkpoint has the digest of a piece; None if it has none."""
+        """Return True if the older checkpoint has the digest of a slice; None if it has none."""
         entries = self.entries
         if entries.digests is not None and entries.digests[older].any():
             return bool((entries.digests[older] == self.digests[row]).all())
@@ -181,7 +187,7 @@ class ShareBase:
         return carried[key] == digest_of_leaves(key, dtype, shape, leaves)
 
     def _compare_bytes(self, rows: list[int]) -> None:
-        """Compare pieces with the bytes of the older checkpoint, which has no digests of them."""
+        """Compare slices with the bytes of the older checkpoint, which has no digests of them."""
         older = open_native(self.older.storage, self.older.prefix)
         with closing(older):
             check_is_older(OlderIndex.read(self.older.storage, self.older.prefix), self.older)
@@ -225,22 +231,22 @@ class ShareBase:
             self.digests[row] = np.frombuffer(stream.digest(array.nbytes), np.uint8)
 
     def note(self, rows: Ints) -> BaseNote:
-        """Return what a share says that refers to some pieces."""
+        """Return what a share says that refers to some slices."""
         files = np.unique(self.referred(rows).file).tolist()
         return BaseNote(self.older.prefix, self.older.identity, tuple(files))
 
     def referred(self, rows: Ints) -> EntryTable:
-        """Return the older entries of some pieces, with the digests of these."""
+        """Return the older entries of some slices, with the digests of these."""
         return replace(self.entries.take(self.match[rows]), digests=self.digests[rows])
 
     def runs_of(self, rows: Ints) -> NDArray[np.uint32]:
-        """Return the checksums of all runs of some pieces in the older checkpoint."""
+        """Return the checksums of all runs of some slices in the older checkpoint."""
         known, nbytes = self.entries.runs, self.source.index.entries.slices.nbytes
         found = [known.of(int(self.match[row]), int(nbytes[row])) for row in rows.tolist() if known]
         return np.concatenate([np.zeros(0, np.uint32), *found])
 
 
-# --- Pieces
+# --- Slices
 
 
 def _cut(source: ArraySource, older: SliceTable) -> tuple[ArraySource, Ints]:
@@ -250,11 +256,11 @@ def _cut(source: ArraySource, older: SliceTable) -> tuple[ArraySource, Ints]:
     known = older.tensors.rows()
     is_known = np.array([key in known for key in mine.tensors.keys], np.bool)
     wanted = np.flatnonzero(is_known[mine.tensor] & (mine.nbytes > 0))
-    pieces: dict[int, list[int]] = {}
+    tiles: dict[int, list[int]] = {}
     if len(wanted):
-        pieces = _tiles(older, mine, wanted, source.is_lazy)
-    counts = np.array([len(pieces.get(row, [-1])) for row in range(len(mine))], np.int64)
-    match = np.array([each for row in range(len(mine)) for each in pieces.get(row, [-1])], np.int64)
+        tiles = _tiles(older, mine, wanted, source.is_lazy)
+    counts = np.array([len(tiles.get(row, [-1])) for row in range(len(mine))], np.int64)
+    match = np.array([each for row in range(len(mine)) for each in tiles.get(row, [-1])], np.int64)
     if len(match) == len(mine):
         return source, match
     rows = np.repeat(np.arange(len(mine)), counts)
@@ -270,20 +276,20 @@ def _cut(source: ArraySource, older: SliceTable) -> tuple[ArraySource, Ints]:
             begin = zip(part.offset, whole.offset, part.shape, strict=True)
             arrays[number] = array[tuple(slice(at - o, at - o + n) for at, o, n in begin)]
     table = replace(taken, offset=offset, shape=shape, nbytes=nbytes)
-    return payload_source(table, arrays), match
+    return array_source(table, arrays), match
 
 
 def _tiles(
     older: SliceTable, mine: SliceTable, wanted: Ints, is_lazy: Bools
 ) -> dict[int, list[int]]:
-    """Return the older slices that tile each of the ``wanted`` regions, for those that they tile."""
+    """Return the older slices that tile ``wanted`` regions, for each that has such slices."""
     rank = max(older.shape.shape[1], mine.shape.shape[1])
     offset_a, shape_a = older.regions_by_tensor(rank)
     offset_b, shape_b = mine.take(wanted).regions_by_tensor(rank)
     number = older.tensors.rows()
     tensor_of = np.array([number.get(key, -1) for key in mine.tensors.keys], np.int64)
     offset_b[:, 0] = tensor_of[mine.tensor[wanted]]
-    # Older slices are disjoint: those that a region holds tile it if their sizes add up to its size.
+    # Older slices are disjoint: the ones that lie in a region tile it if their sizes add up to its size.
     found: dict[int, list[int]] = {}
     for target, source in overlapping_pairs(offset_b, shape_b, offset_a, shape_a):
         is_inside = (offset_a[source] >= offset_b[target]) & (

@@ -20,7 +20,7 @@ the share refers (``share_base``).
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -201,14 +201,11 @@ def write_share(
     kept, left = np.flatnonzero(~is_dropped), np.flatnonzero(is_dropped)
     base, referred = held.base, left[:0]
     if base is not None:
-        base.compare(kept)
-        is_equal = base.is_equal[kept]
-        kept, referred = kept[~is_equal], kept[is_equal]
+        kept, referred = base.divided(kept)
     slices = held.slices.take(kept)
     sink = plan_file(run, slices, held.metadata, nonce)
     writer = ShareWriter(sink.writer)
     name, storage = run.data(nonce, held.process), run.target.storage
-    keys = list(map(encode_text, held.slices.tensors.keys))
     check_room(run.target, int(slices.nbytes.sum()))
     # Move.
     storage.make()
@@ -217,13 +214,13 @@ def write_share(
     with ExitStack() as stack:
         if held.digests:
             every = np.concatenate([kept, referred])
-            slices_of = held.slices.take(every)
-            leaves = stack.enter_context(hashed(held.source, held.rows[every], slices_of))
+            taken = held.rows[every], held.slices.take(every)
+            leaves = stack.enter_context(hashed(held.source, *taken))
         if base is not None:
             stack.enter_context(base.hearing(kept))
         if len(kept):
             checksums, nbytes = _write_data(storage, name, held, kept, slices, writer, sink.start)
-    # The index: what is in the file, and then what is not written.
+    # The index: what is in the file, then what is not written, and then what the base has.
     sums = [_checksum(held.source, int(held.rows[row]), writer) for row in left.tolist()]
     sizes = held.slices.nbytes[left]
     start = np.concatenate([sink.start, np.cumsum(sizes) - sizes]).astype(np.int64)
@@ -235,25 +232,48 @@ def write_share(
     runs = checksums.runs if writer.run_nbytes else np.zeros(0, np.uint32)
     runs = np.concatenate([runs, np.zeros(count - len(runs), np.uint32)])
     payload = np.concatenate([checksums.payload, np.array(sums, np.int64)])
-    file_nbytes, digests, note = np.array([nbytes, sizes.sum()], np.int64), None, None
+    found = [FileChecksums(payload, runs)]
+    listed = _Listed(rows, file, start, np.array([nbytes, sizes.sum()], np.int64), found)
+    return name, _encode_share(held, nonce, listed, leaves, referred)
+
+
+class _Listed(NamedTuple):
+    """The entries of the index of a share, in the order of their files."""
+
+    rows: Ints
+    file: Ints
+    start: Ints
+    file_nbytes: Ints
+    checksums: Sequence[FileChecksums]
+
+
+def _encode_share(
+    held: Holding, nonce: str, listed: _Listed, leaves: StoredLeaves | None, referred: Ints
+) -> bytes:
+    """Return the content of the index of a share that refers to some slices of the base."""
+    base, digests, note = held.base, None, None
     if base is not None:
-        older = base.referred(referred)
-        referred = referred[np.argsort(older.file, kind="stable")]
-        older, note = base.referred(referred), base.note(referred)
-        rows, start = np.concatenate([rows, referred]), np.concatenate([start, older.start])
-        numbers = np.searchsorted(note.files, older.file)
-        file = np.concatenate([file, _REFERRED + numbers]).astype(np.int64)
-        payload = np.concatenate([payload, older.checksum])
-        runs = np.concatenate([runs, base.runs_of(referred)])
-        files = np.array(note.files, np.int64)
-        file_nbytes = np.concatenate([file_nbytes, base.older.nbytes[files]])
-        digests = base.digests[rows]
-    about = Overview(_stored(held, leaves, note), nonce, file_nbytes)
-    assignment = Assignment(
-        held.slices.take(rows), file, len(file_nbytes), held.metadata.description
+        listed = _with_base(listed, base, referred)
+        digests, note = base.digests[listed.rows], base.note(referred)
+    about = Overview(_stored(held, leaves, note), nonce, listed.file_nbytes)
+    slices, count = held.slices.take(listed.rows), len(listed.file_nbytes)
+    assignment = Assignment(slices, listed.file, count, held.metadata.description)
+    stored = list(map(encode_text, slices.tensors.keys)), listed.start, about, listed.checksums
+    return encode_index(assignment, *stored, digests=digests)
+
+
+def _with_base(listed: _Listed, base: ShareBase, referred: Ints) -> _Listed:
+    """Return the entries, and the ones of the base to which a share refers after them."""
+    referred = referred[np.argsort(base.referred(referred).file, kind="stable")]
+    older, files = base.referred(referred), base.note(referred).files
+    numbers = _REFERRED + np.searchsorted(files, older.file)
+    return _Listed(
+        np.concatenate([listed.rows, referred]),
+        np.concatenate([listed.file, numbers]).astype(np.int64),
+        np.concatenate([listed.start, older.start]),
+        np.concatenate([listed.file_nbytes, base.older.nbytes[np.array(files, np.int64)]]),
+        [*listed.checksums, FileChecksums(older.checksum, base.runs_of(referred))],
     )
-    found = FileChecksums(payload, runs)
-    return name, encode_index(assignment, keys, start, about, [found], digests=digests)
 
 
 def _write_data(
@@ -361,7 +381,7 @@ def _stored(held: Holding, leaves: StoredLeaves | None, base: BaseNote | None) -
 
 
 class _Carried(NamedTuple):
-    """What the text of the metadata of a share has, as in ``SavedShare``."""
+    """The content of the text of a share, as in ``SavedShare``."""
 
     metadata: Metadata
     leaves: StoredLeaves | None = None

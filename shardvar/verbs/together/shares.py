@@ -27,7 +27,7 @@ from numbers import Real
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource
-from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from shardvar.errors import ArgumentTypeError, UnsupportedError
 from shardvar.formats.deferred import outline_of
 from shardvar.formats.protocol import Format, SharedFormat
 from shardvar.layout.dtypes import ITEMSIZES, Ints

@@ -1,5 +1,5 @@
 """Making, applying and joining deltas, over SHA-256 of the same bytes, other programs and a copy; their
-sizes over the least that any program could need."""
+sizes over the least that any program could need. Incremental saves over whole ones."""
 
 import hashlib
 import shutil
@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import log2
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +20,7 @@ from benchmarks.figures import Figure
 from benchmarks.setting import Setting, skipped
 from benchmarks.sizes import MIB
 from benchmarks.timing import Run
+from shardvar.verbs.reports import WriteReport
 
 FRACTIONS = (0.001, 0.01, 0.1, 1.0)
 """The elements that change from one step to the next."""
@@ -38,7 +40,33 @@ def measure(setting: Setting) -> Iterator[Figure]:
         yield from _figures(
             setting, room, f"{nbytes // MIB} MiB, {100 * fraction:g} % changed", fraction
         )
+    yield from _increments(setting, place.room("deltas"), nbytes)
     place.room("deltas")
+
+
+def _increments(setting: Setting, room: Path, nbytes: int) -> Iterator[Figure]:
+    """An incremental save of a process of a job, in which one of 100 tensors has changed."""
+    rng = np.random.default_rng(0)
+    tensors = {f"w{number}": rng.bytes(nbytes // 100) for number in range(100)}
+    arrays = {key: np.frombuffer(octets, np.uint8) for key, octets in tensors.items()}
+    count = iter(range(10**6))
+
+    def save(name: str, **options: Any) -> WriteReport:
+        names: dict[str, Any] = {"process": 0, "num_processes": 1, "run": f"{next(count)}"}
+        return sv.save_shards(room / name, arrays, **names, **options)
+
+    save("first")
+    save("base", base=room / "first")  # which has digests, so that no save reads it
+    arrays["w7"] = arrays["w7"][::-1].copy()
+    what = f"{nbytes // MIB} MiB, 1 % of the tensors changed"
+    incremental = Run(lambda: save("next", base=room / "base"))
+    whole, digested = Run(lambda: save("whole")), Run(lambda: save("digested", digest=True))
+    yield setting.ratio(f"save {what}", "a whole save", setting.quiet, incremental, whole, None)
+    yield setting.ratio(
+        f"save {what}", "a whole save with digests", setting.quiet, incremental, digested, None
+    )
+    found = save("next", base=room / "base").nbytes / MIB
+    yield Figure(f"bytes of a save of {what}", "", "", found, "MiB", None, "")
 
 
 def _figures(setting: Setting, room: Path, what: str, fraction: float) -> Iterator[Figure]:

@@ -284,6 +284,16 @@ def test_a_damaged_base_is_called_damaged(three: Path) -> None:
     assert names(three) == before
 
 
+def test_a_format_that_cannot_hold_the_result_is_refused_with_what_apply_can_do(
+    three: Path,
+) -> None:
+    before = names(three)
+    with pytest.raises(UnsupportedError, match="cannot hold 'name'") as caught:
+        sv.apply(three / "a", three / "d", three / "c.safetensors")
+    assert "exclude" not in caught.value.remedy and "--format" in caught.value.remedy
+    assert names(three) == before
+
+
 def test_a_dry_run_writes_nothing(three: Path) -> None:
     before = names(three)
     assert sv.apply(three / "a", three / "d", three / "c", dry_run=True).num_tensors == 3

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from shardvar.engine.pool import Progress
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.files import open_below
 from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.formats.protocol import Source
@@ -159,7 +160,7 @@ def apply(
             goal=goal,
             reader=result,
             changes=changes,
-            plan=partial(plan_checkpoint, policy=policy, force=force),
+            plan=partial(_plan, policy=policy, force=force),
             # What an interrupted run of another dialect has finished is written again.
             stamp=partial(_stamp, found, result, own) if own else _no_stamp,
             move=move,
@@ -167,6 +168,17 @@ def apply(
         )
         # Move and commit.
         return apply_report(write(), notes)
+
+
+def _plan(*given: Any, **options: Any) -> WritePlan:
+    """Return the plan of a write; what the format cannot hold is not left out of a result."""
+    try:
+        return plan_checkpoint(*given, **options)
+    except UnsupportedError as error:
+        if "--exclude" not in error.remedy:
+            raise
+        remedy = "Choose another format: format (--format), or the ending of the target."
+        raise UnsupportedError(error.cause, remedy) from None
 
 
 _COMPARED = "every tensor has the digest that the delta gives"

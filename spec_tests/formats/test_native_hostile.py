@@ -218,6 +218,9 @@ LIES: dict[str, dict[str, Any]] = {
     "runs that are not there": {"nbytes": u64(HUGE)},
     "runs whose number overflows": {"nbytes": u64((1 << 64) - 1)},
     "runs too many": {"run_crc": u32(1, 2)},
+    "digests of another number": {"digest": bytes(64)},
+    "a digest that is too short": {"digest": bytes(31)},
+    "a digest that is a text": {"digest": "0" * 32},
 }
 
 

@@ -541,6 +541,32 @@ def digests_are_the_same_on_every_mesh_and_in_every_format(folder: Path) -> None
 
 
 @law
+def a_save_with_a_base_writes_what_has_changed(folder: Path) -> None:
+    """Also in the background, and through numbered steps."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    import shardvar.jax as face
+
+    mesh = meshes()[0]
+    rows = NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
+    frozen = jax.device_put(jnp.arange(64.0).reshape(16, 4), rows)
+    steps = sv.SavedSteps(folder, using=face, keep_last=1)
+    for number in range(1, 4):
+        state = {"frozen": frozen, "changing": jnp.full(5, number), "key": jax.random.key(1)}
+        report = steps.save(number, state, incremental=True, background=number == 2)
+        report = report.result() if number == 2 else report
+        if number > 1 and (report.nbytes, report.num_referred) != (20, 2):
+            raise AssertionError(report)
+    found = steps.restore(jax.tree.map(lambda leaf: leaf, state))
+    same(found.loaded, state)
+    options = {"run": "1", "format": "orbax", "base": folder / "step-3"}
+    words = "has the format orbax, which has no references"
+    raised(ArgumentError, words, face.save, folder / "o", state, **options)
+
+
+@law
 def saved_steps_keep_the_newest_state(folder: Path) -> None:
     import jax
 

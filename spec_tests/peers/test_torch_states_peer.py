@@ -81,6 +81,23 @@ def test_a_nested_state_is_saved_and_loaded_in_place(form: str, place: str, tmp_
                 assert reader.metadata.user == {"by": "a test"} and reader.format == form
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_a_save_with_a_base_writes_what_has_changed(background: bool, tmp_path: Path) -> None:
+    """Also through numbered steps, where a step that leaves keeps the files that others need."""
+    steps = sv.SavedSteps(tmp_path, using=face, keep_last=1)
+    for number in range(1, 4):
+        state = {**nested(), "changing": torch.full((7,), number)}
+        report = steps.save(number, state, incremental=True, background=background)
+        report = report.result() if background else report
+        assert number == 1 or (report.nbytes, report.num_referred) == (56, 6)
+    found = {**emptied(nested()), "changing": torch.zeros(7, dtype=torch.int64)}
+    assert steps.restore(found).number == 3
+    assert differences(found, state) == []
+    assert sv.verify(tmp_path / "step-3").ok
+    with pytest.raises(ArgumentError, match="format torch, which has no references"):
+        face.save(tmp_path / "ck", state, run="1", format="torch", base=tmp_path / "step-3")
+
+
 def test_modules_optimizers_and_loaders_get_their_state(tmp_path: Path) -> None:
     def objects(seed: int) -> dict[str, Any]:
         torch.manual_seed(seed)

@@ -185,3 +185,44 @@ def test_a_power_cut_leaves_the_old_or_the_new_and_the_new_once_the_call_has_ret
             assert sv.verify(left / "ck").ok
         shutil.rmtree(left)
     assert seen == {int(is_there), 2}
+
+
+def test_a_power_cut_of_a_save_with_a_base_leaves_the_base_whole(tmp_path: Path) -> None:
+    """And the new checkpoint once the call has returned; before, that one or none."""
+    place, frozen = tmp_path / "run", np.arange(20.0)
+    place.mkdir()
+
+    def save(name: str, seed: int, process: int, base: Path | None = None) -> None:
+        start = 10 * process
+        shard = sv.LocalShard(frozen[start : start + 10], (start,), (20,))
+        sv.save_shards(
+            place / name,
+            {**demo_share(seed, process, 2), "frozen": shard},
+            process=process,
+            num_processes=2,
+            run=str(seed),
+            attempt="first",
+            commit=process == 1,
+            timeout=0,
+            base=base,
+        )
+
+    for process in range(2):
+        save("base", 1, process)
+    save("ck", 2, 0, base=place / "base")
+    before, disk = snapshot(place), Disk(str(place))
+    with disk.meeting():
+        save("ck", 2, 1, base=place / "base")
+    seen = set()
+    for is_done, files in survivors(before, disk.events):
+        left = tmp_path / "left"
+        left.mkdir()
+        for name, octets in files.items():
+            (left / name).write_bytes(octets)
+        found = state(left)
+        seen.add(found)
+        assert found == 2 or not is_done, sorted(files)
+        assert not found or sv.load(left / "ck")["frozen"].tolist() == frozen.tolist()
+        assert sv.verify(left / "base").ok and (not found or sv.verify(left / "ck").ok)
+        shutil.rmtree(left)
+    assert seen == {0, 2}

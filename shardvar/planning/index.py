@@ -302,7 +302,7 @@ def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
     return shared
 
 
-_MOST_TIED = MAX_PAYLOAD_EXPANSION // 2
+MOST_TIED = MAX_PAYLOAD_EXPANSION // 2
 """Keys that share their bytes at most, so that no reader takes a small file for a hostile one."""
 
 
@@ -329,7 +329,7 @@ def find_ties(entries: EntryTable) -> dict[str, str]:
         if entries.plain[mine].all():
             kind = (tensors.dtype(tensor), tensors.shape(tensor), *places)
             firsts.setdefault(kind, []).append(tensors.keys[tensor])
-    return {key: first for first, *others in firsts.values() for key in others[: _MOST_TIED - 1]}
+    return {key: first for first, *others in firsts.values() for key in others[: MOST_TIED - 1]}
 
 
 def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:

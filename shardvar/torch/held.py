@@ -11,7 +11,7 @@ import gc
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -19,6 +19,7 @@ import torch
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.formats.torch.items import encoding_in
 from shardvar.layout.dtypes import Array
+from shardvar.planning.index import MOST_TIED
 from shardvar.torch.leaves import Leaf, check_has_memory, held_by, is_divided, local_tensors
 from shardvar.torch.tensors import DTYPES_READ, memory_of
 from shardvar.verbs.staging import Staging, copy_arrays, new_pages
@@ -30,6 +31,10 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 """The classes of tensors that are nothing but their elements."""
 _SMALL_NBYTES = 1 << 20
 """Up to this size PyTorch copies a tensor: one call takes less time than what threads need."""
+
+
+_SMALL_TIED_NBYTES = 1 << 16
+"""Tensors below this size are not tied."""
 
 
 class Encoded(bytes):
@@ -68,6 +73,8 @@ class HeldState:
     """The plain values: ``Encoded``, or of a type of constants."""
     paths: Mapping[str, tuple[str | int, ...]]
     """The keys on the way to each leaf."""
+    ties: Mapping[str, str] = field(default_factory=dict)
+    """The keys of tensors that are another one, each with the key of that one, which is written."""
 
     def encoded(self, format: str) -> dict[str, bytes]:
         """Return the encodings of all plain values."""
@@ -89,6 +96,8 @@ class HeldState:
 def held_state(leaves: Mapping[str, Leaf], format: str) -> HeldState:
     """Return what this process holds of the leaves of a state; no tensor is copied."""
     tensors, objects = [], {}
+    ties: dict[str, str] = {}
+    same: dict[Any, list[str]] = {}
     with torch.no_grad():
         for key, leaf in leaves.items():
             value = leaf.value
@@ -98,12 +107,37 @@ def held_state(leaves: Mapping[str, Leaf], format: str) -> HeldState:
                 except ArgumentError as error:
                     raise error.at(repr(key)) from None
                 check_has_memory(key, local)
+                mark = _identity(value, local) if format == "shardvar" else None
+                others = same.setdefault(mark, []) if mark else []
+                others.append(key)
+                if 1 < len(others) <= MOST_TIED:
+                    ties[key] = others[0]
+                    continue
                 tensors.append(HeldTensor(key, value, local))
             elif type(value) in _CONSTANTS:
                 objects[key] = value
             else:
                 objects[key] = Encoded(encode_plain(key, value, format))
-    return HeldState(tensors, objects, {key: leaf.path for key, leaf in leaves.items()})
+    paths = {key: leaf.path for key, leaf in leaves.items()}
+    return HeldState(tensors, objects, paths, ties)
+
+
+def _identity(tensor: Any, local: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return what only tensors have that are one, such as tied weights; None if that is unknown, or
+    the tensor is small: another one takes little room.
+
+    The whole tensor is measured, so that all processes find the same.
+    """
+    if len(local) != 1 or type(local[0]) not in _PLAIN or hasattr(tensor, "local_shards"):
+        return None
+    mine = local[0]
+    if mine.layout is not torch.strided or not mine.numel():
+        return None
+    if tensor.numel() * mine.itemsize < _SMALL_TIED_NBYTES:
+        return None
+    spread = (tensor.device_mesh, tensor.placements, tensor.shape) if is_divided(tensor) else ()
+    kind = mine.dtype, mine.shape, mine.stride(), mine.is_conj(), mine.is_neg()
+    return (mine.untyped_storage().data_ptr(), mine.storage_offset(), mine.device, *kind, spread)
 
 
 def encode_plain(key: str, value: Any, format: str) -> bytes:

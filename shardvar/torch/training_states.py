@@ -77,7 +77,7 @@ class _Share:
             tensors = {each.key: each.shards() for each in held.tensors}
             objects = held.encoded(self.format)
         paths = held.paths if self.format == "torch" else {}
-        about = Metadata(user=dict(self.texts), paths=paths, objects=objects)
+        about = Metadata(user=dict(self.texts), paths=paths, objects=objects, ties=held.ties)
         return save_with_objects(
             self.find(),
             self.process,
@@ -169,7 +169,8 @@ def save_state(
     Process and number of processes come from ``torch.distributed`` if it is initialized, otherwise
     there is one. No collective is called: the processes meet in the directory, as in
     ``sv.save_shards``, and an error of one is an error of all. Values that differ by process, such as
-    states of random generators, need a key for each process.
+    states of random generators, need a key for each process. In the native format a tensor of 64 KiB
+    or more with two keys, such as tied weights, is written once.
 
     In the background, an error of the thread is raised by ``join`` of the handle, or else by the
     next save. An interpreter that ends waits for the thread; a process that is killed leaves the

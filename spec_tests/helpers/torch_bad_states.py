@@ -99,6 +99,19 @@ def loaded(folder: Path) -> int:
     return int(state["step"])
 
 
+def tied(is_other: bool = False) -> dict[str, Any]:
+    """Return two keys of one divided tensor, or of two."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    table = torch.arange(40_000.0).reshape(400, 100)
+    made = distribute_tensor(table, mesh, [Shard(0)], src_data_rank=None)
+    return {"table": made, "head": made.clone() if is_other else made}
+
+
 class Odd:
     """An object that no checkpoint holds."""
 
@@ -159,7 +172,14 @@ def states(folder: Path, rank: int, count: int) -> None:
     told("next", lambda: save(folder, state_of(3), "3"))
     told("after next", lambda: loaded(folder))
 
-    state = state_of(0) | {"more": 5}
+    large = state_of(4) | tied(rank == count - 1)
+    told("ties differ", lambda: save(folder, large, "ties"))
+    large = state_of(4) | tied()
+    told("tied", lambda: save(folder, large, "tied", digest=True))
+
+    state = {**state_of(0), "more": 5} | {
+        key: torch.zeros_like(each) for key, each in tied().items()
+    }
     del state["step"]
     load = shardvar.torch.load
     told("keys", lambda: load(folder / "ck", state))

@@ -29,6 +29,8 @@ ALL = {
     "dtype": "InconsistentTensor: 'bias' is float32[3] in process 0 and float64[3] in process 2.",
     "kind": "ArgumentError: 'bias' is a tensor in one process and an object in another.",
     "value": "ArgumentError: ",
+    "ties differ": "ArgumentError: 'head' and 'table' are one tensor in process 0, and not in pr",
+    "tied": "saved",
     "keys": "lacks 'more'; the state lacks 'step'.",
     "ended": "ArgumentError: 'rows': It is a DTensor on 3 processes, and torch.distributed is not",
     "never begun": "ArgumentError: This is one of 3 processes (WORLD_SIZE), and torch.distributed",
@@ -49,6 +51,9 @@ def test_a_bad_state_is_one_error_of_all_processes_and_the_old_checkpoint_stays(
             steps == {name: 3 if name == "after next" else 1 for name in steps} and len(steps) > 9
         )
         assert each["not strict"] == "LoadReport(missing=('more',), unexpected=('step',))"
+    tied = sv.load(tmp_path / "it" / "ck")
+    assert (tied["head"] == tied["table"]).all() and tied["head"][399, 99] == 39_999
+    assert sum(each.stat().st_size for each in tmp_path.glob("it/ck.svdata*")) < 170_000
     assert sv.verify(tmp_path / "it" / "ck").ok and len([*tmp_path.glob("it/ck*")]) == 4
 
 

@@ -18,6 +18,7 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
+from shardvar.planning.index import find_ties
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.torch_training import KINDS, differences, emptied, run_training
 
@@ -173,6 +174,38 @@ def test_a_new_job_resumes_with_the_losses_of_the_old_one(
     assert steps(new, 4) == expected and state["best"] is None
     assert new["model"][0].weight is new["model"][1].weight
     assert new["scaler"].state_dict() == job["scaler"].state_dict()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_tied_tensors_are_stored_once_and_fill_a_model_with_or_without_the_tie(
+    background: bool, tmp_path: Path
+) -> None:
+    """Small ones, and views that only overlap, are stored for each key."""
+    weight = torch.nn.Parameter(torch.randn(200, 100))
+    flat = weight.detach().view(-1)
+    state = {
+        "tokens": weight,
+        "head": weight.detach(),
+        "rows": weight.detach()[:190],
+        "columns": weight.detach().view(100, 200),
+        "bits": weight.detach().view(torch.int32),
+        "flat": flat,
+        "small": flat[:10],
+        "small too": flat[:10],
+    }
+    saved = face.save(tmp_path / "ck", state, run="1", background=background, digest=True)
+    if background:
+        saved.result()
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        assert find_ties(reader.entries()) == {"tokens": "head"}
+        assert dict(reader.digests) == sv.digest(tmp_path / "ck").tensors
+    assert sv.verify(tmp_path / "ck").ok
+    for is_tied in (True, False):
+        found = emptied(state)
+        if is_tied:
+            found["head"] = found["tokens"].detach()
+        assert face.load(tmp_path / "ck", found) == face.LoadReport((), ())
+        assert differences(found, state) == []
 
 
 def test_a_tensor_of_a_gpu_in_an_object_is_loaded_where_no_gpu_is(

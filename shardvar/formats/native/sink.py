@@ -322,6 +322,7 @@ def adopt_native(
     written = check_written(storage, pairs, files.nbytes)
     storage.announce(names)
     user, references = texts_with_objects(metadata), metadata.references
+    ties = {encode_text(key): encode_text(first) for key, first in metadata.ties.items()}
     metadata = replace(metadata, user=user, paths={}, objects={}, ties={}, references=None)
     about = Overview(metadata, generation, files.nbytes, file_names=ends if are_final else ())
     if references is not None:
@@ -335,6 +336,7 @@ def adopt_native(
         files.start,
         names,
         written,
+        ties=ties,
         is_shared=True,
         references=references,
         digests=files.digests,

@@ -188,12 +188,15 @@ def _text(leaves: Mapping[int, bytes]) -> str:
 # --- The commit
 
 
-def digests_of_shares(blocks: Blocks, known: Sequence[Mapping[int, bytes]]) -> dict[str, str]:
-    """Return the digest of each tensor by key.
+def digests_of_shares(
+    blocks: Blocks, known: Sequence[Mapping[int, bytes]], ties: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the digest of each tensor by key, and of the tied ones, which have the leaves of another.
 
     [m] ``known`` has the leaves of each row of the entries of ``blocks``. What is missing is read.
     """
     tensors, rest = blocks.tensors, []
+    tied = {first: [key for key in ties if ties[key] == first] for first in ties.values()}
     found: dict[str, str] = {}
     for row, key in enumerate(tensors.keys):
         rows = blocks.order[blocks.bounds[row] : blocks.bounds[row + 1]].tolist()
@@ -208,14 +211,15 @@ def digests_of_shares(blocks: Blocks, known: Sequence[Mapping[int, bytes]]) -> d
             if not 0 <= leaf < len(leaves.is_known) or leaves.is_known[leaf]:
                 raise invalid(f"{key!r} has no leaf {leaf}, or has it twice.")
             leaves.put(leaf, octets)
-        if leaves.num_missing == len(leaves.is_known) and leaves.num_missing:
+        if leaves.num_missing == len(leaves.is_known) and leaves.num_missing and key not in tied:
             rest.append(row)
             continue
         if leaves.num_missing:
             _read_missing(blocks, row, leaves)
-        found[key] = leaves.digest(key, tensors.dtype(row), tensors.shape(row))
+        for name in (key, *tied.get(key, ())):
+            found[name] = leaves.digest(name, tensors.dtype(row), tensors.shape(row))
     found |= digests_of_blocks(blocks, rest)
-    return {key: found[key] for key in tensors.keys}
+    return {key: found[key] for key in (*tensors.keys, *ties)}
 
 
 def _read_missing(blocks: Blocks, row: int, leaves: LeafHashes) -> None:

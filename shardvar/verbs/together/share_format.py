@@ -339,6 +339,7 @@ def is_same_share(run: Run, share: SavedShare, held: Holding) -> bool:
     mine = held.base and held.base.older
     seen = share.base and (share.base.prefix, share.base.identity)
     is_same &= seen == (mine and (mine.prefix, mine.identity))
+    is_same &= share.metadata.ties == held.metadata.ties
     return is_same and share.metadata.objects == held.metadata.objects
 
 
@@ -360,24 +361,22 @@ def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
 
 
 def _stored(held: Holding, leaves: StoredLeaves | None, base: BaseNote | None) -> Metadata:
-    """Return the metadata of a process with its objects, paths, leaves, base and other keys as a
-    text."""
+    """Return the metadata of a process with its objects, paths, ties, leaves, base and other keys
+    as a text."""
     metadata, others = held.metadata, held.others
     more = {
+        "ties": dict(metadata.ties) or None,
         "leaves": None if leaves is None else encode_leaves(leaves),
         "base": base,
         "others": others,
     }
-    if (
-        not metadata.objects
-        and not metadata.paths
-        and not any(each is not None for each in more.values())
-    ):
+    has_text = metadata.objects or metadata.paths
+    if not has_text and all(each is None for each in more.values()):
         return metadata
     objects = {key: b64encode(each).decode() for key, each in metadata.objects.items()}
     paths = {key: list(path) for key, path in metadata.paths.items()}
     text = json.dumps({"objects": objects, "paths": paths, **more})
-    return replace(metadata, user={**metadata.user, OBJECTS: text}, objects={}, paths={})
+    return replace(metadata, user={**metadata.user, OBJECTS: text}, objects={}, paths={}, ties={})
 
 
 class _Carried(NamedTuple):
@@ -401,14 +400,15 @@ def _carried(metadata: Metadata) -> _Carried:
     with decoding(lambda _: invalid("Its objects are not encoded."), *wrong):
         objects = {key: b64decode(each, validate=True) for key, each in found["objects"].items()}
         paths = {key: tuple(path) for key, path in found["paths"].items()}
+        ties = {} if found["ties"] is None else dict(found["ties"].items())
         leaves = None if found["leaves"] is None else decode_leaves(found["leaves"])
         others = None if found["others"] is None else frozenset(found["others"])
         base = None if found["base"] is None else BaseNote.of(found["base"])
-    if not all(type(key) is str for key in others or ()):
-        raise invalid("The key of a value that other processes write is not a text.")
+    if not all(type(key) is str for key in (*(others or ()), *ties.values())):
+        raise invalid("The key of a value that another one or other processes write is not a text.")
     if not all(type(step) in (str, int) for path in paths.values() for step in path):
         raise invalid("The path of a key has a step that is neither a text nor a number.")
-    about = replace(metadata, user=user, objects=objects, paths=paths)
+    about = replace(metadata, user=user, objects=objects, paths=paths, ties=ties)
     return _Carried(about, leaves, others, base)
 
 

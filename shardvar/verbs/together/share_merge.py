@@ -10,7 +10,7 @@ commit  the files are renamed, unless their names are final; one index is put in
 The payloads stay where they are. An error before the commit leaves the checkpoint that was there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,6 +70,8 @@ def merge_shares(
     older = older_of_shares(
         run.target.storage.refreshed(), run.name, [share.base for share in shares]
     )
+    ties = _ties(shares)
+    shares = [_without(share, ties) for share in shares]
     owners = [process for process, share in enumerate(shares) if share.has_file]
     tables, borrowed = _numbered(shares, owners)
     every = merge_entries(tables, replicas)
@@ -82,7 +84,8 @@ def merge_shares(
     sizes = np.array([shares[process].nbytes for process in owners], np.int64)
     metadata = replace(
         _metadata(shares, about),
-        objects=_objects(shares, every, replicas),
+        objects=_objects(shares, {*every.slices.tensors.keys, *ties}, replicas),
+        ties=ties,
         paths={key: path for share in shares for key, path in share.metadata.paths.items()},
     )
     if older is not None:
@@ -178,7 +181,46 @@ def _metadata(shares: Sequence[SavedShare], about: Metadata) -> Metadata:
     return replace(about, user=texts)
 
 
-def _objects(shares: Sequence[SavedShare], entries: EntryTable, replicas: str) -> dict[str, bytes]:
+def _ties(shares: Sequence[SavedShare]) -> dict[str, str]:
+    """The ties of all shares together, each key with the tensor whose bytes it has; one that a process
+    with values of either does not have is refused.
+
+    Of a tensor without elements in a process, it is unknown whether it is tied.
+    """
+    ties = {key: first for share in shares for key, first in share.metadata.ties.items()}
+    for process, share in enumerate(shares):
+        slices, mine = share.entries.slices, share.metadata.ties
+        held = {slices.tensors.keys[row] for row in slices.tensor[slices.nbytes > 0].tolist()}
+        for key, first in ties.items():
+            if mine.get(key) != first and not held.isdisjoint({key, first}):
+                other = next(n for n, each in enumerate(shares) if each.metadata.ties.get(key))
+                cause = (
+                    f"{key!r} and {first!r} are one tensor in process {other}, and not in process "
+                    f"{process}."
+                )
+                raise ArgumentError(
+                    cause, "Tie them in all processes, or copy one of them: tensor.clone()."
+                )
+    known = {key for share in shares for key in share.entries.slices.tensors.keys} - ties.keys()
+    for key, first in ties.items():
+        if first not in known:
+            cause = f"{key!r} is tied to {first!r}, which no process has."
+            raise InvalidCheckpoint(cause, "Save again in all processes.")
+    return ties
+
+
+def _without(share: SavedShare, ties: Mapping[str, str]) -> SavedShare:
+    """Return a share without the slices of tied tensors, which have no elements in it."""
+    slices = share.entries.slices
+    is_tied = np.isin(
+        slices.tensor, [slices.tensors.rows()[k] for k in ties if k in slices.tensors.rows()]
+    )
+    if not is_tied.any():
+        return share
+    return replace(share, entries=share.entries.take(np.flatnonzero(~is_tied)))
+
+
+def _objects(shares: Sequence[SavedShare], keys: set[str], replicas: str) -> dict[str, bytes]:
     """The objects of all shares together; one that processes give differently is refused, unless the
     first of the replicas counts."""
     found: dict[str, tuple[int, bytes]] = {}
@@ -190,7 +232,7 @@ def _objects(shares: Sequence[SavedShare], entries: EntryTable, replicas: str) -
                 raise ArgumentError(
                     cause, "Give the same in all processes, or in only one of them."
                 )
-    both = sorted(found.keys() & {*entries.slices.tensors.keys})
+    both = sorted(found.keys() & keys)
     if both:
         cause = f"{both[0]!r} is a tensor in one process and an object in another."
         raise ArgumentError(cause, "Give each its own key.")
@@ -267,7 +309,9 @@ def _digests(
     data = DataFiles(storage, [*names], sizes)
     source = NativeSource(storage, "", storage.open(names[0]), shares[0].index, data)
     try:
-        return found | digests_of_shares(Blocks.of_entries(source, every), known)
+        return found | digests_of_shares(
+            Blocks.of_entries(source, every), known, merged.metadata.ties
+        )
     finally:
         source.close()
 

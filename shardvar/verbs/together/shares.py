@@ -214,7 +214,7 @@ def save_with_objects(
     with telling(lambda: saved, process, timeout) if commit else nullcontext():
         older = None if base is None else find_older(base, saved.target)
         held, work = _plan(saved, process, tensors, about, older, force)
-    keys = frozenset({*tensors, *about.objects}) if is_state else None
+    keys = frozenset({*tensors, *about.objects, *about.ties}) if is_state else None
     held = replace(held, digests=digest, keys=keys)
     # Move, and commit.
     if not commit:

@@ -214,7 +214,8 @@ def kill(folder: Path, when: str, is_victim: bool) -> None:
     told("first", lambda: save(folder, state_of(1), "1"))
 
     def dies_later(*arguments: Any) -> Any:
-        return SimpleNamespace(commit=die), merge(*arguments)[1]
+        sink, checksums = merge(*arguments)
+        return SimpleNamespace(commit=die, holding=sink.holding), checksums
 
     merge, state = fence.merge_shares, state_of(2)
     places = {

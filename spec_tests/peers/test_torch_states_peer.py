@@ -347,9 +347,11 @@ def test_processes_that_hold_different_values_all_raise(
 
     from shardvar.torch import training_states
 
-    monkeypatch.setattr(
-        training_states, "processes", lambda: (int(threading.current_thread().name[-1]), 2)
-    )
+    def processes() -> tuple[int, int]:
+        name = threading.current_thread().name
+        return (int(name[-1]) if name.startswith("process") else 0), 2
+
+    monkeypatch.setattr(training_states, "processes", processes)
 
     runs = iter("123")
 

@@ -1,4 +1,5 @@
-"""Ranges of files, read together: neighbours are one range, and all requests are under way at once.
+"""Ranges of files, read together: neighbours are one range, and all requests to a remote storage are
+under way at once.
 
 wanted     | a | b |   | c |                     | d  ...         |
 spans      <--------------->                     <--------------->
@@ -33,14 +34,19 @@ def read_ranges(data: DataFiles, file: Ints, start: Ints, nbytes: Ints) -> list[
     ``file`` are numbers of ``data``. Memory: the ranges, and the gaps between neighbours.
     """
     spans, span_of = _spans(data, file, start, nbytes)
+    remote = []
     for span in spans:
-        size = data.open(span.file).size
-        if span.stop > size:
-            data.open(span.file).read(span.start, span.stop - span.start)  # says what is missing
-        span.octets = memoryview(bytearray(span.stop - span.start))
+        opened, count = data.open(span.file), span.stop - span.start
+        # A disk gives bytes, which the decoder takes without a copy. Of a file that is too short, the
+        # error says what is missing.
+        if data.traits is None or span.stop > opened.size:
+            span.octets = memoryview(opened.read(span.start, count))
+        else:
+            span.octets = memoryview(bytearray(count))
+            remote.append(span)
     requests = [
         (span, at, min(at + _REQUEST_NBYTES, len(span.octets)))
-        for span in spans
+        for span in remote
         for at in range(0, len(span.octets), _REQUEST_NBYTES)
     ]
 

@@ -67,7 +67,8 @@ class ZarrSource(FileSource):
     _lock: Any = field(default_factory=new_lock)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_ahead", Ahead(self._start, self.decoder.takes_bytes))
+        is_batched = self.decoder.takes_bytes and self.traits is not None
+        object.__setattr__(self, "_ahead", Ahead(self._start, is_batched))
         self.index.data.append(self.data)
 
     @property

@@ -1,6 +1,6 @@
 """Apply a delta of shardvar to its base, or refuse it.
 
-It was written from delta.md and digest.md alone, and needs Python and NumPy. A checkpoint is a
+It was written from delta.md and digest.md, and needs only Python and NumPy. A checkpoint is a
 mapping from keys to tensors, and a tensor is its dtype, its shape and its bytes, as the reader in
 format.md gives them; strings are as in digest.md. Bytes of a delta are believed only after they were
 compared.

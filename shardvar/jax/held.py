@@ -71,8 +71,9 @@ def copied_tree(held: HeldTree, memory: Staging, most: int | None) -> HeldTree:
     """Return values that no longer change; the copies are in memory that is kept, of at most
     ``most`` bytes, until the next copy.
 
-    Arrays of JAX never change. One that NumPy views on the host is not copied: JAX keeps its memory
-    as long as the view, and donates it to no other array.
+    Arrays of JAX never change, unless another library writes to memory that they share, which JAX
+    forbids. One that NumPy views on the host is not copied: JAX keeps its memory as long as the view,
+    and donates it to no other array.
     """
     tensors = {key: [*shards] for key, shards in held.tensors.items()}
     places: list[tuple[list[LocalShard], int]] = []

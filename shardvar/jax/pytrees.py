@@ -110,7 +110,9 @@ def save_pytree(
         ``sv.save_shards``; in the native format.
     background : bool, default False
         Return, and save in another thread. The training may donate its arrays, and change arrays of
-        NumPy. What can change, or lies on another device than the host, is copied first.
+        NumPy. What can change, or lies on another device than the host, is copied first. Memory that
+        an array of JAX shares with another library, as after ``jax.device_put``, must stay as it is
+        until the save has ended, as JAX requires at any time.
     busy : {'wait', 'raise'}, default 'wait'
         Wait while a save in the background is under way, or raise ``StillSaving``.
     staging_nbytes : int, optional

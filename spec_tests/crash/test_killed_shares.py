@@ -163,6 +163,16 @@ def test_an_error_or_an_interrupt_leaves_the_old_or_the_new_and_another_run_is_c
     assert seen == {1, 2}
 
 
+def left_by_cuts(before: dict[str, bytes], disk: Disk, left: Path) -> Iterator[tuple[bool, Path]]:
+    """Yield a folder with the files that each power cut leaves, and True if the call had returned."""
+    for is_done, files in survivors(before, disk.events):
+        left.mkdir()
+        for name, octets in files.items():
+            (left / name).write_bytes(octets)
+        yield is_done, left
+        shutil.rmtree(left)
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_power_cut_leaves_the_old_or_the_new_and_the_new_once_the_call_has_returned(
     is_there: bool, tmp_path: Path
@@ -173,17 +183,12 @@ def test_a_power_cut_leaves_the_old_or_the_new_and_the_new_once_the_call_has_ret
     with disk.meeting():
         save_share(place, 2, 1, commit=True)
     seen = set()
-    for is_done, files in survivors(before, disk.events):
-        left = tmp_path / "left"
-        left.mkdir()
-        for name, octets in files.items():
-            (left / name).write_bytes(octets)
+    for is_done, left in left_by_cuts(before, disk, tmp_path / "left"):
         found = state(left)
         seen.add(found)
-        assert found == 2 or (found == int(is_there) and not is_done), sorted(files)
+        assert found == 2 or (found == int(is_there) and not is_done), sorted(left.iterdir())
         if found:
             assert sv.verify(left / "ck").ok
-        shutil.rmtree(left)
     assert seen == {int(is_there), 2}
 
 
@@ -214,15 +219,10 @@ def test_a_power_cut_of_a_save_with_a_base_leaves_the_base_whole(tmp_path: Path)
     with disk.meeting():
         save("ck", 2, 1, base=place / "base")
     seen = set()
-    for is_done, files in survivors(before, disk.events):
-        left = tmp_path / "left"
-        left.mkdir()
-        for name, octets in files.items():
-            (left / name).write_bytes(octets)
+    for is_done, left in left_by_cuts(before, disk, tmp_path / "left"):
         found = state(left)
         seen.add(found)
-        assert found == 2 or not is_done, sorted(files)
+        assert found == 2 or not is_done, sorted(left.iterdir())
         assert not found or sv.load(left / "ck")["frozen"].tolist() == frozen.tolist()
         assert sv.verify(left / "base").ok and (not found or sv.verify(left / "ck").ok)
-        shutil.rmtree(left)
     assert seen == {0, 2}

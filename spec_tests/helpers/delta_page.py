@@ -1,27 +1,17 @@
 """docs/apply_delta.py, the oracle of deltas, and the tensors that it takes."""
 
-import importlib.util
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from spec_tests.helpers.native_deltas import data_of, name_of
-from spec_tests.helpers.paths import DOCS
+from spec_tests.helpers.paths import module_of_page
 
 Arrays = Mapping[str, Any]
 
 
-def _import() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("apply_delta", DOCS / "apply_delta.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PAGE = _import()
+PAGE = module_of_page("apply_delta")
 """The module."""
 
 

@@ -1,6 +1,5 @@
 """docs/digest.md, its vectors, its checker and the JavaScript reader give the digests of shardvar."""
 
-import importlib.util
 import json
 import subprocess
 from pathlib import Path
@@ -19,7 +18,7 @@ from shardvar.verbs.locate import find_target
 from shardvar.verbs.save import source_of
 from shardvar.verbs.writing import carry_out, plan_checkpoint
 from spec_tests.formats.test_javascript_reader import NODE, READER
-from spec_tests.helpers.paths import DOCS
+from spec_tests.helpers.paths import module_of_page
 from spec_tests.vector_generators import digests
 
 CASES = digests.vectors()["cases"]
@@ -42,11 +41,7 @@ def array_of(case: dict[str, Any]) -> Array:
 @pytest.fixture(scope="module")
 def checker() -> ModuleType:
     """docs/tensor_digest.py."""
-    spec = importlib.util.spec_from_file_location("tensor_digest", DOCS / "tensor_digest.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of_page("tensor_digest")
 
 
 def test_the_vectors_are_those_of_the_generator() -> None:

@@ -38,8 +38,7 @@ _MOST_PAGES = 1024
 
 
 class _Pages:
-    """A range of a file, of which short reads bring pages that are held: in a bucket each read is a
-    request."""
+    """A range of a file. Short reads bring pages, which are held: in a bucket each read is a request."""
 
     def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
         self._open, self._span = open_file, span

@@ -100,7 +100,7 @@ class Decoder:
             context = module.Context(_POOLS)
             place = {"driver": "memory", "path": f"{path}/" if path else ""}
             store = module.KvStore.open(place, context=context).result()
-            held = octets.obj  # a copy of a large chunk takes a third of the time to decode it
+            held = octets.obj  # a copy of a large chunk would take long
             is_whole = type(held) is bytes and len(held) == len(octets)
             store[name.encode()] = held if is_whole else bytes(octets)
             spec = _spec(document, place, fills)

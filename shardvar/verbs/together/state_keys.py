@@ -31,14 +31,14 @@ def keys_of_some(keys: Sequence[Set[str]]) -> dict[str, str]:
     if every == common:
         return {}
     of_all = {beginning for key in common for beginning in _beginnings(key)}
-    alone, beginnings = set[str](), set[str]()
+    single, beginnings = set[str](), set[str]()
     for key in every - common:
         first = next((each for each in _beginnings(key) if each not in of_all), None)
         if first is None:
-            alone.add(key)
+            single.add(key)
         else:
             beginnings.add(first)
-    found = {"keys": sorted(alone), "beginnings": sorted(beginnings)}
+    found = {"keys": sorted(single), "beginnings": sorted(beginnings)}
     return {SOME_PROCESSES: json.dumps(found)}
 
 
@@ -49,9 +49,9 @@ def without_keys_of_some(keys: Iterable[str], texts: Mapping[str, str]) -> tuple
         return tuple(keys)
     found = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
     with decoding(lambda _: invalid(f"Its metadata {SOME_PROCESSES!r} are not keys."), *_WRONG):
-        alone, beginnings = (frozenset(found[name]) for name in ("keys", "beginnings"))
+        single, beginnings = (frozenset(found[name]) for name in ("keys", "beginnings"))
     return tuple(
-        key for key in keys if key not in alone and beginnings.isdisjoint(_beginnings(key))
+        key for key in keys if key not in single and beginnings.isdisjoint(_beginnings(key))
     )
 
 

@@ -47,7 +47,6 @@ HOMES = {
         "wire/msgpack_tree.py",
         "formats/keras/walk.py",
         *(f"layout/meshes/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),
-        *(f"conformance/torch_plans/{name}.py" for name in ("save_plans", "steps")),
     ),
     # A piece of a map, and the pieces that reads are made of.
     "piece": (

@@ -6,13 +6,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from shardvar.errors import ArgumentError, LayoutError, UnsupportedError
+from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.meshes import copies as device_copies
 from shardvar.layout.meshes.dtensor import DTensorPlacement
 from shardvar.layout.meshes.mesh import Mesh
 from shardvar.layouts import (
     DeviceCopies,
-    DTensorStep,
     Layout,
     Partial,
     Redistribution,
@@ -20,7 +19,6 @@ from shardvar.layouts import (
     Shard,
     StridedShard,
     dtensor,
-    dtensor_steps,
     parameter_servers,
     plan_redistribution,
 )  # fmt: skip
@@ -58,8 +56,7 @@ def plan_of(case: Case) -> Redistribution:
 
 
 RECORDED = [case for case in cases("redistribute") if is_distributable(case)]
-STEPPED = [case for case in RECORDED if not case.get("flattened")]
-PLAIN = [case for case in STEPPED if "strided" not in case["group"]]
+PLAIN = [case for case in RECORDED if not case.get("flattened") and "strided" not in case["group"]]
 
 
 def small_pairs() -> Iterator[tuple[Layout, Layout]]:
@@ -85,53 +82,6 @@ def test_a_device_receives_what_it_lacks_and_no_more(case: Case) -> None:
     sends to it."""
     plan = plan_of(case)
     assert plan.must_receive().tolist() == plan.received().tolist() == case["must_receive"]
-
-
-@each_row(STEPPED)
-def test_steps_are_those_of_torch(case: Case) -> None:
-    """The same mesh axes, placements and collectives in the same order, with the same padded sizes.
-
-    The recording calls the step between a strided shard of no order and another shard an
-    all_to_all; torch issues an all_gather.
-    """
-
-    def word(placement: DTensorPlacement) -> str:
-        if isinstance(placement, Shard):
-            return f"S({placement.dim})"
-        if isinstance(placement, StridedShard):
-            return f"_S({placement.dim}, {placement.split_factor})"
-        return f"P({placement.op})" if isinstance(placement, Partial) else "R"
-
-    # Recorded on CPUs, of float64.
-    steps = dtensor_steps(
-        case["shape"], Mesh(case["mesh"]["shape"]), *sides(case), itemsize=8, devices_per_host=1
-    )
-    assert all(isinstance(step, DTensorStep) for step in steps)
-    gathers = {True: "all_gather", False: None}
-    assert [
-        ([step.axis], word(step.source), word(step.target), step.collective) for step in steps
-    ] == [
-        (
-            each["mesh_axes"],
-            each["from"],
-            each["to"],
-            gathers[each["collective"] is not None]
-            if "_S" in each["from"] + each["to"]
-            else each["collective"],
-        )
-        for each in case["planned"]
-    ]
-    for step, issued in zip(
-        [step for step in steps if step.collective], case["issued"], strict=True
-    ):
-        assert (step.given.tolist(), step.group_size) == (issued["in"], issued["group_size"])
-        if step.collective == "all_to_all":  # which torch replaced by an all_gather on these meshes
-            issued = {
-                "ring_bytes_sent": [
-                    nbytes / step.group_size for nbytes in issued["ring_bytes_sent"]
-                ]
-            }
-        np.testing.assert_allclose(step.sent(8), issued["ring_bytes_sent"])
 
 
 @each_row([case for case in PLAIN if len(case["planned"]) <= 1])
@@ -364,58 +314,3 @@ def test_layouts_of_other_tensors_and_layouts_with_holes_are_refused() -> None:
     )
     with pytest.raises(LayoutError, match="overlap"):
         plan_redistribution(overlapping, whole)
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "error"),
-    [
-        ([Shard(0)], [Partial()], LayoutError),
-        ([Partial("max")], [Partial()], LayoutError),
-        ([Shard(0)], [R, R], ArgumentError),
-        ([Shard(0)], [Shard(2)], IndexError),
-    ],
-)
-def test_steps_are_refused_where_torch_refuses(
-    source: list[DTensorPlacement], target: list[DTensorPlacement], error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        dtensor_steps((5, 4), Mesh((2,)), source, target)
-
-
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [
-        ([StridedShard(0, 3), Shard(0)], [R, R]),
-        ([R, Shard(0)], [StridedShard(0, 3), R]),
-        ([StridedShard(0, 2), Shard(0)], [StridedShard(0, 4), Shard(0)]),
-    ],
-)
-def test_a_strided_shard_of_no_order_is_refused_where_another_axis_cuts_its_dimension(
-    source: list[DTensorPlacement], target: list[DTensorPlacement]
-) -> None:
-    with pytest.raises(UnsupportedError, match="dimension 0 too"):
-        dtensor_steps((24, 4), Mesh((2, 2)), source, target)
-
-
-@pytest.mark.parametrize("estimate", [{"itemsize": 0}, {"devices_per_host": 0}])
-def test_the_numbers_of_the_estimate_are_from_1_on(estimate: dict[str, int]) -> None:
-    with pytest.raises(ArgumentError, match="from 1 on"):
-        dtensor_steps((24, 4), Mesh((2,)), [Shard(0)], [R], **estimate)
-
-
-def test_what_strided_shards_cost_depends_on_bytes_and_hosts() -> None:
-    """The estimate prefers an all_to_all for many bytes alone, and other axes where hosts end
-    between them."""
-    source, target = [Shard(0), R], [StridedShard(0, 2), Shard(0)]
-
-    def changes(
-        shape: tuple[int, int], devices_per_host: int
-    ) -> list[tuple[int, DTensorPlacement]]:
-        steps = dtensor_steps(
-            shape, Mesh((2, 2)), source, target, devices_per_host=devices_per_host
-        )
-        return [(step.axis, step.target) for step in steps]
-
-    assert changes((8, 16), 8) == [(0, R), (1, Shard(0)), (0, Shard(0))]
-    assert changes((1024, 4096), 8) == [(0, Shard(1)), (1, Shard(0)), (0, Shard(0))]
-    assert changes((1024, 4096), 2) == [(1, Shard(1)), (0, R), (1, Shard(0)), (0, Shard(0))]

@@ -119,22 +119,6 @@ MUTANTS = [
         "redistribution",
     ),
     mutant(
-        "misaligned-shards-kept",
-        "A mesh axis gets its target although the axes before it cut the dimension otherwise.",
-        "conformance/torch_plans/steps.py",
-        "                after = Replicate()\n",
-        "                pass\n",
-        "redistribution",
-    ),
-    mutant(
-        "padding-not-sent",
-        "What a collective moves is counted without padding.",
-        "conformance/torch_plans/steps.py",
-        "extents[after.dim] = -(-extents[after.dim] // size) * size",
-        "extents[after.dim] = extents[after.dim]",
-        "redistribution",
-    ),
-    mutant(
         "averages-not-divided",
         "An average of terms is their sum.",
         "reference/devices/redistribute.py",
@@ -174,14 +158,6 @@ MUTANTS = [
         "    if axis_fragmentations is not None and any(",
         "    if axis_fragmentations is not None and all(",
         "megatron_layouts",
-    ),
-    mutant(
-        "writers-by-what-they-write",
-        "The rank that writes a shard is chosen by the bytes of shards, not of whole tensors.",
-        "conformance/torch_plans/save_plans.py",
-        "prod(tensors[index[0]].shape) * tensors[index[0]].itemsize or 1",
-        "tensors[index[0]].itemsize or 1",
-        "save_plans",
     ),
     mutant(
         "joined-in-c-order-of-the-axes",

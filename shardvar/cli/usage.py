@@ -99,7 +99,7 @@ def _read_renames(path: str) -> dict[str, str]:
         raise ArgumentError(
             f"Cannot read {path}: {error.strerror}.", "Give a file of lines 'old' = 'new'."
         ) from None
-    except ValueError as error:  # text that is not UTF-8, or not TOML
+    except (ValueError, RecursionError) as error:  # text that is not UTF-8, or not TOML
         raise ArgumentError(
             f"{path} is not TOML: {error}.", "Write lines such as 'old' = 'new'."
         ) from None

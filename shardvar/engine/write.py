@@ -28,6 +28,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import Storage
+from shardvar.wire.strict_json import parse_json
 
 FileRunner = Callable[[Sequence[FileTask]], Generator[tuple[FileTask, FileReport]]]
 """Runs tasks and yields each with its report once its file is finished, in any order."""
@@ -198,7 +199,7 @@ def _payload_nbytes(task: FileTask) -> int:
 JOURNAL = ".done"
 """Added to the name under which a file is written: the journal that says that it is finished."""
 
-_MAX_NBYTES = 1 << 30
+_MAX_NBYTES, _MAX_DEPTH = 1 << 30, 8
 """No journal is read that is larger; it would take a file of some million payloads or runs."""
 
 
@@ -225,7 +226,9 @@ def read_journal(task: FileTask) -> FileReport | None:
         journal = task.storage.open(task.name + JOURNAL)
         try:
             content = (
-                json.loads(journal.read(0, journal.size)) if journal.size <= _MAX_NBYTES else {}
+                parse_json(journal.read(0, journal.size), _MAX_DEPTH)
+                if journal.size <= _MAX_NBYTES
+                else {}
             )
         finally:
             journal.close()
@@ -244,7 +247,6 @@ def read_journal(task: FileTask) -> FileReport | None:
         KeyError,
         TypeError,
         OverflowError,
-        RecursionError,
     ):
         # A journal that is absent, cut or foreign tells nothing: the file is written again.
         return None

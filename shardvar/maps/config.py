@@ -1,18 +1,18 @@
 """The sizes that ``config.json`` next to a checkpoint gives: ``config:num_key_value_heads``."""
 
-import json
 import os
 from typing import Any
 
 from shardvar.errors import CheckpointError, MapError, StorageError
 from shardvar.maps.nearest import did_you_mean
 from shardvar.storage.local import split_place
+from shardvar.wire.strict_json import parse_json
 
 PREFIX = "config:"
 """The beginning of a name that is looked up in ``config.json``."""
 _NAME = "config.json"
-_MOST_NBYTES = 16 << 20
-"""Bytes of a configuration that is read."""
+_MOST_NBYTES, _MAX_DEPTH = 16 << 20, 64
+"""Bytes of a configuration that is read, and the depth of its tables."""
 _BY_HAND = "Give the number by hand: --size NAME=N, in Python sizes={'NAME': N}."
 
 
@@ -47,9 +47,11 @@ def _read(path: str) -> tuple[str, Any]:
         try:
             if file.size > _MOST_NBYTES:
                 raise MapError(f"{where} has {file.size:,} bytes.", _BY_HAND)
-            return where, json.loads(file.read(0, file.size))
-        except ValueError as error:
-            raise MapError(f"{where} is not JSON: {error}.", f"Mend it. {_BY_HAND}") from None
+            return where, parse_json(bytes(file.read(0, file.size)), _MAX_DEPTH, allow_nan=True)
+        except CheckpointError as error:
+            raise MapError(
+                f"{where} cannot be read: {error.cause}", f"Mend it. {_BY_HAND}"
+            ) from None
         finally:
             file.close()
     raise MapError(

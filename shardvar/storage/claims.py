@@ -33,6 +33,7 @@ from shardvar.pictures.words import message
 from shardvar.storage.answers import has_content
 from shardvar.storage.outcomes import untrue_error
 from shardvar.storage.requests import BucketClient, Client, Head
+from shardvar.wire.strict_json import parse_json
 
 _LOG = logging.getLogger("shardvar.storage")
 
@@ -81,7 +82,7 @@ def describe_claim(client: Client, key: str) -> str:
         content = (
             bytes(client.read(key, head, 0, min(head.nbytes, _MOST_NBYTES))) if head.nbytes else b""
         )
-        about = json.loads(content)
+        about = parse_json(content, 1)
         who = [
             _WORD.sub("?", str(about[name]))[:80]
             for name in ("shardvar", "process", "host", "time")
@@ -89,7 +90,7 @@ def describe_claim(client: Client, key: str) -> str:
         return "made by shardvar {}, process {} on {}, at {}".format(*who)
     except MissingFile:
         return ""
-    except (ShardvarError, ValueError, KeyError, TypeError, RecursionError):
+    except (ShardvarError, ValueError, KeyError, TypeError):
         return "which does not say whose it is"
 
 

@@ -5,7 +5,6 @@
 3. It answers and judges case by case.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
@@ -15,9 +14,12 @@ from typing import Any
 from shardvar import vectors
 from shardvar.errors import ArgumentError
 from shardvar.vectors.judge import Judgement, judge_answer
+from shardvar.wire.strict_json import parse_json
 
 __all__ = ["judged_file", "ops", "run"]
 
+_MAX_DEPTH = 100
+"""The depth of the values of an answer."""
 _Answer = Callable[[Mapping[str, Any]], Any]
 
 
@@ -128,7 +130,7 @@ def _read_answers(path: Path) -> dict[str, Any]:
         if not line.strip():
             continue
         try:
-            told = json.loads(line)
+            told = parse_json(line.encode(), _MAX_DEPTH, allow_nan=True)
             kinds = told.keys() & {"answer", "error", "not_claimed"}
             is_right = isinstance(told["id"], str) and len(kinds) == 1 and told["id"] not in found
         except (ValueError, KeyError, TypeError, AttributeError):

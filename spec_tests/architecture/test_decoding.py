@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from shardvar import errors
-from spec_tests.helpers.source_code import MODULES, at, layer_of, module_name, tree_of
+from spec_tests.helpers.source_code import MODULES, at, imports_of, layer_of, module_name, tree_of
 
 OWN = {
     name: kind
@@ -94,3 +94,40 @@ def test_the_builtins_that_catch_ours_are_known() -> None:
 )
 def test_a_trap_is_seen(handlers: str, expected: list[int]) -> None:
     assert list(traps(ast.parse(f"try:\n    f()\n{handlers}"))) == expected
+
+
+PARSERS = {
+    ("json", "loads"): {
+        "shardvar.wire.strict_json",
+        "shardvar.wire.digests",  # a string between quotation marks; keys may be halves of pairs
+        "shardvar.extras",  # the metadata of this installation
+        "shardvar.vectors",  # the wheel's own files
+    },
+    ("tomllib", "loads"): {"shardvar.maps.map", "shardvar.cli.usage"},
+}
+"""The parsers of texts that nest, by module and function, and the modules that may call them."""
+FORBIDDEN = {"ast", "configparser", "csv", "marshal", "pickle", "plistlib", "shelve", "xml", "yaml"}
+"""Modules of other parsers, which the tool does not need: some of them run code, or recurse."""
+
+
+def test_foreign_json_has_one_parser() -> None:
+    """SECURITY.md: "A bad file that causes a `KeyError`, `struct.error`, `RecursionError` or
+    `MemoryError` is also a security bug." """
+    calls = {
+        ((node.value.id, node.attr), module_name(path))
+        for path in MODULES
+        if layer_of(path) not in ("conformance", "testing")  # they read what they wrote themselves
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if node.attr in ("load", "loads", "raw_decode", "JSONDecoder")
+        if node.value.id in ("json", "tomllib")
+    }
+    assert calls == {(parser, name) for parser, names in PARSERS.items() for name in names}
+    imported = {
+        at(path, line)
+        for path in MODULES
+        if layer_of(path) not in ("conformance", "testing")
+        for line, name in imports_of(path)
+        if name.partition(".")[0] in FORBIDDEN
+    }
+    assert imported == set()

@@ -210,7 +210,10 @@ CONFIGS = {
     "fraction": ({"num_heads": 5.5}, "5.5 as 'num_heads', not an integer"),
     "truth": ({"num_heads": True}, "True as 'num_heads', not an integer"),
     "list": ([5], "has no 'num_heads'"),
-    "not JSON": ("{oops", "is not JSON"),
+    "not JSON": ("{oops", "cannot be read: The JSON is wrong", "Mend it"),
+    "nested": ("[" * 200_000, "nests values deeper than 64"),
+    "name twice": ('{"num_heads": 5, "num_heads": 2}', "'num_heads' occurs twice"),
+    "digits": ('{"num_heads": ' + "9" * 5000 + "}", "a number of thousands of digits"),
 }
 
 

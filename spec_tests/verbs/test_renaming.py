@@ -189,6 +189,7 @@ def test_a_pattern_that_matches_nothing_is_answered_with_a_key(
         ("'a' = 3", "no new name"),
         ("'a' = ''", "no new name"),
         ("a = ", "is not TOML"),
+        ("a = " + "[" * 100_000, "is not TOML"),
         ("# a = 'b'", "has no names"),
         (None, "Cannot read"),
     ],

@@ -25,9 +25,11 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InconsistentTensor,
     OverlappingSlices,
+    StorageError,
 )
 from shardvar.formats.unfinished import share_name
 from shardvar.storage.requests import FolderListing, Head
+from shardvar.verbs.locate import find_target
 from shardvar.verbs.together import attempts, fence
 from shardvar.verbs.together.run import END, INDEX, Run
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
@@ -402,3 +404,10 @@ def test_replicas_that_process_0_holds_are_compared_though_not_written(tmp_path:
     assert data == [8000]
     with pytest.raises(InconsistentTensor, match="other values in process 1 than in process 0"):
         sv.commit_shards(path, **options)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"class": "commit", "class": "commit"}', "1", ""])
+def test_an_end_that_is_damaged_is_an_error_of_ours(text: str, tmp_path: Path) -> None:
+    run = Run(find_target(tmp_path / "model", None, "shardvar"), "7", 2)
+    run.target.storage.create_once(run.mark("0" * 32, END), text.encode())
+    assert isinstance(fence.read_end(run, "0" * 32), StorageError)

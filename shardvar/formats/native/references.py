@@ -35,7 +35,6 @@ from shardvar.errors import (
     LockHeld,
     MissingFile,
     ServerError,
-    ShardvarError,
     StorageError,
     UnsupportedError,
     prefix_errors,
@@ -57,6 +56,7 @@ from shardvar.planning.index import References
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.block_file import INDEX_HEADER, open_block_file
+from shardvar.wire.strict_json import parse_json
 
 _LOG = logging.getLogger("shardvar.checkpoint")
 
@@ -286,10 +286,8 @@ def _read_mark(storage: Storage, name: str) -> list[str] | None:
     finally:
         file.close()
     try:
-        content = json.loads(octets)
-    except ShardvarError:
-        raise
-    except (ValueError, RecursionError):
+        content = parse_json(octets, 1)
+    except CheckpointError:
         return None
     is_list = isinstance(content, list) and all(type(each) is str for each in content)
     return content if is_list else None

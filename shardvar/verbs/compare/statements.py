@@ -11,7 +11,6 @@ Their signatures are not compared: only the tool that signed knows the key.
 """
 
 import base64
-import json
 import os
 import re
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from shardvar.errors import MalformedCheckpoint
 from shardvar.verbs.compare.digest import DigestReport
 from shardvar.wire.digests import digest_of_all
+from shardvar.wire.strict_json import parse_json
 
 TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://shardvar/tensor-digest/v1"
@@ -26,6 +26,7 @@ ALGORITHM = "shardvarDigest1"
 """The name of the digest in a set of digests; the number is the version of docs/digest.md."""
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _DIGEST = re.compile("[0-9a-f]{64}")
+_MAX_DEPTH = 64
 _WRITE_AGAIN = "`shardvar digest PATH --in-toto` prints one."
 
 
@@ -45,9 +46,9 @@ def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
     """Return the digests of tensors by key; ``MalformedCheckpoint`` if the bytes are not a whole
     statement, or not of these digests."""
     try:
-        found = _unwrapped(json.loads(octets))
+        found = _unwrapped(parse_json(octets, _MAX_DEPTH))
         kind, predicate_type = found["_type"], found["predicateType"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise MalformedCheckpoint(
             f"{place} is neither a manifest nor an in-toto statement.", _WRITE_AGAIN
         ) from None
@@ -91,7 +92,7 @@ def _unwrapped(value: Any) -> Any:
         return value
     if value["payloadType"] != _PAYLOAD_TYPE:
         raise ValueError
-    return json.loads(base64.b64decode(value["payload"], validate=True))
+    return parse_json(base64.b64decode(value["payload"], validate=True), _MAX_DEPTH)
 
 
 def _is_entry(entry: tuple[Any, Any]) -> bool:

@@ -49,6 +49,7 @@ from shardvar.planning.merging import name_processes
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, Run
 from shardvar.verbs.together.share_merge import merge_shares
+from shardvar.wire.strict_json import parse_json
 
 DESCRIPTION = "One file for each process."
 
@@ -130,7 +131,7 @@ def read_end(run: Run, token: str, *, known: set[str] | None = None) -> str | Sh
     except MissingFile:  # removed since, by a commit
         return None
     try:
-        about = json.loads(content)
+        about = parse_json(content, 1)
         kind, cause, remedy = (str(about[each]) for each in ("class", "cause", "remedy"))
         if kind != "commit" and not issubclass(getattr(errors, kind), ShardvarError):
             raise ValueError(kind)

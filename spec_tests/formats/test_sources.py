@@ -112,10 +112,6 @@ def wrappers(kind: type[Any] = WrappedSource) -> set[type[Any]]:
     return {each for each in found if each.__module__.startswith("shardvar.")}
 
 
-def test_a_source_has_twenty_one_members() -> None:
-    assert len(members()) == 21
-
-
 def test_the_base_of_wrappers_forwards_every_member() -> None:
     assert own(WrappedSource) == members()
 

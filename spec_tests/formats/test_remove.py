@@ -78,8 +78,8 @@ def test_what_writers_of_the_name_left_goes_too(form: str, tmp_path: Path) -> No
 
 TRAPS = {
     "shardvar": [
-        "ck-10.svindex",
-        "ck-1-1.svindex",
+        "ck-10.svindexes",
+        "ck-1-1.svindex~",
         "ck-1x.svdata-0-00000-of-00001",
         "ck-1.svindex.bak",
         "ck-1",

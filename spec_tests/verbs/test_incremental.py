@@ -1,16 +1,20 @@
 """Incremental saves: what is unchanged lies in the files of older checkpoints, which stay as long as
 any checkpoint needs them, and no longer."""
 
+import errno
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -23,8 +27,9 @@ from shardvar.errors import (
     StorageError,
     UnsupportedError,
 )
-from shardvar.formats.native.references import find_needs
-from shardvar.storage.local import LocalStorage
+from shardvar.formats.native.references import find_needs, write_mark
+from shardvar.storage.local import LocalStorage, split_place
+from shardvar.storage.posix import reading
 from shardvar.verbs import incremental
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.incremental_stage import (
@@ -36,6 +41,7 @@ from spec_tests.helpers.incremental_stage import (
     tensors,
     three,
 )
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 
 __all__ = ["run"]
 
@@ -308,19 +314,158 @@ def test_files_that_stay_are_no_unfinished_write(
     assert are_equal(sv.load(tmp_path / "c"), model["c"])
 
 
-def test_an_index_that_cannot_be_read_keeps_all_files(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+NEW = tensors(4, 5)
+REMOVING: dict[str, Callable[[str], object]] = {
+    "remove": lambda path: sv.remove(f"{path}/s-1"),
+    "save": lambda path: sv.save(f"{path}/s-1", NEW),
+    "save on a base": lambda path: sv.save(f"{path}/s-1", NEW, base=f"{path}/s-1"),
+    "reshard": lambda path: sv.reshard(
+        f"{path}/new.npz", f"{path}/s-1", format="shardvar", force=True
+    ),
+    "apply": lambda path: sv.apply(
+        f"{path}/s-1", f"{path}/deltas/delta", f"{path}/s-1", force=True
+    ),
+    "save together": lambda path: sv.save_shards(
+        f"{path}/s-1", NEW, process=0, num_processes=1, run="1", commit=True
+    ),
+    "keep the last": lambda path: sv.SavedSteps(path, name="s", keep_last=1).save(4, NEW),
+    "remove all others": lambda path: [sv.remove(f"{path}/s-{number}") for number in (1, 2)],
+}
+"""Verbs that remove files which the checkpoint s-3 needs, by themselves or as the last user."""
+
+
+def damages() -> st.SearchStrategy[Callable[[bytes], bytes]]:
+    """Changes of a file: of a bit near its ends or anywhere, a cut, and contents of other files."""
+
+    def flip(place: int, bit: int) -> Callable[[bytes], bytes]:
+        def flipped(content: bytes) -> bytes:
+            at = place % len(content)
+            return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+
+        return flipped
+
+    places = st.integers(0, 12) | st.integers(-48, -1) | st.integers(0, 1 << 20)
+    return st.one_of(
+        st.builds(flip, places, st.integers(0, 7)),
+        (st.integers(0, 12) | st.integers(-48, -1)).map(lambda end: lambda content: content[:end]),
+        st.integers(0, 600).map(lambda count: lambda _: bytes(count)),
+        st.binary(max_size=64).map(lambda octets: lambda _: octets),
+        st.binary(min_size=1, max_size=9).map(lambda octets: lambda content: octets + content),
+    )
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three steps that refer to each other, a mark of a save, and what the verbs take."""
+    path = tmp_path_factory.mktemp("stage")
+    base: dict[str, Any] = {}
+    for number, numbers in ((1, (0, 1, 2)), (2, (0, 1, 3)), (3, (0, 2, 3))):
+        sv.save(path / f"s-{number}", tensors(*numbers), **base)
+        base = {"base": path / f"s-{number}"}
+    sv.save(path / "new.npz", tensors(1, 0, 2))
+    (path / "deltas").mkdir()
+    sv.delta(path / "s-1", path / "new.npz", path / "deltas" / "delta")
+    storage = LocalStorage(str(path))
+    write_mark(storage, "d.svneeds-1f", files_of(path / "s-3"))
+    return path
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    verb=st.sampled_from(sorted(REMOVING)),
+    damage=damages() | st.sampled_from(["folder", "refused", "failing"]),
+    is_mark=st.integers(0, 3).map(lambda number: number == 0),
+    is_bucket=st.booleans(),
+)
+def test_what_cannot_be_read_is_needed(
+    stage: Path,
+    caplog: pytest.LogCaptureFixture,
+    verb: str,
+    damage: Any,
+    is_mark: bool,
+    is_bucket: bool,
 ) -> None:
-    model = three(tmp_path)
-    index = (tmp_path / "c.svindex").read_bytes()
-    (tmp_path / "c.svindex").write_bytes(index[:-1])
-    for name in "ab":
-        sv.remove(tmp_path / name)
-    assert "that cannot be read may need them: 'c.svindex'" in caplog.text
-    (tmp_path / "c.svindex").write_bytes(index)
-    assert_whole(tmp_path, {"c": model["c"]})
-    remove_all(tmp_path)
-    assert strays(tmp_path) == set()
+    """Whatever is wrong with an index or a mark, no verb removes a file that it may name."""
+    hurt = "d.svneeds-1f" if is_mark else "s-3.svindex"
+    needed = {*files_of(stage / "s-3")}
+    files = {each.name: each.read_bytes() for each in stage.iterdir() if each.is_file()}
+    whole, files[hurt] = (
+        files[hurt],
+        files[hurt] if isinstance(damage, str) else damage(files[hurt]),
+    )
+    if is_mark:  # only the mark needs the files
+        del files["s-3.svindex"]
+    delta = {f"deltas/{each.name}": each.read_bytes() for each in (stage / "deltas").iterdir()}
+    caplog.clear()
+    if is_bucket and not isinstance(damage, str):
+        bucket = MemoryBucket(
+            {f"run/{name}": octets for name, octets in {**files, **delta}.items()}
+        )
+        with in_bucket(bucket):
+            REMOVING[verb]("s3://bucket/run")
+            left = {name.removeprefix("run/") for name in bucket.files}
+            bucket.files["run/" + hurt] = whole
+            if not is_mark:
+                assert are_equal(sv.load("s3://bucket/run/s-3"), tensors(0, 2, 3))
+    else:
+        with TemporaryDirectory() as place:
+            for name, octets in {**files, **delta}.items():
+                os.makedirs(os.path.dirname(os.path.join(place, name)), exist_ok=True)
+                Path(place, name).write_bytes(octets)
+            # A directory whose steps cannot be looked at is refused before the first byte.
+            is_refused = (
+                damage in ("refused", "failing") and verb == "keep the last" and not is_mark
+            )
+            with (
+                hurting(Path(place, hurt), damage),
+                LocalStorage(place).lock("d"),
+                pytest.raises(StorageError) if is_refused else nullcontext(),
+            ):
+                REMOVING[verb](place)
+            needed = set() if is_refused else needed
+            left = {*os.listdir(place)}
+            Path(place, hurt).write_bytes(whole)
+            if not is_mark:
+                assert are_equal(sv.load(Path(place, "s-3")), tensors(0, 2, 3))
+    assert needed <= left
+    if needed and (not is_readable(hurt, files[hurt]) or isinstance(damage, str)):
+        assert f"may need them: '{hurt}'" in caplog.text
+
+
+def is_readable(name: str, content: bytes) -> bool:
+    """The metadata of the index, or the names of the mark, are as they were."""
+    bucket = MemoryBucket({f"run/{name}": content})
+    with in_bucket(bucket):
+        storage = split_place("s3://bucket/run/x")[0]
+        return not find_needs(storage, "").unread
+
+
+@contextmanager
+def hurting(path: Path, damage: Any) -> Iterator[None]:
+    """A file is a folder, may not be read, or cannot be read from its disk."""
+    if damage == "folder":
+        path.unlink()
+        path.mkdir()
+        yield
+        path.rmdir()
+        return
+    opened = LocalStorage.open
+
+    def refuse(self: LocalStorage, name: str) -> Any:
+        if name == path.name:
+            code = errno.EACCES if damage == "refused" else errno.EIO
+            with reading(str(path)):
+                raise OSError(code, os.strerror(code))
+        return opened(self, name)
+
+    with (
+        mock.patch.object(LocalStorage, "open", refuse)
+        if isinstance(damage, str)
+        else nullcontext()
+    ):
+        yield
 
 
 # --- Marks

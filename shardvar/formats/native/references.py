@@ -18,8 +18,9 @@ them sees the other: the save fails, or the removal keeps the files.
 
 A mark of a killed save counts until its lock is free, or, in a bucket, which has no locks, until its
 checkpoint is saved again or removed. A mark of a killed removal is finished by the next removal or
-overwrite in the directory. An index that cannot be read may need any file, so all stay,
-and a mark lists them for the next removal.
+overwrite in the directory. An index or a mark of a save that cannot be read (cut, changed, empty, of
+a later version, or a folder of its name) may need any file, so all stay, and a mark lists them for
+the next removal.
 
 To add a step, ask what a kill before and after it leaves, and what another process sees then.
 """
@@ -32,7 +33,6 @@ from dataclasses import dataclass
 
 from shardvar.errors import (
     CheckpointError,
-    LockHeld,
     MissingFile,
     ServerError,
     StorageError,
@@ -55,7 +55,9 @@ from shardvar.pictures.words import message, named
 from shardvar.planning.index import References
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
-from shardvar.wire.block_file import INDEX_HEADER, open_block_file
+from shardvar.wire.block_file import open_block_file
+from shardvar.wire.crc import CRC32C
+from shardvar.wire.damage import invalid
 from shardvar.wire.strict_json import parse_json
 
 _LOG = logging.getLogger("shardvar.checkpoint")
@@ -68,7 +70,7 @@ class Needs:
     files: Mapping[str, frozenset[str]]
     """The files by the prefix of what needs them."""
     unread: Sequence[str] = ()
-    """The indexes that cannot be read, and so may need any file."""
+    """The indexes and marks that cannot be read, and so may need any file."""
 
     def users(self, name: str) -> list[str]:
         """Return the prefixes of all that need a file."""
@@ -125,11 +127,12 @@ def find_needs(storage: Storage, prefix: str, *, of_saves: bool = True) -> Needs
 
 
 def without_needed(storage: Storage, left: Sequence[str]) -> list[str]:
-    """Return files that seem to be left over, without the data files that checkpoints refer to."""
+    """Return files that seem to be left over, without the data files that checkpoints may refer
+    to."""
     if not any(map(owner_of, left)):
         return [*left]
     needs = find_needs(storage, "", of_saves=False)
-    return [name for name in left if not (owner_of(name) and needs.users(name))]
+    return [name for name in left if not (owner_of(name) and (needs.unread or needs.users(name)))]
 
 
 def check_in_place(storage: Storage, references: References) -> None:
@@ -150,9 +153,14 @@ def write_mark(storage: Storage, name: str, files: Iterable[str]) -> None:
     """Make a mark with the names of files; it is on the disk, or in the bucket, when this
     returns."""
     storage.announce([name])
-    write_file(storage, name, json.dumps(sorted(files)).encode())
+    write_file(storage, name, json.dumps(_guarded(sorted(files))).encode())
     storage.finish(name)
     storage.sync()
+
+
+def _guarded(files: list[str]) -> list[str]:
+    """Return the names in a mark, and their checksum: a changed name may be another file's."""
+    return [*files, f"crc32c:{CRC32C.compute(json.dumps(files).encode()):08x}"]
 
 
 def release(
@@ -213,16 +221,22 @@ def release_only(storage: Storage, files: Iterable[str]) -> list[str]:
 
 
 def _freed_of(storage: Storage, mark: str) -> list[str]:
-    """Return the files of a removal's mark; none if another removal has ended meanwhile."""
+    """Return the files of a removal's mark; none if another removal has ended meanwhile, or the
+    mark was not finished."""
     try:
-        return _read_mark(storage, mark) or []
-    except MissingFile:
+        return _read_mark(storage, mark)
+    except CheckpointError:
         return []
+
+
+def _present(storage: Storage) -> list[str]:
+    """Return all names of a directory: a folder may have taken the place of a file."""
+    return [*storage.names(), *storage.folders()]
 
 
 def _state(storage: Storage, prefix: str, *, of_saves: bool) -> dict[str, str]:
     """Return the stamps of the indexes of others, and of the marks of their saves."""
-    names = storage.names()
+    names = _present(storage)
     found = [native_index_name(each) for each in find_native(names, "") if each != prefix]
     found += [mark for mark, owner in marks(names, "needs") if of_saves and owner != prefix]
     statuses = {name: storage.status(name) for name in found}
@@ -236,17 +250,17 @@ def _read_needs(storage: Storage, state: Iterable[str]) -> Needs:
     prefixes = dict(marks(state, "needs"))
 
     def read(name: str) -> tuple[str, Iterable[str] | None]:
-        if name in prefixes:
-            held = _is_running(storage, prefixes[name])
-            return name, _read_mark(storage, name) if held else ()
-        prefix = find_native([name], "")[0]
         try:
-            if not _begins_as_index(storage, name):
-                return name, ()
+            if name in prefixes:
+                is_held = _is_running(storage, prefixes[name])
+                return name, _read_mark(storage, name) if is_held else ()
+            prefix = find_native([name], "")[0]
             return name, read_overview(storage, prefix).names(prefix)
-        except (MissingFile, ServerError):
+        except ServerError:
             raise
-        except (CheckpointError, UnsupportedError, StorageError):
+        except (CheckpointError, UnsupportedError, StorageError) as error:
+            if isinstance(error, MissingFile) and name not in _present(storage.refreshed()):
+                raise
             return name, None
 
     for name, needed in as_answered(read, list(state), storage.traits, lambda _: 0):
@@ -258,15 +272,6 @@ def _read_needs(storage: Storage, state: Iterable[str]) -> Needs:
     return Needs(files, sorted(unread))
 
 
-def _begins_as_index(storage: Storage, name: str) -> bool:
-    """Return True if a file begins as an index; another program's file needs nothing."""
-    file = storage.open(name)
-    try:
-        return file.read(0, min(file.size, len(INDEX_HEADER))) == INDEX_HEADER
-    finally:
-        file.close()
-
-
 def _is_running(storage: Storage, prefix: str) -> bool:
     """Return True unless the save that made a mark is known to have ended."""
     if storage.local_path is None:
@@ -274,20 +279,19 @@ def _is_running(storage: Storage, prefix: str) -> bool:
     try:
         with storage.lock(prefix):
             return False
-    except LockHeld:
+    except StorageError:  # also of a lock that cannot be asked
         return True
 
 
-def _read_mark(storage: Storage, name: str) -> list[str] | None:
-    """Return the names in a mark; None if it cannot be read."""
+def _read_mark(storage: Storage, name: str) -> list[str]:
+    """Return the names in a mark; ``CheckpointError`` if it is damaged."""
     file = storage.open(name)
     try:
-        octets = file.read(0, file.size) if file.size <= MAX_BLOCK_NBYTES else b""
+        content = parse_json(file.read(0, min(file.size, MAX_BLOCK_NBYTES)), 1)
     finally:
         file.close()
-    try:
-        content = parse_json(octets, 1)
-    except CheckpointError:
-        return None
-    is_list = isinstance(content, list) and all(type(each) is str for each in content)
-    return content if is_list else None
+    texts = content if isinstance(content, list) else [0]
+    files = [each for each in texts if type(each) is str and owner_of(each)]
+    if texts not in (files, _guarded(files)):  # the first is a mark of an earlier release
+        raise invalid(f"{name} is not a list of data files.")
+    return files

@@ -230,7 +230,10 @@ class NativeSink(Sink):
             done: list[str] = []
             is_asked = bool(freed) or has_marks(there) or any(map(owner_of, left))
             # In a bucket, others may have written since the names were listed.
-            if is_asked and (self.storage.traits is not None or has_neighbours(there, self.prefix)):
+            if is_asked and (
+                self.storage.traits is not None
+                or has_neighbours([*there, *self.storage.folders()], self.prefix)
+            ):
                 left, done = release(self.storage, self.prefix, self.named, freed, self._mark)
             for names in filter(None, (left, done)):
                 remove_unnamed(self.storage, {*names}.intersection)

@@ -21,7 +21,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.gguf import FORMAT
-from shardvar.formats.gguf.source import DequantizedSource
+from shardvar.formats.listing import DequantizedSource
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.ggml import BLOCKS, dequantize
 from shardvar.wire.iq_points import codebook

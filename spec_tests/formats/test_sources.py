@@ -16,14 +16,14 @@ import pytest
 import shardvar.engine.cast
 import shardvar.engine.dequantize
 import shardvar.engine.mapped
-import shardvar.formats.gguf.source
+import shardvar.formats.gguf
 import shardvar.verbs.callbacks.call
 import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
 from shardvar.engine.cast import CastSource
 from shardvar.engine.dequantize import ScaledSource
 from shardvar.engine.mapped import MappedSource
 from shardvar.formats import protocol
-from shardvar.formats.gguf.source import DequantizedSource
+from shardvar.formats.listing import DequantizedSource
 from shardvar.formats.objects import ObjectsSource
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.source import WrappedSource

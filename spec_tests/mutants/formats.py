@@ -244,9 +244,9 @@ MUTANTS = [
     mutant(
         "chunks-from-their-beginnings",
         "A range of an array of Flax in chunks is read from the beginning of each chunk.",
-        "formats/flax/source.py",
-        "self.read_span(file, place + low, ",
-        "self.read_span(file, place, ",
+        "formats/flax.py",
+        "read(tensor.file, place + low, ",
+        "read(tensor.file, place, ",
         "flax",
     ),
     mutant(

@@ -20,7 +20,7 @@ from shardvar.extras import missing_extra
 from shardvar.formats.keras.archive import Span
 from shardvar.formats.keras.attributes import TextAttributes
 from shardvar.formats.keras.lists import NameLists
-from shardvar.formats.keras.walk import CACHE_NBYTES, Dataset, Listing, Walk, translated
+from shardvar.formats.keras.walk import CACHE_NBYTES, Dataset, Datasets, Walk, translated
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.hdf5_texts import Hdf5Texts
@@ -159,9 +159,9 @@ class Hdf5File:
         begin = start - first * dtype.itemsize
         buffer[:] = octets[begin : begin + len(buffer)]
 
-    def list(self) -> Listing:
+    def list(self) -> Datasets:
         """Return all arrays of the file, in the order of the walk."""
-        found, library, span = Listing(), _library(), self._span
+        found, library, span = Datasets(), _library(), self._span
         texts = Hdf5Texts(self._pages.read, span.nbytes)
         lists = NameLists(self._handle.id, TextAttributes(library, texts))
         walk = Walk(found, self._handle.id, span, lists)

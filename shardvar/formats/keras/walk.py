@@ -61,7 +61,7 @@ class Dataset(NamedTuple):
 
 
 @dataclass(slots=True)
-class Listing:
+class Datasets:
     """The content of a file."""
 
     datasets: list[Dataset] = field(default_factory=list)
@@ -101,7 +101,7 @@ def translated(what: str, error_type: type[ShardvarError] = MalformedCheckpoint)
 class Walk:
     """A walk through all groups of a file, without recursion."""
 
-    found: Listing
+    found: Datasets
     root: Any
     """The group at the top, as h5py has it."""
     span: Span

@@ -1,0 +1,245 @@
+"""GGUF, the files of llama.cpp: metadata, tokenizer and tensors, most of them quantised.
+
+    model.gguf, or a file of any other name that begins with GGUF
+    model-00001-of-00003.gguf, …    the parts of a split file, which is called by its first part
+
+A tensor of single numbers has their dtype. A tensor of quantised blocks is listed as what is
+stored: bytes; the last axis has the bytes of a row. Example: 4,096 x 4,096 numbers in blocks of
+Q8_0, each of 32 numbers in 34 bytes, are uint8 of the shape [4096, 4352].
+
+A fault of a tensor (its type, its place) is a fault of its key and leaves the others readable.
+Nothing in a file tells if its data were changed: it has no checksums.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from shardvar.errors import (
+    COPY_AGAIN,
+    READ_ERRORS,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MissingFile,
+    UnsupportedError,
+    prefix_errors,
+)
+from shardvar.formats.files import DataFiles, read_beginning
+from shardvar.formats.listing import (
+    FileNames,
+    ListedFormat,
+    ListedTensor,
+    Listing,
+    ReadSpan,
+    check_size,
+    swapped,
+)
+from shardvar.formats.protocol import Finding
+from shardvar.storage.protocol import Storage
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
+from shardvar.wire.ggml import BLOCKS, NUMBERS, BlockType, dequantize
+from shardvar.wire.gguf import GGUF_MAGIC, GgufArray, GgufHeader, GgufTensor, Scalar, parse_gguf
+from shardvar.wire.zip import overlapping
+
+
+def _read(storage: Storage, name: str) -> Listing:
+    """Return the contents of a file, or of the split file whose first part is ``name``."""
+    listing = Listing(DataFiles(storage, _parts(storage, name)))
+    blocks: dict[str, BlockType] = {}
+    headers: list[GgufHeader] = []
+    count = len(listing.data.names)
+    for number in range(count):
+        file = listing.data.open(number)
+        with prefix_errors(file.name):
+            header = parse_gguf(file.read, file.size)
+            _check_split(header.metadata, number, count)
+            blocks |= _add(listing, header, number, file.name, file.size)
+        headers.append(header)
+    listing.data.check_in_place()
+    _check_counts(listing, headers, f"{storage.path}: {name}")
+    listing.user = {key: _text(value) for key, value in headers[0].metadata.items()}
+    blocks = {key: each for key, each in blocks.items() if key not in listing.faults}
+    listing.encodings = {key: block.name for key, block in blocks.items()}
+    big = {each.key for each in listing.tensors if headers[each.file].is_big_endian}
+    listing.numbers = partial(_numbers, listing, blocks, big)
+    return listing
+
+
+def _parts(storage: Storage, name: str) -> list[str]:
+    """Return the names of all parts, given the first one; ``MissingFile`` if one is missing."""
+    part = NAMES.part(name)
+    if part is None:
+        return [name]
+    count = max(int(part["count"]), 1)
+    parts = [f"{part['stem']}-{n:05d}-of-{part['count']}.gguf" for n in range(1, count + 1)]
+    missing = sorted(set(parts).difference(storage.names()))
+    if missing:
+        more = f" So are {len(missing) - 1} other parts." if len(missing) > 1 else ""
+        cause = f"{storage.path}: {missing[0]} of {count} parts is missing.{more}"
+        raise MissingFile(cause, COPY_AGAIN)
+    return parts
+
+
+def _check_split(metadata: Mapping[str, Scalar | GgufArray], number: int, count: int) -> None:
+    """Raise if a file's part or number of parts is not the one in its name."""
+    parts, part = metadata.get("split.count", count), metadata.get("split.no", number)
+    if parts == 0 and count == 1:  # a file that was joined again
+        return
+    if count == 1 and parts != 1:
+        raise IncompleteCheckpoint(
+            f"It is one of {parts} parts of a split file, and its name does not show which file.",
+            "Name the parts as they were: NAME-00001-of-00003.gguf, and so on.",
+        )
+    if (parts, part) != (count, number):
+        raise InvalidCheckpoint(
+            f"Its name says part {number + 1} of {count}, but its metadata part number {part} "
+            f"(from 0) of {parts}.",
+            "Give each part the name that it had.",
+        )
+
+
+def _check_counts(listing: Listing, headers: Sequence[GgufHeader], place: str) -> None:
+    """Find keys of several tensors; raise if a split file states another number of tensors."""
+    keys = [tensor.name for header in headers for tensor in header.tensors]
+    claim = headers[0].metadata.get("split.tensors.count", len(keys))
+    if len(headers) > 1 and claim != len(keys):
+        cause = f"{place}: The parts have {len(keys)} tensors, not {claim}."
+        raise IncompleteCheckpoint(cause, COPY_AGAIN)
+    for key, times in Counter(keys).items():
+        if times > 1:
+            cause = f"{place}: {key!r}: {times} tensors have this name."
+            listing.faults[key] = InvalidCheckpoint(cause, WRITE_AGAIN)
+
+
+def _add(
+    listing: Listing, header: GgufHeader, number: int, name: str, file_nbytes: int
+) -> dict[str, BlockType]:
+    """Add the tensors of one file and their faults; return the types of blocks."""
+    readable: list[ListedTensor] = []
+    blocks: dict[str, BlockType] = {}
+    for tensor in header.tensors:
+        try:
+            stored, block = _stored(tensor, header, number, file_nbytes)
+        except READ_ERRORS as error:
+            listing.faults[tensor.name] = error.at(name, repr(tensor.name))
+            continue
+        readable.append(stored)
+        blocks |= {stored.key: block} if block else {}
+    listing.tensors += readable
+    some = [each for each in readable if each.nbytes]  # tensors without bytes share none
+    start = np.array([each.start for each in some], np.int64)
+    stop = start + np.array([each.nbytes for each in some], np.int64)
+    for row in overlapping(start, stop).tolist():
+        key = some[row].key
+        cause = f"{name}: {key!r}: Its bytes from {start[row]} on also belong to another tensor."
+        listing.faults[key] = InvalidCheckpoint(cause, DISTRUST)
+    spare = (
+        [*_spare(start, stop, header, file_nbytes)] if len(readable) == len(header.tensors) else []
+    )
+    if spare:
+        cause = f"{sum(spare)} bytes of the data belong to no tensor."
+        listing.findings.append(Finding(listing.data.names[number], cause, False))
+    return blocks
+
+
+def _spare(
+    start: np.ndarray, stop: np.ndarray, header: GgufHeader, file_nbytes: int
+) -> Iterator[int]:
+    """The sizes of gaps before, between and behind tensors that are too wide to be padding."""
+    ends = np.concatenate([[header.data_start], np.sort(stop)])
+    begins = np.concatenate([np.sort(start), [max(file_nbytes, int(ends[-1]))]])
+    gaps = begins - ends
+    yield from gaps[gaps >= header.alignment].tolist()
+
+
+def _stored(
+    tensor: GgufTensor, header: GgufHeader, number: int, file_nbytes: int
+) -> tuple[ListedTensor, BlockType | None]:
+    """Return one tensor; raise if its type, its shape or its place is impossible."""
+    dtype, shape, block = _payload(tensor)
+    if tensor.offset % header.alignment:
+        raise invalid(
+            f"Its offset {tensor.offset} is not a multiple of the alignment, {header.alignment}."
+        )
+    start = header.data_start + tensor.offset
+    stored = ListedTensor(tensor.name, dtype, shape, number, start)
+    check_size(tensor.shape, max(4, stored.itemsize))  # dequantized, a number has 4 bytes
+    if stored.nbytes and start + stored.nbytes > file_nbytes:
+        cause = (
+            f"Its bytes from {start} to {start + stored.nbytes} are not all in the file, which has "
+            f"{file_nbytes}."
+        )
+        raise IncompleteCheckpoint(cause, COPY_AGAIN)
+    is_swapped = header.is_big_endian and stored.itemsize > 1
+    return stored._replace(decode=swapped if is_swapped else None), block
+
+
+def _payload(tensor: GgufTensor) -> tuple[str, tuple[int, ...], BlockType | None]:
+    """Return dtype and shape of a tensor's payload, and the type of its blocks."""
+    if tensor.type in NUMBERS:
+        return NUMBERS[tensor.type], tensor.shape, None
+    block = BLOCKS.get(tensor.type)
+    if block is None:
+        cause = f"It has the type {tensor.type}, which is unknown or was given up by ggml."
+        raise UnsupportedError(cause, "Write the file again with a newer llama.cpp.")
+    row = tensor.shape[-1] if tensor.shape else 1
+    if row % block.length:
+        raise invalid(
+            f"Its rows have {row} numbers, which is not a multiple of the {block.length} in a "
+            f"block of {block.name}."
+        )
+    return "uint8", (*tensor.shape[:-1], row // block.length * block.nbytes), block
+
+
+def _numbers(listing: Listing, blocks: Mapping[str, BlockType], big: set[str]) -> Listing:
+    """Return the same with the numbers of blocks in their place."""
+    faults, tensors = dict(listing.faults), []
+    for each in listing.tensors:
+        block = blocks.get(each.key)
+        if block and each.key in big:
+            faults[each.key] = UnsupportedError(
+                f"{each.key!r} consists of big-endian blocks, which are not dequantized.",
+                "Leave it out with a filter, or read its blocks as bytes.",
+            )
+        elif block:
+            shape = (*each.shape[:-1], each.shape[-1] // block.nbytes * block.length)
+            each = each._replace(dtype="float32", shape=shape, decode=partial(_decode, block))
+        tensors.append(each)
+    return replace(listing, tensors=tensors, faults=faults, encodings={}, numbers=None)
+
+
+def _decode(
+    block: BlockType, read: ReadSpan, tensor: ListedTensor, start: int, buffer: memoryview
+) -> None:
+    # Blocks of 32 numbers are 128 bytes of the payload: bytes 300 to 400 are of the blocks 2 and 3,
+    # from 44 on.
+    size = block.length * 4
+    first, stop = start // size, -(-(start + len(buffer)) // size)
+    blocks = np.empty((stop - first) * block.nbytes, np.uint8)
+    read(tensor.file, tensor.start + first * block.nbytes, blocks.data)
+    numbers = dequantize(blocks, block.name).view(np.uint8)
+    buffer[:] = numbers[start - first * size :][: len(buffer)].data
+
+
+def _text(value: Scalar | GgufArray) -> str:
+    """Return a metadatum as text: of a long array the beginning, its number of elements and their
+    type.
+
+    >>> _text(GgufArray("int32", 3, (1, 2, 3))), _text(GgufArray("string", 32000, ("<s>", "</s>")))
+    ('[1, 2, 3]', "['<s>', '</s>', ... 32000 of string]")
+    """
+    if not isinstance(value, GgufArray):
+        return str(value)
+    shown = [repr(each) for each in value.first]
+    return f"[{', '.join(shown if len(shown) == value.count else [*shown, f'... {value.count} of {value.type}'])}]"
+
+
+def _begins(storage: Storage, name: str) -> bool:
+    return read_beginning(storage, name, len(GGUF_MAGIC)) == GGUF_MAGIC
+
+
+NAMES = FileNames(".gguf", _begins)
+FORMAT = ListedFormat("gguf", NAMES, _read)

@@ -1,0 +1,268 @@
+"""Formats that are read by listing their tensors: a format that is only read is three values.
+
+    FORMAT = ListedFormat(name, names, read)
+    names    its files, and the names that a person may type: ``FileNames``
+    read     read(storage, name) -> Listing: each tensor with its file and place, plain values,
+             faults and findings; no element is read
+
+``ListedSource`` makes of a listing the table of contents, the reads of parts, and the answers that
+``verify`` and ``--dequantize`` ask for.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from shardvar.errors import CheckpointError, ShardvarError
+from shardvar.formats.files import DataFiles, FileSource
+from shardvar.formats.protocol import Finding, Format, Source
+from shardvar.formats.source import WrappedSource
+from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
+from shardvar.limits import MAX_NBYTES, MAX_OBJECTS_NBYTES
+from shardvar.planning.index import NO_CHECKSUM, OBJECTS, EntryTable, Metadata, TableIndex
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.protocol import Storage
+from shardvar.wire.damage import invalid, past_limit
+from shardvar.wire.plain import build_objects, encode_value
+
+ReadSpan = Callable[[int, int, memoryview], None]
+"""Fills a buffer from a file of that number, from that byte on."""
+Decode = Callable[[ReadSpan, "ListedTensor", int, memoryview], None]
+"""Fills a buffer from a payload, from that byte of it on."""
+
+
+class ListedTensor(NamedTuple):
+    """A readable tensor, with the dtype and the shape of its payload."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: int
+    """The number of its file."""
+    start: int
+    """Its first byte, in bytes of the file."""
+    decode: Decode | None = None
+    """None if the payload lies in the file byte for byte."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return int(ITEMSIZES[code(self.dtype)])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the payload."""
+        return prod(self.shape) * self.itemsize
+
+
+@dataclass(slots=True, eq=False)
+class Listing:
+    """The contents of the files of a checkpoint."""
+
+    data: DataFiles
+    """The files, open."""
+    tensors: list[ListedTensor] = field(default_factory=list)
+    """The readable tensors."""
+    user: Mapping[str, str] = field(default_factory=dict)
+    """The metadata, as text."""
+    objects: dict[str, str] = field(default_factory=dict)
+    """The encodings of plain values by key (``wire.plain``)."""
+    faults: dict[str, ShardvarError] = field(default_factory=dict)
+    """The keys that cannot be read, with the reason."""
+    findings: list[Finding] = field(default_factory=list)
+    """Findings about the files that no single key shows."""
+    encodings: Mapping[str, str] = field(default_factory=dict)
+    """The types of blocks that are listed as bytes, by key."""
+    numbers: Callable[[], "Listing"] | None = None
+    """Returns the same with numbers in place of blocks."""
+    _objects_nbytes: int = 0
+
+    def add_object(self, key: str, value: Any) -> None:
+        """Add a plain value."""
+        encoding = encode_value(value)
+        self._objects_nbytes += len(encoding) + 6 * len(key) + 8
+        if self._objects_nbytes > MAX_OBJECTS_NBYTES:
+            raise past_limit("The plain values have more bytes", "MAX_OBJECTS_NBYTES")
+        self.objects[key] = encoding
+
+    def index(self) -> TableIndex:
+        """Return the table of contents; ``start`` of a non-plain entry numbers ``tensors``."""
+        readable = (each for each in self.tensors if each.key not in self.faults)
+        self.tensors = tensors = sorted(readable, key=lambda each: each.key)
+        plain = np.array([each.decode is None for each in tensors], np.bool)
+        start = np.array([each.start if each.nbytes else 0 for each in tensors], np.int64)
+        entries = EntryTable(
+            TensorTable.of((each.key, each.dtype, each.shape) for each in tensors).whole(),
+            np.array([each.file for each in tensors], np.int64),
+            np.where(plain, start, np.arange(len(tensors))),
+            np.full(len(tensors), NO_CHECKSUM),
+            plain,
+        )
+        user = {OBJECTS: build_objects(self.objects)} if self.objects else {**self.user}
+        faults = cast(Mapping[str, CheckpointError], self.faults)
+        return TableIndex(entries, [*self.data.names], Metadata(user=user), faults)
+
+
+def check_size(shape: Sequence[int], itemsize: int) -> None:
+    """Raise for a shape that cannot exist."""
+    # Extents of 0 do not make a shape harmless: NumPy cannot hold (2**62, 2**62, 0).
+    if prod(filter(None, shape)) * itemsize > MAX_NBYTES:
+        raise invalid(f"Its shape {list(shape)} is too large to exist.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedSource(FileSource):
+    """An open checkpoint, as it was listed."""
+
+    listing: Listing
+    """The tensors."""
+    index: TableIndex = field(init=False)
+    """The table of contents."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", self.listing.index())
+
+    @property
+    def data(self) -> DataFiles:
+        """The files."""
+        return self.listing.data
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return False: any range is decoded without the bytes before it."""
+        return np.zeros(len(rows), np.bool)
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
+        begin = int(entries.start[row])
+        decode = None if entries.plain[row] else self.listing.tensors[begin].decode
+        if decode is None:
+            self.read_span(int(entries.file[row]), begin + start, buffer)
+        else:
+            decode(self.read_span, self.listing.tensors[begin], start, buffer)
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the findings about the files."""
+        return self.listing.findings
+
+    def encodings(self) -> Mapping[str, str]:
+        """Return the types of blocks, by key."""
+        return self.listing.encodings
+
+    def dequantized(self) -> Source:
+        """Return the same checkpoint with the numbers of blocks in their place."""
+        numbers = self.listing.numbers
+        return DequantizedSource(self, ListedSource(numbers())) if numbers else self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DequantizedSource(WrappedSource):
+    """A checkpoint with the numbers of blocks in the place of the blocks."""
+
+    inner: ListedSource = field()
+    """The checkpoint with blocks."""
+    numbers: ListedSource
+    """The listing of the same files with numbers."""
+
+    @property
+    def index(self) -> TableIndex:
+        """The table of contents, with numbers."""
+        return self.numbers.index
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the numbers of one entry."""
+        self.numbers.read_into(entries, row, start, buffer)
+
+    def encodings(self) -> Mapping[str, str]:
+        """Return nothing: all keys hold numbers."""
+        return {}
+
+    def dequantized(self) -> Source:
+        """Return this source."""
+        return self
+
+
+def swapped(read: ReadSpan, tensor: ListedTensor, start: int, buffer: memoryview) -> None:
+    """Fill a buffer from big-endian elements."""
+    # Elements 3 to 6 hold the bytes 13 to 26, if each has 4: the first byte is dropped.
+    size = tensor.itemsize
+    first, stop = start // size * size, -(-(start + len(buffer)) // size) * size
+    stored = np.empty(stop - first, np.uint8)
+    read(tensor.file, tensor.start + first, stored.data)
+    buffer[:] = stored.reshape(-1, size)[:, ::-1].tobytes()[start - first :][: len(buffer)]
+
+
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """The names of a checkpoint of one file, or of a set of parts, and what a person may type."""
+
+    suffix: str
+    """The ending of a file."""
+    begins: Callable[[Storage, str], bool] = lambda _storage, _name: False
+    """Returns True if a file of another name begins as one of the format."""
+    index: str = ""
+    """The ending of the index by which a set is called; empty if its first part is its name."""
+    others: re.Pattern[str] | None = None
+    """Matches names without the ending that are looked into, as ``begins`` says."""
+
+    def part(self, name: str) -> re.Match[str] | None:
+        """Return the stem, the number and the count in the name of a part."""
+        pattern = rf"(?P<stem>.+)-\d{{5}}-of-(?P<count>\d{{5}}){re.escape(self.suffix)}"
+        return re.fullmatch(pattern, name, re.DOTALL)
+
+    def whole(self, name: str, names: Sequence[str]) -> str:
+        """Return the checkpoint that a file belongs to, by the name that it is called by."""
+        part = self.part(name)
+        if part is None:
+            return name
+        if not self.index:
+            return f"{part['stem']}-00001-of-{part['count']}{self.suffix}"
+        index = part["stem"] + self.index
+        return index if index in names or int(part["count"]) > 1 else name
+
+    def find(self, storage: Storage, name: str) -> list[str]:
+        """Return the checkpoints that a name may mean.
+
+        A set without its index or first file still has its name, so that opening it reports the
+        missing file.
+        """
+        names, ends = storage.names(), tuple(filter(None, (self.suffix, self.index)))
+        if not name:
+            found = {self.whole(each, names) for each in names if each.endswith(ends)}
+            others = [each for each in names if self.others and self.others.fullmatch(each)]
+            # They are alike, so one is looked at.
+            return sorted(found | {*(others if others and self.begins(storage, others[0]) else ())})
+        if name in names and name.endswith(ends):
+            whole = self.whole(name, names)
+            return [whole if whole in names or not self.index else name]
+        if name in names:
+            may = self.others is None or self.others.fullmatch(name)
+            return [self.whole(name, names)] if may and self.begins(storage, name) else []
+        stem = name.removesuffix(self.index).removesuffix(self.suffix)
+        known = {stem + self.suffix, *([stem + self.index] if self.index else ())}
+        parts = [each for each in names if (part := self.part(each)) and part["stem"] == stem]
+        found = {self.whole(each, names) for each in parts} | known.intersection(names)
+        return sorted(found | {name}.intersection(self.whole(each, names) for each in names))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFormat(Format):
+    """A format that is only read."""
+
+    name: str
+    """The name for ``format=``."""
+    names: FileNames
+    """Its files."""
+    read: Callable[[Storage, str], Listing]
+    """Returns the contents of a checkpoint that ``names`` found."""
+
+    def locate(self, storage: Storage, name: str) -> list[str]:
+        """Return the checkpoints that ``name`` may mean."""
+        return self.names.find(storage, name)
+
+    def open(self, storage: Storage, name: str) -> ListedSource:
+        """Open a checkpoint; elements are not read."""
+        return ListedSource(self.read(storage, name))

@@ -87,7 +87,10 @@ MAX_METADATA_NBYTES: Final = 1 << 28
 """Bytes of the index of a distributed checkpoint of PyTorch: a million slices take some 160 MiB."""
 
 MAX_PICKLE_NBYTES: Final = 1 << 26
-"""Bytes of the pickle of a file of torch.save: half a million tensors."""
+"""Bytes of the pickle of a file of torch.save, without long texts: half a million tensors."""
+
+MAX_ARRAYS_NBYTES: Final = 1 << 32
+"""Bytes of arrays of NumPy in such a pickle, in addition: they are read whole."""
 
 MAX_OBJECTS_NBYTES: Final = 1 << 26
 """Bytes of the objects that a checkpoint carries in its metadata: half a million settings."""

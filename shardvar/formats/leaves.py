@@ -1,9 +1,10 @@
 """The leaves of a tree of containers, by keys: of what ``torch.save`` and Flax have saved.
 
 The keys are the paths of the leaves, tensors and objects, joined by dots. Dicts are entered, and
-lists that hold a tensor or a dict at any depth; a list of numbers or names is one object. These are
-the keys that torch.distributed.checkpoint gives the same value. An empty dict has no leaves, and one
-with a key that has no text, such as a dtype of torch, is an object.
+lists that hold a tensor or a dict at any depth; a list of numbers or names is one object, and so is
+the state of a generator of NumPy. These are the keys that torch.distributed.checkpoint gives the same
+value. An empty dict has no leaves, and one with a key that has no text, such as a dtype of torch, is an
+object.
 
 Two paths may have one text: ``{0: …}`` and ``{"0": …}``, or ``{"a.b": …}`` and ``{"a": {"b": …}}``.
 Then neither is the value of that key.
@@ -12,7 +13,8 @@ Values are shared, nested and cyclic as the file likes, so nothing recurses, and
 leaves has a bound.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from shardvar.errors import InvalidCheckpoint
@@ -97,6 +99,8 @@ def _entered(root: Any, is_tensor: Callable[[Any], bool]) -> set[int]:
     for _ in range(MAX_NESTING):  # what is nested deeper is an object that cannot be read
         below = []
         for value in level:
+            if is_generator_state(value):
+                continue
             is_leading = False
             for each in _values(value) or ():
                 values = _values(each)
@@ -120,6 +124,37 @@ def _entered(root: Any, is_tensor: Callable[[Any], bool]) -> set[int]:
             entered.add(number)
             leading += holders.get(number, ())
     return entered
+
+
+_LEGACY = "MT19937", (int, float)
+"""The name and the types of the numbers in the state of ``numpy.random.RandomState``."""
+_WORDS = re.compile(r"(?:(.*)\.)?(?:state\.(?:key|state|counter)|buffer)", re.DOTALL)
+"""The keys of the arrays in the dict of any other generator."""
+
+
+def is_generator_state(value: Any) -> bool:
+    """Return True for the state of a generator of random numbers of NumPy: ``(name, words, position,
+    …)``, or a dict with the name of the ``bit_generator``.
+
+    >>> is_generator_state(("MT19937", [7], 624, 0, 0.0)), is_generator_state(["MT19937", [7]])
+    (True, False)
+    """
+    if type(value) in (list, tuple):
+        name, kinds = _LEGACY
+        is_state = len(value) in (3, 5) and type(value[0]) is str and value[0] == name
+        return is_state and all(type(each) in kinds for each in value[2:])
+    return isinstance(value, dict) and type(value.get("bit_generator")) is str and "state" in value
+
+
+def is_in_generator(key: str, leaves: Mapping[str, Any]) -> bool:
+    """Return True for the key of an array that belongs to the state of a generator among leaves.
+
+    >>> is_in_generator("rng.state.key", {"rng.bit_generator": "Philox"})
+    True
+    """
+    found = _WORDS.fullmatch(key)
+    name = "bit_generator" if found is None or found[1] is None else f"{found[1]}.bit_generator"
+    return found is not None and type(leaves.get(name)) is str
 
 
 def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:

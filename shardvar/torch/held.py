@@ -20,7 +20,14 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.formats.torch.items import encoding_in
 from shardvar.layout.dtypes import Array
 from shardvar.planning.index import MOST_TIED
-from shardvar.torch.leaves import Leaf, check_has_memory, held_by, is_divided, local_tensors
+from shardvar.torch.leaves import (
+    Leaf,
+    check_has_memory,
+    held_by,
+    is_divided,
+    local_tensors,
+    numeric_arrays,
+)
 from shardvar.torch.tensors import DTYPES_READ, memory_of
 from shardvar.verbs.staging import Staging, copy_arrays, new_pages
 from shardvar.verbs.together.local_shards import LocalShard
@@ -96,11 +103,13 @@ class HeldState:
 def held_state(leaves: Mapping[str, Leaf], format: str) -> HeldState:
     """Return what this process holds of the leaves of a state; no tensor is copied."""
     tensors, objects = [], {}
+    # torch's own format has arrays as objects.
+    arrays = numeric_arrays(leaves) if format != "torch" else {}
     ties: dict[str, str] = {}
     same: dict[Any, list[str]] = {}
     with torch.no_grad():
         for key, leaf in leaves.items():
-            value = leaf.value
+            value = arrays.get(key, leaf.value)
             if isinstance(value, torch.Tensor):
                 try:
                     local = local_tensors(value)

@@ -3,7 +3,7 @@ holds.
 
     state            any nesting of dicts, lists, and objects with ``state_dict``
     key of a leaf    the keys on the way to it, joined by dots, as ``torch.distributed.checkpoint``
-                     joins them; a list without tensors and dicts in it is one leaf
+                     joins them; a list without tensors, arrays and dicts in it is one leaf
     regions          of a DTensor by its mesh and its placements, of a ShardedTensor by its shards, of
                      any other tensor the whole
 """
@@ -12,13 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from shardvar.formats.leaves import is_in_generator
 from shardvar.formats.torch.shares import Placement, Spread, held_regions, local_shape
 from shardvar.layout.region import Region
+from shardvar.torch.tensors import shared_tensor, torch_dtype
 from shardvar.verbs.training.states import by_key
 
 
@@ -91,10 +94,27 @@ def _is_inner(values: list[Any]) -> bool:
     """Return True if a list has leaves in it, and is not one itself."""
     return any(
         isinstance(each, Mapping | torch.Tensor)
+        or _is_numeric(each)
         or _has_state(each)
         or (isinstance(each, list) and _is_inner(each))
         for each in values
     )
+
+
+def _is_numeric(value: Any) -> bool:
+    """Return True for an array of NumPy whose elements tensors of torch may have."""
+    return type(value) is np.ndarray and torch_dtype(value.dtype.name) is not None
+
+
+def numeric_arrays(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
+    """Return the numeric arrays of NumPy among leaves, as tensors; without the states of generators of
+    random numbers."""
+    texts = {key: leaf.value for key, leaf in leaves.items() if type(leaf.value) is str}
+    return {
+        key: shared_tensor(leaf.value)
+        for key, leaf in leaves.items()
+        if _is_numeric(leaf.value) and not is_in_generator(key, texts)
+    }
 
 
 def is_divided(tensor: Any) -> bool:

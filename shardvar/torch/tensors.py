@@ -33,6 +33,15 @@ def as_tensor(array: Array, name: str) -> Any:
     return torch.from_numpy(shared).view(torch_dtype(name))
 
 
+def shared_tensor(array: Array) -> Any:
+    """Return a tensor with the elements of any array, which it shares where torch can."""
+    is_shared = (
+        array.dtype.isnative and array.flags.writeable and all(each >= 0 for each in array.strides)
+    )
+    shared = array if is_shared else array.astype(array.dtype.newbyteorder("="))
+    return as_tensor(shared, array.dtype.name)
+
+
 def memory_of(tensor: Any) -> Array | None:
     """Return the elements of a tensor as an array that shares its memory; None if another device has
     them, or they are to be conjugated or negated."""

@@ -18,10 +18,17 @@ import torch.distributed as dist
 from shardvar.errors import ArgumentError
 from shardvar.planning.index import Metadata
 from shardvar.torch.held import Copies, HeldState, held_state, uncollected
-from shardvar.torch.leaves import Leaf, LoadedObject, check_has_memory, held_by, leaves_of_state
+from shardvar.torch.leaves import (
+    Leaf,
+    LoadedObject,
+    check_has_memory,
+    held_by,
+    leaves_of_state,
+    numeric_arrays,
+)
 from shardvar.torch.reader import TensorTarget, fill_tensors, items_of
 from shardvar.torch.slots import new_slots
-from shardvar.torch.tensors import torch_dtype
+from shardvar.torch.tensors import memory_of, torch_dtype
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, save_next
 from shardvar.verbs.locate import Path
@@ -114,7 +121,7 @@ def save_state(
         The checkpoint, the same in every process: a path or a URL.
     state : mapping of str to Any
         Any nesting of dicts, lists, and objects with ``state_dict``: tensors, DTensors,
-        ShardedTensors, and plain values such as settings of an optimizer.
+        ShardedTensors, arrays of NumPy, and plain values such as settings of an optimizer.
     run : str
         A text that no other save of this path has, the same in every process, such as the step.
     format : str, default 'shardvar'
@@ -210,8 +217,8 @@ def load_state(
     path : path_like
         The checkpoint, in any format, as for ``sv.open_checkpoint``: a path or a URL.
     state : mapping of str to Any
-        A state as ``save`` takes it. Tensors are filled, plain values are replaced, and
-        objects get their state by ``load_state_dict``.
+        A state as ``save`` takes it. Tensors are filled, plain values and arrays of NumPy are
+        replaced, and objects get their state by ``load_state_dict``.
     strict : bool, default True
         Raise if the state and the checkpoint differ in their keys. Otherwise load the keys that both
         have. Keys that only some processes had, such as of a stage of a pipeline, need not be in the
@@ -258,11 +265,19 @@ def load_state(
         report = unmatched_keys(reader, leaves.keys(), strict, count=processes()[1])
         missing = {*report.missing}
         both = {key: leaf for key, leaf in leaves.items() if key not in missing}
+        arrays = {
+            key: both[key]._replace(value=torch.empty_like(array))
+            for key, array in numeric_arrays(both).items()
+            if key in reader and torch_dtype(reader[key].dtype) is not None
+        }
         tensors = {key: leaf for key, leaf in both.items() if isinstance(leaf.value, torch.Tensor)}
+        tensors |= arrays
         targets = _targets(reader, tensors, cast)
         items = items_of(reader, [key for key in both if key not in tensors], trusted)
         # Move.
         fill_tensors(reader, targets, verify)
+    for leaf in arrays.values():
+        leaf.holder[leaf.name] = memory_of(leaf.value)
     # Objects of any class may hold tensors of a GPU, which is perhaps not there.
     place = None if torch.accelerator.is_available() else "cpu"
     for key, item in items.items():

@@ -28,8 +28,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shardvar.errors import MalformedCheckpoint, ShardvarError
-from shardvar.limits import MAX_NESTING
-from shardvar.wire.damage import DISTRUST, malformed
+from shardvar.limits import MAX_NBYTES, MAX_NESTING
+from shardvar.wire.damage import DISTRUST, malformed, past_limit
 from shardvar.wire.inert import (
     Global,
     Node,
@@ -48,20 +48,22 @@ def parse_pickle(
     check: Callable[[str], object] = lambda _name: None,
     fast: bool = True,
     is_typed: bool = False,
+    most: int = MAX_NBYTES,
 ) -> tuple[Any, int]:
     """Return the value of a pickle, and the offset of the byte after it; ``MalformedCheckpoint`` if
     it is damaged.
 
     ``check`` is called with each name, and raises if the pickle is to be refused for it.
     ``fast=False`` reads each opcode by itself, with the same result. ``is_typed`` keeps the types
-    of tuples and dicts that were of torch's or Python's subclasses (``inert.call``).
+    of tuples and dicts that were of torch's or Python's subclasses (``inert.call``). ``most`` bounds
+    the bytes outside of long texts, which take no more memory than in the file.
 
     >>> parse_pickle(b"\\x80\\x02(K\\x01K\\x02t.")
     ((1, 2), 9)
     >>> parse_pickle(b"\\x80\\x02cposix\\nsystem\\nX\\x02\\x00\\x00\\x00ls\\x85R.")
     (Node('posix.system'), 26)
     """
-    machine = _Machine(data, check, fast, is_typed)
+    machine = _Machine(data, check, fast, is_typed, most)
     try:
         machine.run()
     except _Stop:
@@ -72,11 +74,17 @@ def parse_pickle(
         # A stack or a memo without the value that an opcode needs, an opcode that is not known,
         # text that is not UTF-8.
         raise malformed(f"The pickle cannot be decoded at offset {machine.position}.") from None
+    if machine.position < len(data):
+        raise past_limit(f"The pickle has {len(data)} bytes", "MAX_PICKLE_NBYTES")
     raise malformed("The pickle has no end.")
 
 
 _DAMAGES = (IndexError, TypeError, ValueError, struct.error)
 """Errors that opcodes raise if the stack, the memo or a text is not as they need it."""
+
+
+_LONG = 1 << 16
+"""The bytes of a text or of bytes that the bound of a pickle does not count."""
 
 
 class _Stop(Exception):
@@ -87,9 +95,10 @@ class _Machine:
     """The state of the stack machine, and the opcodes that are more than an expression."""
 
     def __init__(
-        self, data: bytes, check: Callable[[str], object], fast: bool, is_typed: bool
+        self, data: bytes, check: Callable[[str], object], fast: bool, is_typed: bool, most: int
     ) -> None:
         self.data = data
+        self.bound = min(len(data), most)  # the offset at which no further opcode is read
         self.check = check
         self.position = 0
         self.stack: list[Any] = []
@@ -100,9 +109,9 @@ class _Machine:
         self.is_typed = is_typed
 
     def run(self) -> None:
-        """Read opcodes to the end of the data, or until STOP raises."""
+        """Read opcodes to the bound, or until STOP raises."""
         data, steps = self.data, _STEPS
-        while self.position < len(data):
+        while self.position < self.bound:
             opcode = data[self.position]
             self.position += 1
             steps[opcode](self)
@@ -129,6 +138,8 @@ class _Machine:
                 f"{len(self.data) - start} left."
             )
             raise malformed(cause)
+        if nbytes >= _LONG:
+            self.bound = min(len(self.data), self.bound + nbytes)
         self.position = stop
         return self.data[start:stop]
 

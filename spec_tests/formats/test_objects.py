@@ -1,12 +1,18 @@
 """Objects in the metadata of a checkpoint: what every verb sees of them, and documents that are
-wrong."""
+wrong. Arrays of NumPy in pickles, which are tensors."""
 
 import json
+import pickle
+import tempfile
+import zipfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli.main import main
@@ -201,3 +207,111 @@ def test_numpy_reads_the_document(tmp_path: Path) -> None:
     with np.load(tmp_path / "a.npz") as arrays:
         assert {*arrays.files} == {"w", OBJECTS}
         assert json.loads(arrays[OBJECTS].tobytes()) == json.loads(document(lr=0.5))
+
+
+# --- Arrays of NumPy in pickles
+
+
+def save_pickled(path: Path, state: Any, protocol: int = 2, is_old: bool = False) -> Path:
+    """Save a state as torch.save does, in either of its forms, with Python's own pickle."""
+    octets = pickle.dumps(state, protocol)
+    if is_old:
+        system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
+        head = [pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, system)]
+        path.write_bytes(b"".join([*head, octets, pickle.dumps([], 2)]))
+        return path
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/data.pkl", octets)
+        archive.writestr("m/version", "3\n")
+    return path
+
+
+GENERATORS = {
+    "legacy": np.random.RandomState(1).get_state(),
+    "pcg": np.random.PCG64(1).state,
+    "philox": np.random.Philox(1).state,
+    "sfc": np.random.SFC64(1).state,
+    "twister": np.random.MT19937(1).state,
+}
+ARRAY_DTYPES = "? i1 <i2 >i2 <u4 >u8 <f2 >f4 <f8 >c8 <c16".split()
+
+
+def arrays(dtype: str, extents: list[int], order: Any, shift: int) -> Any:
+    values = np.arange(np.prod(extents, dtype=int)).reshape(extents) * 37 + shift
+    return np.array(values.astype(dtype), order=order)
+
+
+@settings(max_examples=40)
+@given(
+    drawn=st.lists(
+        st.builds(
+            arrays, st.sampled_from(ARRAY_DTYPES), st.lists(st.integers(0, 4), max_size=3),
+            st.sampled_from("CF"), st.integers(0, 99),
+        ), min_size=1, max_size=4,
+    ),
+    nest=st.sampled_from([dict, list, tuple]),
+    protocol=st.integers(2, 5),
+    is_old=st.booleans(),
+    generator=st.sampled_from([*GENERATORS]),
+)  # fmt: skip
+def test_numeric_arrays_in_a_pickle_are_tensors_like_any_other(
+    drawn: list[Any], nest: Any, protocol: int, is_old: bool, generator: str
+) -> None:
+    """In each order, of any extents, in any container, under several keys, in both forms of
+    torch.save; only those in the state of a generator stay objects."""
+    names = [*map(str, range(len(drawn)))]
+    held = dict(zip(names, drawn, strict=True)) if nest is dict else nest(drawn)
+    state = {"model": held, "again": drawn[0], "any": GENERATORS[generator], "lr": 0.1}
+    wanted = {f"model.{name}": array for name, array in zip(names, drawn, strict=True)}
+    wanted |= {"again": drawn[0]}
+    with tempfile.TemporaryDirectory() as folder:
+        path = save_pickled(Path(folder) / "m.pt", state, 2 if is_old else protocol, is_old)
+        found = sv.load(path)
+        assert {key for key, each in found.items() if each.dtype != object} == {*wanted}
+        for key, array in wanted.items():
+            assert found[key].dtype == array.dtype.newbyteorder("=")
+            assert found[key].shape == array.shape and np.array_equal(found[key], array)
+        sv.save(Path(folder) / "own", {key: found[key] for key in wanted})
+        sv.reshard(path, Path(folder) / "copy")
+        assert sv.diff(path, Path(folder) / "copy").equal
+        digests = [sv.digest(Path(folder) / name) for name in ("own", "m.pt", "copy")]
+        assert {key: digests[1].tensors[key] for key in wanted} == digests[0].tensors
+        assert digests[1].tensors == digests[2].tensors
+        assert sv.verify(path).ok
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.array([None, 1]), "dtype object"),
+        (np.array(["a", "bc"]), "dtype str"),
+        (np.zeros(2, "f4,i2"), "dtype void, or of fields"),
+        (np.zeros(2, "M8[s]"), "dtype datetime64"),
+        (np.ma.array([1, 2]), "class numpy"),
+    ],
+)  # fmt: skip
+def test_arrays_without_numbers_are_refused_by_name(array: Any, words: str, tmp_path: Path) -> None:
+    path = save_pickled(tmp_path / "m.pt", {"a": array, "w": np.ones(2)})
+    with pytest.raises(UnsupportedError, match=rf"'a'.*{words}"):
+        sv.load(path, "a")
+    assert sv.load(path, "w")["w"].tolist() == [1, 1]
+
+
+def test_an_array_in_an_object_is_not_carried_as_text(tmp_path: Path) -> None:
+    state = {"args": Namespace(mean=np.ones(3)), "w": np.ones(2), "rng": ("MT19937", np.ones(3))}
+    path = save_pickled(tmp_path / "m.pt", state)
+    with pytest.raises(UnsupportedError, match="'args': It is an object with an array"):
+        sv.reshard(path, tmp_path / "x.safetensors")
+    assert sv.load(path, "rng.1")["rng.1"].tolist() == [1, 1, 1]
+
+
+def test_the_limit_of_a_pickle_does_not_count_its_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardvar.formats.torch.archive.MAX_PICKLE_NBYTES", 1 << 12)
+    long = np.arange(1 << 17)
+    path = save_pickled(tmp_path / "long.pt", {"a": long})
+    assert np.array_equal(sv.load(path)["a"], long)
+    path = save_pickled(tmp_path / "many.pt", {"a": [{}] * (1 << 12)})
+    with pytest.raises(InvalidCheckpoint, match="MAX_PICKLE_NBYTES"):
+        sv.load(path)

@@ -119,7 +119,7 @@ def test_the_pickle_names_nothing_but_tensors(tmp_path: Path) -> None:
     names: list[str] = []
     pickle = open_archive(
         lambda start, nbytes: octets[start : start + nbytes], 0, len(octets)
-    ).pickle()
+    ).content("data.pkl", 1 << 20)
     parse_pickle(pickle, names.append)
     others = set(names) - READABLE - DTYPES.keys()
     assert (

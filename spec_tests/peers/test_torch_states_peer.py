@@ -66,6 +66,37 @@ def nested() -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+def test_arrays_of_numpy_come_back_as_arrays(form: str, background: bool, tmp_path: Path) -> None:
+    """As tensors in the native format, of any size; the states of generators are objects."""
+    table = np.arange(24, dtype=np.int32).reshape(4, 6)
+    fixed = np.arange(3.0)
+    fixed.flags.writeable = False
+    arrays = {"t": table.T, "b": table.astype(">f4"), "r": table[::-2], "f": fixed, "e": np.zeros((0, 2)),
+              "s": np.array(4, np.uint16), "large": np.ones(1 << (18 if form == "shardvar" else 4))}  # fmt: skip
+    generator = np.random.Generator(np.random.Philox(1)).bit_generator
+    state = {
+        "list": [table, 3],
+        "rng": np.random.RandomState(1).get_state(),
+        "gen": generator.state,
+        **arrays,
+    }
+    saved = face.save(tmp_path / "ck", state, run="1", format=form, background=background)
+    if background:
+        saved.join()
+    loaded = {"list": [np.zeros_like(table), 0], "rng": None, "gen": generator.state}
+    loaded |= {key: np.zeros_like(array) for key, array in arrays.items()}
+    face.load(tmp_path / "ck", loaded)
+    for key, array in arrays.items():
+        assert type(loaded[key]) is np.ndarray and np.array_equal(loaded[key], array)
+    assert np.array_equal(loaded["list"][0], table) and loaded["list"][1] == 3
+    assert str(loaded["rng"]) == str(state["rng"]) and str(loaded["gen"]) == str(state["gen"])
+    if form == "shardvar":
+        found = sv.load(tmp_path / "ck")
+        assert {key for key, each in found.items() if each.dtype != object} == {"list.0", *arrays}
+
+
 @pytest.mark.parametrize("place", ["disk", "bucket"])
 @pytest.mark.parametrize("form", ["shardvar", "torch"])
 def test_a_nested_state_is_saved_and_loaded_in_place(form: str, place: str, tmp_path: Path) -> None:

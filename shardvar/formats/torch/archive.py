@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardvar.errors import (
     InvalidCheckpoint,
@@ -49,7 +49,7 @@ from shardvar.errors import (
 from shardvar.formats.torch.objects import pickled_of
 from shardvar.formats.torch.tensors import STORAGES, UNTYPED_STORAGE
 from shardvar.layout.dtypes import ITEMSIZES, code
-from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
+from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.wire.archive_writer import (
     build_central,
@@ -63,6 +63,7 @@ from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, malformed, past_limit
 from shardvar.wire.inert import ORDERED_DICT, Global, Reference
 from shardvar.wire.opcode_writer import Call, build_pickle
+from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import decode_value, encode_value
 from shardvar.wire.zip import (
     CENTRAL,
@@ -241,13 +242,14 @@ class Archive:
             )
         return content
 
-    def pickle(self) -> bytes:
-        """Return the pickle."""
-        if self.has(PICKLE) and self.members[PICKLE][0].nbytes > MAX_PICKLE_NBYTES:
-            raise past_limit(
-                f"The pickle has {self.members[PICKLE][0].nbytes} bytes", "MAX_PICKLE_NBYTES"
-            )
-        return self.content(PICKLE, MAX_PICKLE_NBYTES)
+    def unpickled(self) -> tuple[Any, int]:
+        """Return the value of the pickle, as inert nodes, and its size."""
+        most = MAX_PICKLE_NBYTES + MAX_ARRAYS_NBYTES
+        size = self.members[PICKLE][0].nbytes if self.has(PICKLE) else 0
+        if size > most:
+            raise past_limit(f"The pickle has {size} bytes", "MAX_ARRAYS_NBYTES")
+        data = self.content(PICKLE, most)
+        return parse_pickle(data, is_typed=True, most=MAX_PICKLE_NBYTES)[0], len(data)
 
     def is_big_endian(self) -> bool:
         """Return True if the elements of the storages are big-endian."""

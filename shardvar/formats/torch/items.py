@@ -32,6 +32,7 @@ from shardvar.formats.torch.archive import Archive, Read, Record, UnplacedRecord
 from shardvar.formats.torch.legacy import OldFile
 from shardvar.formats.torch.objects import TextRoom, plain_of
 from shardvar.formats.torch.tensors import (
+    PickledArray,
     StoredTensor,
     is_tensor,
     tensor_of,
@@ -45,9 +46,32 @@ from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import WRITE_AGAIN, corrupt, past_limit
 from shardvar.wire.inert import Node
-from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import encode_value
 from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldRecord:
+    """The elements of an array of NumPy, which were read with their pickle and compared with it."""
+
+    content: bytes
+    """The elements."""
+    crc: int = NO_CHECKSUM
+    """No checksum of their own."""
+
+    @property
+    def nbytes(self) -> int:
+        """Their size."""
+        return len(self.content)
+
+    @property
+    def start(self) -> int:
+        """A number that only they have, which is not a byte of the file."""
+        return -1 - id(self.content)
+
+
+AnyRecord = Record | UnplacedRecord | HeldRecord
+"""The bytes of a storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +80,7 @@ class TensorView:
 
     tensor: StoredTensor
     """The tensor."""
-    record: Record | UnplacedRecord
+    record: AnyRecord
     """The record of its storage."""
     is_big_endian: bool
     """True if the elements of the record are big-endian."""
@@ -74,7 +98,9 @@ class TensorView:
     @property
     def is_plain(self) -> bool:
         """Return True if the payload lies in the file byte for byte."""
-        return self.tensor.is_contiguous and not (self.is_big_endian and self.tensor.itemsize > 1)
+        is_swapped = self.is_big_endian and self.tensor.itemsize > 1
+        is_held = isinstance(self.record, HeldRecord)
+        return self.tensor.is_contiguous and not is_swapped and not is_held
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -112,6 +138,8 @@ def view_of(
 
     Without ``is_placed``, the record's local header is read when its place is asked for.
     """
+    if isinstance(tensor, PickledArray):
+        return TensorView(tensor, HeldRecord(tensor.content), tensor.is_big_endian)
     if is_placed or isinstance(archive, OldFile):
         record: Record | UnplacedRecord = archive.record(tensor.record)
     else:
@@ -139,17 +167,18 @@ class StoredObject:
     """Its encoding (``wire.plain``)."""
 
 
-def object_of(node: Any, room: TextRoom) -> StoredObject:
-    """Return a parsed object; raise if it is not plain, or if its pickle has no ``room`` for it."""
-    value = plain_of(node, room)
+def object_of(node: Any, room: TextRoom, in_generator: bool = False) -> StoredObject:
+    """Return a parsed object; raise if it is not plain, if its pickle has no ``room`` for it, or if it
+    has arrays of NumPy and is not ``in_generator``, a part of the state of one."""
+    value = plain_of(node, room, in_generator)
     return StoredObject(payload_of(value), encode_value(value).encode("ascii"))
 
 
-def encoding_in(item: bytes) -> bytes:
-    """Return the encoding of the object in an item."""
+def encoding_in(item: bytes, has_arrays: bool = True) -> bytes:
+    """Return the encoding of the object in an item; without ``has_arrays`` as ``object_of``."""
     archive = open_archive(lambda start, nbytes: item[start : start + nbytes], 0, len(item))
-    pickle = archive.pickle()
-    return object_of(parse_pickle(pickle, is_typed=True)[0], TextRoom.of(len(pickle))).encoding
+    root, size = archive.unpickled()
+    return object_of(root, TextRoom.of(size), has_arrays).encoding
 
 
 def read_view(view: TensorView, data: DataFiles, file: int, start: int, buffer: memoryview) -> None:
@@ -161,7 +190,11 @@ def read_view(view: TensorView, data: DataFiles, file: int, start: int, buffer: 
     tensor, record = view.tensor, view.record
     size = tensor.itemsize
     low, high = view.reach
-    stored = data.view(file, record.start + low, record.start + high)
+    stored = (
+        memoryview(record.content)[low:high]
+        if isinstance(record, HeldRecord)
+        else data.view(file, record.start + low, record.start + high)
+    )
     # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte is
     # dropped at the end.
     first, stop = start // size, -(-(start + len(buffer)) // size)
@@ -268,7 +301,7 @@ class Frames:
         if view is not None:
             return view
         archive = open_archive(self._reader(opened, start, item), start, nbytes)
-        root, _ = parse_pickle(archive.pickle())
+        root, _ = archive.unpickled()
         if not is_tensor(root):
             if type(root) is Node:
                 raise unsupported(root)
@@ -296,9 +329,8 @@ class Frames:
         opened = self.data.open(file)
         item = self._whole(opened, start, nbytes) if nbytes <= SMALL_NBYTES else b""
         archive = open_archive(self._reader(opened, start, item), start, nbytes)
-        pickle = archive.pickle()
-        value = plain_of(parse_pickle(pickle, is_typed=True)[0], TextRoom.of(len(pickle)))
-        return payload_of(value), archive.has_checksums
+        root, size = archive.unpickled()
+        return payload_of(plain_of(root, TextRoom.of(size))), archive.has_checksums
 
     def read_item(self, file: int, start: int, nbytes: int) -> bytes:
         """Return the item at byte ``start`` of a file as it is, with all its CRCs compared."""
@@ -352,7 +384,7 @@ def payload_in(
     return payload
 
 
-def _disagrees(record: Record | UnplacedRecord) -> CorruptCheckpoint:
+def _disagrees(record: AnyRecord) -> CorruptCheckpoint:
     return corrupt(
         f"The {record.nbytes} bytes at offset {record.start} disagree with their CRC-32."
     )

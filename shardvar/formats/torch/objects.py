@@ -8,8 +8,7 @@ and of the few classes that programs keep with their tensors:
     torch.device                  a call of the type, and perhaps the number
     argparse.Namespace            an instance, whose state is a dict
     scalar of NumPy               a call of a dtype and the bytes
-    array of NumPy                an empty array, whose state has the shape, the dtype and the bytes;
-                                  in protocol 5 a call of the bytes, the dtype and the shape
+    array of NumPy                as in ``tensors``: in the state of a generator of random numbers
 
 An object of any other class is refused, and the error names the class. Values may be nested, shared
 and cyclic as the file likes, so their depth and their size are bounded while they are copied.
@@ -23,26 +22,33 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import InvalidCheckpoint, UnsupportedError
-from shardvar.formats.torch.tensors import CALLS, of_builtins, unsupported
+from shardvar.formats.leaves import is_generator_state
+from shardvar.formats.torch.tensors import (
+    ARRAYS,
+    CALLS,
+    dtype_of_numpy,
+    of_builtins,
+    pickled_array,
+    unsupported,
+)
 from shardvar.wire.damage import DISTRUST
 from shardvar.wire.inert import SIZE, Global, Node, OrderedMap, Size
 from shardvar.wire.opcode_writer import Call, Instance
-from shardvar.wire.plain import ARRAY, MAX_DEPTH, MAX_TEXT, Tagged, tagged_array, too_large
+from shardvar.wire.plain import (
+    ARRAY,
+    MAX_DEPTH,
+    MAX_TEXT,
+    NUMPY_NAMES,
+    Tagged,
+    tagged_array,
+    too_large,
+)
 
 _NAMESPACE, _DEVICE = "argparse.Namespace", "torch.device"
 _SETS = {name: name.rpartition(".")[2] for name in of_builtins("set", "frozenset")}
 _COMPLEX, _BYTEARRAY = of_builtins("complex"), of_builtins("bytearray")
 _SCALARS = ("numpy._core.multiarray.scalar", "numpy.core.multiarray.scalar")
 """The function that makes a scalar of NumPy, by its names in NumPy 2 and 1."""
-_NUMPY_DTYPE = re.compile(r"[<>=|]?(?:b1|[iu][1248]|f[248]|c8|c16|[US][0-9]{1,7})", re.ASCII)
-"""The dtypes of scalars that are plain values."""
-_EMPTY_ARRAYS = (
-    "numpy._core.multiarray._reconstruct",
-    "numpy.core.multiarray._reconstruct",
-)
-"""The function that makes an empty array of NumPy, by its names."""
-_BUFFERS = ("numpy._core.numeric._frombuffer", "numpy.core.numeric._frombuffer")
-"""The function that makes an array of NumPy of its bytes, by its names."""
 _TORCH_DTYPE = re.compile(
     r"torch\.(?:bool|[iu]?int[0-9]{1,2}|uint[0-9]{1,2}|b?float[0-9a-z_]+|complex[0-9]+|"
     r"q(?:u?int[0-9x]+)|bits[0-9x]+)",
@@ -68,16 +74,20 @@ class TextRoom:
         return cls(max(_FREE_TEXT, _MAX_EXPANSION * nbytes))
 
 
-def plain_of(item: Any, room: TextRoom | None = None) -> Any:
+def plain_of(item: Any, room: TextRoom | None = None, has_arrays: bool = True) -> Any:
     """Return the plain value of a parsed object; raise the error for the first part that is not
-    plain, or ``InvalidCheckpoint`` if its pickle has no ``room`` left."""
+    plain, or ``InvalidCheckpoint`` if its pickle has no ``room`` left.
+
+    Without ``has_arrays``, arrays of NumPy are parts of states of generators only: elsewhere their
+    numbers would become text.
+    """
     if room is not None and room.left <= 0:
         cause = (
             f"The objects of the file have more than {_MAX_EXPANSION} times as many characters and "
             "items as their pickle has bytes."
         )
         raise InvalidCheckpoint(cause, DISTRUST)
-    copy = _Copy()
+    copy = _Copy(has_arrays)
     try:
         return copy.of(item, 0)
     finally:
@@ -89,9 +99,11 @@ def plain_of(item: Any, room: TextRoom | None = None) -> Any:
 class _Copy:
     """The copy of a value, whose size is bounded while it is made."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_arrays: bool) -> None:
         self.left = MAX_TEXT
         """The characters, digits and items that may still come."""
+        self.has_arrays = has_arrays
+        """True where arrays of NumPy may come."""
 
     def of(self, item: Any, depth: int) -> Any:
         """Return the copy of a value at that depth."""
@@ -102,10 +114,17 @@ class _Copy:
             raise too_large()
         if item is None or kind in (bool, int, float, str, bytes):
             return item
-        if kind in (list, tuple, Size):
-            return kind([self.of(each, depth + 1) for each in item])
-        if kind in (dict, OrderedMap):
-            return self.pairs(kind, item, depth)
+        if kind in (list, tuple, Size, dict, OrderedMap):
+            outside = self.has_arrays
+            self.has_arrays |= is_generator_state(item)
+            is_dict = kind in (dict, OrderedMap)
+            made = (
+                self.pairs(kind, item, depth)
+                if is_dict
+                else kind([self.of(each, depth + 1) for each in item])
+            )
+            self.has_arrays = outside
+            return made
         if kind is Global and _TORCH_DTYPE.fullmatch(item.name):
             return Tagged("torch.dtype", item.name.removeprefix("torch."))
         if kind is Node and type(item.name) is str:
@@ -136,12 +155,9 @@ class _Copy:
             held = self.of({} if state is None else state, depth)
             if type(held) is dict and {*map(type, held)} <= {str}:
                 return Tagged(_NAMESPACE, held)
-        if node.name in _EMPTY_ARRAYS and items is None and type(state) is tuple:
-            return self.array(node, state)
+        if node.name in ARRAYS and items is None:
+            return self.array(node)
         if state is None and items is None:
-            if node.name in _BUFFERS and len(values) == 4:
-                octets, dtype, shape, order = values
-                return self.array(node, (1, shape, dtype, order == "F", octets))
             if node.name in _COMPLEX and kinds == [float, float]:
                 return complex(*values)
             if node.name in _BYTEARRAY and kinds in ([], [bytes]):
@@ -159,24 +175,24 @@ class _Copy:
             )
         raise unsupported(node)
 
-    def array(self, node: Node, state: tuple[Any, ...]) -> Tagged:
-        """Return the array of NumPy of a state: a version, the shape, the dtype, True if the first
-        axis is the fastest, and the bytes."""
-        if [*map(type, state)] != [int, tuple, Node, bool, bytes]:
-            raise unsupported(node)
-        _, shape, described, is_reversed, octets = state
-        self.of(octets, 0)
-        self.of(shape, 0)
-        dtype = _numpy_dtype(node, described)
-        order = tuple(reversed(shape)) if is_reversed else shape
-        made = tagged_array(dtype.name, order, octets)
+    def array(self, node: Node) -> Tagged:
+        """Return an array of NumPy."""
+        if not self.has_arrays:
+            raise UnsupportedError(
+                "It is an object with an array of NumPy in it.",
+                "Save its arrays in dicts and lists.",
+            )
+        array = pickled_array(node)
+        self.of(array.content, 0)
+        self.of(array.shape, 0)
+        dtype = np.dtype(array.dtype).newbyteorder(">" if array.is_big_endian else "<")
+        strides = [step * dtype.itemsize for step in array.strides]
+        elements = np.ndarray(array.shape, dtype, array.content, 0, strides)
+        stored = elements.astype(dtype.newbyteorder("<")).tobytes()
+        made = tagged_array(array.dtype, array.shape, stored)
         if made is None:
             raise unsupported(node)
-        elements = np.frombuffer(octets, dtype).reshape(order)
-        if is_reversed:
-            elements = elements.T
-        stored = elements.astype(dtype.newbyteorder("<")).tobytes()
-        return Tagged(ARRAY, (dtype.name, shape, stored))
+        return made
 
 
 def _is_key(value: Any) -> bool:
@@ -195,20 +211,14 @@ def _latin(text: str) -> bytes:
         raise unsupported(Node("builtins.bytearray", ())) from None
 
 
-def _numpy_dtype(node: Node, described: Node) -> np.dtype[Any]:
-    """Return the dtype of NumPy that a call describes, for the scalar or the array of ``node``."""
-    args, state = described.args, described.state
-    name = args[0] if type(args) is tuple and args else None
-    if described.name != "numpy.dtype" or type(name) is not str or not _NUMPY_DTYPE.fullmatch(name):
-        raise unsupported(node)
-    # The name has no order of bytes; the state has.
-    order = state[1] if type(state) is tuple and len(state) > 1 else "<"
-    return np.dtype(name).newbyteorder(">" if order == ">" else "<")
-
-
 def _scalar(node: Node, described: Node, octets: bytes) -> Any:
     """Return a scalar of NumPy, from the description of its dtype and its bytes."""
-    dtype = _numpy_dtype(node, described)
+    name, is_big_endian = dtype_of_numpy(described)
+    if name not in NUMPY_NAMES and not name.startswith(("str", "bytes")):
+        raise unsupported(node)
+    dtype = np.dtype(name if name in NUMPY_NAMES else described.args[0]).newbyteorder(
+        ">" if is_big_endian else "<"
+    )
     if len(octets) != dtype.itemsize or (dtype == np.bool and octets > b"\1"):
         raise unsupported(node)
     if dtype.kind == "S":
@@ -248,7 +258,7 @@ def _named_call(value: Tagged) -> Any:
         name, shape, octets = value.value
         dtype = np.dtype(name).newbyteorder("<").str
         state = 1, shape, Call("numpy.dtype", (dtype, False, True)), False, octets
-        return Call(_EMPTY_ARRAYS[0], (Global(ARRAY), (0,), b"b"), state)
+        return Call(ARRAYS[0], (Global(ARRAY), (0,), b"b"), state)
     if value.kind == _NAMESPACE:
         return Instance(_NAMESPACE, _dict_of(value.value))
     return Call(f"__builtin__.{value.kind}", ([*map(pickled_of, value.value)],))

@@ -16,8 +16,9 @@ from shardvar.errors import READ_ERRORS, ArgumentError, ShardvarError, StorageEr
 from shardvar.formats.deferred import Located
 from shardvar.formats.enclosed import Enclosed
 from shardvar.formats.files import DataFiles
-from shardvar.formats.torch.archive import Archive, Record, UnplacedRecord
+from shardvar.formats.torch.archive import Archive, UnplacedRecord
 from shardvar.formats.torch.items import (
+    AnyRecord,
     StoredObject,
     TensorView,
     located,
@@ -174,6 +175,6 @@ def tie_number(value: TensorView | StoredObject) -> int:
     return -1
 
 
-def begin_of(record: Record | UnplacedRecord) -> int:
-    """Return a byte of the file that only this storage has."""
+def begin_of(record: AnyRecord) -> int:
+    """Return a byte of the file that only this storage has, or another number."""
     return record.header if isinstance(record, UnplacedRecord) else record.start

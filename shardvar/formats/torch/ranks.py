@@ -29,13 +29,12 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.items import StoredObject, TensorView, object_of
+from shardvar.formats.torch.items import StoredObject, TensorView
 from shardvar.formats.torch.names import files_of_ranks, find_ranks, rank_file, world_size_of
 from shardvar.formats.torch.places import Stored
 from shardvar.formats.torch.shares import Runs, Share, held_regions, local_shape, share_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import unpickle
-from shardvar.formats.torch.tensors import is_tensor
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.protocol import Storage
@@ -130,11 +129,10 @@ def _read_rank(
         contents.unguarded |= unpickled.leaves.keys()
     for key in unpickled.leaves:
         try:
-            value = unpickled.value(key)
             part = (
-                share_of(value, rank, unpickled.view)
-                if is_tensor(value)
-                else object_of(value, unpickled.room)
+                share_of(unpickled.value(key), rank, unpickled.view)
+                if unpickled.has_tensor(key)
+                else unpickled.object(key)
             )
             parts.setdefault(key, []).append((rank, part))
         except READ_ERRORS as error:

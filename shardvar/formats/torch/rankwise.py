@@ -34,13 +34,13 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.formats.torch.archive import Record
-from shardvar.formats.torch.items import StoredObject, TensorView, object_of
+from shardvar.formats.torch.items import StoredObject, TensorView
 from shardvar.formats.torch.names import RANKWISE, read_rankwise
 from shardvar.formats.torch.ranks import Part, join_parts, part_of
 from shardvar.formats.torch.shares import Placement, Share, Spread, share_of, sizes
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import unpickle
-from shardvar.formats.torch.tensors import StoredTensor, dtype_of, is_tensor
+from shardvar.formats.torch.tensors import StoredTensor, dtype_of
 from shardvar.formats.torch.universal import FilesBelow
 from shardvar.limits import MAX_NAMED, MAX_NBYTES, MAX_RANK
 from shardvar.pictures.words import named
@@ -263,12 +263,11 @@ def _read_torch(
         if not unpickled.archive.has_checksums:
             contents.unguarded.add(key)
         try:
-            value = unpickled.value(name)
-            if is_tensor(value):
-                share = share_of(value, about.rank, unpickled.view)
+            if unpickled.has_tensor(name):
+                share = share_of(unpickled.value(name), about.rank, unpickled.view)
                 found.append((key, _placed(share, tensors.get(name, {}), about.rank)))
             else:
-                found.append((key, object_of(value, unpickled.room)))
+                found.append((key, unpickled.object(name)))
         except READ_ERRORS as error:
             contents.faults.setdefault(key, error.at(file.name, repr(key)))
     return found, unpickled.nbytes

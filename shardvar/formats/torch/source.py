@@ -15,8 +15,7 @@ from shardvar.formats.deferred import DeferredIndex
 from shardvar.formats.enclosed import ADDRESSES
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.archive import Record, UnplacedRecord
-from shardvar.formats.torch.items import StoredObject, TensorView, read_view
+from shardvar.formats.torch.items import AnyRecord, StoredObject, TensorView, read_view
 from shardvar.formats.torch.places import PlaceReader, Stored, begin_of, tie_number
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_VIEW_EXPANSION
@@ -238,7 +237,7 @@ class _Extent(NamedTuple):
     """The end of its last one; 0 of a copy, which is not read."""
 
 
-_Place = tuple[int, Record | UnplacedRecord]
+_Place = tuple[int, AnyRecord]
 """A file, and a record with a checksum in it."""
 
 

@@ -22,7 +22,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles, check_same
-from shardvar.formats.leaves import leaves_of
+from shardvar.formats.leaves import is_in_generator, leaves_of
 from shardvar.formats.sets import add_files, read_weight_map
 from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, open_archive
 from shardvar.formats.torch.items import StoredObject, TensorView, object_of, view_of
@@ -32,7 +32,7 @@ from shardvar.formats.torch.objects import TextRoom
 from shardvar.formats.torch.places import Stored
 from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
-from shardvar.formats.torch.tensors import StoredTensor, is_tensor, unsupported
+from shardvar.formats.torch.tensors import ARRAYS, StoredTensor, is_tensor, unsupported
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
     SNIFF_NBYTES,
@@ -41,7 +41,6 @@ from shardvar.wire.damage import (
     is_known_archive,
     malformed,
 )
-from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import decode_value
 
 ZIP_MAGIC = b"PK\x03\x04"
@@ -73,6 +72,16 @@ class Unpickled:
             raise InvalidCheckpoint("Two values of the file have this key.", "Rename one of them.")
         return self.leaves[key]
 
+    def has_tensor(self, key: str) -> bool:
+        """Return True for the key of a tensor or an array; arrays in the state of a generator of
+        random numbers are objects."""
+        value = self.leaves[key]
+        return is_tensor(value) and not (value.name in ARRAYS and is_in_generator(key, self.leaves))
+
+    def object(self, key: str) -> StoredObject:
+        """Return the plain object of a key."""
+        return object_of(self.value(key), self.room, is_in_generator(key, self.leaves))
+
     def view(self, tensor: StoredTensor) -> TensorView:
         """Return a tensor with the place of its storage."""
         return view_of(self.archive, tensor, self.is_big_endian, is_placed=False)
@@ -89,9 +98,8 @@ def unpickle(file: ReadableFile, *, may_be_value: bool = False) -> Unpickled:
             root, nbytes, is_big_endian = archive.root, archive.nbytes, archive.is_big_endian
             whole = frozenset[str]()
         else:
-            data = archive.pickle()
-            root, _ = parse_pickle(data, is_typed=True)
-            nbytes, is_big_endian = len(data), archive.is_big_endian()
+            root, nbytes = archive.unpickled()
+            is_big_endian = archive.is_big_endian()
             whole = _whole(archive, nbytes)
         leaves, clashes = leaves_of(root, is_tensor, nbytes, whole)
         # A dict of another class may have the key "".
@@ -180,11 +188,10 @@ def _add(
     short: dict[bytes, StoredObject] = {}
     for key in [key for key in unpickled.leaves if wanted is None or key in wanted]:
         try:
-            value = unpickled.value(key)
             stored = (
-                Stored.whole(number, whole_of(value, unpickled.view))
-                if is_tensor(value)
-                else Stored(number, _once(object_of(value, unpickled.room), short))
+                Stored.whole(number, whole_of(unpickled.value(key), unpickled.view))
+                if unpickled.has_tensor(key)
+                else Stored(number, _once(unpickled.object(key), short))
             )
             contents.stored[key] = [stored]
         except READ_ERRORS as error:

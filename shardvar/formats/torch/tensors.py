@@ -13,12 +13,21 @@ class, record, location, size):
 a typed storage counts elements, the size of an untyped one bytes. The location, such as "cuda:3",
 says where the tensor was.
 
+An array of NumPy is a tensor whose elements are in the pickle. In protocol 5 it is a call of the
+bytes, the dtype and the shape; in older ones an empty array, which then gets a state:
+
+    numpy._core.multiarray._reconstruct(class, (0,), b"b"), (1, shape, dtype, is Fortran, bytes)
+    numpy._core.numeric._frombuffer(bytes, dtype, shape, order)
+
 Anything else is an object (``objects``).
 """
 
+import re
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from shardvar.errors import (
     CheckpointError,
@@ -88,6 +97,17 @@ FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
 _TYPES = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")
 """The classes with which ``FROM_TYPE`` makes a plain tensor."""
 CALLS = (*_TENSORS, *WRAPPED, FROM_TYPE)
+_EMPTY_ARRAYS = ("numpy._core.multiarray._reconstruct", "numpy.core.multiarray._reconstruct")
+"""The function that makes an empty array of NumPy, by its names in NumPy 2 and 1."""
+_BUFFERS = ("numpy._core.numeric._frombuffer", "numpy.core.numeric._frombuffer")
+"""The function that makes an array of its bytes."""
+ARRAYS = (*_EMPTY_ARRAYS, *_BUFFERS)
+_ARRAY_CLASSES = re.compile(
+    r"numpy\.(?:ndarray|(?:matrixlib\.defmatrix\.)?matrix|(?:_?core\.)?(?:memmap\.)?memmap)"
+)
+"""The classes of arrays that are nothing but their elements."""
+_NUMPY_DTYPE = re.compile(r"[<>=|]?(?:b1|[iu][1248]|f[248]|c8|c16|[US][0-9]{1,7})", re.ASCII)
+"""The dtypes of scalars that are plain values, and of arrays, which lack texts."""
 SUBCLASS = "torch._utils._rebuild_wrapper_subclass"
 """The function that makes a tensor of a subclass, such as a DTensor."""
 
@@ -190,12 +210,22 @@ class StoredTensor:
         return self.offset * itemsize, (self.offset + last + 1) * itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class PickledArray(StoredTensor):
+    """An array of NumPy, which has its elements in the pickle instead of a record."""
+
+    content: bytes
+    """The elements."""
+    is_big_endian: bool
+    """True if they are big-endian."""
+
+
 def is_tensor(value: Any) -> bool:
-    """Return True if a value is a call that makes a tensor of any kind."""
+    """Return True if a value is a call that makes a tensor or an array of any kind."""
     return (
         type(value) is Node
         and type(value.name) is str
-        and (value.name in CALLS or "_rebuild_" in value.name)
+        and (value.name in CALLS or value.name in ARRAYS or "_rebuild_" in value.name)
     )
 
 
@@ -203,6 +233,8 @@ def tensor_of(value: Node) -> StoredTensor:
     """Return the tensor that a call would make; ``UnsupportedError`` for other kinds."""
     # Wrappers hold one another at most as deep as the pickle has bytes; a loop unwraps them.
     while value.name not in _TENSORS:
+        if value.name in ARRAYS:
+            return pickled_array(value)
         if (
             type(value.args) is tuple
             and value.name in WRAPPED
@@ -265,6 +297,63 @@ def _tensor(node: Node) -> StoredTensor:
     )
     _check_bounds(tensor)
     return tensor
+
+
+def pickled_array(node: Node) -> PickledArray:
+    """Return the array of NumPy that a call would make."""
+    args, state = node.args if type(node.args) is tuple else (), node.state
+    if node.name in _BUFFERS and len(args) == 4:
+        state = 1, args[2], args[1], args[3] == "F", args[0]
+    elif args and type(args[0]) is Global and not _ARRAY_CLASSES.fullmatch(args[0].name):
+        raise UnsupportedError(
+            f"It is an array of the class {args[0].name[:200]}.",
+            "Save it as `numpy.asarray(value)`.",
+        )
+    if type(state) is not tuple or len(state) != 5:
+        raise MalformedCheckpoint("It is an array of NumPy without a state.", WRITE_AGAIN)
+    _, shape, described, is_reversed, content = state
+    name, is_big_endian = dtype_of_numpy(described)
+    if name not in NAMES:
+        raise UnsupportedError(
+            f"It is an array of NumPy of the dtype {name}, which shardvar does not read.",
+            "Save its numbers as arrays of a numeric dtype, and the rest as lists.",
+        )
+    is_shape = type(shape) is tuple and len(shape) <= MAX_RANK
+    if not is_shape or any(type(each) is not int or not 0 <= each <= MAX_NBYTES for each in shape):
+        raise MalformedCheckpoint("The shape of its array is not a list of extents.", WRITE_AGAIN)
+    steps, step = list[int](), 1
+    for extent in shape if is_reversed is True else shape[::-1]:
+        steps.append(step)
+        step *= max(extent, 1)
+    nbytes = prod(shape) * int(ITEMSIZES[code(name)])
+    if type(content) is not bytes or len(content) != nbytes:
+        raise MalformedCheckpoint(
+            f"Its array does not have the {nbytes} bytes of its shape.", WRITE_AGAIN
+        )
+    strides = tuple(steps if is_reversed is True else steps[::-1])
+    tensor = PickledArray(name, shape, strides, 0, "", nbytes, False, False, content, is_big_endian)
+    _check_bounds(tensor)
+    return tensor
+
+
+def dtype_of_numpy(described: Any) -> tuple[str, bool]:
+    """Return the name of the dtype of NumPy that a call describes, and True if it is big-endian."""
+    is_dtype = type(described) is Node and described.name == "numpy.dtype"
+    args, state = (described.args, described.state) if is_dtype else ((), None)
+    given = args[0] if type(args) is tuple and args else ""
+    # The name has no order of bytes; the state has, and the names of fields.
+    fields = state if type(state) is tuple else ()
+    if type(given) is Global:  # of ml_dtypes
+        return given.name.removeprefix("ml_dtypes."), False
+    name = given[:40] if type(given) is str else "unknown"
+    if _NUMPY_DTYPE.fullmatch(name):
+        name = np.dtype(name).name
+    elif name.lstrip("<>=|")[:1] in _OTHER_DTYPES:
+        name = f"{_OTHER_DTYPES[name.lstrip('<>=|')[:1]]} ({name})"
+    return name, fields[1:2] == (">",)
+
+
+_OTHER_DTYPES = {"O": "object", "V": "void, or of fields", "M": "datetime64", "m": "timedelta64"}
 
 
 def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:

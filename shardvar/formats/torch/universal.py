@@ -31,13 +31,12 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles, open_below
-from shardvar.formats.torch.items import TensorView, object_of
+from shardvar.formats.torch.items import TensorView
 from shardvar.formats.torch.names import OF_MODEL, UNIVERSAL
 from shardvar.formats.torch.places import Stored
 from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import Unpickled, unpickle
-from shardvar.formats.torch.tensors import is_tensor
 from shardvar.formats.torch.whole import RUN, add_models, add_run
 from shardvar.formats.torch.zero import add_buffers, add_frozen, add_shared, param_shapes
 from shardvar.pictures.words import named
@@ -146,10 +145,9 @@ def _stored(part: Unpickled, number: int, shape: tuple[int, ...] | None) -> Stor
     key = next((key for key in ("param", "") if key in part.leaves), None)
     if key is None:
         raise MalformedCheckpoint("The file has neither a tensor nor a 'param'.", WRITE_AGAIN)
-    value = part.value(key)
-    if not is_tensor(value):
-        return Stored(number, object_of(value, part.room))
-    view = whole_of(value, part.view)
+    if not part.has_tensor(key):
+        return Stored(number, part.object(key))
+    view = whole_of(part.value(key), part.view)
     own = view.tensor.shape
     # In a dict, the tensor has its own shape. Parts of it that were cut have shapes of their own in
     # the model's file.
@@ -194,11 +192,10 @@ def _add_optimizer(contents: SavedContents, part: Unpickled, number: int) -> Non
         wanted["optimizer.step"] = _STEP
     for key, leaf in wanted.items():
         try:
-            value = part.value(leaf)
             stored = (
-                Stored.whole(number, whole_of(value, part.view))
-                if is_tensor(value)
-                else Stored(number, object_of(value, part.room))
+                Stored.whole(number, whole_of(part.value(leaf), part.view))
+                if part.has_tensor(leaf)
+                else Stored(number, part.object(leaf))
             )
             contents.stored.setdefault(key, [stored])
         except READ_ERRORS as error:

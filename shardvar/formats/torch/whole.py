@@ -19,7 +19,7 @@ from shardvar.errors import READ_ERRORS, MalformedCheckpoint, UnsupportedError
 from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import payload_of
 from shardvar.formats.torch.archive import Record
-from shardvar.formats.torch.items import StoredObject, TensorView, object_of, read_view
+from shardvar.formats.torch.items import StoredObject, TensorView, read_view
 from shardvar.formats.torch.names import UNIVERSAL
 from shardvar.formats.torch.objects import plain_of
 from shardvar.formats.torch.places import Stored
@@ -67,7 +67,7 @@ def add_groups(contents: SavedContents, part: Unpickled, number: int, below: str
         if key.startswith(f"{below}param_groups."):
             name = f"optimizer.{key.removeprefix(below)}"
             try:
-                contents.stored[name] = [Stored(number, object_of(part.value(key), part.room))]
+                contents.stored[name] = [Stored(number, part.object(key))]
             except READ_ERRORS as error:
                 contents.faults[name] = error.at(RUN, repr(name))
 

@@ -161,6 +161,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".num_files": "the data files of the index",
         ".read_nbytes": "the payload bytes that were read",
         ".unguarded_nbytes": "those of them that have no checksum",
+        ".doubts": "what may be wrong: a list of objects as in .damages",
         ".unverified": "the tensors that are not verifiable: a list of objects",
         ".unverified[].key": "the name",
         ".unverified[].guarded": "true if the format has a checksum of all its bytes",

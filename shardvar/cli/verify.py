@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from shardvar.cli.output import (
@@ -31,9 +31,10 @@ from shardvar.cli.output import (
 from shardvar.cli.problems import print_problems
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
+from shardvar.formats.files import open_below
 from shardvar.formats.table import format_named
 from shardvar.pictures.words import named
-from shardvar.verbs.compare.manifest import manifest_beside
+from shardvar.verbs.compare.manifest import manifest_beside, read_against, sums_beside
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import open_checkpoint
@@ -141,7 +142,7 @@ def code_of_report(report: VerifyReport, strict: bool = False) -> int:
     """Return the exit code that a report means; ``strict`` asks for checksums of everything."""
     if report.damages:
         return _NO
-    if report.uncompared:
+    if report.uncompared or report.doubts:
         return _NOT_VERIFIED
     return _NO if strict and report.verdict != OK else _OK
 
@@ -152,18 +153,23 @@ def verify_with_progress(
     """Verify a checkpoint with options of ``verify``, with a progress bar at a terminal."""
 
     def total() -> int:
-        # All payloads are read once more for digests.
-        return payload_nbytes(path) * (2 if options.get("against") or _has_digests(path) else 1)
+        # All payloads are read once more for digests, and files for their checksums.
+        return payload_nbytes(path) + _nbytes_compared(path, options.get("against"))
 
     with progress("verifying", total) as advance:
         return verify(path, advance, executor=executor, **options)
 
 
-def _has_digests(path: str) -> bool:
-    """Return True if digests that verify compares are kept next to a checkpoint."""
+def _nbytes_compared(path: str, against: str | None) -> int:
+    """Return the bytes that are read for a manifest, and for checksums of files."""
     with suppress(ShardvarError):
-        return manifest_beside(find_checkpoint(path)) is not None
-    return False
+        given, found = None if against is None else read_against(against), find_checkpoint(path)
+        claim = given or manifest_beside(found)
+        with closing(found.open()) as source:
+            names = {each.file for each in sums_beside(found, source, given).sums}
+        sizes = [open_below(found.storage, name).size for name in names]
+        return sum(sizes) + (payload_nbytes(path) if claim and not claim.is_list else 0)
+    return 0
 
 
 def payload_nbytes(path: str) -> int:
@@ -187,6 +193,7 @@ def print_report(
         for each in report.unverified
         if each.kind is not None
     ]
+    problems += report.doubts
     if not indent and (report.damages or problems):
         _space()
     print_problems(report.damages, everything, indent, pipe="damaged: ")
@@ -194,7 +201,8 @@ def print_report(
     for each in report.notes:
         say(f"{indent}note: {one_line(each)}")
     others = len(report.outcomes) - _num_damaged(report) - len(report.uncompared)
-    if report.damages and others:
+    # A checksum of a file that is wrong does not show which of its tensors are damaged.
+    if others and report.damages and all(each.key for each in report.damages):
         if not indent:
             _space()
         say(f"{indent}no damage found: {count(others, 'tensor')}")
@@ -211,6 +219,8 @@ def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
         return "bad", f"damaged: {damaged:,} of {tensors} in" if damaged else "damaged:"
     if report.uncompared:
         return "attention", f"not verified: {len(report.uncompared):,} of {tensors} in"
+    if report.doubts:
+        return "attention", "not verified:"
     if report.unguarded:
         return (
             "attention",
@@ -239,7 +249,7 @@ def _compared(report: VerifyReport, strict: bool) -> str:
         keys = named([each.key for each in report.unguarded])
         which = f"{count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)})"
         return f"{read}; {which} without a checksum, {keys}: structure only"
-    if report.damages or report.uncompared:
+    if report.damages or report.uncompared or report.doubts:
         return read
     text = f"{read}, every checksum matches" if report.num_tensors else read
     limit = f"; no checksum covers keys, dtypes and shapes ({report.bare_index})"

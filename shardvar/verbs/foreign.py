@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import reduce
 
 from shardvar.errors import (
     CheckpointNotFound,
@@ -54,9 +55,15 @@ _MODELS = (
 )
 """The endings of files that are more telling than others, however large these are."""
 
+UNFINISHED_DOWNLOAD = re.compile(
+    r"(.*)\.(?:incomplete|part|partial|filepart|crdownload|opdownload|aria2|download)", re.DOTALL
+)
+"""The name of a file that a program keeps until a download is finished; the group is the file's."""
+DOWNLOADS = ".cache/huggingface/download"
+"""The folder in which a download of Hugging Face keeps notes about the files of a folder."""
+UNFINISHED = FileKind("an unfinished download", "Finish the download, or start it again.", True)
 _NAMES = (
-    (r".*\.(incomplete|part|crdownload|aria2|download)", FileKind(
-        "an unfinished download", "Finish the download, or start it again.", True)),
+    (UNFINISHED_DOWNLOAD.pattern, UNFINISHED),
     (r"events\.out\.tfevents\..*", FileKind("a log of TensorBoard", "The checkpoints of that run are elsewhere.")),
     (r".*\.meta", FileKind(
         "the graph of a TensorFlow checkpoint", "Name the checkpoint: the same name without .meta.")),
@@ -230,6 +237,10 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     if uncommitted := _shares_error(shown, files) or _unfinished_error(shown, storage, "", files):
         return uncommitted
     kinds = _kinds_in(storage, files)
+    if ".cache" in folders:
+        downloads = reduce(lambda folder, step: folder.folder(step), DOWNLOADS.split("/"), storage)
+        begun = [each for each in downloads.names() if each.endswith(".incomplete")]
+        kinds = [*((f"{DOWNLOADS}/{each}", UNFINISHED) for each in begun), *kinds]
     if links and not kinds:
         return _links_error(shown, links)
     details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named(

@@ -181,6 +181,9 @@ class VerifyReport:
     """The ones without a checksum: only their presence is proven."""
     unverified: tuple[Unverified, ...] = ()
     """The tensors that are not verifiable."""
+    doubts: tuple[Damage, ...] = ()
+    """Things that may be wrong: a manifest or a checksum that could not be compared, or the file of a
+    download that is not finished."""
     outcomes: Mapping[str, str] = field(default_factory=dict)
     """By key: ``"ok"``, ``"values match"``, ``"damaged"`` or ``"not verifiable"``."""
     bare_index: str = ""
@@ -189,7 +192,7 @@ class VerifyReport:
     @property
     def ok(self) -> bool:
         """True if nothing is wrong, all was read, and all that the format guards was compared."""
-        return not (self.damages or self.uncompared)
+        return not (self.damages or self.uncompared or self.doubts)
 
     @property
     def uncompared(self) -> list[Unverified]:
@@ -221,7 +224,7 @@ class VerifyReport:
         """
         if self.damages:
             return DAMAGED
-        if self.uncompared:
+        if self.uncompared or self.doubts:
             return NOT_VERIFIED
         if self.unguarded or (self.bare_index and not self.num_tensors):
             return COMPLETE
@@ -235,6 +238,7 @@ class VerifyReport:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         lists = {
             "damages": [damage.to_json() for damage in self.damages],
+            "doubts": [doubt.to_json() for doubt in self.doubts],
             "notes": list(self.notes),
             "unverified": [asdict(each) for each in self.unverified],
             "outcomes": dict(self.outcomes),
@@ -291,6 +295,7 @@ def _verify_html(report: VerifyReport) -> str:
         about.append(f"{count(len(report.unguarded), 'tensor')} without a checksum: structure only")
     rows = [(each.key or each.file or "", bad(each.kind), each.message) for each in report.damages]
     rows += [(each.key, bad("not verifiable"), each.message) for each in report.uncompared]
+    rows += [(each.file or "", bad("not verified"), each.message) for each in report.doubts]
     if not rows:
         return html_block(f"{report.verdict}: {report.path}", about)
     table = html_table(

@@ -8,7 +8,7 @@ exactly once.
 4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse
    them.
 5. Digests. Where digests are kept of the checkpoint, in its metadata or in a manifest, compute
-   them and compare (``compare.manifest``).
+   them and compare (``compare.manifest``), and the checksums that other programs have of its files.
 
 Each step continues after a finding, so one damaged tensor hides no other. Each tensor has one of
 four outcomes:
@@ -52,7 +52,7 @@ from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, take_tensors
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import TensorTable, concatenate
 from shardvar.verbs.arguments import check_progress
-from shardvar.verbs.compare.manifest import Choose, confirmed, read_manifest
+from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.payloads import Check, payload_checker
 from shardvar.verbs.problems import Damage
@@ -82,22 +82,23 @@ def verify(
 ) -> VerifyReport:
     """Check a checkpoint from end to end and return a report of every problem.
 
-    Digests that the checkpoint carries, and a manifest next to it (``sv.digest``), are compared as
-    well: then formats without checksums are guarded as well.
+    Digests that the checkpoint carries, a manifest next to it (``sv.digest``), and checksums that
+    other programs have of its files are compared as well. They guard formats without checksums.
 
     Parameters
     ----------
     path : path_like
         The checkpoint.
     progress : callable, optional
-        Called with numbers of payload bytes as they are read.
+        Called with numbers of payload bytes as they are read, and of bytes of files with checksums.
     filter : str or iterable of str, optional
         Globs of keys. Only tensors that match one are read and reported, and a note says so; the
         index and the list of files are checked as a whole.
     exclude : str or iterable of str, optional
         Globs of keys of tensors to leave out.
     against : path_like, optional
-        The manifest to compare with, instead of the one next to the checkpoint.
+        The manifest, or the list of checksums of files as sha256sum writes them, to compare with,
+        instead of the ones next to the checkpoint.
     executor : concurrent.futures.Executor, optional
         An executor whose workers read the payloads.
 
@@ -138,7 +139,7 @@ def verify(
     check_executor(executor)
     check_progress(progress)
     found = find_checkpoint(path)
-    manifest = None if against is None else read_manifest(against)
+    claims = None if against is None else read_against(against)
     try:
         source = found.open()
     except CheckpointNotFound:
@@ -154,7 +155,7 @@ def verify(
         if executor is None and source.traits is not None:
             prefer_whole(source.index)
         report = _report(found, source, payload_checker(executor, found, source, progress), choose)
-        return confirmed(report, found, source, manifest, progress, choose)
+        return confirmed(report, found, source, claims, progress, choose)
     finally:
         source.close()
 

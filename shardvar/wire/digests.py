@@ -15,7 +15,8 @@ A manifest is such a text, and so are the digests that a checkpoint carries in i
     # tensor c25e... "table"
     6f1c...  model.safetensors
 
-The last line is of a file, which only a manifest has.
+The last line is of a file, which only a manifest has. Other programs write lists of such lines
+without the others, which ``decode_sums`` reads.
 """
 
 import hashlib
@@ -238,6 +239,50 @@ def decode_digests(text: str, place: str) -> tuple[dict[str, str], dict[str, str
             WRITE_AGAIN,
         )
     return tensors, files
+
+
+_ALGORITHMS = {32: "md5", 40: "sha1", 56: "sha224", 64: "sha256", 96: "sha384", 128: "sha512"}
+"""The algorithms of checksums of files, by their hexadecimal digits."""
+_SUM = re.compile(r"(\\?)(?:(?:md5|sha\d+)[:-])?([0-9a-fA-F]{32,128})(?:[ \t]+\*?(.+))?")
+_TAGGED_SUM = re.compile(r"(\\?)(?:MD5|SHA(?:2?-)?\d+) ?\((.+)\) ?= ?([0-9a-fA-F]{32,128})")
+_ESCAPE = re.compile(r"\\([\\nr])")
+_UNESCAPED = {"\\": "\\", "n": "\n", "r": "\r"}
+
+
+def is_digests(octets: bytes) -> bool:
+    """Return True if bytes begin as a text of digests of any version does."""
+    return octets.startswith(HEAD[:-1].encode())
+
+
+def decode_sums(octets: bytes) -> list[tuple[str, str, str]]:
+    """Return the algorithm, the digits and the name of the file of each line of checksums.
+
+    As sha256sum and its like write them, also with ``--tag``, on Windows, or without a name, which
+    is empty then. Other lines are left out.
+
+    >>> lines = [32 * "0A" + "  ./m.bin", "MD5 (n) = " + 32 * "1", "no checksum"]
+    >>> [(sum[0], sum[2]) for sum in decode_sums("\\r\\n".join(lines).encode())]
+    [('sha256', './m.bin'), ('md5', 'n')]
+    """
+    is_wide = octets.startswith((b"\xff\xfe", b"\xfe\xff"))  # as PowerShell writes texts
+    text = (
+        octets.decode("utf-16", "replace")
+        if is_wide
+        else octets.decode("utf-8-sig", "surrogateescape")
+    )
+    sums = []
+    for line in text.split("\n"):
+        if found := _SUM.fullmatch(line.rstrip("\r ")):
+            escaped, digits, name = found[1], found[2], found[3] or ""
+        elif found := _TAGGED_SUM.fullmatch(line.rstrip("\r ")):
+            escaped, name, digits = found[1], found[2], found[3]
+        else:
+            continue
+        if escaped:
+            name = _ESCAPE.sub(lambda mark: _UNESCAPED[mark[1]], name)
+        if len(digits) in _ALGORITHMS:
+            sums.append((_ALGORITHMS[len(digits)], digits.lower(), "" if name == "-" else name))
+    return sums
 
 
 def not_digests(place: str, head: str) -> MalformedCheckpoint:

@@ -15,7 +15,7 @@ FILES_AND_FUNCTIONS = {
     "load": (28, 185),
     "reshard": (45, 382),
     "save as torch": (38, 289),
-    "verify": (30, 182),
+    "verify": (32, 200),
     "diff": (37, 236),
 }
 

@@ -697,7 +697,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
             "verify",
             path,
         ): "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
-        "unguarded_nbytes unverified outcomes bare_index verdict",
+        "unguarded_nbytes unverified doubts outcomes bare_index verdict",
         (
             "diff",
             path,

@@ -259,7 +259,7 @@ def test_a_report_is_json_with_stable_keys(tmp_path: Path) -> None:
         "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
         "unguarded_nbytes "
     )
-    keys += "unverified outcomes bare_index verdict"
+    keys += "unverified doubts outcomes bare_index verdict"
     assert list(told) == keys.split()
     assert list(told["damages"][0]) == "kind key file message cause remedy".split()
     assert json.loads(json.dumps(told)) == told

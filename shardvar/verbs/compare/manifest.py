@@ -10,15 +10,20 @@ The lines of tensors are true of every copy of the checkpoint, in any format. Th
 files have the form of ``sha256sum``, which takes the others for comments: ``sha256sum --check
 model.sha256`` compares files without shardvar. The digest of the checkpoint covers all tensors, so
 a lost line of a tensor is noticed.
+
+Checksums of files that other programs have (``statements``) are compared as well, and never replaced:
+a manifest has another name then.
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from shardvar.engine.pool import Progress, block_ranges, new_buffer, run_all
+import numpy as np
+
+from shardvar.engine.pool import Progress
 from shardvar.errors import (
     CheckpointError,
     CorruptCheckpoint,
@@ -27,21 +32,35 @@ from shardvar.errors import (
     MissingFile,
     TargetExists,
 )
-from shardvar.formats.files import write_file
+from shardvar.formats.files import look_into, write_file
 from shardvar.formats.protocol import Source
-from shardvar.formats.table import names_of_target
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.storage.local import split_place
-from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
-from shardvar.verbs.compare.statements import tensors_of_statement
+from shardvar.verbs.compare.statements import (
+    SummedFiles,
+    compare_sums,
+    own_files,
+    has_sums,
+    is_manifest,
+    judge_sums,
+    summed_checkpoint,
+    summed_files,
+    tensors_of_statement,
+)
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.reports import DAMAGED, OK, VerifyReport
+from shardvar.verbs.reports import DAMAGED, OK, VALUES_MATCH, VerifyReport
 from shardvar.verbs.steps import natural_key
 from shardvar.wire.damage import past_limit
-from shardvar.wire.digests import HEAD, decode_digests, encode_digests, not_digests
+from shardvar.wire.digests import (
+    HEAD,
+    decode_digests,
+    encode_digests,
+    is_digests,
+    not_digests,
+)
 
 __all__ = [
     "Manifest",
@@ -71,6 +90,8 @@ class Manifest:
     """The SHA-256 of each file, by its name relative to the manifest."""
     is_carried: bool = False
     """True for the digests that a checkpoint carries in its metadata."""
+    is_list: bool = False
+    """True for a list of checksums of files that another program wrote, which is at ``place``."""
 
     @property
     def remedy(self) -> str:
@@ -79,8 +100,13 @@ class Manifest:
 
 
 def manifest_path(found: Location) -> str:
-    """Return the path of the manifest next to a checkpoint."""
-    return found.path + ENDING
+    """Return the path of the manifest next to a checkpoint, or of one to be written: not the path of
+    another program's checksum."""
+    storage, name = split_place(found.path + ENDING)
+    head = look_into(
+        storage, name, lambda file: file.read(0, min(file.size, _MOST_HEAD_NBYTES)), None
+    )
+    return found.path + (ENDING if head is None or is_digests(head) else f".shardvar{ENDING}")
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -151,10 +177,19 @@ def read_manifest(path: Path) -> Manifest:
         file.close()
 
 
+def read_against(path: Path) -> Manifest:
+    """Return a manifest as ``read_manifest`` does, or a list of checksums of files."""
+    storage, name = split_place(path)
+    is_list = bool(name) and not is_manifest(storage, name) and has_sums(storage, name)
+    return Manifest(os.fspath(path), {}, {}, is_list=True) if is_list else read_manifest(path)
+
+
 def manifest_beside(found: Location) -> Manifest | None:
     """Return the manifest next to a checkpoint; None without one."""
-    with suppress(MissingFile):
-        return read_manifest(manifest_path(found))
+    for path in dict.fromkeys((manifest_path(found), found.path + ENDING)):
+        with suppress(MissingFile):
+            if is_manifest(*split_place(path)):
+                return read_manifest(path)
     return None
 
 
@@ -179,15 +214,14 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
         If a manifest is there and ``force`` is not set: the digests of a checkpoint that was
         damaged since would hide the damage.
     CorruptCheckpoint
-        If a tensor could not be read.
+        If a tensor could not be read, or a file disagrees with the checksum of another program.
     """
     for each in report.unreadable:
         raise CorruptCheckpoint(
             f"{each.key!r} has no digest: {each.message}", "Take a checkpoint that is whole."
         )
     found = find_checkpoint(report.path)
-    check_without_manifest(found, force)
-    path = manifest_path(found)
+    path = check_without_manifest(found, force)
     manifest = Manifest(path, report.tensors, _digest_files(found))
     octets = encode_manifest(manifest)
     storage, name = split_place(path)
@@ -198,40 +232,32 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
     return path
 
 
-def check_without_manifest(found: Location, force: bool) -> None:
-    """Raise ``TargetExists`` if a checkpoint has a manifest that may not be replaced."""
+def check_without_manifest(found: Location, force: bool) -> str:
+    """Return the path for a manifest; ``TargetExists`` if there is one that may not be replaced."""
     path = manifest_path(found)
     storage, name = split_place(path)
-    if not force and name in storage.names():
+    if not force and storage.status(name) is not None:
         raise TargetExists(
             f"{path} exists.", "Compare with it (--against), or pass force=True (--force)."
         )
+    return path
 
 
 def _digest_files(found: Location) -> dict[str, str]:
-    """The SHA-256 of each file of a checkpoint, by its name as seen from the checkpoint's place."""
-    source = found.open()
-    try:
-        names = {*source.index.files, found.name, *names_of_target(found.stem, found.format.name)}
-    finally:
-        source.close()
-    there = sorted(names.intersection(found.storage.names()))
+    """The SHA-256 of each file of a checkpoint, by its name as seen from the checkpoint's place.
+
+    ``CorruptCheckpoint`` if a file disagrees with another program's checksum: a manifest would hide
+    the damage.
+    """
+    with closing(found.open()) as source:
+        files = own_files(found, source)
+    sums = summed_files(found.storage, files).sums
+    agreed, others, digests = compare_sums(found.storage, sums, files)
+    for each in others:
+        if each.names_file and each.file not in agreed:
+            raise CorruptCheckpoint(each.disagreement.cause, each.remedy)
     folder = f"{os.path.basename(found.path)}/" if found.is_folder else ""
-    digests = run_all(lambda name: _digest_file(found.storage, name), there)
-    return {f"{folder}{name}": value for name, value in zip(there, digests, strict=True)}
-
-
-def _digest_file(storage: Storage, name: str) -> str:
-    file = storage.open(name)
-    try:
-        state = hashlib.sha256()
-        for start, stop in block_ranges(0, file.size):
-            block = new_buffer(stop - start)
-            file.read_into(start, block)
-            state.update(block)
-        return state.hexdigest()
-    finally:
-        file.close()
+    return {f"{folder}{name}": value for name, value in digests.items()}
 
 
 def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
@@ -297,20 +323,20 @@ def confirmed(
     report: VerifyReport,
     found: Location,
     source: Source,
-    manifest: Manifest | None,
+    against: Manifest | None,
     progress: Progress,
     choose: Choose | None,
 ) -> VerifyReport:
     """Return the report of ``verify`` with the outcomes of the digests that the checkpoint carries,
-    and of the given manifest or the one next to it."""
-    place = manifest_path(found) if manifest is None else manifest.place
+    of ``against`` (``read_against``), or of what is next to it."""
+    place = manifest_path(found) if against is None else against.place
     digests: DigestReport | None = None
     own = found.path if source.index.metadata.has_digests else None
-    for at in (place,) if own is None else (own, place):
+    for at in [each for each in (own, place) if each]:
         try:
-            claim = _carried(source) if at == own else manifest or manifest_beside(found)
+            claim = _carried(source) if at == own else against or manifest_beside(found)
             # Without outcomes, the index cannot be read as far as the chosen keys.
-            if claim is None or (choose is not None and not report.outcomes):
+            if claim is None or claim.is_list or (choose is not None and not report.outcomes):
                 continue
             claim = claim if choose is None else _chosen(claim, report, source, choose)
             if digests is None:
@@ -318,9 +344,51 @@ def confirmed(
                 digests = digest_reader(reader, progress, report.outcomes)
             report = _with_outcomes(report, source, claim, digests)
         except CheckpointError as error:
-            # As damage: what was verified without the digests is still said.
-            report = replace(report, damages=(*report.damages, Damage.of(error, None, at)))
-    return report
+            # What was verified without the digests is still said. A manifest is not the checkpoint:
+            # if it cannot be compared, nothing is known.
+            damage = (Damage.of(error, None, at),)
+            if at == own:
+                report = replace(report, damages=report.damages + damage)
+            else:
+                report = replace(report, doubts=report.doubts + damage)
+    summed = sums_beside(found, source, against)
+    if choose is not None and summed.sums:
+        note = "Checksums of whole files were not compared, since only some tensors are chosen."
+        report, summed = replace(report, notes=(*report.notes, note)), replace(summed, sums=())
+    if summed == SummedFiles() or (report.damages and not report.outcomes):
+        return report
+    compared, doubts = _with_sums(report, found, source, summed, progress)
+    # Checksums of all bytes settle a doubt, unless it is about what the caller gave.
+    if compared.verdict == OK and against is None:
+        return replace(compared, notes=(*compared.notes, *(each.message for each in doubts)))
+    return replace(compared, doubts=(*compared.doubts, *doubts))
+
+
+def sums_beside(found: Location, source: Source, against: Manifest | None) -> SummedFiles:
+    """Return the checksums of files with which a checkpoint is compared."""
+    if against is not None and not against.is_list:
+        return SummedFiles()
+    return summed_checkpoint(found, source, None if against is None else against.place)
+
+
+def _with_sums(
+    report: VerifyReport, found: Location, source: Source, summed: SummedFiles, progress: Progress
+) -> tuple[VerifyReport, list[Damage]]:
+    """The report with the outcomes of checksums of files, and doubts about the files."""
+    judged = judge_sums(found.storage, summed, progress)
+    covers_index = judged.right.issuperset(own_files(found, source))
+    entries = Reader(report.path, report.format, source).entries()
+    right = [n for n, name in enumerate(source.index.files) if name in judged.right]
+    bad = {*entries.slices.tensor[~np.isin(entries.file, right)].tolist()}
+    outcome = VALUES_MATCH if report.bare_index and not covers_index else OK
+    outcomes = {
+        key: outcome
+        for row, key in enumerate(entries.slices.tensors.keys)
+        if row not in bad and report.outcomes.get(key) != DAMAGED
+    }
+    report = _settled(report, source, outcomes, covers_index=covers_index)
+    notes = (*report.notes, *judged.notes)
+    return replace(report, damages=(*report.damages, *judged.damages), notes=notes), judged.doubts
 
 
 def _carried(source: Source) -> Manifest:
@@ -350,17 +418,30 @@ def _with_outcomes(
     right = {
         key for key in digests.tensors if key not in wrong and report.outcomes.get(key) != DAMAGED
     }
+    covers_index = right == {*report.outcomes}
+    return _settled(report, source, dict.fromkeys(right, OK), wrong, covers_index=covers_index)
+
+
+def _settled(
+    report: VerifyReport,
+    source: Source,
+    right: Mapping[str, str],
+    wrong: Mapping[str, Damage] = MappingProxyType({}),
+    *,
+    covers_index: bool,
+) -> VerifyReport:
+    """The report with the outcomes of tensors that are right, and with the ones that are wrong."""
     known = {damage.key for damage in report.damages}
-    settled = right.union(wrong)
+    settled = {*right, *wrong}
     slices = Reader(report.path, report.format, source).entries().slices
     nbytes = dict(zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True))
     return replace(
         report,
         damages=(*report.damages, *(damage for key, damage in wrong.items() if key not in known)),
         unverified=tuple(each for each in report.unverified if each.key not in settled),
-        outcomes={**report.outcomes, **dict.fromkeys(right, OK), **dict.fromkeys(wrong, DAMAGED)},
+        outcomes={**report.outcomes, **right, **dict.fromkeys(wrong, DAMAGED)},
         unguarded_nbytes=sum(
             nbytes[each.key] for each in report.unguarded if each.key not in settled
         ),
-        bare_index="" if right == {*report.outcomes} else report.bare_index,  # digests cover it
+        bare_index="" if covers_index else report.bare_index,
     )

@@ -35,13 +35,16 @@ from shardvar.planning.slices import SliceTable, TensorTable, widen
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.quantization import (
+    COMFY,
     CONFIG,
     DEQUANTIZED,
     DTYPES,
     KNOWN,
+    SIDE_FILES,
     Model,
     QuantisedTensors,
     find_quantised,
+    method_of,
 )
 from shardvar.verbs.rank_source import RankSource
 from shardvar.wire.strict_json import parse_json
@@ -76,6 +79,8 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
     source = source.dequantized()
     stored = concatenate_entries(list(source.index.scan()))
     model = read_model(storage)
+    if COMFY.rpartition(" ")[2] in source.index.metadata.user:
+        model = replace(model, method=COMFY)
     wrong: dict[str, CheckpointError | UnsupportedError] = dict(find_faults(stored.slices))
     wrong |= dict(source.index.faults.items())
     found = find_quantised(stored.slices.tensors, model, wrong)
@@ -89,7 +94,7 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
             found.tensors[key] = Quantised(key, key, None, shapes[key], kind=encodings[key])
     if not found.tensors and not found.faults:
         if model.method not in KNOWN and not encodings:
-            cause = f"{CONFIG} says that the tensors are quantised with {model.method}, "
+            cause = f"{model.config} says that the tensors are quantised with {model.method}, "
             raise UnsupportedError(f"{cause}which shardvar does not dequantize.", DEQUANTIZED)
         return source
     return _scaled(source, stored, found, dtype, model)
@@ -119,32 +124,48 @@ def keys_of_numbers(source: Source) -> tuple[str, ...]:
 
 
 def read_model(storage: Storage) -> Model:
-    """Return what ``config.json`` in a directory says; ``MalformedCheckpoint`` if it is not JSON."""
-    if CONFIG not in storage.names():
-        return Model()
-    with prefix_errors(CONFIG):
-        config = parse_json(
-            read_beginning(storage, CONFIG, _CONFIG_NBYTES), _CONFIG_DEPTH, allow_nan=True
-        )
-    if not isinstance(config, dict):
-        return Model()
-    text = config.get("text_config")
-    levels = [config, *([text] if isinstance(text, dict) else [])]
-    told = (level.get("quantization_config") for level in levels)
-    quantization = next((each for each in told if isinstance(each, dict)), {})
+    """Return what ``config.json`` in a directory, and the files next to it that describe quantisation,
+    say; ``MalformedCheckpoint`` if one is not JSON."""
+    levels = _levels(_read_json(storage, CONFIG))
+    told = [level[name] for level in levels for name in _QUANTIZATION if level.get(name)]
+    method, config = next(filter(None, map(method_of, told)), ""), CONFIG
+    for name, scheme in SIDE_FILES.items():
+        if not method and (described := _read_json(storage, name)):
+            method, config = method_of(described, scheme), name
     named_dtypes = (level.get(name) for level in levels for name in ("dtype", "torch_dtype"))
     dtype = next((each for each in named_dtypes if each in DTYPES), Model().dtype)
-    block = quantization.get("weight_block_size")
+    sizes = (each.get("weight_block_size") for each in told if isinstance(each, dict))
+    block = next(filter(None, sizes), None)
     is_block = (
         isinstance(block, list)
         and len(block) == 2
         and all(type(each) is int and each > 0 for each in block)
     )
-    return Model(
-        str(quantization.get("quant_method", "")),
-        (block[0], block[1]) if is_block and isinstance(block, list) else Model().block,
-        dtype,
-    )
+    size = (block[0], block[1]) if is_block and isinstance(block, list) else Model().block
+    return Model(method, size, dtype, config)
+
+
+_QUANTIZATION = ("quantization_config", "quantization", "compression_config")
+"""The keys of descriptions of quantisation."""
+
+
+def _read_json(storage: Storage, name: str) -> Any:
+    """Return the value of a file of JSON; None if there is none."""
+    if name not in storage.names():
+        return None
+    with prefix_errors(name):
+        return parse_json(
+            read_beginning(storage, name, _CONFIG_NBYTES), _CONFIG_DEPTH, allow_nan=True
+        )
+
+
+def _levels(config: Any) -> list[dict[str, Any]]:
+    """Return the descriptions of a model and of its parts, such as ``text_config``."""
+    levels = [config] if isinstance(config, dict) else []
+    for level in levels:
+        parts = (each for name, each in level.items() if name not in _QUANTIZATION)
+        levels += [each for each in parts if isinstance(each, dict)]
+    return levels
 
 
 # --- The source that reads them
@@ -255,7 +276,7 @@ def _notes(found: QuantisedTensors, dtype: str, model: Model) -> list[str]:
     if found.left_out:
         number = count(len(found.left_out), "tensor")
         notes.append(f"left out {number} of scales: {named(found.left_out)}")
-    if model.method:
+    if model.method and model.config == CONFIG:
         notes.append(
             f"{CONFIG} still has quantization_config: remove it from a copy next to these tensors"
         )

@@ -5,17 +5,22 @@ A scheme is known by the names of the tensors of a layer, and its shapes must ag
     GPTQ, AWQ     X.qweight int32, X.scales [groups, out], X.qzeros [groups, out * bits / 32]
     GPTQ          or with X.g_idx [in] in place of X.qzeros
     MXFP4         X_blocks uint8 [..., groups, 16], X_scales uint8 [..., groups]
-    NVFP4         X.weight uint8 [out, in / 2], X.weight_scale float8 [out, in / 16]
-    NF4, FP4      X.weight uint8, X.weight.absmax, X.weight.quant_state.bitsandbytes__nf4
+    NVFP4         X.weight or X.weight_packed uint8 [out, in / 2], X.weight_scale float8 [out, in / 16]
+    NF4, FP4      X.weight, X.weight.absmax, X.weight.quant_state.bitsandbytes__nf4: the bytes may go
+                  by another dtype
     int8          X.weight int8 [out, in], X.SCB [out]: bitsandbytes, a number in each byte
 
 A byte of MXFP4, NVFP4, NF4 and FP4 holds two numbers. The tensors that scale them are not counted
 as parameters, and neither are the scales of weights in eight bits, such as ``X.weight_scale_inv``.
-Every other tensor of small integers may be packed by a scheme that is not known here.
+Every other tensor of small integers may be packed by a scheme that is not known here, and is so if
+scales lie next to it (``find_scaling``).
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
+
+from shardvar.layout.dtypes import ITEMSIZES, code
 
 _Shape = tuple[int, ...]
 _Described = tuple[str | None, _Shape | None]
@@ -26,15 +31,24 @@ _BITS = 32
 _BLOCK = 16
 """The bytes of a block of MXFP4, and the numbers that share a scale of NVFP4."""
 _STATES = {"bitsandbytes__nf4": "NF4", "bitsandbytes__fp4": "FP4"}
-_SCALES = (
-    "weight_scale",
-    "weight_scale_inv",
-    "weight_scale_2",
-    "input_scale",
-    "weight_zero_point",
-    "scale_inv",
+_FEW_BITS = re.compile(r"float8.*|u?int(?:2|4|8|16|32)")
+"""The dtypes of weights that need scales; integers of 64 bits are ids and counters."""
+_WEIGHTS = re.compile(
+    r"_?(?:q|quantized_)?(?:weight|kernel|embedding|table|w)"
+    r"(?:_?(?:packed|q|qdata|quantized))?",
+    re.IGNORECASE,
 )
-_EIGHT_BITS = ("float8", "int8", "uint8")
+"""The names of tensors that layers multiply with, quantised or not."""
+_SCALING = re.compile(
+    r"(?:.*_)?(?:(?:scales?|zero_points?)(?:_(?:inv|weight|input|2))?|absmax|q?zeros?|_shift|scb|g_idx|shape)",
+    re.IGNORECASE,
+)
+"""The names of tensors that weights need to become numbers, and of scales of activations."""
+_OWN = re.compile(
+    r"_?(?:(?:.*weight|.*kernel|quant|dequant|q)_)?scales?(?:_(?:inv|weight|2))?|absmax|qzeros|scb",
+    re.IGNORECASE,
+)
+"""The names of scales of the weights, without the scales of activations."""
 
 
 def find_packed(tensors: Mapping[str, _Described]) -> tuple[dict[str, tuple[str, int]], set[str]]:
@@ -49,13 +63,52 @@ def find_packed(tensors: Mapping[str, _Described]) -> tuple[dict[str, tuple[str,
     """
     weights: dict[str, tuple[str, int]] = {}
     scaling: set[str] = set()
-    for key in tensors:
+    layers = names_by_layer(tensors)
+    for key, (dtype, _) in tensors.items():
         for scheme, number, others in _schemes(key, tensors):
             weights[key] = scheme, number
             scaling.update(others)
             break
-        scaling.update(_scales_of(key, tensors))
+        for scale in find_scaling(key, dtype, layers):
+            layer, _, _ = scale.rpartition(".")
+            others = [each for each in layers[layer] if _SCALING.fullmatch(each)]
+            # MLX has a bias of each group, other than the bias of the layer.
+            others += ["biases"] if {"scales", "biases"} <= {*layers[layer]} else []
+            scaling.update(f"{layer}.{each}" if layer else each for each in others)
     return weights, scaling
+
+
+def names_by_layer(keys: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of the tensors of each layer."""
+    layers: dict[str, list[str]] = {}
+    for key in keys:
+        layer, _, name = key.rpartition(".")
+        layers.setdefault(layer, []).append(name)
+    return layers
+
+
+def find_scaling(key: str, dtype: str | None, layers: Mapping[str, list[str]]) -> list[str]:
+    """Return the keys of tensors next to weights of few bits that scale them, by any scheme; none of
+    other tensors, such as a mask next to the scale of a norm.
+
+    >>> keys = ["q.weight", "q.scales", "norm.scale", "norm.mask"]
+    >>> [find_scaling(key, "uint32", names_by_layer(keys)) for key in ("q.weight", "norm.mask")]
+    [['q.scales'], []]
+    """
+    while key.endswith("._data"):  # as quanto keeps what it packs
+        key = key.removesuffix("._data")
+    layer, _, name = key.rpartition(".")
+    if not _FEW_BITS.fullmatch(dtype or "") or _SCALING.fullmatch(name):
+        return []
+    below = f"{layer}." if layer else ""
+    is_weight = _WEIGHTS.fullmatch(name) is not None
+    own = {f"{name}{end}" for end in ("_scale", "_scales", "_scale_inv")}
+    found = [
+        f"{below}{each}"
+        for each in layers.get(layer, ())
+        if each in own or (is_weight and _OWN.fullmatch(each))
+    ]
+    return found + [f"{key}.{each}" for each in layers.get(key, ()) if _OWN.fullmatch(each)]
 
 
 def _schemes(key: str, tensors: Mapping[str, _Described]) -> Iterator[tuple[str, int, list[str]]]:
@@ -71,7 +124,7 @@ def _schemes(key: str, tensors: Mapping[str, _Described]) -> Iterator[tuple[str,
         scales = f"{key.removesuffix('_blocks')}_scales"
         if shape[-1:] == (_BLOCK,) and tensors.get(scales) == ("uint8", shape[:-1]):
             yield "MXFP4", 2 * prod(shape), [scales]
-    elif name == "weight" and dtype == "uint8":
+    elif f"{key}.absmax" in tensors or (name in ("weight", "weight_packed") and dtype == "uint8"):
         yield from _of_bytes(key, shape, tensors)
     elif name == "weight" and dtype == "int8":
         for scale in (f"{layer}.SCB", f"{key}.SCB"):
@@ -121,21 +174,14 @@ def _of_bytes(
             )
             yield (
                 name,
-                2 * prod(shape),
+                2 * prod(shape) * int(ITEMSIZES[code(tensors[key][0] or "uint8")]),
                 [f"{key}.{part}" for part in parts if f"{key}.{part}" in tensors],
             )
-    scale, scale_shape = tensors.get(f"{key}_scale", ("", None))
+    scale, scale_shape = tensors.get(f"{key.removesuffix('_packed')}_scale", ("", None))
     is_scaled = len(shape) == 2 and scale_shape == (shape[0], 2 * shape[1] // _BLOCK)
     if is_scaled and (scale or "").startswith("float8"):
         # Its scales have the same names as scales of weights in eight bits.
         yield "NVFP4", 2 * prod(shape), []
-
-
-def _scales_of(key: str, tensors: Mapping[str, _Described]) -> Iterator[str]:
-    """Yield the scales of a weight in eight bits."""
-    layer, _, name = key.rpartition(".")
-    if name == "weight" and (tensors[key][0] or "").startswith(_EIGHT_BITS):
-        yield from (each for scale in _SCALES if (each := f"{layer}.{scale}") in tensors)
 
 
 def shape_of(tensors: Mapping[str, _Described], key: str) -> _Shape | None:

@@ -16,6 +16,7 @@ scales within them; ``formats.gguf`` decodes them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 from shardvar.engine.dequantize import Quantised
 from shardvar.errors import (
@@ -26,12 +27,16 @@ from shardvar.errors import (
 )
 from shardvar.pictures.words import human_shape, named
 from shardvar.planning.slices import TensorTable
+from shardvar.verbs.packed import find_scaling, names_by_layer
 
 DTYPES = ("bfloat16", "float16", "float32")
 """The dtypes that numbers may get."""
 
 CONFIG = "config.json"
 """The file of Hugging Face that describes a model."""
+
+COMFY = "ComfyUI's _quantization_metadata"
+"""The scheme of a file whose metadata have this text, and whose scales may be tiled."""
 
 _BLOCK = (128, 128)
 """The rows and columns of a block of DeepSeek-V3 and Qwen3."""
@@ -58,6 +63,8 @@ class Model:
     """The rows and columns that share a scale."""
     dtype: str = "bfloat16"
     """The dtype of the numbers."""
+    config: str = CONFIG
+    """The file that names the scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +88,24 @@ def find_quantised(
     """Return the quantised tensors among some, and the faults; keys in ``wrong`` cannot be read."""
     found = QuantisedTensors()
     keys = tensors.facts()
+    layers = names_by_layer(keys)
     for key, (dtype, shape) in keys.items():
         if key in wrong:
             continue
-        scheme = _refused(key, dtype, keys)
+        scheme = _refused(key, dtype, keys, layers)
+        scales = [] if scheme else _scales_of(key, dtype, shape, keys)
+        if (
+            not scheme
+            and (not scales or model.method == COMFY)
+            and (beside := find_scaling(key, dtype, layers))
+        ):
+            scheme = _guessed(dtype, beside, model)
         if scheme:
             found.faults[key] = UnsupportedError(
                 f"{key!r} is quantised with {scheme}, which shardvar does not dequantize.",
                 f"{DEQUANTIZED} {_KEEP}",
             )
-        elif scales := _scales_of(key, dtype, shape, keys):
+        elif scales:
             _add(found, key, scales, model, keys, wrong)
         elif dtype in _EIGHT_BITS:
             found.faults[key] = InvalidCheckpoint(
@@ -150,7 +165,7 @@ def _weights_of(key: str, dtype: str) -> list[str]:
     if key.endswith("_scale_inv"):
         return [key.removesuffix("_scale_inv")]
     if key.endswith(("_scales", ".scales")) and dtype == "uint8":
-        return [f"{key.removesuffix('scales')}blocks"]
+        return [f"{key.removesuffix('scales')}{name}" for name in ("blocks", "weight")]
     return []
 
 
@@ -254,11 +269,37 @@ DEQUANTIZED = "Blocks of GGUF, FP8 with scales and MXFP4 are dequantized."
 KNOWN = ("", "fp8", "fbgemm_fp8", "gguf", "mxfp4")
 """The schemes of ``config.json`` whose tensors are all dequantized; empty without one."""
 
+SIDE_FILES = {
+    "hf_quant_config.json": "modelopt",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
+"""The schemes that files next to ``config.json`` describe, by the names of the files."""
 
-def _refused(key: str, dtype: str, keys: _Tensors) -> str:
-    """The scheme of weights that are not dequantized; empty for all others."""
+
+def method_of(described: Any, given: str = "") -> str:
+    """Return the scheme that a description of quantisation names, or what it has; ``given`` for one that
+    names none.
+
+    >>> method_of({"quant_method": "fp8"}), method_of({"group_size": 64, "bits": 4}), method_of(None)
+    ('fp8', 'MLX', '')
+    """
+    if not described:
+        return ""
+    if isinstance(described, str):
+        return described
+    if isinstance(described, dict) and described.get("quant_method"):
+        return str(described["quant_method"])
+    keys = described if isinstance(described, dict) else ()
+    if "weight_block_size" in keys:
+        return "fp8"
+    return given or ("MLX" if "group_size" in keys and "bits" in keys else "an unknown scheme")
+
+
+def _refused(key: str, dtype: str, keys: _Tensors, layers: Mapping[str, list[str]]) -> str:
+    """The scheme of weights that are not dequantized, known by its names; empty for all others."""
     base, _, last = key.rpartition(".")
-    beside = {each for each in _BESIDE if f"{base}.{each}" in keys or f"{key}.{each}" in keys}
+    beside = {*layers[base], *layers.get(key, ())}
     if last == "qweight" and beside & {"qzeros", "scales"}:
         return "GPTQ" if "g_idx" in beside else "AWQ or GPTQ"
     if last == "weight_packed":
@@ -267,6 +308,12 @@ def _refused(key: str, dtype: str, keys: _Tensors) -> str:
         )
     if last == "W_q":
         return "HQQ"
+    if key.endswith("scaled_fp8") and dtype in _EIGHT_BITS:
+        return "ComfyUI's scaled_fp8"
+    if "comfy_quant" in beside and last == "weight":
+        return "ComfyUI's comfy_quant"
+    if f"{key}.quant_state" in layers:
+        return "bitsandbytes (4 bits)"
     if dtype in ("uint8", "int8") and last == "weight":
         if beside & {"weight_scale_2", "weight_global_scale"}:
             return "NVFP4"
@@ -279,7 +326,16 @@ def _refused(key: str, dtype: str, keys: _Tensors) -> str:
     return ""
 
 
-_BESIDE = (
-    "qzeros", "scales", "g_idx", "weight_global_scale", "weight_scale_2", "absmax", "SCB",
-    "weight_scale",
-)  # fmt: skip
+_SCHEMES = {"scale_weight": "ComfyUI's scaled_fp8", "dequant_scale": "SmoothQuant"}
+"""The schemes with scales of these names, which other weights have as well."""
+
+
+def _guessed(dtype: str, scales: list[str], model: Model) -> str:
+    """The scheme of weights with scales next to them that no other rule knows."""
+    names = {each.rpartition(".")[2] for each in scales}
+    if model.method not in KNOWN:
+        return model.method
+    known = next((scheme for name, scheme in _SCHEMES.items() if name in names), "")
+    if dtype == "uint32" and "scales" in names:
+        known = "MLX"
+    return known or f"an unknown scheme ({dtype}, with {named(scales)} next to it)"

@@ -6,6 +6,7 @@ in float64, where the product of two floats is exact.
 """
 
 import json
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import inf, nan
@@ -28,6 +29,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.safetensors.source import SafetensorsSource
+from shardvar.verbs.parameters import count_parameters
 from spec_tests.helpers.format_protocol import Array
 
 E4M3, E5M2, E8M0 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu
@@ -440,11 +442,80 @@ def test_what_is_wrong_or_of_another_scheme_is_refused_by_name(
     assert sv.load(tmp_path / "m").keys() == {"other", *tensors}
 
 
-def test_a_scheme_that_only_the_model_names_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "described", "words"),
+    [
+        ("config.json", {"quantization_config": {"quant_method": "quip"}}, "quip"),
+        ("config.json", {"quantization": {"group_size": 64, "bits": 4}}, "MLX"),
+        ("config.json", {"quantization_config": {"group_size": 64, "bits": 4}}, "MLX"),
+        ("config.json", {"a": {"text": {"quantization_config": {"quant_method": "odd"}}}}, "odd"),
+        ("config.json", {"quantization": "int4"}, "int4"),
+        ("config.json", {"quantization": [4, 8]}, "an unknown scheme"),
+        ("config.json", {"compression_config": {"format": "dense"}}, "an unknown scheme"),
+        ("hf_quant_config.json", {"producer": {"name": "modelopt"}}, "hf_quant_config.*modelopt"),
+        ("quantize_config.json", {"bits": 4, "group_size": 128}, "quantize_config.*gptq"),
+        ("quant_config.json", {"w_bit": 4}, "quant_config.*awq"),
+    ],
+)  # fmt: skip
+def test_a_scheme_that_only_the_model_names_is_refused(
+    name: str, described: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     sv.save(tmp_path / "m", {"w.odd": ONE})
-    config(tmp_path, quantization_config={"quant_method": "quip"})
-    with pytest.raises(UnsupportedError, match="quip"):
+    (tmp_path / name).write_text(json.dumps(described))
+    with pytest.raises(UnsupportedError, match=words):
         sv.load(tmp_path / "m", dequantize=True)
+    others = {"quantization_config": None}, {"quantization": False}, {"q": [1]}
+    for nothing in ({}, *others * (name == "config.json")):
+        (tmp_path / name).write_text(json.dumps(nothing))
+        assert sv.load(tmp_path / "m", dequantize=True)["w.odd"] == 1
+
+
+@pytest.mark.parametrize("form", ["m", "m.safetensors", "m.npz", "m.pt"])
+@given(
+    weights=st.sampled_from(["weight", "kernel", "weight_packed", "qweight", "W_q", "weight._data", "_weight_qdata"]),
+    dtype=st.sampled_from(["int8", "uint8", "int16", "int32", "uint32"]),
+    scales=st.sampled_from(["scales", "scale", "weight_scale", "weight_scales", "scale_weight", "dequant_scale",
+                            "absmax", "qzeros", "weight_scale_inv", "SCB"]),
+    layer=st.sampled_from(["", "model.layers.0.q.", "x."]),
+)  # fmt: skip
+@settings(max_examples=25)
+def test_integers_with_scales_next_to_them_are_never_called_numbers(
+    form: str, weights: str, dtype: str, scales: str, layer: str
+) -> None:
+    """By the names of no scheme; a copy keeps the bits, and what is counted is the rest."""
+    scale_layer = layer + weights.removesuffix("_data") if weights.endswith("_data") else layer
+    scale = scale_layer + ("_scale" if weights.endswith("_data") else scales)
+    tensors = {f"{layer}{weights}": np.ones((4, 2), dtype), scale: np.ones((4, 1), np.float32),
+               "norm.scale": np.ones(3, np.float32), "norm.mask": np.ones((3, 3), "uint8")}  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / form
+        sv.save(path, tensors)
+        with pytest.raises(UnsupportedError, match="is quantised with"):
+            sv.load(path, dequantize=True)
+        copy = Path(folder) / "copy.safetensors"
+        sv.reshard(path, copy)
+        assert sv.diff(path, copy).equal
+        described = [(key, str(each.dtype), each.shape, None) for key, each in tensors.items()]
+        counted = count_parameters(described)
+        assert set(counted.counted) == {"norm.scale"}
+        assert set(counted.left_out) == {f"{layer}{weights}", "norm.mask"}
+
+
+def test_ordinary_integers_next_to_scales_are_not_weights(tmp_path: Path) -> None:
+    tensors = {"norm.scale": ONE, "norm.mask": np.ones((3, 3), np.uint8), "a.weight": ONE,
+               "a.index": np.ones((2, 2), np.int32), "a.num_batches": np.ones((), np.int32),
+               "e.weight": np.ones((2, 2), np.int64), "e.scale": ONE}  # fmt: skip
+    sv.save(tmp_path / "m", tensors)
+    assert sv.load(tmp_path / "m", dequantize=True).keys() == tensors.keys()
+
+
+@pytest.mark.parametrize("name", ["scale_weight", "weight_scale"])
+def test_scaled_fp8_of_comfyui_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    """Also with scales that a file of another scheme has by this name, if its metadata say so."""
+    metadata = {"_quantization_metadata": "{}"} if name == "weight_scale" else None
+    sv.save(tmp_path / "m.safetensors", {"x.weight": W, f"x.{name}": ONE}, metadata=metadata)
+    with pytest.raises(UnsupportedError, match="ComfyUI"):
+        sv.load(tmp_path / "m.safetensors", dequantize=True)
 
 
 def test_a_description_of_a_model_that_is_no_json_is_refused(tmp_path: Path) -> None:

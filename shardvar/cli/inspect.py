@@ -19,7 +19,7 @@ from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.formats.parts import delta_of
 from shardvar.planning.index import find_ties
-from shardvar.verbs.locate import find_checkpoint
+from shardvar.verbs.locate import look_at, only_one
 from shardvar.verbs.newest import candidates_of
 from shardvar.verbs.parameters import ParameterCount
 from shardvar.verbs.reader import Reader, open_found
@@ -40,13 +40,13 @@ def execute(arguments: Namespace) -> int:
     """Show one checkpoint, or list the checkpoints that the path may mean."""
     arguments.depth = None if arguments.depth is None else parse_count(arguments.depth, "--depth")
     unwanted = _unwanted(arguments)
-    found = candidates_of(arguments.path)
+    place = look_at(arguments.path)
+    found = candidates_of(place)
     if len(found) > 1:
         taken = num_lines(arguments.notes)
-        print_choices(arguments.path, found, arguments.json, arguments.all, taken)
+        print_choices(place, found, arguments.json, arguments.all, taken)
         return 0
-    # Where nothing was found, the strict search raises the error that says what is there instead.
-    one = found[0].location if found else find_checkpoint(arguments.path)
+    one = only_one(place, [each.location for each in found])
     with open_found(one, dequantize=arguments.dequantize) as reader:
         note_numbers(reader, arguments.dequantize)
         tensors = list_tensors(

@@ -31,8 +31,8 @@ from shardvar.cli.tables import print_table
 from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.formats.parts import PartsFormat
 from shardvar.storage.links import inner_links
-from shardvar.storage.local import split_place
-from shardvar.verbs.locate import Location, arrays_alone, exact_path
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.locate import Location, SplitPath, arrays_alone, exact_path
 from shardvar.verbs.newest import Candidate, find_newest, newest_among
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA
@@ -84,14 +84,18 @@ def _newest_in(folder: str, item: str | None) -> str:
 
 
 def print_choices(
-    path: str, found: Sequence[Candidate], as_json: bool, everything: bool = False, taken: int = 0
+    place: SplitPath,
+    found: Sequence[Candidate],
+    as_json: bool,
+    everything: bool = False,
+    taken: int = 0,
 ) -> None:
     """Print the checkpoints that a path may mean, in natural order, and mark the newest; a terminal
     gets the last ones.
 
     ``everything`` prints all at a terminal too. ``taken`` lines of the terminal are for notes.
     """
-    newest = _newest(path, found)
+    newest = _newest(place.storage, found)
     contents = _contents(found)
     if as_json:
         listed = [
@@ -110,12 +114,12 @@ def print_choices(
         ]
         print_json({"schema": SCHEMA, "checkpoints": listed})
         return
-    links = _links(path, found)
+    links = _links(place.storage.local_path, found)
     choose = "one of them"
     if newest:
         item = f" --item {newest[0].item}" if len(newest) > 1 else ""
         choose = f"one of them, or the newest with --latest{item}"
-    say(f"{path_on_a_line(path)}: {count(len(found), 'checkpoint')}; inspect {choose}:")
+    say(f"{path_on_a_line(place.path)}: {count(len(found), 'checkpoint')}; inspect {choose}:")
     if kind := arrays_alone([each.location for each in found]):
         warn(f"! This is {kind.what}. {kind.remedy}")
     rows = [
@@ -152,10 +156,9 @@ def _style(remarks: str) -> str:
     return "green" if remarks.startswith("newest") else "dim"
 
 
-def _links(path: str, found: Sequence[Candidate]) -> list[str]:
+def _links(folder: str | None, found: Sequence[Candidate]) -> list[str]:
     """Return the name of a link in the folder that leads to each checkpoint, or to its folder;
     empty without one."""
-    folder = split_place(path)[0].local_path
     if folder is None:
         return [""] * len(found)
     names: dict[str, str] = {target: name for name, target in inner_links(folder, folder)}
@@ -164,10 +167,10 @@ def _links(path: str, found: Sequence[Candidate]) -> list[str]:
     return [next((names[step] for step in some if step in names), "") for some in steps]
 
 
-def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
+def _newest(storage: Storage, found: Sequence[Candidate]) -> list[Candidate]:
     """The newest one; none if the file that should name it cannot be read."""
     try:
-        return [*newest_among(path, found).newest]
+        return [*newest_among(storage, found).newest]
     except ShardvarError as error:
         note(f"note: {error.cause}")
         return []

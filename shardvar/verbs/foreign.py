@@ -30,9 +30,9 @@ from shardvar.formats.unfinished import (
     remedy_of_unfinished,
     unfinished_files,
 )
-from shardvar.pictures.words import count, named
+from shardvar.pictures.words import count, named, similar
 from shardvar.storage.links import outer_links
-from shardvar.storage.local import split_place
+from shardvar.storage.local import split_path
 from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
 
@@ -95,11 +95,14 @@ _JSON_ITEM = FileKind(
 """Orbax writes one file for it, ``metadata``, and may mark it as complete."""
 
 
-def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
-    """Return the error for a path without a checkpoint; ``near`` is a remedy for a misspelt one."""
-    shown = os.fspath(path)
-    storage, name = split_place(path)
-    if not _exists(path, storage, name):
+def explain(shown: str, storage: Storage, name: str, *, is_misspelt: bool) -> ShardvarError:
+    """Return the error for a path without a checkpoint, split into a directory and a name.
+
+    Only a path that may be misspelt is compared with its neighbours. A folder that was there when
+    it was first looked at has been removed since, and the one above it is not listed.
+    """
+    near = _nearest(shown, storage, name) if is_misspelt else None
+    if not _exists(storage, name):
         with suppress(OSError, ShardvarError):
             names = storage.names()
             shares = [each for each in names if each.startswith(f"{name}.")]
@@ -107,7 +110,7 @@ def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
                 shown, storage, name, names
             ):
                 return uncommitted
-        if was := renamed_away(storage, name):
+        if name and (was := renamed_away(storage, name)):
             cause = f"There is no checkpoint at {shown}: its folder is {was}."
             return CheckpointNotFound(
                 f"{cause} A writer was ended while it replaced it.",
@@ -116,6 +119,38 @@ def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
         remedy = near or "Give its prefix, its index file, one of its data files or its directory."
         return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
     return _file_error(shown, storage, name, near) if name else _folder_error(shown, storage)
+
+
+def _nearest(path: str, storage: Storage, name: str) -> str | None:
+    """The path whose names are spelled most like a misspelt one, as a remedy: nothing is opened."""
+    folder = mended = os.path.dirname(path)
+    if storage.local_path is not None and not os.path.isdir(storage.local_path):
+        found = _nearest_folder(folder)
+        if found is None:
+            return None
+        mended, storage = found, split_path(os.path.join(found or os.curdir, ""))[0]
+    there = {*storage.folders()}
+    for each in storage.names():
+        if form := format_of_name(each):
+            there |= {each, stem_of_name(each, form)}
+    near = [name] if name in there or not name else similar(name, sorted(there))
+    if near and (mended, near[0]) != (folder, name):
+        return f"Did you mean {os.path.join(mended, near[0])}?"
+    return None if mended == folder else f"Did you mean {mended}?"
+
+
+def _nearest_folder(path: str) -> str | None:
+    """The local folder whose path is spelled most like the missing one; None if there is none."""
+    if not path or os.path.isdir(path):
+        return path
+    above, last = os.path.split(path)
+    found = _nearest_folder(above) if above != path else None
+    if found is None or not last:
+        return found
+    if os.path.isdir(os.path.join(found, last)):
+        return os.path.join(found, last)
+    near = similar(last, sorted(split_path(os.path.join(found or os.curdir, ""))[0].folders()))
+    return os.path.join(found, near[0]) if near else None
 
 
 def renamed_away(storage: Storage, name: str) -> str | None:
@@ -129,10 +164,13 @@ def renamed_away(storage: Storage, name: str) -> str | None:
     return next((path for path in left if path.endswith(".was.tmp")), None)
 
 
-def _exists(path: str | os.PathLike[str], storage: Storage, name: str) -> bool:
-    """Return True if something has that path; folders of a bucket exist if something is in them."""
+def _exists(storage: Storage, name: str) -> bool:
+    """Return True if a file has that name, or there is such a directory; folders of a bucket exist if
+    something is in them."""
     if storage.local_path is not None:
-        return os.path.lexists(path)
+        path = os.path.join(storage.local_path, name)
+        # Where a folder has come since, there was nothing of that name.
+        return os.path.lexists(path) and not (name and os.path.isdir(path))
     return name in storage.names() if name else bool(storage.names() or storage.folders())
 
 

@@ -1,6 +1,6 @@
 """Locate: find the one checkpoint that a path means.
 
-    path --split--> directory, name --formats_of--> formats to ask --locate--> locations
+    path --look_at--> directory, name --formats_of--> formats to ask --locate--> locations
 
 A folder of a training run holds files of several kinds. Its path means only some of them:
 
@@ -13,7 +13,12 @@ A folder of a training run holds files of several kinds. Its path means only som
 ``find_checkpoint`` serves verbs that read: one location, or an error that lists several, names the
 nearest one, or says what is there instead (``foreign``). ``find_below`` also looks into the folders
 of a folder without a checkpoint. ``find_target`` serves verbs that write: the location is new or is
-replaced. Only formats whose files may be in the directory are asked.
+replaced. ``remove`` takes only a checkpoint that lies at the path itself. Only formats whose files
+may be in the directory are asked.
+
+A verb looks at a path once (``look_at``), and hands on the place, or the location. To look again may
+mean another directory: a folder that another process has removed meanwhile is a name in the folder
+above, which holds other checkpoints.
 """
 
 import os
@@ -45,7 +50,6 @@ from shardvar.formats.table import (
     usual_name,
 )
 from shardvar.formats.unfinished import name_unfinished, remedy_of_unfinished, unfinished_files
-from shardvar.pictures.words import similar
 from shardvar.planning.index import OBJECTS
 from shardvar.storage.links import inner_links
 from shardvar.storage.local import split_place
@@ -64,6 +68,29 @@ _VARIABLES = "variables"
 """The directory in which a SavedModel keeps its checkpoint."""
 _MOST_LISTED = 8
 """The checkpoints that an error lists; of more, it has the number, the first and the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPath:
+    """A directory and a name, as a verb found them when it first looked at a path."""
+
+    path: str
+    """The path, as it was given."""
+    storage: Storage
+    """The directory that it means, or the one that holds its name."""
+    name: str
+    """The name in the directory; empty for all of it."""
+    was_folder: bool
+    """True if the directory was there, and not only spelled as one."""
+
+
+def look_at(path: Path) -> SplitPath:
+    """Return the directory and the name that a path means at this moment."""
+    storage, name = split_place(path)
+    text = os.fsdecode(path)
+    is_spelled = text.endswith(os.sep) and storage.local_path is not None
+    was_folder = not name and (not is_spelled or os.path.isdir(storage.path))
+    return SplitPath(text, storage, name, was_folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +217,7 @@ def _has_index(found: Location) -> bool:
     )
 
 
-def find_below(path: Path) -> list[Location]:
+def find_below(place: SplitPath) -> list[Location]:
     """Return the checkpoints that a path may mean; those below a folder that has none itself, in
     natural order.
 
@@ -198,15 +225,14 @@ def find_below(path: Path) -> list[Location]:
     component. Folders within a folder that has a checkpoint are not searched. ``AmbiguousPath`` if
     there are too many folders.
     """
-    storage, name = split_place(path)
-    found = found_at(storage, name)
-    if not name and all(is_companion(each.name) for each in found):
-        found = found + below(path)
+    found = found_at(place.storage, place.name)
+    if not place.name and all(is_companion(each.name) for each in found):
+        found = found + below(place.storage)
         found = [each for each in found if not is_companion(each.name)] or found
     return sorted(found, key=lambda each: natural_key(each.path)) if len(found) > 1 else found
 
 
-def below(path: Path, most: int | None = None) -> list[Location]:
+def below(root: Storage, most: int | None = None) -> list[Location]:
     """Return the checkpoints in the folders below a folder, also if it has one itself, in natural
     order.
 
@@ -215,7 +241,6 @@ def below(path: Path, most: int | None = None) -> list[Location]:
     10,000.
     """
     most = _MAX_FOLDERS if most is None else most
-    root = split_place(path)[0]
     level, searched, found = [root], [root], list[Location]()
     for _ in range(_DEPTH):
         level = [
@@ -227,8 +252,7 @@ def below(path: Path, most: int | None = None) -> list[Location]:
         searched += level
         if len(searched) > most:
             cause = (
-                f"{os.fspath(path)} has no checkpoint itself, and more than {most:,} folders "
-                "below it."
+                f"{root.path} has no checkpoint itself, and more than {most:,} folders below it."
             )
             raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
         here = [(folder, found_at(folder, "")) for folder in level]
@@ -261,27 +285,33 @@ def _linked(root: Storage, searched: Sequence[Storage]) -> list[Storage]:
 def find_checkpoint(path: Path) -> Location:
     """Return the checkpoint that a path means; else ``AmbiguousPath`` with all of them, or what is
     there instead."""
-    found = find_below(path)
-    if len(found) == 1:
+    place = look_at(path)
+    return only_one(place, find_below(place))
+
+
+def only_one(place: SplitPath, found: Sequence[Location]) -> Location:
+    """Return the only one of the checkpoints that were found, or raise the error of a path that does
+    not mean one."""
+    if len(found) == 1 and (found[0].storage == place.storage or not arrays_alone(found)):
         return found[0]
     if found:
-        raise several(path, found)
-    raise explain(path, _nearest(path))
+        raise several(place, found)
+    raise explain(place.path, place.storage, place.name, is_misspelt=not place.was_folder)
 
 
-def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
+def several(place: SplitPath, found: Sequence[Location]) -> AmbiguousPath:
     """Return the error of a path that may mean any of several checkpoints."""
     if len(found) > _MOST_LISTED:
         first, last = exact_path(found[0]), exact_path(found[-1])
         listed = f"{len(found):,} checkpoints, from {first} to {last}"
     else:
         listed = ", ".join(f"{exact_path(each)} ({each.format.name})" for each in found)
-    folder = split_place(path)[0].path
+    folder = place.storage.path
     inside = [parts(folder, each) for each in found]
     kind = kind_of_folder(
         [os.path.basename(folder), *(name for names in inside for name in names)]
     ) or arrays_alone(found)
-    cause = f"{os.fspath(path)} may mean {listed}."
+    cause = f"{place.path} may mean {listed}."
     if kind and not kind.is_lost:
         return AmbiguousPath(f"{cause} It is {kind.what}.", kind.remedy)
     steps = differing(inside)
@@ -296,7 +326,8 @@ def arrays_alone(found: Sequence[Location]) -> FileKind | None:
     """Return what several Zarr arrays that lie side by side without a group are; None for other
     checkpoints.
 
-    An array has no name by itself: the group or the index above it gives one.
+    An array has no name by itself: the group or the index above it gives one. The last array of a
+    folder that is being removed looks the same.
     """
     if {each.format.name for each in found} == {"zarr"} and any(
         map(_is_nameless, found[:_MOST_LISTED])
@@ -306,9 +337,7 @@ def arrays_alone(found: Sequence[Location]) -> FileKind | None:
 
 
 def _is_nameless(found: Location) -> bool:
-    """Return True for an array on a disk that is a checkpoint by itself."""
-    if found.storage.local_path is None:
-        return False
+    """Return True for an array that is a checkpoint by itself."""
     with suppress(ShardvarError), closing(found.open()) as source:
         return len(source.index.find("")) > 0
     return False
@@ -317,37 +346,6 @@ def _is_nameless(found: Location) -> bool:
 def parts(folder: str, found: Location) -> list[str]:
     """Return the names that lead from a folder, or from its URL, to a checkpoint below it."""
     return os.path.relpath(found.path, folder).split(os.sep)
-
-
-def _nearest(path: Path) -> str | None:
-    """The checkpoint whose name is nearest to a misspelt path, as a remedy."""
-    storage, name = split_place(path)
-    folder = os.path.dirname(os.fspath(path))
-    if storage.local_path is not None and not os.path.isdir(storage.local_path):
-        mended = _nearest_folder(folder)
-        if mended is None:
-            return None
-        again = os.path.join(mended, name)
-        if name and not find_checkpoints(again):
-            return _nearest(again) or f"Did you mean {mended}?"
-        return f"Did you mean {again}?"
-    there = {each.name for each in found_at(storage, "")} | set(storage.folders())
-    near = similar(name, sorted(there)) if name else []
-    return f"Did you mean {os.path.join(folder, near[0])}?" if near else None
-
-
-def _nearest_folder(path: str) -> str | None:
-    """The local folder whose path is spelled most like the missing one; None if there is none."""
-    if not path or os.path.isdir(path):
-        return path
-    above, last = os.path.split(path)
-    found = _nearest_folder(above) if above != path else None
-    if found is None or not last:
-        return found
-    if os.path.isdir(os.path.join(found, last)):
-        return os.path.join(found, last)
-    near = similar(last, sorted(split_place(os.path.join(found or os.curdir, ""))[0].folders()))
-    return os.path.join(found, near[0]) if near else None
 
 
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:
@@ -387,6 +385,7 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
         if not is_inside and name in storage.names():
             cause = f"{given} is a file, and a checkpoint of the format {form.name} is a folder."
             raise TargetExists(cause, "Choose another name.")
+        # With a separator at its end it is the folder, whatever is there.
         folder = storage if is_inside else split_place(os.path.join(given, ""))[0]
         return Location(form.written_to(folder), folder, index)
     name = name or usual_name(form.name)
@@ -440,11 +439,8 @@ def find_in_other_formats(target: Location) -> Location | None:
 
 def exact_path(found: Location) -> str:
     """A path that means only this checkpoint: its index, if its prefix is shared."""
-    paths = [
-        os.path.join(found.storage.path, name)
-        for name in names_of_target(found.name, found.format.name)
-    ]
-    for path in [found.path, *paths] if found.is_folder else paths:
-        if find_checkpoints(path) == [found]:
-            return path
+    names, folders = names_of_target(found.name, found.format.name), found.storage.folders()
+    for name in ["", *names] if found.is_folder else names:
+        if name not in folders and found_at(found.storage, name) == [found]:
+            return os.path.join(found.storage.path, name) if name else found.path
     return found.path

@@ -24,10 +24,19 @@ from shardvar.errors import AmbiguousPath, ArgumentError, IncompleteCheckpoint, 
 from shardvar.formats.parts import INTERRUPTED, PartsFormat
 from shardvar.formats.table import format_of_name, names_of_target
 from shardvar.pictures.words import count, message, named
-from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.foreign import kind_of_folder
-from shardvar.verbs.locate import Location, Path, below, find_below, find_checkpoint, parts, several
+from shardvar.verbs.locate import (
+    Location,
+    Path,
+    SplitPath,
+    below,
+    find_below,
+    look_at,
+    only_one,
+    parts,
+    several,
+)
 from shardvar.verbs.state_file import STATE_FILE, read_state_file
 from shardvar.verbs.steps import (
     first_difference,
@@ -132,12 +141,13 @@ def newest_checkpoint(path: Path, *, item: str | None = None) -> str:
 
 def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
     """Return the newest checkpoint as ``newest_checkpoint`` does, and why it was chosen."""
-    found = steps_of(path)
-    choice = newest_among(path, found)
+    place = look_at(path)
+    found = _steps_of(place)
+    choice = newest_among(place.storage, found)
     if item is not None:
         choice = replace(choice, newest=_of_item(path, choice, item))
     elif len(found) < 2:
-        only = find_checkpoint(path)
+        only = only_one(place, [each.location for each in found])
         if choice.passed or isinstance(only.format, PartsFormat):
             only.open().close()  # the error says what is wrong with it
         return only, choice
@@ -145,7 +155,7 @@ def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
         return choice.newest[0].location, choice
     if choice.newest:
         raise _items_error(path, choice.newest)
-    cause = several(path, [each.location for each in found]).cause
+    cause = several(place, [each.location for each in found]).cause
     reason = choice.doubt or "Nothing tells which one is the newest"
     if len(choice.passed) == len(found):
         reason = "None of them is finished"
@@ -179,24 +189,22 @@ def _items_error(path: Path, newest: Sequence[Candidate]) -> AmbiguousPath:
     )
 
 
-def candidates_of(path: Path) -> list[Candidate]:
+def candidates_of(place: SplitPath) -> list[Candidate]:
     """Return the checkpoints that a path may mean, in natural order, and the folders of steps that
     have none."""
-    storage, name = split_place(path)
-    found = find_below(path)
-    return _candidates(storage, found) if not name else _of_one_name(found)
+    found = find_below(place)
+    return _candidates(place.storage, found) if not place.name else _of_one_name(found)
 
 
-def steps_of(path: Path) -> list[Candidate]:
+def _steps_of(place: SplitPath) -> list[Candidate]:
     """Return the checkpoints among which the newest is: the ones that a path may mean, or the steps
     next to a single one."""
-    found = candidates_of(path)
-    storage, name = split_place(path)
+    found, storage = candidates_of(place), place.storage
     # The folders in a checkpoint that is a folder itself are its arrays.
     own = found[0].location if len(found) == 1 else None
-    if name or own is None or own.storage != storage or own.is_folder:
+    if place.name or own is None or own.storage != storage or own.is_folder:
         return found
-    nearby = _candidates(storage, below(path))
+    nearby = _candidates(storage, below(storage))
     steps = {each.step for each in nearby} - {os.path.basename(storage.path)}
     return nearby if in_series([*steps]) else found
 
@@ -256,9 +264,8 @@ def _empty_steps(storage: Storage, folders: Sequence[str], steps: Sequence[str])
     ]
 
 
-def newest_among(path: Path, found: Sequence[Candidate]) -> Newest:
-    """Return which of some checkpoints is the newest, as far as it is known."""
-    storage = split_place(path)[0]
+def newest_among(storage: Storage, found: Sequence[Candidate]) -> Newest:
+    """Return which of the checkpoints of a directory is the newest, as far as it is known."""
     gone = {each.step for each in found if not each.is_finished}
     while True:
         finished = [each for each in found if each.step not in gone]

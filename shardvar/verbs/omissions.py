@@ -14,9 +14,8 @@ from shardvar.formats.parts import PartsFormat
 from shardvar.formats.safetensors.names import all_checkpoints
 from shardvar.formats.table import formats_of, side_of
 from shardvar.storage.links import outer_links
-from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.locate import Location, Path, below, find_below
+from shardvar.verbs.locate import Location, Path, below, find_below, look_at
 
 _MAX_FOLDERS = 100
 """The folders that are searched; the note must not take longer than the command."""
@@ -40,9 +39,9 @@ class Omissions:
 def find_omissions(path: Path) -> Omissions:
     """Return what a path of a local folder passes over; nothing for any other path, and for one
     without a checkpoint."""
-    storage, name = split_place(path)
-    folder = storage.local_path
-    found = find_below(path) if folder is not None and not name else []
+    place = look_at(path)
+    storage, folder = place.storage, place.storage.local_path
+    found = find_below(place) if folder is not None and not place.name else []
     if folder is None or not found or any(isinstance(each.format, PartsFormat) for each in found):
         return Omissions()
     here = [each for each in found if each.storage == storage]
@@ -52,7 +51,7 @@ def find_omissions(path: Path) -> Omissions:
     # The folders in a checkpoint that is a folder itself are its own.
     if here and not any(each.is_folder for each in here):
         with suppress(ShardvarError):  # too many to search, or one that may not be read
-            folders = below(path, _MAX_FOLDERS)
+            folders = below(storage, _MAX_FOLDERS)
     return Omissions(files, [each.path for each in folders], outer_links(folder))
 
 

@@ -47,7 +47,7 @@ from shardvar.planning.index import EntryTable, TableIndex, take_tensors
 from shardvar.planning.slices import SliceTable, concatenate
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.walk import PairWalk
-from shardvar.verbs.locate import Location, find_below
+from shardvar.verbs.locate import Location, find_below, look_at
 from shardvar.verbs.rank_source import RankSource
 from shardvar.verbs.reader import LazyTensor, Reader
 from shardvar.verbs.reports import WriteReport
@@ -195,10 +195,11 @@ def paths_of_ranks(
                 "Leave {rank} out of the path, or use {rank}/ in the rules.",
             )
         return [path]
-    if not has_place and not (os.path.isdir(path) and find_below(path_of_rank(path, 0))):
+    if not has_place and not os.path.isdir(path):
         return [path]
-    found = takewhile(find_below, (path_of_rank(path, rank) for rank in count()))
-    return [*found] or [path_of_rank(path, 0)]
+    ranks = (path_of_rank(path, rank) for rank in count())
+    found = takewhile(lambda each: find_below(look_at(each)), ranks)
+    return [*found] or [path_of_rank(path, 0) if has_place else path]
 
 
 def check_numbered(reader: Reader, given: Map) -> None:

@@ -1,14 +1,16 @@
 """Remove: a checkpoint leaves, the index first, and what others need stays.
 
-find    the one checkpoint that the path means
+find    the checkpoint that lies at the path itself: no other folder is searched for one
 remove  under its lock: the index in one step, then the files that this leaves unnamed
 """
 
 import os
 from contextlib import suppress
 
-from shardvar.formats.table import name_of_target
-from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.errors import AmbiguousPath, CheckpointNotFound
+from shardvar.formats.table import is_companion, name_of_target
+from shardvar.pictures.words import count
+from shardvar.verbs.locate import Location, Path, below, exact_path, found_at, look_at, only_one
 
 
 def remove(path: Path) -> None:
@@ -19,12 +21,13 @@ def remove(path: Path) -> None:
     Parameters
     ----------
     path : path_like
-        The checkpoint: a prefix, one of its files, a folder, or a URL.
+        The checkpoint: a prefix, one of its files, the folder in which it lies, or a URL. Unlike
+        ``load``, folders of that folder are not searched for one.
 
     Raises
     ------
     CheckpointNotFound
-        If there is no checkpoint at ``path``.
+        If there is no checkpoint at ``path`` itself; checkpoints in folders below are named.
     AmbiguousPath
         If ``path`` matches several checkpoints.
     UnsupportedError
@@ -50,7 +53,39 @@ def remove(path: Path) -> None:
     >>> os.listdir(folder)
     []
     """
-    found = find_checkpoint(path)
+    remove_found(find_named(path))
+
+
+def find_named(path: Path) -> Location:
+    """Return the checkpoint that lies at a path itself, for what is removed or replaced.
+
+    ``CheckpointNotFound`` names checkpoints in folders below: the caller decides.
+    """
+    place = look_at(path)
+    found = found_at(place.storage, place.name)
+    # The path of a folder means a companion only if nothing else is there, below either.
+    here = [
+        each
+        for each in found
+        if each.storage == place.storage and (place.name or not is_companion(each.name))
+    ]
+    if here:
+        return only_one(place, here)
+    if not place.name:
+        with suppress(AmbiguousPath):  # too many folders to search
+            found = found or below(place.storage)
+    if found:
+        ends = " and ".join(exact_path(each) for each in [found[0], *found[1:][-1:]])
+        raise CheckpointNotFound(
+            f"There is no checkpoint at {place.path} itself. Of the {count(len(found), 'checkpoint')} "
+            f"in it, none is taken: {ends}.",
+            "Give the path of the checkpoint that is meant.",
+        )
+    return only_one(place, found)
+
+
+def remove_found(found: Location) -> None:
+    """Remove the checkpoint of a location, and its folder if that leaves it empty."""
     remove_at(Location(found.format, found.storage, name_of_target(found.name, found.format.name)))
     if found.is_folder and found.storage.local_path is not None:
         with suppress(OSError):  # of a folder with other files

@@ -37,7 +37,7 @@ from shardvar.errors import (
 from shardvar.formats.files import put_in_place
 from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.locate import find_checkpoints
+from shardvar.verbs.locate import found_at
 
 STATE_FILE = "checkpoint"
 """The name of the state file."""
@@ -150,7 +150,7 @@ def read_state_file(storage: Storage, name: str) -> SeriesState | None:
 
 def checkpoints_in(storage: Storage) -> list[str]:
     """Return the names of a directory's checkpoints, in any format, by their numbers."""
-    found = find_checkpoints(os.path.join(storage.path, ""))
+    found = found_at(storage, "")
     # A SavedModel's own checkpoint is in a directory below, and is not one of the series.
     return sorted(
         {each.stem for each in found if each.storage.path == storage.path}, key=_by_number

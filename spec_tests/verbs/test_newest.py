@@ -22,7 +22,7 @@ from shardvar.errors import (
     MalformedCheckpoint,
 )
 from shardvar.verbs import locate
-from shardvar.verbs.locate import find_below
+from shardvar.verbs.locate import find_below, look_at
 from shardvar.verbs.steps import in_series, natural_key
 from spec_tests.helpers.command_line import Run, run, terminal
 
@@ -73,7 +73,7 @@ def test_a_precision_does_not_hide_the_steps() -> None:
 )  # fmt: skip
 def test_the_last_step_is_the_newest_in_every_layout(name: str, tmp_path: Path) -> None:
     save_steps(tmp_path, name)
-    found = [each.path for each in find_below(tmp_path)]
+    found = [each.path for each in find_below(look_at(tmp_path))]
     assert [int(sv.load(path)["step"]) for path in found] == sorted(STEPS)
     assert newest_step(tmp_path) == 100
     with pytest.raises(AmbiguousPath, match="--latest"):
@@ -241,7 +241,8 @@ def test_the_state_of_a_run_is_meant_only_where_there_is_nothing_else(
     for name in ("actor/model.npz", "critic/weights/model.pt"):
         sv.save(tmp_path / "run" / "step_9" / name, {"step": np.array(3)})
     found = [
-        Path(each.path).relative_to(tmp_path).as_posix() for each in find_below(tmp_path / "run")
+        Path(each.path).relative_to(tmp_path).as_posix()
+        for each in find_below(look_at(tmp_path / "run"))
     ]
     assert found == ["run/step_9/actor/model.npz", "run/step_9/critic/weights/model.pt"]
     sv.save(tmp_path / "run" / "step_9" / "model.pt", {"step": np.array(5)})
@@ -253,8 +254,8 @@ def test_hidden_folders_links_and_deep_folders_are_not_searched(tmp_path: Path) 
     save_steps(tmp_path, "a/b/c/d/model.npz", (1,))
     save_steps(tmp_path.parent, f"{tmp_path.name}-elsewhere/model.npz", (1,))
     (tmp_path / "link").symlink_to(f"{tmp_path}-elsewhere")
-    assert find_below(tmp_path) == []
-    assert len(find_below(tmp_path / "link")) == 1
+    assert find_below(look_at(tmp_path)) == []
+    assert len(find_below(look_at(tmp_path / "link"))) == 1
 
 
 def test_a_folder_of_too_many_folders_is_refused(

@@ -17,7 +17,7 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
-from shardvar.storage.local import LocalStorage
+from shardvar.storage.local import LocalStorage, split_path
 from shardvar.verbs import foreign
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.wire.test_kinds import KINDS, POINTER
@@ -171,7 +171,8 @@ def test_a_folder_of_any_size_costs_the_heads_of_a_few_files(
         (tmp_path / f"{number}.tflite").write_bytes(KINDS["an ONNX model"])
     opened: list[str] = []
     monkeypatch.setattr(foreign, "_head", lambda storage, name: opened.append(name) or b"")
-    assert isinstance(foreign.explain(tmp_path, None), CheckpointNotFound) and len(opened) <= 4
+    error = foreign.explain(str(tmp_path), *split_path(tmp_path), is_misspelt=False)
+    assert isinstance(error, CheckpointNotFound) and len(opened) <= 4
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")

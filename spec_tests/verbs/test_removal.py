@@ -9,7 +9,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import AmbiguousPath, CheckpointNotFound, LockHeld, UnsupportedError
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.faulty_storage import FOLDERS, FORMATS, arrays, save
+from spec_tests.helpers.faulty_storage import FOLDERS, FORMATS, WRITTEN, arrays, save, state
 from spec_tests.helpers.paths import GOLDEN
 
 
@@ -28,11 +28,31 @@ def test_a_checkpoint_goes_and_other_files_stay(form: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("form", sorted(FOLDERS))
 def test_a_folder_with_files_of_the_users_stays_with_them(form: str, tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    save(place, form, arrays(1))
+    place = tmp_path / "run" / FOLDERS[form][1]
+    save(tmp_path / "run", form, arrays(1))
     (place / "notes.txt").write_text("mine")
     sv.remove(place)
-    assert (place / "notes.txt").read_text() == "mine"
+    assert os.listdir(place) == ["notes.txt"] and (place / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("form", sorted(WRITTEN))
+@pytest.mark.parametrize("above", ["", "..", "../.."])
+def test_a_folder_is_not_searched_for_something_to_remove(
+    form: str, above: str, tmp_path: Path
+) -> None:
+    """Only a folder in which the checkpoint itself lies means it; the error says what lies below."""
+    place = tmp_path / "exp" / "a" / "step-9"
+    save(place, form, arrays(1))
+    there = place / WRITTEN[form][1] if form in FOLDERS else place
+    named = (there / above).resolve() if above else there
+    if named == there:
+        sv.remove(named)
+        assert not there.exists() or not os.listdir(there)
+        return
+    with pytest.raises(CheckpointNotFound, match="none is taken") as caught:
+        sv.remove(named)
+    assert str(there) in caught.value.cause
+    assert state(place, form) == "old"
 
 
 def test_neighbours_stay_and_a_folder_of_two_checkpoints_is_ambiguous(tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_a_step_that_cannot_be_removed_is_removed_later(
         raise StorageError("The disk refuses.", "Wait.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(saved_steps, "remove", refuse)
+        patch.setattr(saved_steps, "remove_found", refuse)
         steps.save(2, {"w": np.ones(3)})
     assert "step-1 could not be removed: The disk refuses." in caplog.text
     assert numbers(steps) == [1, 2]

@@ -48,9 +48,10 @@ from shardvar.verbs.compare.statements import (
     summed_files,
     tensors_of_statement,
 )
-from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.locate import Location, Path
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.remove import find_named
 from shardvar.verbs.reports import DAMAGED, OK, VALUES_MATCH, VerifyReport
 from shardvar.verbs.steps import natural_key
 from shardvar.wire.damage import past_limit
@@ -220,7 +221,7 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
         raise CorruptCheckpoint(
             f"{each.key!r} has no digest: {each.message}", "Take a checkpoint that is whole."
         )
-    found = find_checkpoint(report.path)
+    found = find_named(report.path)
     path = check_without_manifest(found, force)
     manifest = Manifest(path, report.tensors, _digest_files(found))
     octets = encode_manifest(manifest)

@@ -39,7 +39,7 @@ from shardvar.layout.region import read_integer
 from shardvar.pictures.words import message
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.locate import Path
-from shardvar.verbs.remove import remove
+from shardvar.verbs.remove import remove_found
 from shardvar.verbs.training.framework import Arrays, Framework, check_takes_base
 from shardvar.verbs.training.meetings import Meetings
 from shardvar.verbs.training.resuming import resume
@@ -406,7 +406,8 @@ class SavedSteps:
         values = {number: each.value for number, each in whole.items()}
         for number in plan_removal(values, self._rules):
             try:
-                remove(self._path(whole[number]))
+                if at := whole[number].location:
+                    remove_found(at)
             except ShardvarError as error:  # the new step is saved, and the next save tries again
                 self._warn(f"{whole[number].name} could not be removed: {error}")
 

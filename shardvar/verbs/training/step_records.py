@@ -19,7 +19,7 @@ from shardvar.formats.table import names_of_target
 from shardvar.formats.unfinished import SHARE_MARK, unfinished_files
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.locate import Location, found_at, several
+from shardvar.verbs.locate import Location, SplitPath, found_at, several
 from shardvar.verbs.reader import Reader
 
 __all__ = ["RestoredStep", "SavedStep"]
@@ -116,9 +116,11 @@ def _look(number: int, stem: str, storage: Storage, place: Storage | None) -> St
     found += [each for each in found_at(storage, stem) if each.stem == stem]
     if len(found) == 1:
         return _opened(number, stem, found[0])
-    path = os.path.join(storage.path, stem)
     if found:
-        return StepRecord(number, stem, found[0], several(path, found))
+        path = os.path.join(storage.path, stem)
+        return StepRecord(
+            number, stem, found[0], several(SplitPath(path, place or storage, stem, False), found)
+        )
     names = storage.names()
     left = unfinished_files(names, stem)
     left += [name for name in names if name.startswith(stem + SHARE_MARK)]

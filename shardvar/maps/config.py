@@ -38,8 +38,6 @@ def _read(path: str) -> tuple[str, Any]:
     for folder in dict.fromkeys((os.path.join(path, ""), os.path.join(os.path.dirname(path), ""))):
         try:
             storage, _ = split_place(folder)
-            if _NAME not in storage.names():
-                continue
             file = storage.open(_NAME)
         except (CheckpointError, StorageError):
             continue

@@ -27,7 +27,7 @@ from shardvar.errors import (
 from shardvar.layout.dtypes import NAMES, has_values, numpy_dtype
 from shardvar.planning.index import DELTA
 from shardvar.testing.arrays import arrays, string_arrays
-from shardvar.verbs.delta.chain import open_deltas
+from shardvar.verbs.delta.chain import find_deltas, open_deltas
 from shardvar.verbs.delta.contents import Contents
 from shardvar.wire.frames import LEAF_NBYTES
 from spec_tests.helpers.delta_page import result_of, tensors_of
@@ -364,7 +364,9 @@ def test_a_joined_delta_is_not_larger_than_one_of_the_ends(tmp_path: Path) -> No
         sv.delta(tmp_path / f"v{a}", tmp_path / f"v{b}", tmp_path / name)
     joined = sv.compact_deltas([tmp_path / "d1", tmp_path / "d2"], tmp_path / "j")
     with ExitStack() as stack:
-        whole, other = (open_deltas(tmp_path / name, stack)[0].reader for name in ("whole", "j"))
+        whole, other = (
+            open_deltas(find_deltas(tmp_path / name), stack)[0].reader for name in ("whole", "j")
+        )
         assert np.array_equal(whole.read("changed/w"), other.read("changed/w"))
     assert joined.num_joined == 2
 

@@ -26,10 +26,9 @@ from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress
 from shardvar.verbs.carried import find_carry
 from shardvar.verbs.conversions import Conversions
-from shardvar.verbs.delta.chain import by_kind, check_base, check_follows, open_all
+from shardvar.verbs.delta.chain import by_kind, check_base, check_follows, find_deltas, open_all
 from shardvar.verbs.delta.contents import Delta
 from shardvar.verbs.delta.dialects.applied import apply_published
-from shardvar.verbs.delta.dialects.changes import PublishedDelta
 from shardvar.verbs.delta.dialects.table import check_versions
 from shardvar.verbs.delta.draft import checked
 from shardvar.verbs.delta.patched import PatchedSource
@@ -133,13 +132,14 @@ def apply(
     check_progress(progress)
     with ExitStack() as stack:
         # Find and check.
-        opened = open_all(deltas, stack)
+        given = find_deltas(deltas)
+        opened = open_all(given, stack)
         own, others = by_kind(opened)
         check_follows(own)
         check_versions(others)
         found = find_checkpoint(base)
         check_not_a_part(found.format, found.storage, found.name, is_alone=True)
-        goal = _find_goal(found, opened, target, format)
+        goal = _find_goal(found, given, target, format)
         reader = stack.enter_context(open_found(found, dequantize=False))
         check_no_delta(found.path, found.storage, found.format.name, reader.index)
         source: Source
@@ -162,7 +162,7 @@ def apply(
             changes=changes,
             plan=partial(_plan, policy=policy, force=force),
             # What an interrupted run of another dialect has finished is written again.
-            stamp=partial(_stamp, found, result, own) if own else _no_stamp,
+            stamp=partial(_stamp, found, result, given, own) if own else _no_stamp,
             move=move,
             carry=carry if carry is None or others else partial(_carry, patched),
         )
@@ -189,12 +189,12 @@ def _no_stamp(_source: Source, _work: WritePlan) -> None:
 
 
 def _find_goal(
-    found: Location, deltas: Sequence[Delta | PublishedDelta], target: Path, format: str | None
+    found: Location, deltas: Sequence[Location], target: Path, format: str | None
 ) -> Location:
     """The location of the result: it may be the base's, and not a delta's."""
     goal = find_target(target, format, otherwise=found.format.name)
     for each in deltas:
-        if is_same(find_checkpoint(each.path), goal):
+        if is_same(each, goal):
             raise ArgumentError(
                 f"{each.path} is both a delta and the target.", "Choose another target."
             )
@@ -206,16 +206,20 @@ def _find_goal(
 
 
 def _stamp(
-    found: Location, reader: Reader, deltas: Sequence[Delta], source: Source, work: WritePlan
+    found: Location,
+    reader: Reader,
+    given: Sequence[Location],
+    deltas: Sequence[Delta],
+    source: Source,
+    work: WritePlan,
 ) -> str | None:
     """Return a digest of the base and the deltas as they are now, and of the plan."""
     base = digest_of_reshard([found], reader, source, work)
     if base is None:
         return None
     digest = hashlib.sha256(base.encode())
-    for each in deltas:
+    for there, each in zip(given, deltas, strict=True):
         # A native index has the checksums of all that the delta has.
-        there = find_checkpoint(each.path)
         names = {*there.storage.names()}
         index = next(name for name in names_of_target(there.stem, "shardvar") if name in names)
         file = open_below(there.storage, index)

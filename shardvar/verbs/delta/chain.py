@@ -36,9 +36,9 @@ _ANOTHER_BASE = (
 )
 
 
-def open_deltas(paths: Path | Iterable[Path], stack: ExitStack) -> list[Delta]:
-    """Open one delta of shardvar or several; they are closed with the stack."""
-    own, others = by_kind(open_all(paths, stack))
+def open_deltas(found: Sequence[Location], stack: ExitStack) -> list[Delta]:
+    """Open deltas of shardvar; they are closed with the stack."""
+    own, others = by_kind(open_all(found, stack))
     if others:
         raise UnsupportedError(
             f"{others[0].path} is a delta of another program, of the dialect {others[0].dialect}.",
@@ -47,14 +47,19 @@ def open_deltas(paths: Path | Iterable[Path], stack: ExitStack) -> list[Delta]:
     return own
 
 
-def open_all(paths: Path | Iterable[Path], stack: ExitStack) -> list[Delta | PublishedDelta]:
-    """Open one delta or several, of any dialect; they are closed with the stack."""
+def open_all(found: Sequence[Location], stack: ExitStack) -> list[Delta | PublishedDelta]:
+    """Open deltas of any dialect; they are closed with the stack."""
+    return [_open(each, stack) for each in found]
+
+
+def find_deltas(paths: Path | Iterable[Path]) -> list[Location]:
+    """Find one delta or several; it is not known yet that they are deltas."""
     given: Any = paths
     is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
     listed: list[Path] = [given] if is_one else list(given)
     if not listed:
         raise ArgumentError("There is no delta.", "Give the path of one, or of several in order.")
-    return [_open(path, stack) for path in listed]
+    return list(map(_find, listed))
 
 
 def _find(path: Path) -> Location:
@@ -70,8 +75,7 @@ def _find(path: Path) -> Location:
         raise UnsupportedError(f"{storage.path} is {kind.what}.", kind.remedy) from None
 
 
-def _open(path: Path, stack: ExitStack) -> Delta | PublishedDelta:
-    found = _find(path)
+def _open(found: Location, stack: ExitStack) -> Delta | PublishedDelta:
     reader = stack.enter_context(open_found(found, dequantize=False))
     if is_delta(reader):
         return delta_of_reader(reader)
@@ -87,13 +91,13 @@ def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
 
     ``ArgumentError`` if they do not follow each other.
     """
-    for path in paths:
-        found = find_checkpoint(path)
-        with open_found(found, dequantize=False) as reader:
-            if not is_delta(reader) and marks_of(reader, found.storage) is None:
+    found = list(map(find_checkpoint, paths))
+    for each in found:
+        with open_found(each, dequantize=False) as reader:
+            if not is_delta(reader) and marks_of(reader, each.storage) is None:
                 return None
     with ExitStack() as stack:
-        own, others = by_kind(open_all(paths, stack))
+        own, others = by_kind(open_all(found, stack))
         check_follows(own)
         check_versions(others)
         if others:

@@ -14,12 +14,18 @@ from shardvar.errors import COPY_AGAIN, CorruptCheckpoint
 from shardvar.planning.index import take_tensors
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress
-from shardvar.verbs.delta.chain import PatchedTensor, check_follows, open_deltas, patched_tensors
+from shardvar.verbs.delta.chain import (
+    PatchedTensor,
+    check_follows,
+    find_deltas,
+    open_deltas,
+    patched_tensors,
+)
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, Contents, Delta, DeltaRow
 from shardvar.verbs.delta.draft import DeltaDraft, WholeTensors, find_delta_target, write_delta
 from shardvar.verbs.delta.patched import PatchedSource
 from shardvar.verbs.delta.report import DeltaReport
-from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.verbs.locate import Path
 from shardvar.wire.digests import LEAF_NBYTES
 from shardvar.wire.frames import Frame, apply_mask, encode_mask
 
@@ -93,9 +99,10 @@ def compact_deltas(
     check_progress(progress)
     with ExitStack() as stack:
         # Find and check.
-        opened = open_deltas(deltas, stack)
+        found = find_deltas(deltas)
+        opened = open_deltas(found, stack)
         check_follows(opened)
-        goal = find_delta_target(path, [find_checkpoint(each.path) for each in opened])
+        goal = find_delta_target(path, found)
         # Join.
         draft = DeltaDraft(stack.enter_context(ScratchFile()))
         parts = {each.change.key: each for each in patched_tensors(opened)}

@@ -7,7 +7,7 @@ remove  under its lock: the index in one step, then the files that this leaves u
 import os
 from contextlib import suppress
 
-from shardvar.errors import AmbiguousPath, CheckpointNotFound
+from shardvar.errors import AmbiguousPath, CheckpointNotFound, StorageError
 from shardvar.formats.table import is_companion, name_of_target
 from shardvar.pictures.words import count
 from shardvar.verbs.locate import Location, Path, below, exact_path, found_at, look_at, only_one
@@ -86,7 +86,16 @@ def find_named(path: Path) -> Location:
 
 def remove_found(found: Location) -> None:
     """Remove the checkpoint of a location, and its folder if that leaves it empty."""
-    remove_at(Location(found.format, found.storage, name_of_target(found.name, found.format.name)))
+    name = name_of_target(found.name, found.format.name)
+    try:
+        remove_at(Location(found.format, found.storage, name))
+    except StorageError:
+        if found.storage.local_path is None or os.path.isdir(found.storage.local_path):
+            raise
+        raise CheckpointNotFound(
+            f"There is no checkpoint at {found.path}: its folder was removed meanwhile.",
+            "There is nothing left to remove.",
+        ) from None
     if found.is_folder and found.storage.local_path is not None:
         with suppress(OSError):  # of a folder with other files
             os.rmdir(found.storage.local_path)

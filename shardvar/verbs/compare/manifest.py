@@ -40,10 +40,10 @@ from shardvar.verbs.compare.digest import DigestReport, digest_reader
 from shardvar.verbs.compare.statements import (
     SummedFiles,
     compare_sums,
-    own_files,
     has_sums,
     is_manifest,
     judge_sums,
+    own_files,
     summed_checkpoint,
     summed_files,
     tensors_of_statement,

@@ -29,6 +29,7 @@ from typing import Any, Self
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
+    CheckpointNotFound,
     CorruptCheckpoint,
     LockHeld,
     ShardvarError,
@@ -408,6 +409,8 @@ class SavedSteps:
             try:
                 if at := whole[number].location:
                     remove_found(at)
+            except CheckpointNotFound:  # another program has removed it
+                pass
             except ShardvarError as error:  # the new step is saved, and the next save tries again
                 self._warn(f"{whole[number].name} could not be removed: {error}")
 

@@ -27,6 +27,7 @@ from shardvar.layout.dtypes import (
     is_opaque,
     is_whole,
     numpy_dtype,
+    to_round_once,
     unpack_halves,
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
@@ -150,11 +151,11 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
 
 
 def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> None:
-    """Fill ``into`` with the values, rounded as by NumPy; ``UnsupportedError`` if more than
-    precision is lost."""
+    """Fill ``into`` with the values, rounded once, half to even; ``UnsupportedError`` if more
+    than precision is lost."""
     dtype = into.dtype
     if _fit(values, dtype):
-        np.copyto(into, values, casting="unsafe")
+        np.copyto(into, to_round_once(values, dtype), casting="unsafe")
         return
     lost = np.zeros(values.shape, np.bool)
     numbers = values
@@ -163,7 +164,7 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
     elif values.dtype.name in _NARROW:
         numbers = values.astype(np.int8)
     with np.errstate(all="ignore"):
-        converted = numbers.astype(dtype)
+        converted = to_round_once(numbers, dtype).astype(dtype)
         if _is_exact(numbers.dtype) or _is_exact(dtype):
             # Integers must survive the way there and back. That is not enough: the uint8 200 is -56
             # as int8, which is 200 again as uint8. So signs are compared too.

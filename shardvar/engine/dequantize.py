@@ -9,8 +9,9 @@ is the product of its weight and the scale of its block:
     --------+--                          s | s
     w w w w | w
 
-Products are computed in float32, and rounded once, to the dtype that is asked for. A read of some
-numbers reads their weights, and the scales of the blocks that they lie in, and no others.
+Products are computed in float32, as by the libraries that define the encodings, and then rounded to
+the dtype that is asked for. A read of some numbers reads their weights, and the scales of the
+blocks that they lie in, and no others.
 
 Weights have 8 bits, or 4: then a byte has two, the low bits first. Packed weights may have an axis
 of their own for the bytes of a block, [rows, blocks, bytes]. The numbers of stacked matrices may be

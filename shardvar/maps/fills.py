@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from shardvar.errors import MapError
-from shardvar.layout.dtypes import has_values, numpy_dtype
+from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
 
 _WORDS = {"true": 1.0, "false": 0.0}
 
@@ -31,7 +31,8 @@ def bytes_of_number(text: str, dtype: str) -> bytes:
     is_float = kind.kind in "fc" or "float" in dtype
     try:
         with np.errstate(all="ignore"):
-            element = np.array([exact]).astype(kind)
+            number = np.array([float(exact) if is_float else exact])
+            element = to_round_once(number, kind).astype(kind)
         back = element.real.astype(np.float64 if is_float else object)[0]
     except (OverflowError, TypeError, ValueError):
         element, back = np.zeros(1, kind), None

@@ -35,7 +35,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """The arithmetic of a piece, in float32: the source times all factors, times and plus constants.
+    """The arithmetic of a piece, in float64: the source times all factors, times and plus constants.
 
     The result is rounded to the target's dtype once.
     """

@@ -116,7 +116,7 @@ class MapReport:
         rounded = [n + 1 for n, r in enumerate(self.rules) if r.matches and not r.is_exact]
         verb = "computes" if len(rounded) == 1 else "compute"
         lines.append(
-            f"rounded: {_numbers(rounded)} {verb} in float32; all other rules move bits"
+            f"rounded: {_numbers(rounded)} {verb} in float64; all other rules move bits"
             if rounded
             else "exact: bits are moved, and nothing is computed"
         )

@@ -1,4 +1,4 @@
-"""Casting: rounded as NumPy rounds, and refused wherever more than precision would be lost."""
+"""Casting: rounded to nearest once, and refused wherever more than precision would be lost."""
 
 import warnings
 from typing import Any
@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from shardvar.engine.cast import CastSource, cast_entries, convert_into
 from shardvar.engine.read import read_arrays
 from shardvar.errors import CorruptCheckpoint, UnsupportedError
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import HALVES, NAMES, has_values, numpy_dtype
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import TensorTable
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, values
 from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of, write
+from spec_tests.helpers.nearest import grid, halfway, nearest
 
 FLOATS = [name for name in NUMBERS if "float" in name]
+SMALL = [name for name in NAMES if "float" in name and has_values(name) and name != HALVES]
+SMALL = [name for name in SMALL if numpy_dtype(name).itemsize <= 2]
 EXACT = [name for name in NUMBERS if "int" in name or name == "bool"]
 
 
@@ -44,7 +47,7 @@ def is_kept(value: Any, after: Any, source: str, target: str) -> bool:
 
 
 @given(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.data())
-def test_a_conversion_is_numpys_or_is_refused(
+def test_a_conversion_is_rounded_to_nearest_or_is_refused(
     source: str, target: str, data: st.DataObject
 ) -> None:
     array = data.draw(values(numpy_dtype(source), 3))
@@ -52,7 +55,12 @@ def test_a_conversion_is_numpys_or_is_refused(
         warnings.simplefilter("ignore")
         with np.errstate(all="ignore"):
             wide = array.astype(np.int8) if source in ("int2", "int4", "uint2", "uint4") else array
-            expected = list(wide.astype(numpy_dtype(target)))
+            made = numpy_dtype(target)
+            if source in FLOATS and target in SMALL:
+                real = wide.real if wide.dtype.kind == "c" else wide
+                expected = list(nearest(real.astype(np.float64), made))
+            else:
+                expected = list(wide.astype(made))
     for value, after in zip(array, expected, strict=True):
         one = np.array([value])
         try:
@@ -63,6 +71,20 @@ def test_a_conversion_is_numpys_or_is_refused(
         assert found.dtype == numpy_dtype(target)
         assert found.tobytes() == after.tobytes()
         assert is_kept(value, after, source, target)
+
+
+@pytest.mark.parametrize("source", FLOATS)
+@pytest.mark.parametrize("target", SMALL)
+def test_floats_are_rounded_to_nearest_once(source: str, target: str) -> None:
+    """All numbers of the target, all points halfway between two, and what lies next to them."""
+    made = numpy_dtype(target)
+    with np.errstate(all="ignore"):
+        values = np.unique(halfway(made).astype(numpy_dtype(source)))
+        exact = (values.real if values.dtype.kind == "c" else values).astype(np.float64)
+    least, most = grid(made)[0][[0, -1]]
+    fits = (exact >= least) & (exact <= most)
+    expected, found = nearest(exact[fits], made), convert(values[fits], made, "k")
+    assert np.array_equal(found.astype(np.float64), expected.astype(np.float64))
 
 
 @pytest.mark.parametrize("name", NUMBERS)

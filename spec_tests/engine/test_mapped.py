@@ -27,6 +27,7 @@ from shardvar.verbs.reader import Reader
 from shardvar.verbs.writing import carry_out, plan_checkpoint
 from spec_tests.helpers.map_plans import map_cases
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.nearest import nearest
 
 EXAMPLES = 1000 if os.environ.get("EXHAUSTIVE") else 40
 FORMATS = ["shardvar", "safetensors", "npz", "zarr", "torch", "deflated"]
@@ -124,14 +125,14 @@ def rectangle(key: str, shape: tuple[int, ...], start: tuple[int, ...] = ()) -> 
 
 
 @given(
-    st.sampled_from(["float32", "bfloat16", "float8_e4m3fn"]),
-    st.sampled_from(["float32", "bfloat16", "float16"]),
+    st.sampled_from(["float64", "float32", "bfloat16", "float8_e4m3fn"]),
+    st.sampled_from(["float64", "float32", "bfloat16", "float16"]),
     st.tuples(*[st.integers(1, 3)] * 4),
     st.integers(1, 40),
-    st.sampled_from([(1.0, 0.0), (1.0, 1.0), (0.25, -3.0)]),
+    st.sampled_from([(1.0, 0.0), (1.0, 1.0), (0.1, -1 / 3)]),
 )
 @settings(max_examples=25)
-def test_arithmetic_is_that_of_float32_rounded_once(
+def test_arithmetic_is_that_of_float64_rounded_once(
     tmp_path_factory: pytest.TempPathFactory,
     stored: str,
     made: str,
@@ -154,10 +155,9 @@ def test_arithmetic_is_that_of_float32_rounded_once(
     views = (View(key, (0, 0), steps) for key in ("weight", "made"))
     found = Piece(0, extents, *views, Arithmetic(factors, times, plus))
     plan = MapPlan([Target("made", made, weight.shape, (found,))], {})
-    expected = weight.astype(np.float32) * np.kron(scale, np.ones((p, q), np.float32))
-    expected = expected * per_row[:, None]
-    expected = expected if times == 1 else expected * np.float32(times)
-    expected = (expected if plus == 0 else expected + np.float32(plus)).astype(numpy_dtype(made))
+    exact = weight.astype(np.float64) * np.kron(scale.astype(np.float64), np.ones((p, q)))
+    exact = exact * per_row.astype(np.float64)[:, None] * times
+    expected = nearest(exact if plus == 0 else exact + plus, numpy_dtype(made))
     path = tmp_path_factory.mktemp("computed") / "a"
     tensors = {"weight": weight, "scale": scale, "row": per_row}
     sv.save(path, tensors, partition={"weight": 2, "scale": [1, 2], "row": 2})
@@ -174,6 +174,21 @@ def test_the_arithmetic_says_which_number_has_no_place(tmp_path: Path) -> None:
         pytest.raises(UnsupportedError, match=r"300000.*'m'.*float16"),
     ):
         opened(reader, plan)[0].read("m")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_arithmetic_never_makes_an_infinite_number_of_finite_ones(
+    tmp_path: Path, dtype: str
+) -> None:
+    """What was infinite, or has an infinite factor, stays so."""
+    largest = float(np.finfo(dtype).max)
+    w, s = np.array([1, 2, largest, np.inf], dtype), np.array([1, np.inf, 2, 2], dtype)
+    sv.save(tmp_path / "a", {"w": w, "s": s})
+    with pytest.raises(UnsupportedError, match=r" (of|for) 'w'"):
+        sv.load(tmp_path / "a", map=["w[a] times s[a] -> w[a]"])
+    sv.save(tmp_path / "b", {"w": w[[0, 1, 3]], "s": s[[0, 1, 3]]})
+    found = sv.load(tmp_path / "b", map=["w[a] times s[a] -> w[a]"])["w"]
+    assert found.tolist() == [1, np.inf, np.inf]
 
 
 def whole(key: str, name: str, shape: tuple[int, ...]) -> Target:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shardvar.errors import MapError
 from shardvar.maps.map import Map, fit_map
 from shardvar.maps.plan import MapPlan, Piece, View
+from spec_tests.helpers.nearest import nearest
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -37,12 +38,12 @@ def carry_out(plan: MapPlan, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
             source = arrays[piece.source.key]
             value = source[_of(piece.source, piece, source)].reshape(piece.shape)
             if piece.arithmetic is not None:
-                value = value.astype(np.float32)
+                value = value.astype(np.float64)
                 for factor in piece.arithmetic.factors:
                     other = arrays[factor.key]
-                    value = value * other[_of(factor, piece, other)].astype(np.float32)
-                value = value * np.float32(piece.arithmetic.times)
-                value = (value + np.float32(piece.arithmetic.plus)).astype(dtype)
+                    value = value * other[_of(factor, piece, other)].astype(np.float64)
+                value = value * piece.arithmetic.times
+                value = nearest(value + piece.arithmetic.plus, dtype)
             made[_of(piece.target, piece, made)] = value
         found[target.key] = made
     return found

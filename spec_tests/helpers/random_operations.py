@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.layout.dtypes import numpy_dtype
+from spec_tests.helpers.nearest import nearest
 from spec_tests.helpers.random_maps import Arrays, Shape, random_array, shapes
 
 Array = np.ndarray[Any, Any]
@@ -272,14 +273,14 @@ def computations(draw: st.DrawFn, room: _Room) -> Operation:
     if any("c" in text for text in constants):
         sizes["c"] = "5 - 3"
     with np.errstate(all="ignore"):
-        found = values.astype(np.float32)
+        found = values.astype(np.float64)
         for some, factor in factors:
             extents = [full[name] if name in some else 1 for name in names]
-            found = found * factor.astype(np.float32).reshape(extents)
-        found = found * np.float32(times)
+            found = found * factor.astype(np.float64).reshape(extents)
+        found = found * times
         if plus:  # -0 + 0 is 0
-            found = found + np.float32(plus)
-        made = found.astype(numpy_dtype(dtype))
+            found = found + plus
+    made = nearest(found, numpy_dtype(dtype))
     along = draw(st.sampled_from(names))
     if along in ("rank", "tp") or full[along] < 2 or draw(st.booleans()):
         target = draw(_ends(f"m{room.number}", full, starts[1], plain=room.plain))
@@ -319,7 +320,7 @@ def block_scales(draw: st.DrawFn, room: _Room) -> Operation:
     dtype, text = draw(st.sampled_from(FLOATS)), draw(st.booleans())
     w, scale = _finite(draw, dtype, (rows, columns)), _finite(draw, "float32", blocks)
     wide = scale.repeat(p, 0)[:rows].repeat(q, 1)[:, :columns]
-    made = (w.astype(np.float32) * wide).astype(dtype)
+    made = nearest(w.astype(np.float64) * wide, numpy_dtype(dtype))
     starts = _source_rank(draw, room, {}), room.target_rank(draw, {})
     before, after = ("" if each is None else f"{each}/" for each in starts)
     name, again, filled = ("{x:*}.w", "{x}.s", "{x}.m") if text else ("w", "s", "m")

@@ -48,7 +48,7 @@ def test_the_summary_names_each_rule_that_is_an_exception(tmp_path: Path) -> Non
         "every source is used once, or left out by name (rule 3), or used again by 'also' "
         "(rules 4, 5); every target is filled once"
     )
-    assert rounded == "rounded: rule 2 computes in float32; all other rules move bits"
+    assert rounded == "rounded: rule 2 computes in float64; all other rules move bits"
     assert idle == "no key matches rule 6"
 
 

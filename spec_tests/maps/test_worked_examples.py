@@ -200,7 +200,7 @@ WORKED = {
                    if "norm" in key},
         has_inverse=False,
     ),
-    "one is added in float32, and rounded once to bfloat16": Worked(
+    "one is added in float64, and rounded once to bfloat16": Worked(
         ["n plus 1 -> n"],
         {"n": np.array([0.00390625, 0.005, 1.0, 250.5], ml_dtypes.bfloat16)},
         lambda t: {"n": (t["n"].astype(np.float32) + 1).astype(ml_dtypes.bfloat16)},

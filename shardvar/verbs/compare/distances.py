@@ -24,7 +24,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, code, dtype_name
+from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, code, dtype_name, to_round_once
 from shardvar.verbs.compare.products import Products
 from shardvar.verbs.compare.tolerance import Tolerance
 from shardvar.verbs.numbers import Number, is_floating, is_number, python_number, widen_numbers
@@ -200,7 +200,7 @@ def _num_rounded(a: Array, b: Array, mask: Bools) -> int:
         return 0
     wide, narrow = (a, b) if a.itemsize >= b.itemsize else (b, a)
     with np.errstate(all="ignore"):
-        rounded = wide.astype(narrow.dtype)
+        rounded = to_round_once(wide, narrow.dtype).astype(narrow.dtype)
     return int(np.count_nonzero(mask & ~_differ(rounded, narrow)))
 
 

@@ -8,6 +8,7 @@ Each step gives entries and a source that reads them, so that planning and the e
 they will be. Globs are of the keys of the target. A glob that matches nothing is an error.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,9 +18,9 @@ from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.engine.mapped import mapped
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Bools, is_whole, parse_dtype
+from shardvar.layout.dtypes import ITEMSIZES, Bools, is_whole, parse_dtype
 from shardvar.maps.plan import plan_short_rules
-from shardvar.pictures.words import human_shape
+from shardvar.pictures.words import human_shape, message, named
 from shardvar.planning.index import EntryTable
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import map_scratch
@@ -28,6 +29,7 @@ from shardvar.verbs.numbers import is_floating
 from shardvar.verbs.quantization import DTYPES
 from shardvar.verbs.renaming import matches_any, matching, such_as
 
+_LOG = logging.getLogger("shardvar.checkpoint")
 _NEW = "Globs are of the names in the target. "
 
 
@@ -69,6 +71,24 @@ class Conversions:
             plan = plan_short_rules(tensors, names, is_matrix)
             stored, source = mapped(source, stored, plan, map_scratch)
         return _cast(source, stored, {} if self.cast is None else self.cast, encodings, lost)
+
+
+def warn_without_scales(path: str, source: Source, entries: EntryTable) -> None:
+    """Warn of tensors that a cast makes floats of at most 8 bits: it only rounds, and programs that
+    read such models expect scales."""
+    if not isinstance(source, CastSource):
+        return
+    tensors, before = entries.slices.tensors, source.stored.slices.tensors.codes
+    rows = np.flatnonzero((ITEMSIZES[tensors.codes] == 1) & (ITEMSIZES[before] > 1)).tolist()
+    dtypes = {tensors.keys[row]: tensors.dtype(row) for row in rows}
+    keys = [key for key, dtype in dtypes.items() if is_floating(dtype)]
+    if keys:
+        kinds = ", ".join(dict.fromkeys(map(dtypes.__getitem__, keys)))
+        cause = f"{path}: no scales are written with {named(keys)}, cast to {kinds}."
+        remedy = (
+            "Programs that run such models expect scales (weight_scale): quantise with their tools."
+        )
+        _LOG.warning("%s", message(f"{cause} {remedy}"))
 
 
 def _transposed(

@@ -29,7 +29,7 @@ from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensor
 from shardvar.planning.policies import Policy
 from shardvar.verbs.arguments import check_policy, check_progress
 from shardvar.verbs.carried import Carry, find_carry, find_objects, graph_left_out, readable_entries
-from shardvar.verbs.conversions import Conversions
+from shardvar.verbs.conversions import Conversions, warn_without_scales
 from shardvar.verbs.generation import digest_of_reshard
 from shardvar.verbs.joining import open_numbered, open_sources
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
@@ -273,6 +273,7 @@ def rewrite(
     if carry is not None:
         given = payloads, chosen.entries, chosen.names, objects
         work, said = carry(work, reader, *given, is_dry=move is None)
+    warn_without_scales(goal.path, payloads, chosen.entries)
     generation = stamp(payloads, work)
     # Check, before a directory is made; a write checks again under its lock.
     if move is not None:

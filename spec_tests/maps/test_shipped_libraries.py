@@ -200,7 +200,7 @@ def maxtext(
         found[f"{at}self_attention.key_norm.scale"] = scan("self_attn.k_norm")
     if is_scaled:
         key = f"{at}self_attention.query.kernel"
-        found[key] = found[key] * np.float32(h**-0.5)
+        found[key] = (found[key].astype(np.float64) * h**-0.5).astype(found[key].dtype)
     names = {"mlp": ("gate_proj", "up_proj", "down_proj"), "block_sparse_moe": ("w1", "w3", "w2")}
     if not source:
         for new, old in (("wi_0", "gate_proj"), ("wi_1", "up_proj"), ("wo", "down_proj")):

@@ -29,6 +29,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.safetensors.source import SafetensorsSource
+from shardvar.layout.dtypes import HALVES, NAMES, has_values, numpy_dtype
 from shardvar.verbs.parameters import count_parameters
 from spec_tests.helpers.format_protocol import Array
 
@@ -541,6 +542,25 @@ def test_a_cast_rounds_once(tmp_path: Path) -> None:
     for number, cast in enumerate(casts):
         sv.reshard(tmp_path / "m", tmp_path / f"n{number}", dequantize=True, cast=cast)
         assert same(sv.load(tmp_path / f"n{number}")["w.weight"], exact, "float32")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_cast_to_eight_bits_says_that_it_writes_no_scales(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dry_run: bool
+) -> None:
+    """And names the tensors that it makes so small, only these."""
+    tensors = {"a": np.ones(2), "b": np.ones(2, np.float32), "n": np.ones(2, int), "w.weight": W}
+    sv.save(tmp_path / "m", tensors)
+    for dtype in NAMES:
+        is_small = dtype.startswith("float") and has_values(dtype) and dtype != HALVES
+        if is_small and numpy_dtype(dtype).itemsize == 1:
+            caplog.clear()
+            cast = {"a": dtype, "b": "bfloat16", "w*": "float8_e5m2"}
+            sv.reshard(tmp_path / "m", tmp_path / dtype, cast=cast, dry_run=dry_run)
+            assert f"no scales are written with 'a', cast to {dtype}. " in caplog.text
+    caplog.clear()
+    sv.reshard(tmp_path / "m", tmp_path / "large", cast="float16", dry_run=dry_run)
+    assert not caplog.text
 
 
 def test_workers_and_joined_sources_dequantize_too(tmp_path: Path) -> None:

@@ -307,6 +307,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".maps[].name": "its name, as --map takes it",
         ".maps[].about": "what it converts",
         ".about": "of one map: what it converts",
+        ".models": "of one map: the models that it is for; empty for any",
         ".rules": "of one map: its rules, a list of texts",
         ".sizes": "of one map: its sizes, a list of objects",
         ".sizes[].name": "the index, as rules have it",

@@ -21,14 +21,21 @@ def execute(arguments: Namespace) -> int:
     found = Map.read(arguments.name)
     if arguments.json:
         sizes = [{"name": name, "size": size} for name, size in found.sizes.items()]
-        fields = {"about": found.about, "rules": found.rules, "sizes": sizes}
-        print_json({"schema": SCHEMA, **fields})
+        fields = {"about": found.about, "models": found.family.models, "rules": found.rules}
+        print_json({"schema": SCHEMA, **fields, "sizes": sizes})
         return 0
     say(f"about = {json.dumps(found.about)}")
     say("rules = [")
     for rule in found.rules:
         say(f"    {json.dumps(rule)},")
     say("]")
+    for name, texts in (("models", found.family.models), ("lacks", found.family.lacks)):
+        if texts:
+            say(f"{name} = {json.dumps(texts)}")
+    if found.family.requires:
+        say("[requires]")
+        for name, texts in found.family.requires.items():
+            say(f"{json.dumps(name)} = {json.dumps(texts)}")
     if found.sizes:
         say("[sizes]")
         for name, size in found.sizes.items():
@@ -46,7 +53,7 @@ def _list(names: Sequence[str], as_json: bool) -> None:
 
 
 def map_of(arguments: Namespace) -> Map | None:
-    """Return the map of ``--map``, ``--rule``, ``--size`` and ``--inverse``; None without them."""
+    """Return the map of ``--map``, ``--rule``, ``--size`` and the like; None without them."""
     sizes: dict[str, int | str] = {}
     for name, size in map(_size, arguments.size or ()):
         if sizes.setdefault(name, size) != size:
@@ -54,13 +61,17 @@ def map_of(arguments: Namespace) -> Map | None:
                 f"--size gives {name} as {sizes[name]} and as {size}.", "Give it once."
             )
     if arguments.map is None and not arguments.rule:
-        for option, given in (("--size", sizes), ("--inverse", arguments.inverse)):
+        for option, given in (
+            ("--size", sizes),
+            ("--inverse", arguments.inverse),
+            ("--any-model", arguments.any_model),
+        ):
             if given:
                 cause = f"{option} is given, and no map."
                 raise ArgumentError(cause, "Add --map FILE, or --rule 'KEY -> KEY'.")
         return None
     found = Map(()) if arguments.map is None else Map.read(arguments.map)
-    found = found.extended(arguments.rule or (), sizes)
+    found = found.extended(arguments.rule or (), sizes, any_model=arguments.any_model)
     return found.inverse() if arguments.inverse else found
 
 

@@ -49,7 +49,8 @@ _SHARED = {
     "map": """
 --rule RULE  a rule, added to the map: 'h.{l}.w[i o] -> layers.{l}.w[o i]' (repeatable)
 --size NAME=N  the size of an index of the rules (repeatable)
---inverse  use the map the other way""",
+--inverse  use the map the other way
+--any-model  use the map although config.json says that it is not for the model""",
     "limits": """
 | --max-file-size SIZE  fill files up to SIZE: 64MB, 64MiB, 4096
 | --files N  balance the bytes over N files""",

@@ -58,6 +58,8 @@ class Fit:
     """[rules] the numbers of keys that they take."""
     renamed: Mapping[str, str]
     """The keys of objects, which have no elements, with their new names."""
+    model: str = ""
+    """The sentence on the model, for the report; empty if the map is for all."""
 
 
 @dataclass(slots=True)

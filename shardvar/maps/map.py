@@ -5,9 +5,12 @@ A map file is TOML:
 
     about = "What it converts."
     rules = ['model.norm.weight -> decoder.final_layernorm.weight', ...]
+    models = ["llama", "mistral"]           # the models that it is for, as config.json names them
     exact = true                            # arithmetic is an error
     [sizes]
     h = "config:head_dim"                   # an integer, an expression, or a name of config.json
+    [requires]                              # entries of config.json, and their possible values
+    "rope_scaling.rope_type" = ["none"]     # lacks = ["..."] names what others need
 
 ``shardvar/maps/*.toml`` are maps that are shipped, and found by their names.
 """
@@ -17,14 +20,16 @@ import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import resources
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 from shardvar.errors import ArgumentTypeError, MapError, ShardvarError
-from shardvar.maps.config import PREFIX, config_size
+from shardvar.maps.config import Family, sizes_at
 from shardvar.maps.contributions import TensorFacts
 from shardvar.maps.expressions import NAME, parse_expression
-from shardvar.maps.extents import SizeOf, filled_ranges
+from shardvar.maps.extents import filled_ranges
 from shardvar.maps.fitting import Fit, fit_rules
 from shardvar.maps.nearest import did_you_mean
 from shardvar.maps.parsing import parse_rule
@@ -41,9 +46,12 @@ _KEYS: dict[str, tuple[str, Any]] = {
     "rules": ("a list of texts", []),
     "sizes": ("a table", {}),
     "exact": ("true or false", False),
+    "models": ("a list of texts", []),
+    "lacks": ("a list of texts", []),
+    "requires": ("a table of lists of texts", {}),
 }
 """The keys of a map file, each with what it is, and what it is by default."""
-_LAYOUT = "A map has rules = ['KEY -> KEY', ...], and maybe about = '...', exact = true, [sizes]."
+_LAYOUT = "A map has rules = ['KEY -> KEY', ...], and maybe about, exact, models, lacks, [requires], [sizes]."
 
 
 class MappedCheckpoint(Protocol):
@@ -52,6 +60,10 @@ class MappedCheckpoint(Protocol):
     @property
     def path(self) -> str:
         """Its path; ``config.json`` may lie next to it."""
+
+    @property
+    def metadata(self) -> Any:
+        """Its metadata, such as those of GGUF."""
 
     @property
     def encodings(self) -> Mapping[str, str]:
@@ -106,6 +118,8 @@ class Map:
     """The rules, parsed."""
     name: str = field(default="", repr=False, compare=False)
     """The name of the shipped map that it is, or extends; else empty."""
+    family: Family = field(default=Family(), repr=False, compare=False)
+    """The models that it is for."""
 
     def __init__(
         self,
@@ -136,6 +150,7 @@ class Map:
             ("exact", exact),
             ("parsed", parsed),
             ("name", ""),
+            ("family", Family()),
         ):
             object.__setattr__(self, name, value)
 
@@ -167,8 +182,7 @@ class Map:
         except (ValueError, RecursionError) as error:
             raise MapError(f"{text} is not TOML: {error}.", f"Mend it: {_LAYOUT}") from None
         found = cls._of_table(table, text)
-        object.__setattr__(found, "name", text if is_shipped else "")
-        return found
+        return found._with(name=text if is_shipped else "")
 
     @classmethod
     def _of_table(cls, table: Mapping[str, Any], path: str) -> Self:
@@ -181,17 +195,26 @@ class Map:
         values = {name: table.get(name, default) for name, (_, default) in _KEYS.items()}
         for name, value in values.items():
             kind, default = _KEYS[name]
-            if not isinstance(value, type(default)):
+            lists = [value] if name in ("models", "lacks") else []
+            lists = [*value.values()] if name == "requires" and type(value) is dict else lists
+            texts = [text for each in lists for text in (each if type(each) is list else [0])]
+            if not isinstance(value, type(default)) or any(type(each) is not str for each in texts):
                 raise MapError(f"{path} has {value!r} as {name!r}, not {kind}.", _LAYOUT)
         if "rules" not in table:
             raise MapError(f"{path} has no 'rules'.", _LAYOUT)
+        requires = {key: tuple(each) for key, each in values.pop("requires").items()}
+        family = Family(path, tuple(values.pop("models")), requires, tuple(values.pop("lacks")))
         try:
-            return cls(**values)
+            return cls(**values)._with(family=family)
         except (MapError, ArgumentTypeError) as error:
             raise error.at(path) from None
 
     def extended(
-        self, rules: Iterable[str] = (), sizes: Mapping[str, int | str] | None = None
+        self,
+        rules: Iterable[str] = (),
+        sizes: Mapping[str, int | str] | None = None,
+        *,
+        any_model: bool = False,
     ) -> "Map":
         """Return the map with more rules and sizes.
 
@@ -201,6 +224,8 @@ class Map:
             Rules that it gets in addition.
         sizes : mapping of str to int or str, optional
             Sizes that it gets; one that it has already is replaced.
+        any_model : bool, default False
+            True to use the map also for models that it is not for, or does not make all of.
 
         Returns
         -------
@@ -213,8 +238,9 @@ class Map:
             about=self.about,
             exact=self.exact,
         )
-        object.__setattr__(longer, "name", self.name)
-        return longer._with((*self.parsed, *longer.parsed[len(self.parsed) :]))
+        parsed = (*self.parsed, *longer.parsed[len(self.parsed) :])
+        family = Family() if any_model else self.family
+        return longer._with(parsed=parsed, name=self.name, family=family)
 
     def inverse(self) -> "Map":
         """Return the map that goes the other way.
@@ -258,13 +284,16 @@ class Map:
             about=f"The inverse of: {self.about}" if self.about else "",
             exact=self.exact,
         )
-        return inverse._with(
+        parsed = (
             replace(rule, ends=filled_ranges(self.parsed, rule.source)) for rule in inverse.parsed
         )
+        family = Family(self.family.label, self.family.models)
+        return inverse._with(parsed=tuple(parsed), family=family)
 
-    def _with(self, parsed: Iterable[MapRule]) -> Self:
-        """The map with rules that know more than their texts say."""
-        object.__setattr__(self, "parsed", tuple(parsed))
+    def _with(self, **values: Any) -> Self:
+        """The new map with what its rules and sizes do not say."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
         return self
 
     def check(self, reader: MappedCheckpoint) -> MapReport:
@@ -286,7 +315,7 @@ class Map:
             tensors = {prefix + key: facts for key, facts in tensors.items()}
             objects = [prefix + key for key in objects]
             encodings = {prefix + key: each for key, each in encodings.items()}
-        found = fit_map(self, tensors, objects, encodings, reader.path)
+        found = fit_map(self, tensors, objects, encodings, reader.path, reader.metadata.user)
         return map_report(self.parsed, found, tensors, len(objects))
 
 
@@ -296,38 +325,20 @@ def fit_map(
     objects: Collection[str],
     encodings: Mapping[str, str],
     path: str,
+    metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> Fit:
     """Fit the rules of a map to the tensors and the objects of the checkpoint at ``path``."""
-    size_of = sizes_at(given, path)
+    architecture = metadata.get("general.architecture", "")
+    model = given.family.check(path, architecture, shipped_models)
+    size_of = sizes_at(given.sizes, path)
     for name in given.sizes:
         try:
             size_of(name)
         except MapError as error:
             raise error.at(f"sizes.{name}") from None
     _check_sizes_used(given)
-    return fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings)
-
-
-def sizes_at(given: Map, path: str) -> SizeOf:
-    """Return what gives the sizes of a map for the checkpoint at ``path``."""
-    found: dict[str, int] = {}
-    asked: list[str] = []
-
-    def size_of(name: str) -> int:
-        if name not in found:
-            if name in asked:
-                raise MapError(
-                    f"The sizes {' -> '.join([*asked, name])} depend on each other.",
-                    "Give one of them as a number.",
-                )
-            asked.append(name)
-            try:
-                found[name] = _size_of(given, name, size_of, path)
-            finally:
-                asked.pop()
-        return found[name]
-
-    return size_of
+    fit = fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings)
+    return replace(fit, model=model)
 
 
 def _check_sizes_used(given: Map) -> None:
@@ -341,19 +352,6 @@ def _check_sizes_used(given: Map) -> None:
                 f"The size {name} is used by no rule.",
                 f"{did_you_mean(name, used - given.sizes.keys())}Correct it, or leave it out.",
             )
-
-
-def _size_of(given: Map, name: str, size_of: Any, path: str) -> int:
-    if name.startswith(PREFIX):
-        return config_size(path, name.removeprefix(PREFIX))
-    if name not in given.sizes:
-        near = did_you_mean(name, given.sizes)
-        raise MapError(
-            f"The size {name} is not given.",
-            f"{near}Give it: --size {name}=N, in Python sizes={{{name!r}: N}}.",
-        )
-    size = given.sizes[name]
-    return size if isinstance(size, int) else parse_expression(size).integer(size_of)
 
 
 def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, TensorFacts], list[str]]:
@@ -385,6 +383,13 @@ def shipped_inverse(name: str) -> str | None:
         if (back := f"{family}-{target}-to-{source}") in names:
             return back
     return None
+
+
+@cache
+def shipped_models() -> dict[str, list[str]]:
+    """Return the models of the shipped maps, by name."""
+    files = {name: tomllib.loads(_shipped(name).decode("utf-8")) for name in shipped_maps()}
+    return {name: table.get("models", []) for name, table in files.items()}
 
 
 def _shipped(name: str) -> bytes:

@@ -58,6 +58,8 @@ class MapReport:
     """The number of tensors that it makes."""
     plan: MapPlan = field(repr=False)
     """Which source elements make which target elements."""
+    model: str = ""
+    """The sentence on the model that the map is for, or why it was not checked."""
 
     @property
     def ok(self) -> bool:
@@ -112,7 +114,9 @@ class MapReport:
             if self._named(word)
         ]
         filled = f", or by 'else'{self._named('else')}" if self._named("else") else ""
-        lines = [f"every source is used once{''.join(used)}; every target is filled once{filled}"]
+        lines = [
+            f"every source is used once{''.join(used)}; every tensor made is filled once{filled}"
+        ]
         rounded = [n + 1 for n, r in enumerate(self.rules) if r.matches and not r.is_exact]
         verb = "computes" if len(rounded) == 1 else "compute"
         lines.append(
@@ -123,7 +127,7 @@ class MapReport:
         idle = [number + 1 for number, rule in enumerate(self.rules) if not rule.matches]
         if idle:
             lines.append(f"no key matches {_numbers(idle)}")
-        return lines
+        return [*lines, *([printable(self.model)] if self.model else [])]
 
     def lines(self) -> list[str]:
         """Return the table of rules, and its summary."""
@@ -215,7 +219,7 @@ def map_report(
     )
     problems = sentences_of(found.problems)
     made = len(found.plan.targets) + len(found.plan.names) + len(found.renamed)
-    return MapReport(reports, problems, len(tensors) + num_objects, made, found.plan)
+    return MapReport(reports, problems, len(tensors) + num_objects, made, found.plan, found.model)
 
 
 def _exception(rule: MapRule) -> str:

@@ -80,7 +80,7 @@ def map_and_report(
     if keys is not None:
         tensors = {key: facts for key, facts in tensors.items() if key in keys}
         objects = [key for key in objects if key in keys]
-    found = fit_map(given, tensors, objects, reader.encodings, reader.path)
+    found = fit_map(given, tensors, objects, reader.encodings, reader.path, reader.metadata.user)
     if found.problems:
         raise _error(found.problems)
     if is_ranked:

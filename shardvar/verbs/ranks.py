@@ -32,7 +32,8 @@ from shardvar.formats.protocol import Source
 from shardvar.formats.table import format_of_name
 from shardvar.layout.dtypes import Array, is_whole
 from shardvar.layout.region import Region, regions_of_range
-from shardvar.maps.map import Map, sizes_at
+from shardvar.maps.config import sizes_at
+from shardvar.maps.map import Map
 from shardvar.maps.ranks import (
     copies_left_out,
     makes_ranks,
@@ -82,7 +83,7 @@ def number_ranks(reader: Reader, given: Map, ranks: int | None) -> tuple[Reader,
         if missing_rank(given.parsed, [*reader]):
             reader = number_keys(reader, 0)
         ranks = 1 + max((parts[0] for key in reader if (parts := split_rank(key))), default=0)
-    size_of = sizes_at(given, reader.path)
+    size_of = sizes_at(given.sizes, reader.path)
     return reader, given.extended((), sizes_of_ranks(given.parsed, given.sizes, size_of, ranks))
 
 
@@ -90,7 +91,7 @@ def check_left_out(
     reader: Reader, given: Map, keys: Collection[str], left_out: Mapping[str, int]
 ) -> None:
     """Raise ``InconsistentTensor`` unless what a map leaves out as copies is what it keeps."""
-    copies = copies_left_out(given.parsed, left_out, keys, sizes_at(given, reader.path))
+    copies = copies_left_out(given.parsed, left_out, keys, sizes_at(given.sizes, reader.path))
     for key, kept in copies.items():
         place = _first_difference(reader[key], reader[kept])
         if place is not None:

@@ -273,7 +273,8 @@ def rewrite(
     if carry is not None:
         given = payloads, chosen.entries, chosen.names, objects
         work, said = carry(work, reader, *given, is_dry=move is None)
-    warn_without_scales(goal.path, payloads, chosen.entries)
+    if changes.conversions.cast:
+        warn_without_scales(goal.path, payloads, chosen.entries)
     generation = stamp(payloads, work)
     # Check, before a directory is made; a write checks again under its lock.
     if move is not None:

@@ -117,7 +117,7 @@ def test_a_dry_run_prints_the_table_of_rules(run: Run, tmp_path: Path) -> None:
     printed = run(*words).out
     (row,) = [line.split() for line in printed.splitlines() if FUSE in line]
     assert row == ["1", *FUSE.split(), "2", "x", "2", "[4,", "6]", "[8,", "6]"]
-    assert "every source is used once; every target is filled once\nexact: bits" in printed
+    assert "every source is used once; every tensor made is filled once\nexact: bits" in printed
     report = run(*words, "--json").json["map"]
     assert report["rules"][0]["matches"] == 4 and report["is_exact"]
     assert report["summary"][0].startswith("every source is used once")

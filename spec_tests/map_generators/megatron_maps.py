@@ -5,6 +5,7 @@ both ways that Megatron-core stores layers. ``spec_tests/peers/test_megatron_map
 keys and shapes with the models that Megatron-core builds.
 """
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -117,6 +118,8 @@ class Family:
     """What its users should know."""
 
 
+MODELS = {"llama": ["llama", "mistral", "qwen2"], "gemma3": ["gemma3_text"]}
+"""The model types of Hugging Face whose names are others than the family's."""
 _NORM_NOTE = (
     "The norm before the experts has the name that Transformer Engine gives it, as in training.",
 )
@@ -219,7 +222,8 @@ def text_of(name: str, is_stacked: bool, to_megatron: bool) -> str:
     else:
         lines += ["# config.json of the Hugging Face model must lie in the folder of the source."]
     lines += [f"# {note}" for note in family.notes]
-    lines += [f'about = "{family.title}: from {sides[0]} to {sides[1]}."', "rules = ["]
+    lines += [f'about = "{family.title}: from {sides[0]} to {sides[1]}."']
+    lines += [f"models = {json.dumps(MODELS.get(name, [name.replace('-', '_')]))}", "rules = ["]
     lines += [f'    "{rule}",' for rule in rules]
     lines += ["]", "", "[sizes]", *(f'{size} = "{value}"' for size, value in sizes.items())]
     return "\n".join(lines) + "\n"

@@ -120,6 +120,7 @@ def text_of(family: str, given: Map, version: str) -> str:
         "# makes it here: the model ties it again when it loads the checkpoint.",
         f'about = "{family}: from Hugging Face files to the names and shapes that transformers 5'
         ' holds in memory."',
+        f"models = {json.dumps([family])}",
         "rules = [",
         *(f'    "{rule}",' for rule in given.rules),
         "]",

@@ -46,7 +46,7 @@ def test_the_summary_names_each_rule_that_is_an_exception(tmp_path: Path) -> Non
     used, rounded, idle = report(tmp_path / "a.safetensors", rules).summary()
     assert used == (
         "every source is used once, or left out by name (rule 3), or used again by 'also' "
-        "(rules 4, 5); every target is filled once"
+        "(rules 4, 5); every tensor made is filled once"
     )
     assert rounded == "rounded: rule 2 computes in float64; all other rules move bits"
     assert idle == "no key matches rule 6"
@@ -59,7 +59,7 @@ def test_a_map_that_moves_bits_says_so(tmp_path: Path) -> None:
     with sv.open_checkpoint(path) as reader:
         found = sv.Map(rules, sizes={"h": 5}).check(reader)
     assert found.is_exact and found.summary() == [
-        "every source is used once; every target is filled once, or by 'else' (rule 2)",
+        "every source is used once; every tensor made is filled once, or by 'else' (rule 2)",
         "exact: bits are moved, and nothing is computed",
     ]
 

@@ -1,0 +1,180 @@
+"""The models that a map is for: another model is refused, and nothing is claimed of an unknown one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import MapError
+from shardvar.maps.map import Map, shipped_maps, shipped_models
+from spec_tests.helpers import model_families as families
+from spec_tests.helpers.command_line import Run, run
+
+__all__ = ["run"]
+
+SHIPPED = {name: Map.read(name) for name in shipped_maps()}
+MODELS = sorted({model for each in SHIPPED.values() for model in each.family.models})
+GGUF = [name for name in SHIPPED if "gguf" in name]
+ROTARY = [name for name in GGUF if name.endswith("-to-gguf") and SHIPPED[name].family.requires]
+BARE = sv.Map.read("llama-hf-to-gguf").extended(sizes={"n": families.H, "g": families.G})
+
+
+def model_of(given: Map, path: Path, config: Any, **metadata: str) -> str:
+    """The sentence on the model, of a checkpoint without tensors."""
+    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    architecture = metadata.get("general.architecture", "")
+    return given.family.check(str(path / "m"), architecture, shipped_models)
+
+
+def is_like(name: str, other: str) -> bool:
+    """True for maps between the same libraries."""
+    ends = [each.partition("-to-") for each in (name, other)]
+    return ends[0][2] == ends[1][2] and ends[0][0].split("-")[-1] == ends[1][0].split("-")[-1]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_map_takes_its_models_and_no_other(name: str, tmp_path: Path) -> None:
+    given, own = SHIPPED[name], SHIPPED[name].family.models
+    assert own and given.family.label == name
+    assert any(each.startswith("gguf:") for each in own) == (name in GGUF)
+    kinds = "default linear dynamic yarn llama3 longrope su other".split()
+    for model in (each for each in own if ":" not in each):
+        for config in ({"model_type": model}, {"text_config": {"model_type": model}}):
+            assert model_of(given, tmp_path, config).endswith(f"says {model}")
+    start = sum(map(ord, name))  # 16 others of each map; all are some map's
+    for model in [MODELS[(start + 11 * n) % len(MODELS)] for n in range(16)] + ["cohere"]:
+        if model in own or ":" in model:
+            continue
+        with pytest.raises(MapError) as caught:
+            model_of(given, tmp_path, {"model_type": model})
+        fitting = {other for other in SHIPPED if model in SHIPPED[other].family.models}
+        fitting = {other for other in fitting if is_like(name, other)}
+        cause, remedy = caught.value.cause, caught.value.remedy
+        assert cause.startswith(f"{name} is for ") and f"says {model}" in cause
+        assert own[0] in cause and "--any-model" in remedy
+        assert any(f"For it: {other}. " in remedy for other in fitting) == bool(fitting)
+        assert not model_of(given.extended(any_model=True), tmp_path, {"model_type": model})
+    if name in ROTARY:
+        assert given.family.lacks
+        for kind in kinds:
+            assert is_refused(given, tmp_path, own[0], kind) == (kind in kinds[-4:]), kind
+
+
+def is_refused(given: Map, path: Path, model: str, kind: str) -> bool:
+    """True if a kind of rotary embedding is refused, in each spelling."""
+    answers = set()
+    for table, key in (
+        ("rope_parameters", "rope_type"),
+        ("rope_scaling", "rope_type"),
+        ("rope_scaling", "type"),
+    ):
+        config = {"model_type": model, table: {key: kind, "factor": 8.0}}
+        for each in (config, {"model_type": "vision", "text_config": config}):
+            try:
+                model_of(given, path, each)
+                answers.add(False)
+            except MapError as error:
+                assert kind in error.cause and given.family.lacks[0] in error.cause
+                answers.add(True)
+    (answer,) = answers
+    return answer
+
+
+def test_all_maps_to_llama_cpp_of_models_with_rotary_embeddings_say_what_they_lack() -> None:
+    assert {name for name in GGUF if name.endswith("-to-gguf")} - {*ROTARY} == {
+        f"{family}-hf-to-gguf" for family in ("bert", "gpt2", "t5")
+    }
+
+
+@pytest.mark.parametrize(
+    "config",
+    [None, {}, [], "text", {"model_type": None}, {"model_type": 5}, {"architectures": ["Cohere"]}],
+)
+def test_an_unknown_model_is_not_checked_and_the_report_says_so(
+    tmp_path: Path, config: Any
+) -> None:
+    sv.save(tmp_path / "m.safetensors", families.llama())
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with sv.open_checkpoint(tmp_path / "m.safetensors") as reader:
+        report = BARE.check(reader)
+    assert report.ok and report.summary()[-1].startswith("model not checked: ")
+    assert "config.json" in report.model
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_the_architecture_of_a_gguf_file_is_compared(name: str, tmp_path: Path) -> None:
+    """Of the map and of its inverse, also without a model type."""
+    given = SHIPPED[name]
+    (own,) = [each.removeprefix("gguf:") for each in given.family.models if ":" in each]
+    for config in ({}, {"model_type": given.family.models[0]}):
+        metadata = {"general.architecture": own}
+        assert model_of(given, tmp_path, config, **metadata).endswith(f"says {own}")
+        with pytest.raises(MapError, match=f"is for {own}, and .* says command-r"):
+            model_of(given, tmp_path, config, **{"general.architecture": "command-r"})
+
+
+def test_each_verb_asks_for_the_model_and_any_model_answers(run: Run, tmp_path: Path) -> None:
+    source, there = tmp_path / "m.safetensors", tmp_path / "there.safetensors"
+    sv.save(source, families.llama())
+    sizes = {"num_attention_heads": families.H, "num_key_value_heads": families.G}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "cohere"} | sizes))
+    name, nevertheless = "llama-hf-to-gguf", BARE.extended(any_model=True)
+    with pytest.raises(MapError, match="is for llama, mistral, and .* says cohere"):
+        sv.load(source, map=name)
+    for dry_run in (True, False):
+        with pytest.raises(MapError, match="says cohere"):
+            sv.reshard(source, there, map=name, dry_run=dry_run)
+        sv.reshard(source, there, map=nevertheless, dry_run=dry_run)
+    with pytest.raises(MapError, match="says cohere"):
+        sv.diff(source, there, map=name)
+    assert sv.diff(source, there, map=nevertheless).equal
+    with pytest.raises(MapError, match="says cohere"):  # of the way back, too
+        sv.load(there, map=BARE.inverse())
+    for words in (
+        ["reshard", source, tmp_path / "again.safetensors"],
+        ["diff", source, there],
+        ["view", source, "-o", tmp_path / "page.html"],
+        ["show", source, "blk.0.attn_q.weight"],
+    ):
+        refused = run(*words, "--map", name)
+        assert refused.code == 2 and "says cohere" in refused.err and "--any-model" in refused.err
+        assert run(*words, "--map", name, "--any-model").code == 0, words
+    assert run("reshard", source, there, "--any-model").code == 2
+    assert np.array_equal(sv.load(tmp_path / "again.safetensors")["blk.1.ffn_up.weight"],
+                          sv.load(there)["blk.1.ffn_up.weight"])  # fmt: skip
+
+
+def test_a_printed_map_and_an_own_map_have_models(run: Run, tmp_path: Path) -> None:
+    """A class begins with a capital."""
+    (tmp_path / "a.toml").write_text(run("maps", "gemma3-hf-to-gguf").out, encoding="utf-8")
+    own, shipped = sv.Map.read(tmp_path / "a.toml"), SHIPPED["gemma3-hf-to-gguf"]
+    fields = [(f.models, f.lacks, f.requires) for f in (own.family, shipped.family)]
+    assert fields[0] == fields[1] and own.family.label == str(tmp_path / "a.toml")
+    (tmp_path / "b.toml").write_text(
+        'rules = ["a -> b"]\nmodels = ["X"]\n[requires]\n"a.b|c" = ["1", "true"]\n'
+    )
+    given, classes = sv.Map.read(tmp_path / "b.toml"), {"architectures": ["X"]}
+    assert model_of(given, tmp_path, classes | {"c": True, "a": {"b": 1}}).endswith("says X")
+    for config, word in (
+        ({"architectures": ["Y"]}, "says Y"),
+        (classes | {"c": 2}, "has c = 2"),
+        (classes, "has a.b = none"),
+        (classes | {"a": {"b": False}, "c": True}, "has a.b = false"),
+    ):
+        with pytest.raises(MapError, match=word):
+            model_of(given, tmp_path, config)
+
+
+@pytest.mark.parametrize(
+    "line", ['models = "llama"', "models = [1]", "lacks = {}", "requires = []", "requires.a = 'b'",
+             "requires.a = [2]"]
+)  # fmt: skip
+def test_models_of_another_kind_are_refused(line: str, tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(f"rules = ['a -> b']\n{line}\n", encoding="utf-8")
+    word = line.partition(" ")[0].removesuffix(".a")
+    with pytest.raises(MapError, match=f"as '{word}', not a "):
+        sv.Map.read(tmp_path / "m.toml")

@@ -1,5 +1,5 @@
-"""What ``config.json`` next to a checkpoint says: sizes, as ``config:num_key_value_heads``, and if a
-map is for the model.
+"""Entries of ``config.json`` next to a checkpoint: sizes, as ``config:num_key_value_heads``, and the
+model, which a map must be for.
 
 Models of several families have the same keys and shapes, and other numbers in them, so that only the
 configuration tells if a map is right.

@@ -63,7 +63,7 @@ class MappedCheckpoint(Protocol):
 
     @property
     def metadata(self) -> Any:
-        """Its metadata, such as those of GGUF."""
+        """Its metadata, such as the architecture in a GGUF file."""
 
     @property
     def encodings(self) -> Mapping[str, str]:

@@ -21,7 +21,7 @@ from shardvar.maps.syntax import (
     WordPart,
 )
 
-_PLAIN = re.compile(r"""[^\s\[\]{}'"`]+""")
+_PLAIN = re.compile(r"""[^\s\[\]{}()'"`]+""")
 _TEXTS = {"*": r"[^./]+", "**": ANY_TEXT}
 _LONGEST = 10_000
 """Characters of a rule."""
@@ -34,6 +34,7 @@ _INSTEAD = {
     "@": "Separate ranges by commas: @ a=0, b=1:3.",
     "minus": "Write 'plus -1' for a constant, and 'times -1 plus 1' for 1 minus a tensor.",
     "divided": "Write 'times 1/2'.",
+    ".": "A tensor after 'times' has its axes in brackets, or [...]: w times w.scale[...] -> w.",
 }
 """The remedies for words of other languages, by how they begin."""
 _ONE_TARGET = "A rule has one target: write a rule for each, and 'also' before the second one."

@@ -86,7 +86,7 @@ def check_uses(
                 continue
             yield (
                 f"{key!r} is matched by no rule{_nearest(key, rules, unselected)}.",
-                f"Add a rule for it, or leave it out: '{_quoted(key)} -> nothing'.",
+                f"Add a rule for it, or leave it out: '{quoted_key(key)} -> nothing'.",
             )
         elif key in shapes:
             problem = _of_source(key, shapes[key], uses.get(key, ()), rules)
@@ -120,9 +120,9 @@ def _of_source(
     )
 
 
-def _quoted(key: str) -> str:
-    """A key as a rule writes it."""
-    if not re.search(r"[\s\[\]{}'\"`]", key):
+def quoted_key(key: str) -> str:
+    """Return a key as a rule writes it."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", key) and key != "also":
         return key
     return "'" + key.replace("'", "''") + "'"
 

@@ -34,6 +34,7 @@ from shardvar.layout.dtypes import Array, is_whole
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.maps.config import sizes_at
 from shardvar.maps.map import Map
+from shardvar.maps.proof import quoted_key
 from shardvar.maps.ranks import (
     copies_left_out,
     makes_ranks,
@@ -100,7 +101,7 @@ def check_left_out(
                 f"Rule {number + 1}, {given.parsed[number].text!r}, leaves out {key!r} as a copy of "
                 f"{kept!r}, and they differ {place}.",
                 "Check that the sources are of one model. To leave it out uncompared, write its "
-                f"key: '{key} -> nothing'.",
+                f"key: '{quoted_key(key)} -> nothing'.",
             )
 
 

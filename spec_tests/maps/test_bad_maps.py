@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import MapError
@@ -425,3 +427,11 @@ def test_one_problem_does_not_hide_another() -> None:
 def test_a_missing_size_is_not_called_a_circle_by_the_next_rule() -> None:
     found = _problems(["a[v] @ v=0:n -> x[v]", "b[v] @ v=0:n -> y[v]"], {"a": (3,), "b": (3,)})
     assert [each.rpartition(": ")[2] for each in found] == ["The size n is not given."] * 2
+
+
+@given(st.text("a0_./-'\"[](){}` ->*|:\u20ac", min_size=1, max_size=8) | st.just("also"))
+def test_the_rule_that_leaves_a_key_out_is_one_for_any_key(key: str) -> None:
+    facts = {key: ("float32", (2,))}
+    (problem,) = fit_map(Map([]), facts, (), {}, "nowhere").problems
+    rule = problem.remedy.partition("leave it out: '")[2].removesuffix("'.")
+    assert not fit_map(Map([rule]), facts, (), {}, "nowhere").problems

@@ -24,6 +24,13 @@ RULES = {
     "key with a space": ("my key[a] -> y[a]", "character 4", "found 'key[a] -> y[a]'", "in quotes"),
     "brace not closed": ("w.{l -> x.{l}", "character 3", "'{' is not closed", "Write '}'"),
     "brace not opened": ("w.l} -> x", "character 4", "A key has '}'", "in quotes"),
+    "function": ("a -> -exp(n)", "character 10", "A key has '('", "in quotes"),
+    "function of a source": ("log(b) -> a", "character 4", "A key has '('", "in quotes"),
+    "factor without axes": (
+        "a.w times a.s -> a.w",
+        "found '.s -> a.w'",
+        "has its axes in brackets",
+    ),
     "quote not closed": ("'w x -> y", "character 1", "A quote is not closed", "Write '"),
     "part without a name": ("{:a|b}.w -> x", "character 1", "{:a|b} has no name", "{name:a|b}"),
     "part without words": ("w.{s:} -> x", "character 3", "{s:} has no words", "{name:*}"),

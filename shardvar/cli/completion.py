@@ -7,6 +7,7 @@ the installed version: commands, options, their choices, and the keys of the che
 A press of Tab is never answered by an error.
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -84,7 +85,7 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 def execute(arguments: Namespace) -> int:
     """Print a shell's script."""
-    print(SCRIPTS[arguments.shell], end="")
+    sys.stdout.write(SCRIPTS[arguments.shell])
     return 0
 
 

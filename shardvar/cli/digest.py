@@ -24,6 +24,7 @@ from shardvar.cli.output import (
     print_json,
     printable,
     progress,
+    put,
     say,
     short_path,
     shortened,
@@ -86,9 +87,9 @@ def execute(arguments: Namespace) -> int:
 def _print_digests(report: DigestReport, *_: object) -> None:
     """Print a line for each tensor, then one for the checkpoint, which begins with no digit."""
     for key, value in report.tensors.items():
-        print(f"{value}  {one_line(key)}")
+        put(f"{value}  {one_line(key)}")
     if report.checkpoint is not None:
-        print(f"checkpoint {report.checkpoint}")
+        put(f"checkpoint {report.checkpoint}")
 
 
 def _print_short(report: DigestReport, arguments: Namespace, seconds: float) -> None:
@@ -101,7 +102,7 @@ def _print_short(report: DigestReport, arguments: Namespace, seconds: float) -> 
             "no digest",
         )
     else:
-        print(shortened(f"sha256:{report.checkpoint}", columns))
+        put(shortened(f"sha256:{report.checkpoint}", columns))
     what = f"{count(len(report.tensors), 'tensor')}, {human_size(payload_nbytes(arguments.path))}"
     if report.unreadable:
         total = len(report.tensors) + len(report.unreadable)
@@ -117,7 +118,7 @@ def _print_short(report: DigestReport, arguments: Namespace, seconds: float) -> 
     if left_out > 1:
         rows[_FIRST:-_LAST] = [f"{ellipsis()} {left_out:,} more (--all)"]
     for row in rows:
-        print(shortened(row, columns))
+        put(shortened(row, columns))
 
 
 _DIGITS = 12

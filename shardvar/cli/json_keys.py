@@ -10,6 +10,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 
 from shardvar.cli.helptext import row_lines
+from shardvar.cli.output import put
 
 INTRODUCTION = (
     "With --json, a command prints one JSON object, in ASCII. Keys are written here as in jq: "
@@ -344,7 +345,7 @@ def execute(arguments: Namespace) -> int:
     """Print the keys, as wide as the terminal."""
     del arguments  # the topic, and there is one
     for line in lines_of_keys(min(get_terminal_size().columns, 100)):
-        print(line)
+        put(line)
     return 0
 
 

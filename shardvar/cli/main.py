@@ -26,6 +26,7 @@ from shardvar.cli.output import (
     one_line,
     paths_as_typed,
     print_json,
+    put,
     replace_closed_streams,
 )
 from shardvar.cli.parser import parse_arguments, without_alias
@@ -195,7 +196,7 @@ def _complete(words: Sequence[str]) -> int:
     from shardvar.cli.completion import candidates
 
     for line in candidates(words):
-        print(line)
+        put(line)
     return DONE
 
 

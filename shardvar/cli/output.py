@@ -1,5 +1,8 @@
 """Output: lines and JSON on standard output, notes and progress on standard error.
 
+Every text passes through here or through ``tables``, which escape control characters: a text of a file
+cannot reach a terminal in another way.
+
 At a terminal long lines are folded between words, and some have colours. A pipe gets whole lines.
 """
 
@@ -91,6 +94,7 @@ def answer(mark: Mark, text: str, verdict: str = "") -> None:
     that lacks the symbol, get only the words, so no line needs the symbol to be understood.
     """
     symbol, style = _SYMBOLS[mark]
+    text = one_line(text)
     if not sys.stdout.isatty() or not can_print(symbol):
         say(text)
         return
@@ -120,7 +124,7 @@ def say(text: str, bold: Sequence[str] = ()) -> None:
 
     A terminal with colours shows the words of ``bold`` so.
     """
-    text = seen_from_here(text)
+    text = seen_from_here(one_line(text))
     if not sys.stdout.isatty():
         print(text)
         return
@@ -181,6 +185,7 @@ def _columns(stream: TextIO | None) -> int:
 
 def warn(text: str) -> None:
     """Print a line that asks for attention: with an exclamation mark, yellow at a terminal."""
+    text = one_line(text)
     if not sys.stdout.isatty():
         print(text)
         return
@@ -189,8 +194,15 @@ def warn(text: str) -> None:
     _print_styled([Text(line, style="yellow") for line in folded(text)])
 
 
+def put(*lines: str) -> None:
+    """Print lines as they are, whatever their length."""
+    for line in lines:
+        print(one_line(line))
+
+
 def print_bold(line: str, word: str) -> None:
     """Print a line of a terminal in which the first place of a word is bold."""
+    line = one_line(line)
     if not is_styled():
         print(line)
         return
@@ -218,6 +230,7 @@ for an error."""
 def note(text: str) -> None:
     """Print a line for people on standard error, folded at a terminal; where that is closed or
     full, it is lost."""
+    text = one_line(text)
     with suppress(OSError):
         if sys.stderr.isatty():
             text = "\n".join(folded(text, sys.stderr))

@@ -27,6 +27,7 @@ from shardvar.cli.output import (
     human_tensors,
     path_on_a_line,
     printable,
+    put,
     say,
     warn,
 )
@@ -99,7 +100,7 @@ def print_overview(
             print()
             print_statistics(tensors, measured, lines_left(taken) if is_folded else None)
     if faults:
-        print(f"\n{count(len(faults), 'tensor')} cannot be read:")
+        put("", f"{count(len(faults), 'tensor')} cannot be read:")
         if not print_problems(faults, arguments.all, pipe="  ", most=_MOST_CAUSES):
             say("--all names each of them.")
 

@@ -17,6 +17,7 @@ from shardvar.cli.output import (
     one_line,
     print_bold,
     printable,
+    put,
     say,
     seen_from_here,
     short_name,
@@ -56,7 +57,7 @@ def print_problems(
         if word:
             print_bold(line, word)
         else:
-            print(line)
+            put(line)
     return len(causes) <= (most or len(causes)) and all(
         len(list(fold_keys(each.keys))) <= _MOST_LABELS for each in causes
     )

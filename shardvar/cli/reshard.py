@@ -22,6 +22,7 @@ from shardvar.cli.output import (
     print_json,
     printable,
     progress,
+    put,
     say,
     short_path,
 )
@@ -238,17 +239,17 @@ def print_write(
     if verbose:
         say(f"policy: {one_line(report.description)}")
     if sys.stdout.isatty() and report.lost:
-        print(f"\n{count(len(report.lost), 'tensor')} could not be read:")
+        put("", f"{count(len(report.lost), 'tensor')} could not be read:")
         print_problems(report.lost, pipe="")
     else:
         for problem in lines_of_problems("lost: ", report.lost, everything=True):
             say(problem)
     if report.num_objects:
-        print(f"carried {count(report.num_objects, 'object')} with the tensors")
+        put(f"carried {count(report.num_objects, 'object')} with the tensors")
     if report.untied:
         pairs = [f"{key!r} and {first!r}" for key, first in report.untied]
         more = f" and {len(pairs) - MAX_NAMED} more pairs" if len(pairs) > MAX_NAMED else ""
-        print(f"written twice, and one in the source: {', '.join(pairs[:MAX_NAMED])}{more}")
+        put(f"written twice, and one in the source: {', '.join(pairs[:MAX_NAMED])}{more}")
     if report.left_out:
         keys = ", ".join(map(printable, report.left_out))
         note(
@@ -257,7 +258,7 @@ def print_write(
     if report.digests:
         note(f"note: {message(report.digests)}")
     if report.reused_files:
-        print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
+        put(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:
         print_plan(report, sources)
     for found in verified:

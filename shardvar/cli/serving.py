@@ -4,10 +4,11 @@ asks.
 A tensor is named by its row in the page, so that no key is written into an address.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardvar.cli.output import note, print_json
+from shardvar.cli.output import note, print_json, put
 from shardvar.cli.show import describe_selection, has_checksums
 from shardvar.errors import ArgumentError
 from shardvar.forks import new_lock
@@ -31,7 +32,8 @@ def serve_page(page: str, reader: Reader, keys: Sequence[str], as_json: bool, sh
         if as_json:
             print_json({"schema": SCHEMA, "url": server.url})
         else:
-            print(f"serving {server.url}", flush=True)
+            put(f"serving {server.url}")
+            sys.stdout.flush()
             note("Ctrl-C ends it. Only this machine can open the address, and only with its token.")
         if show and not webbrowser.open(server.url):
             note("note: no browser was found; open the address yourself.")

@@ -26,6 +26,7 @@ from shardvar.cli.output import (
     path_on_a_line,
     print_json,
     printable,
+    put,
     say,
     short_path,
 )
@@ -82,7 +83,7 @@ def execute(arguments: Namespace) -> int:
             heading, text, caution = describe_selection(
                 reader, key, arguments.index, line_width(), arguments.verify
             )
-            print(f"{heading}\n{text}")
+            put(heading, *text.split("\n"))
         if caution:
             note(f"note: {caution}; pass --verify full.")
     return 0

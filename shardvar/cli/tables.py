@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Literal, TypeVar
 from unicodedata import bidirectional
 
-from shardvar.cli.output import NARROWEST, encodable, is_styled, shortened
+from shardvar.cli.output import NARROWEST, encodable, is_styled, one_line, put, shortened
 
 _MOST_PRETTY = 2000
 """Rows beyond which a table is plain even at a terminal; rich would take seconds to lay out
@@ -60,7 +60,7 @@ def print_table(
     the rows ``bold`` are so, and the branches of a tree are dim.
     """
     if sys.stdout.isatty():
-        rows = [[encodable(cell) for cell in row] for row in rows]
+        rows = [[one_line(encodable(cell)) for cell in row] for row in rows]
         if len(rows) <= _MOST_PRETTY:
             _print_rich(
                 headers,
@@ -90,7 +90,7 @@ def _print_plain(
             [cell.rjust(width) if column in right else cell.ljust(width) for cell in cells]
             for column, (cells, width) in enumerate(zip(columns, widths, strict=True))
         ]
-        print("\n".join("  ".join(row).rstrip() for row in zip(*padded, strict=True)))
+        put(*("  ".join(row).rstrip() for row in zip(*padded, strict=True)))
 
 
 _Item = TypeVar("_Item")
@@ -184,7 +184,7 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
     """Print the first cell of each row, and below it the other cells with their headers."""
     for first, *others in rows:
         if first.strip("│| "):  # not only branches
-            print(first)
+            put(first)
         named = zip(headers[1:], others, strict=True)
         cells = [f"{header} {cell}".strip() for header, cell in named if cell]
         # NULs stand for the spaces inside a cell, so that a cell stays on one line if a line can
@@ -193,7 +193,7 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
         for line in wrap(
             "  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False
         ):
-            print("    " + line.replace("\0", " "))
+            put("    " + line.replace("\0", " "))
 
 
 _BAR = 10

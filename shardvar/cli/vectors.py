@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardvar import vectors
-from shardvar.cli.output import count, human_size, print_json, printable
+from shardvar.cli.output import count, human_size, print_json, printable, put
 from shardvar.cli.tables import print_table
 from shardvar.errors import ArgumentError, StorageError, TargetExists
 from shardvar.storage.local import split_path
@@ -41,7 +41,7 @@ def execute(arguments: Namespace) -> int:
         [1],
     )
     wrote = f"{count(len(vectors.names()), 'file')}, {human_size(nbytes)}"
-    print(f"wrote {wrote}; start with {printable(str(target / 'README.md'))}")
+    put(f"wrote {wrote}; start with {printable(str(target / 'README.md'))}")
     return 0
 
 

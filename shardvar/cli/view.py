@@ -21,6 +21,7 @@ from shardvar.cli.output import (
     note,
     print_json,
     progress,
+    put,
     short_path,
 )
 from shardvar.errors import (
@@ -82,7 +83,7 @@ def execute(arguments: Namespace) -> int:
         num_files = count(len(columns["files"]), "file")
         tensors = human_tensors(len(num_slices) - num_settings, sum(num_slices) - num_settings)
         settings = f" and {count(num_settings, 'setting')}" if num_settings else ""
-        print(f"wrote {short_path(target)}: {tensors}{settings}, {num_files}, {human_size(nbytes)}")
+        put(f"wrote {short_path(target)}: {tensors}{settings}, {num_files}, {human_size(nbytes)}")
         if not arguments.open:
             show_link(target)
     if arguments.open:

@@ -29,7 +29,7 @@ from shardvar.errors import IncompleteCheckpoint, ShardvarError, UnsupportedErro
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
 from shardvar.formats.published import published_of
-from shardvar.pictures.words import named
+from shardvar.pictures.words import message, named
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import DELTA, Index
 from shardvar.planning.slices import TensorTable
@@ -339,7 +339,7 @@ def own_delta(user: Mapping[str, str]) -> FileKind:
         if isinstance(base, str) and isinstance(result, str):
             named = f": sha256:{base[:_SHOWN_DIGITS]} to sha256:{result[:_SHOWN_DIGITS]}"
     what = f"a delta, the changes between two checkpoints{named}"
-    return FileKind(what, "Apply it to its base: `shardvar apply BASE DELTA OUT`.")
+    return FileKind(message(what), "Apply it to its base: `shardvar apply BASE DELTA OUT`.")
 
 
 def delta_error(path: str, index: Index) -> UnsupportedError:

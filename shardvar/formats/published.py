@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from shardvar.errors import ShardvarError
 from shardvar.formats.files import read_beginning
+from shardvar.pictures.words import message
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import FileKind
@@ -78,7 +79,9 @@ class Published:
         """Return what it is, and the remedy."""
         what = "a published weight delta, the changes between two versions of a model and no model"
         named = ", ".join(filter(None, (f"dialect {self.dialect}", self.details)))
-        return FileKind(f"{what} ({named})", _APPLY if self.dialect in READ else _ELSEWHERE)
+        return FileKind(
+            message(f"{what} ({named})"), _APPLY if self.dialect in READ else _ELSEWHERE
+        )
 
 
 def published_of(

@@ -38,6 +38,8 @@ def short_name(text: str) -> str:
 def one_line(text: str) -> str:
     """Return a message on one line: ``printable``, except that backslashes stay, names in it are
     quoted already."""
+    if text.isprintable():
+        return text
     return "".join(character if character == "\\" else _escaped(character) for character in text)
 
 

@@ -131,3 +131,54 @@ def test_foreign_json_has_one_parser() -> None:
         if name.partition(".")[0] in FORBIDDEN
     }
     assert imported == set()
+
+
+PRINTERS = {"shardvar.cli.output", "shardvar.cli.tables"}
+"""The modules that print texts, each through ``one_line``."""
+PLAIN = {
+    "shardvar.cli.arguments",  # help and usage, which argparse has made
+    "shardvar.cli.completion",  # the script of a shell, which is in the module
+    "shardvar.cli.interrupts",
+}
+
+
+def test_texts_are_printed_in_one_place() -> None:
+    """SECURITY.md: "Errors, findings, log lines and all that the commands print contain no control
+    characters"."""
+    found = [
+        at(path, node.lineno)
+        for path in MODULES
+        if layer_of(path) not in ("conformance", "testing", "vectors", "reference", "spec")
+        if module_name(path) not in PRINTERS | PLAIN
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        if (isinstance(node.func, ast.Name) and node.func.id == "print" and node.args)
+        or (
+            isinstance(node.func, ast.Attribute)
+            and ast.unparse(node.func)
+            in ("sys.stdout.write", "sys.stderr.write", "console.print", "warnings.warn")
+        )
+    ]
+    assert found == []
+
+
+def is_filtered(text: ast.expr) -> bool:
+    """Return True for a constant, and for what ``message`` returns."""
+    if isinstance(text, ast.JoinedStr):
+        return all(isinstance(each, ast.Constant) for each in text.values)
+    return not isinstance(text, ast.Call) or ast.unparse(text.func) == "message"
+
+
+def test_sentences_of_a_file_pass_the_filter() -> None:
+    """Kinds of files are constants or filtered; log lines are filtered as a whole."""
+    found = []
+    for path in MODULES:
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            texts = node.args[:1] if name == "FileKind" else []
+            if name.startswith("_LOG.") and name != "_LOG.isEnabledFor":
+                texts = node.args[1:2] or node.args[:1]
+            found += [at(path, node.lineno) for text in texts if not is_filtered(text)]
+    assert found == []

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.cli.main import main
 from shardvar.errors import CheckpointError, ShardvarError, UnsupportedError
 from spec_tests.helpers.plain_dialects import (
     checksum,
@@ -397,3 +398,38 @@ def test_every_flipped_byte_of_a_delta_is_found(base: Path, tmp_path: Path) -> N
         assert {key: each.tobytes() for key, each in found.items()} == {
             key: each.tobytes() for key, each in B.items()
         }, at
+
+
+ESCAPES = "\x1b]0;PWNED\x07\x1b[2J\n\u202e\u200b" + "9" * 3000
+
+
+@pytest.mark.parametrize(
+    "field", ["version", "compression_format", "base_version", "delta_encoding"]
+)
+def test_no_command_prints_control_characters_of_a_file(
+    field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SECURITY.md: "contain no control characters, text direction marks or invisible characters of a
+    file"."""
+    texts = {"delta_encoding": "xor", "version": "1", "base_version": "0", field: ESCAPES}
+    path = tmp_path / "d.safetensors"
+    path.write_bytes(safetensors_bytes({"w": np.zeros(3, np.uint8)}, texts))
+    sets = {"metadata": {"total_size": 3, **texts}, "weight_map": {"w": path.name}}
+    index = tmp_path / "d.safetensors.index.json"
+    index.write_text(json.dumps(sets))
+    for given in (path, index):
+        for words in (
+            ["inspect"],
+            ["inspect", "--json"],
+            ["verify"],
+            ["digest"],
+            ["show"],
+            ["show", "w"],
+            ["view", "-o", str(tmp_path / "page.html")],
+        ):
+            main([words[0], str(given), *words[1:]])
+            printed = "".join(capsys.readouterr())
+            bad = [each for each in printed if each != "\n" and not each.isprintable()]
+            assert (words, bad) == (words, [])
+            assert max(map(len, printed.splitlines()), default=0) < 5000
+    assert "PWNED\x07" not in (tmp_path / "page.html").read_text(encoding="utf-8")

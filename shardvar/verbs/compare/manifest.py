@@ -39,6 +39,7 @@ from shardvar.storage.local import split_place
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
 from shardvar.verbs.compare.statements import (
     SummedFiles,
+    checkpoint_files,
     compare_sums,
     has_sums,
     is_manifest,
@@ -251,7 +252,7 @@ def _digest_files(found: Location) -> dict[str, str]:
     the damage.
     """
     with closing(found.open()) as source:
-        files = own_files(found, source)
+        files = checkpoint_files(found, source)
     sums = summed_files(found.storage, files).sums
     agreed, others, digests = compare_sums(found.storage, sums, files)
     for each in others:
@@ -377,7 +378,7 @@ def _with_sums(
 ) -> tuple[VerifyReport, list[Damage]]:
     """The report with the outcomes of checksums of files, and doubts about the files."""
     judged = judge_sums(found.storage, summed, progress)
-    covers_index = judged.right.issuperset(own_files(found, source))
+    covers_index = judged.right.issuperset(checkpoint_files(found, source))
     entries = Reader(report.path, report.format, source).entries()
     right = [n for n, name in enumerate(source.index.files) if name in judged.right]
     bad = {*entries.slices.tensor[~np.isin(entries.file, right)].tolist()}

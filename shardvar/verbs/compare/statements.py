@@ -356,7 +356,7 @@ def has_sums(storage: Storage, name: str) -> bool:
     return bool(decode_sums(read_beginning(storage, name, MAX_MANIFEST_NBYTES)))
 
 
-def own_files(found: Location, source: Source) -> list[str]:
+def checkpoint_files(found: Location, source: Source) -> list[str]:
     """Return the files of a checkpoint, by their names in its directory."""
     indexes = {found.name, *names_of_target(found.stem, found.format.name)}
     return sorted({*source.index.files, *indexes.intersection(found.storage.names())})
@@ -365,7 +365,7 @@ def own_files(found: Location, source: Source) -> list[str]:
 def summed_checkpoint(found: Location, source: Source, against: str | None) -> SummedFiles:
     """Return the checksums of files with which ``verify`` compares: the ones next to a checkpoint, or
     in the list at the path ``against``."""
-    files = own_files(found, source)
+    files = checkpoint_files(found, source)
     if against is not None:
         sums = sums_in_list(*split_place(against), files, files[0] if len(files) == 1 else "")
         return SummedFiles(tuple(sums), () if sums else (against,))

@@ -18,6 +18,7 @@
     ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
     ├── StillSaving (TimeoutError)              the caller's: a save takes longer than the wait
     ├── StorageError (OSError)                  the machine's: disk full, permission denied
+    │   ├── AccessDenied (PermissionError)      a service refuses a request for want of a right
     │   ├── LockHeld                            another writer is writing the same checkpoint
     │   ├── ServerError                         a server that does not answer, or not as it should
     │   └── WorkerLost                          a process that worked for this one has ended
@@ -237,6 +238,10 @@ class StorageError(ShardvarError, OSError):
 
     state: str | None = None
     """The end of the remedy, which says what there is after a write; None if it does not."""
+
+
+class AccessDenied(StorageError, PermissionError):
+    """A service refuses a request: the credentials lack a right, or are not valid."""
 
 
 class LockHeld(StorageError):

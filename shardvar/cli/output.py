@@ -195,7 +195,7 @@ def warn(text: str) -> None:
 
 
 def put(*lines: str) -> None:
-    """Print lines as they are, whatever their length."""
+    """Print lines as they are, also long ones."""
     for line in lines:
         print(one_line(line))
 

@@ -19,7 +19,6 @@ from shardvar.errors import (
     MissingFile,
     ServerError,
     ShardvarError,
-    StorageError,
     UnsupportedError,
     replaced_error,
 )
@@ -28,6 +27,7 @@ from shardvar.forks import new_lock
 from shardvar.storage import attempts
 from shardvar.storage.attempts import Fault, pause_of_header
 from shardvar.storage.concurrency import Result
+from shardvar.storage.refusals import Operation, denied_error
 from shardvar.storage.requests import FolderListing, Head, first_line
 
 _lock = new_lock()
@@ -88,7 +88,7 @@ class FilesystemClient:
         """Return the content of a folder; empty if it does not exist."""
         try:
             base, listed = self._ask(
-                key, lambda system, base: (base, system.ls(_below(base, key), detail=True))
+                key, lambda system, base: (base, system.ls(_below(base, key), detail=True)), "list"
             )
         except MissingFile:
             return FolderListing({}, [])
@@ -102,22 +102,24 @@ class FilesystemClient:
     def walk(self, key: str) -> dict[str, Head]:
         """Return the facts of all files below a folder, by their paths from it."""
         base, found = self._ask(
-            key, lambda system, base: (base, system.find(_below(base, key), detail=True))
+            key, lambda system, base: (base, system.find(_below(base, key), detail=True)), "list"
         )
         first = len(_below(base, key).strip("/"))
         return {
             name.strip("/")[first:].strip("/"): _head_of_info(each) for name, each in found.items()
         }
 
-    def _ask(self, key: str, request: Callable[[Any, str], Result]) -> Result:
+    def _ask(
+        self, key: str, request: Callable[[Any, str], Result], operation: Operation = "get"
+    ) -> Result:
         """Return the result of a request, which is made again where that may help; it gets the file
         system and the root's path."""
-        with self._asking(key):
+        with self._asking(key, operation):
             system, base = self._system()
             return attempts.PACE.ask(lambda _: request(system, base), _passing_fault)
 
     @contextmanager
-    def _asking(self, key: str) -> Iterator[None]:
+    def _asking(self, key: str, operation: Operation) -> Iterator[None]:
         """Turn errors of a file system into shardvar's."""
         try:
             yield
@@ -126,10 +128,7 @@ class FilesystemClient:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingFile(f"{self.place(key)} is missing.", COPY_AGAIN) from error
         except PermissionError:
-            cause = f"{self.place(key)}: permission is denied."
-            raise StorageError(
-                cause, "Check the credentials, and the rights that they have."
-            ) from None
+            raise denied_error(self.place(key), operation) from None
         except Exception as error:  # noqa: BLE001 - each file system raises errors of its library
             cause = f"{self.place(key)} does not answer as it should: {first_line(error)}."
             raise ServerError(

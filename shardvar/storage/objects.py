@@ -29,7 +29,7 @@ from shardvar.forks import new_lock
 from shardvar.storage import attempts
 from shardvar.storage.answers import is_copy
 from shardvar.storage.concurrency import Result, check_wanted
-from shardvar.storage.refusals import broken_error, passing_fault, refused_error
+from shardvar.storage.refusals import Operation, broken_error, passing_fault, refused_error
 from shardvar.storage.requests import (
     MOST_COPIED_NBYTES,
     ONE_PUT_NBYTES,
@@ -136,7 +136,7 @@ class ObjectClient:
         """
         nbytes, has_parts = os.path.getsize(path), False
         try:
-            with self._asking(key):
+            with self._asking(key, "put"):
                 if has_parts := nbytes > ONE_PUT_NBYTES:
                     # Of a request that begins an upload, obstore repeats none to Google.
                     found = self._ask(lambda _: self._put_parts(key, path, nbytes))
@@ -191,7 +191,7 @@ class ObjectClient:
         a new version: S3 gives the same bytes the same one, and has no such condition.
         """
         module, is_s3 = library(), self.root.startswith("s3:")
-        with self._asking(old):
+        with self._asking(old, "put"):
             if is_s3 and (head := self.head(old)).nbytes > MOST_COPIED_NBYTES:
                 self._copy_in_parts(old, head, new)
                 return
@@ -207,7 +207,7 @@ class ObjectClient:
         try:
             # obstore cannot be asked for a part by the thread that uploads: that one drives its
             # runtime.
-            with self._asking(new), ThreadPoolExecutor(1) as reader:
+            with self._asking(new, "put"), ThreadPoolExecutor(1) as reader:
                 starts = range(0, head.nbytes, part_nbytes)
                 sizes = [min(part_nbytes, head.nbytes - start) for start in starts]
                 parts = (
@@ -238,7 +238,7 @@ class ObjectClient:
         found = None
         try:
             with (
-                self._asking(key),
+                self._asking(key, "put"),
                 suppress(kinds.AlreadyExistsError, kinds.PreconditionError),
             ):
                 found = self._ask(
@@ -256,12 +256,12 @@ class ObjectClient:
 
     def delete(self, key: str) -> None:
         """Delete a file; does nothing if it does not exist."""
-        with suppress(MissingFile), self._asking(key):
+        with suppress(MissingFile), self._asking(key, "delete"):
             self._ask(lambda store: library().delete(store, key))
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Delete files, up to 1,000 in one request; missing ones are passed over."""
-        with suppress(MissingFile), self._asking(keys[0]):
+        with suppress(MissingFile), self._asking(keys[0], "delete"):
             self._ask(lambda store: library().delete(store, list(keys)))
 
     def _ask(
@@ -292,8 +292,10 @@ class ObjectClient:
             return self._stores[kind]
 
     @contextmanager
-    def _asking(self, key: str, *, is_conditional: bool = False) -> Iterator[None]:
-        """Turn obstore's errors that are raised inside into shardvar's.
+    def _asking(
+        self, key: str, operation: Operation = "get", *, is_conditional: bool = False
+    ) -> Iterator[None]:
+        """Turn obstore's errors of an operation that are raised inside into shardvar's.
 
         With ``is_conditional``, a request states the version that it reads.
         """
@@ -305,7 +307,7 @@ class ObjectClient:
         except (module.exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
             if is_conditional and isinstance(error, module.exceptions.PreconditionError):
                 raise replaced_error(self.place(key)) from None
-            raise refused_error(module.exceptions, self.place(key), error) from None
+            raise refused_error(module.exceptions, self.place(key), error, operation) from None
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of a module that cannot be imported
                 raise
@@ -315,7 +317,7 @@ class ObjectClient:
     def _listing(self, key: str) -> Iterator[None]:
         """Do as ``_asking`` for a listing: if something is missing, it is the bucket."""
         try:
-            with self._asking(key):
+            with self._asking(key, "list"):
                 yield
         except MissingFile:
             raise StorageError(

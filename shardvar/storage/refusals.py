@@ -6,10 +6,11 @@ what may be secret in it (``requests.first_line``).
 
 import os
 import re
-from typing import Any
+from typing import Any, Literal
 
 from shardvar.errors import (
     COPY_AGAIN,
+    AccessDenied,
     ArgumentError,
     MissingFile,
     ServerError,
@@ -70,7 +71,42 @@ def passing_fault(kinds: Any, error: Exception, *, conflicts_pass: bool) -> Faul
     return Fault("stalled" if is_stalled else "broken")
 
 
-def refused_error(kinds: Any, place: str, error: Exception) -> ShardvarError:
+Operation = Literal["list", "get", "put", "delete"]
+"""A kind of request for which a service has a right; facts of a file are got."""
+_RIGHTS: dict[str, dict[Operation, str]] = {
+    scheme: dict(zip(("list", "get", "put", "delete"), rights.split(), strict=True))
+    for scheme, rights in (
+        ("s3", "s3:ListBucket s3:GetObject s3:PutObject s3:DeleteObject"),
+        (
+            "gs",
+            "storage.objects.list storage.objects.get storage.objects.create storage.objects.delete",
+        ),
+        ("az", "List Read Write Delete"),
+    )
+}
+"""The name of the right by the scheme of a URL."""
+
+
+def denied_error(place: str, operation: Operation, code: str = "") -> AccessDenied:
+    """Return the error for an operation that a service denies; ``code`` is its word for the reason.
+
+    >>> print(denied_error("s3://b/run", "list", "ExpiredToken").cause)
+    s3://b/run: permission is denied to list (ExpiredToken).
+    """
+    scheme = {"abfs": "az", "abfss": "az"}.get(found := place.partition("://")[0], found)
+    right = (
+        f"the right {_RIGHTS[scheme][operation]}"
+        if scheme in _RIGHTS
+        else f"the right to {operation}"
+    )
+    cause = f"{place}: permission is denied to {operation}{code and f' ({code})'}."
+    remedy = f"Check the credentials in the environment, that they have {right}, and the clock of this machine."
+    return AccessDenied(cause, remedy)
+
+
+def refused_error(
+    kinds: Any, place: str, error: Exception, operation: Operation = "get"
+) -> ShardvarError:
     """Return the error for a request that failed with ``error``; ``kinds`` are obstore's classes of
     errors, and ``place`` is the URL of a file."""
     line = first_line(error)  # errors of listings have the status only in it
@@ -89,11 +125,7 @@ def refused_error(kinds: Any, place: str, error: Exception) -> ShardvarError:
         )
     is_denied = isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError)
     if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
-        cause = f"{place}: permission is denied{code}."
-        remedy = (
-            "Check the credentials in the environment, their rights, and the clock of this machine."
-        )
-        return StorageError(cause, remedy)
+        return denied_error(place, operation, code.strip(" ()"))
     if "Range request not supported" in line:
         cause = f"{place}: the server sends only whole files, and not the requested ranges."
         return ServerError(cause, "Download the file, or use a server that answers range requests.")

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from shardvar.errors import (
+    AccessDenied,
     ArgumentError,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -177,6 +178,8 @@ class RemoteStorage:
     client: Client
     key: str
     """The folder's key; empty for the root."""
+    _only: str = field(default="", compare=False, repr=False)
+    """The file that is known of a folder that cannot be listed; others are found only by their names."""
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
     _walked: dict[str, Head] = field(default_factory=dict, compare=False, repr=False)
     """The files below the folder of ``tree``, by key; shared by the folders in it."""
@@ -184,9 +187,9 @@ class RemoteStorage:
     _uploads: list[Upload] = field(default_factory=list, compare=False, repr=False)
     """The writes under way, each within the one before: a manager's, its checkpoint's."""
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Client, str]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[Client, str, str]]:
         # Another process lists again, and has no part in a write.
-        return type(self), (self.client, self.key)
+        return type(self), (self.client, self.key, self._only)
 
     @property
     def path(self) -> str:
@@ -239,7 +242,7 @@ class RemoteStorage:
 
     def refreshed(self) -> "RemoteStorage":
         """Return the same folder, to be listed again, outside of any write."""
-        return RemoteStorage(self.client, self.key)
+        return RemoteStorage(self.client, self.key, self._only)
 
     def folders(self) -> list[str]:
         """Return the names of the folders in the folder, sorted."""
@@ -365,7 +368,8 @@ class RemoteStorage:
         with _lock:
             self._listings.clear()
             self._walked.clear()
-        before = dict(self._listing().files)
+        # Not as ``_only`` lists: a file that is not seen may be needed.
+        before = dict((self.client.listing(self.key) if self._only else self._listing()).files)
         if self._uploads:
             known = self._uploads[-1].there.get(name)
             before = {each: head for each, head in before.items() if each != name} | (
@@ -422,7 +426,15 @@ class RemoteStorage:
         with _lock:
             found = self._listings.get("")
         if found is None:
-            found = self.client.listing(self.key)
+            try:
+                found = self.client.listing(self.key)
+            except (AccessDenied, UnsupportedError):
+                if not self._only:
+                    raise
+                files = dict[str, Head]()
+                with suppress(MissingFile):
+                    files[self._only] = self.client.head(self._join(self._only))
+                found = FolderListing(files, [])
             with _lock:
                 self._listings[""] = found
         return found

@@ -11,13 +11,14 @@ used only with this machine, because everyone between could change what is read.
 """
 
 import re
+from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
-from shardvar.errors import ArgumentError, MissingFile, UnsupportedError
+from shardvar.errors import AccessDenied, ArgumentError, MissingFile, UnsupportedError
 from shardvar.storage.filesystems import FilesystemClient
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
 from shardvar.storage.remote import RemoteStorage
-from shardvar.storage.requests import Client, FolderListing
+from shardvar.storage.requests import Client
 from shardvar.storage.web import WebClient
 
 _BUCKETS = frozenset(["s3", "gs", "az"])
@@ -50,23 +51,26 @@ def split_url(url: str) -> tuple[RemoteStorage, str]:
         return RemoteStorage(client, key), ""
     folder, _, name = key.rpartition("/")
     above = RemoteStorage(client, folder)
-    return (above.folder(name), "") if name in above.folders() else (above, name)
+    try:
+        return (above.folder(name), "") if name in above.folders() else (above, name)
+    except AccessDenied as error:
+        # The right to read a file does not need the right to list its folder.
+        with suppress(AccessDenied, MissingFile):
+            client.head(key)
+            return RemoteStorage(client, folder, name), name
+        remedy = f"{error.remedy} Without it, give the URL of an index or of an only file."
+        raise AccessDenied(error.cause, remedy) from None
 
 
 def _split_web(client: WebClient, key: str, url: str) -> tuple[RemoteStorage, str]:
-    """Return the storage of a web server as if it had nothing but one file; others are found only
-    by their names."""
+    """Return the storage of a web server, which lists nothing."""
     if not key or url.endswith("/"):
         raise UnsupportedError(
             f"{url} is a folder of a web server, which cannot be listed.",
             "Give the URL of a file: the index of a checkpoint, or its only file.",
         )
     folder, _, name = key.rpartition("/")
-    try:
-        files = {name: client.head(key)}
-    except MissingFile:
-        files = {}
-    return RemoteStorage(client, folder, {"": FolderListing(files, [])}), name
+    return RemoteStorage(client, folder, name), name
 
 
 def _check_url(scheme: str, url: str) -> None:

@@ -27,6 +27,7 @@ from shardvar.errors import (
 )
 from shardvar.storage import attempts
 from shardvar.storage.attempts import Fault
+from shardvar.storage.refusals import denied_error
 from shardvar.storage.requests import FolderListing, Head
 
 Taken = TypeVar("Taken")
@@ -129,11 +130,7 @@ class WebClient:
         if status in (404, 410):
             return MissingFile(f"{self.place(key)} is missing.", COPY_AGAIN)
         if status in (401, 403):
-            return StorageError(
-                f"{self.place(key)}: permission is denied.",
-                "Check the credentials in the environment, their rights, and the clock of this "
-                "machine.",
-            )
+            return denied_error(self.place(key), "get")
         said = http.client.responses.get(status, "")
         return self._odd(key, f"the server answers {status} {said}".rstrip())
 

@@ -4,6 +4,7 @@ dies loses nothing."""
 import copy
 import os
 import pickle
+import platform
 import signal
 import subprocess
 import sys
@@ -20,15 +21,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
+from shardvar._version import __version__
 from shardvar.cli import main
 from shardvar.engine import files as files_module
 from shardvar.engine.files import FileTask, run_each, run_task
 from shardvar.engine.subtasks import restore_rows, shrink_task
 from shardvar.errors import (
+    AccessDenied,
     ArgumentTypeError,
     CorruptCheckpoint,
     MissingFile,
+    ServerError,
     ShardvarError,
+    StorageError,
     TargetExists,
     UnsupportedError,
     WorkerLost,
@@ -37,7 +42,7 @@ from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.together import executors
-from shardvar.verbs.together.executors import check_version, run_tasks
+from shardvar.verbs.together.executors import Opening, Payloads, check_version, run_tasks
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 
 MODEL: dict[str, Any] = {
@@ -768,3 +773,17 @@ def test_the_package_of_a_cluster_is_named_where_it_is_missing(
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert main(["verify", str(source), "--dask", "tcp://localhost:1"]) != 0
     assert "[dask]'" in capsys.readouterr().err  # from where shardvar came
+
+
+def test_an_error_of_a_machine_names_the_worker(tmp_path: Path) -> None:
+    """Such as refused credentials, or no way to the store: only that machine has them."""
+    sv.save(tmp_path / "m", {"w": np.ones(9)})
+    source = find_checkpoint(tmp_path / "m").open()
+    payloads = Payloads.of(
+        Opening(find_checkpoint(tmp_path / "m")), source, next(source.index.scan())
+    )
+    where = rf"A worker on {platform.node()}, process \d+: denied. Ask"
+    for kind in (AccessDenied, ServerError, StorageError):
+        with pytest.raises(kind, match=where) as caught, payloads.opened(__version__):
+            raise kind("denied.", "Ask.")
+        assert type(caught.value) is kind

@@ -39,12 +39,12 @@ from shardvar.storage.local import split_place
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
 from shardvar.verbs.compare.statements import (
     SummedFiles,
+    beside,
     checkpoint_files,
     compare_sums,
     has_sums,
     is_manifest,
     judge_sums,
-    own_files,
     summed_checkpoint,
     summed_files,
     tensors_of_statement,
@@ -104,7 +104,7 @@ class Manifest:
 def manifest_path(found: Location) -> str:
     """Return the path of the manifest next to a checkpoint, or of one to be written: not the path of
     another program's checksum."""
-    storage, name = split_place(found.path + ENDING)
+    storage, name = beside(found, ENDING)
     head = look_into(
         storage, name, lambda file: file.read(0, min(file.size, _MOST_HEAD_NBYTES)), None
     )
@@ -188,10 +188,10 @@ def read_against(path: Path) -> Manifest:
 
 def manifest_beside(found: Location) -> Manifest | None:
     """Return the manifest next to a checkpoint; None without one."""
-    for path in dict.fromkeys((manifest_path(found), found.path + ENDING)):
+    for ending in (manifest_path(found).removeprefix(found.path), ENDING):
         with suppress(MissingFile):
-            if is_manifest(*split_place(path)):
-                return read_manifest(path)
+            if is_manifest(*beside(found, ending)):
+                return read_manifest(found.path + ending)
     return None
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardvar.engine.pool import Progress, block_ranges, new_buffer, run_all
-from shardvar.errors import CheckpointError, MalformedCheckpoint
+from shardvar.errors import AccessDenied, CheckpointError, MalformedCheckpoint
 from shardvar.formats.files import open_below, read_beginning
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target
@@ -356,6 +356,14 @@ def has_sums(storage: Storage, name: str) -> bool:
     return bool(decode_sums(read_beginning(storage, name, MAX_MANIFEST_NBYTES)))
 
 
+def beside(found: Location, ending: str) -> tuple[Storage, str]:
+    """Return the place of a file next to a checkpoint, whose name has another ending behind it."""
+    if found.is_folder:
+        with suppress(AccessDenied):  # to list the folder above; then nothing is known of that file
+            return split_place(found.path + ending)
+    return found.storage, found.name + ending
+
+
 def checkpoint_files(found: Location, source: Source) -> list[str]:
     """Return the files of a checkpoint, by their names in its directory."""
     indexes = {found.name, *names_of_target(found.stem, found.format.name)}
@@ -369,13 +377,13 @@ def summed_checkpoint(found: Location, source: Source, against: str | None) -> S
     if against is not None:
         sums = sums_in_list(*split_place(against), files, files[0] if len(files) == 1 else "")
         return SummedFiles(tuple(sums), () if sums else (against,))
-    beside = summed_files(found.storage, files, {found.name, found.stem})
-    storage, name = split_place(f"{found.path}.sha256")
+    summed = summed_files(found.storage, files, {found.name, found.stem})
+    storage, name = beside(found, ".sha256")
     if not found.is_folder or is_manifest(storage, name) or storage.status(name) is None:
-        return beside
+        return summed
     sums = sums_in_list(storage, name, files, prefix=f"{os.path.basename(found.path)}/")
-    unknown = beside.unknown if sums else (*beside.unknown, f"{found.path}.sha256")
-    return replace(beside, sums=(*beside.sums, *sums), unknown=unknown)
+    unknown = summed.unknown if sums else (*summed.unknown, f"{found.path}.sha256")
+    return replace(summed, sums=(*summed.sums, *sums), unknown=unknown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,6 +312,9 @@ class Payloads:
                 source = part.source(source, map_scratch)
             with in_this_thread():
                 yield source
+        except StorageError as error:  # maybe only this machine's, such as its credentials
+            where = f"A worker on {platform.node()}, process {os.getpid()}"
+            raise type(error)(f"{where}: {error.cause}", error.remedy) from error
         finally:
             _working.pop()
 

@@ -24,11 +24,12 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
-from shardvar.layout.dtypes import NAMES, has_values, numpy_dtype
+from shardvar.layout.dtypes import NAMES, OWN_SIZE, has_values, numpy_dtype
 from shardvar.planning.index import DELTA
+from shardvar.planning.slices import TensorTable
 from shardvar.testing.arrays import arrays, string_arrays
 from shardvar.verbs.delta.chain import find_deltas, open_deltas
-from shardvar.verbs.delta.contents import Contents
+from shardvar.verbs.delta.contents import Contents, DeltaRow
 from shardvar.wire.frames import LEAF_NBYTES
 from spec_tests.helpers.delta_page import result_of, tensors_of
 from spec_tests.helpers.hypothesis_strategies import same
@@ -348,7 +349,9 @@ def test_a_chain_and_the_delta_that_joins_it_make_the_last_checkpoint(
     for number in range(1, len(versions)):
         sv.apply(path / "v0", chain[:number], path / f"w{number}")
         assert are_same(sv.load(path / f"w{number}"), versions[number])
-        report = sv.compact_deltas(chain[:number], path / f"j{number}")
+        nbytes: list[int] = []
+        report = sv.compact_deltas(chain[:number], path / f"j{number}", progress=nbytes.append)
+        assert sum(nbytes) >= report.stored_nbytes
         assert sv.verify(path / f"j{number}").ok
         assert report.result == sv.digest(path / f"v{number}").checkpoint
         sv.apply(path / "v0", path / f"j{number}", path / f"x{number}")
@@ -492,14 +495,21 @@ def test_a_delta_that_lies_is_refused_and_nothing_is_written(three: Path, lie: s
     with pytest.raises((CheckpointError, UnsupportedError)):
         sv.apply(three / "a", three / "d", three / "c")
     assert names(three) == before
-    if lie not in ("a digest of a leaf", "a whole tensor of other values"):
-        # These need the base, or the digest of a tensor.
-        assert not sv.verify(three / "d").ok
+    assert not sv.verify(three / "d").ok
+    with pytest.raises((CheckpointError, UnsupportedError)):
+        sv.compact_deltas(three / "d", three / "j")
+    assert names(three) == before
+
+
+@given(st.sampled_from(NAMES), st.lists(st.integers(0, 9), max_size=3))
+def test_a_row_knows_the_bytes_of_its_tensor(dtype: str, shape: list[int]) -> None:
+    row = DeltaRow("w", "equal", dtype, (*shape,), "0" * 64, "0" * 64)
+    if not OWN_SIZE[NAMES.index(dtype)]:
+        slices = TensorTable.of([("w", dtype, (*shape,))]).whole()
+        assert row.nbytes == slices.nbytes.sum()
 
 
 def test_keys_that_are_not_utf8_are_kept() -> None:
-    from shardvar.verbs.delta.contents import DeltaRow
-
     change = DeltaRow("a\udcff", "equal", "int8", (), "0" * 64, "0" * 64)
     contents = Contents.of([change], {})
     assert Contents.decode(contents.mark(), contents.table()).changes["a\udcff"] == change

@@ -2,7 +2,9 @@
 and once in the result, if its format can."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,25 +13,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import CheckpointError
+from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.planning.index import DELTA, Metadata, find_ties
 from shardvar.verbs.locate import find_target
 from shardvar.verbs.save import source_of
 from shardvar.verbs.writing import carry_out, plan_checkpoint
+from shardvar.wire.digests import digest_of_all
 from spec_tests.helpers.delta_page import result_of, tensors_of
 
 KEYS = ("a", "b", "c", "d")
 
 
-def save(path: Path, tensors: dict[str, Any], ties: dict[str, str]) -> Path:
+def save(
+    path: Path,
+    tensors: dict[str, Any],
+    ties: Mapping[str, str] = MappingProxyType({}),
+    paths: Mapping[str, Any] = MappingProxyType({}),
+    form: str = "shardvar",
+) -> Path:
     """Save tensors, some of which are keys for the bytes of others."""
     source = source_of({key: array for key, array in tensors.items() if key not in ties})
     work = plan_checkpoint(
-        find_target(path, None, otherwise="shardvar"),
+        find_target(path, form, otherwise="shardvar"),
         source.index.entries,
         policy=None,
         partition=None,
-        metadata=Metadata(ties=ties),
+        metadata=Metadata(ties=ties, paths=paths),
         force=False,
         source=source,
     )
@@ -113,6 +122,107 @@ def test_the_result_has_the_ties_of_the_new_checkpoint(
         assert groups(tensors, dict(report.untied)) == groups(tensors, ties)
 
 
+def written(path: Path, chain: Any) -> list[Path]:
+    """Save checkpoints in a row, and return the deltas between them."""
+    for number, each in enumerate(chain):
+        save(path / f"v{number}", *each)
+        if number:
+            sv.delta(path / f"v{number - 1}", path / f"v{number}", path / f"d{number}")
+    return [path / f"d{number}" for number in range(1, len(chain))]
+
+
+def lie_about(deltas: list[Path], number: int, key: str, digest: str) -> None:
+    """Let a delta give another digest of a tensor of its result, and the next one of its base."""
+    marks = []
+    for each, name in (
+        (deltas[number], "result"),
+        *((d, "base") for d in deltas[number + 1 :][:1]),
+    ):
+
+        def change(_tensors: Any, rows: Any, name: str = name) -> None:
+            if key in rows:
+                rows[key][name] = digest
+            stated = {k: row[name] for k, row in rows.items() if row[name] is not None}
+            marks.append((name, digest_of_all(stated)))
+
+        rewritten(each, change)
+        with sv.open_checkpoint(each) as reader:
+            tensors = {k: reader.read(k) for k in reader}
+            mark = json.loads(reader.metadata.user[DELTA]) | dict(marks[-1:])
+        sv.save(each, tensors, metadata={DELTA: json.dumps(mark)})
+
+
+def outcome(act: Callable[[], Path]) -> Any:
+    """The tensors of the checkpoint that is written, or the class of the error."""
+    try:
+        return tensors_of(sv.load(act()))
+    except ShardvarError as error:
+        return type(error)
+
+
+@settings(deadline=None, max_examples=100)
+@given(versions(), st.data())
+def test_deltas_that_lie_are_not_joined_to_one_that_lies(
+    tmp_path_factory: pytest.TempPathFactory, chain: Any, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("t")
+    deltas = written(path, chain)
+    number = data.draw(st.integers(0, len(deltas) - 1))
+    key = data.draw(st.sampled_from([*chain[number + 1][0]]))
+    what = data.draw(st.sampled_from(["digest", "digest", "mark", "tensor", "file"]))
+    if what == "digest":
+        lie_about(deltas, number, key, "ab" * 32)
+    elif what == "mark":
+        with sv.open_checkpoint(deltas[number]) as reader:
+            tensors = {k: reader.read(k) for k in reader}
+            mark = json.loads(reader.metadata.user[DELTA])
+        mark[data.draw(st.sampled_from(["base", "result"]))] = "0" * 64
+        sv.save(deltas[number], tensors, metadata={DELTA: json.dumps(mark)})
+    elif what == "tensor":
+        place = data.draw(st.integers(0, 500))
+
+        def flip(tensors: Any, _rows: Any) -> None:
+            name = [*tensors][place % len(tensors)]
+            octets = bytearray(tensors[name].tobytes())
+            octets[place % len(octets)] ^= 1
+            tensors[name] = np.frombuffer(octets, tensors[name].dtype).reshape(tensors[name].shape)
+
+        rewritten(deltas[number], flip)
+    else:
+        [file] = path.glob(f"d{number + 1}.svdata*")
+        octets = bytearray(file.read_bytes())
+        octets[data.draw(st.integers(0, len(octets) - 1))] ^= 1
+        file.write_bytes(octets)
+    there = {each.name for each in path.iterdir()}
+    applied = outcome(lambda: path / sv.apply(path / "v0", deltas, path / "c").path)
+    try:
+        sv.compact_deltas(deltas, path / "j")
+    except ShardvarError as error:
+        # What only the join reads, ``verify`` calls damaged.
+        assert type(error) is applied or not all(sv.verify(each).ok for each in deltas)
+        assert {each.name for each in path.iterdir()} == there
+    else:
+        assert sv.verify(path / "j").ok
+        again = outcome(lambda: path / sv.apply(path / "v0", path / "j", path / "e").path)
+        assert again == applied
+
+
+def test_the_result_has_the_nested_values_of_the_new_checkpoint(tmp_path: Path) -> None:
+    tensors = {"model.0.a": np.zeros(90), "model.0.b": np.zeros(90)}
+    paths = {"model.0.a": ("model", 0, "a"), "model.0.b": ("model", 0, "b")}
+    for number in range(3):
+        tensors["model.0.a"][number] = 1
+        save(tmp_path / f"v{number}", tensors, paths=paths, form="torch")
+        if number:
+            sv.delta(tmp_path / f"v{number - 1}", tmp_path / f"v{number}", tmp_path / f"d{number}")
+    deltas = [tmp_path / "d1", tmp_path / "d2"]
+    sv.compact_deltas(deltas, tmp_path / "j")
+    for number, each in enumerate((deltas, tmp_path / "j")):
+        sv.apply(tmp_path / "v0", each, tmp_path / f"c{number}")
+        with sv.open_checkpoint(tmp_path / f"c{number}") as reader:
+            assert reader.format == "torch" and reader.metadata.paths == paths
+
+
 @pytest.fixture
 def tied(tmp_path: Path) -> Path:
     """Two steps with a tied output layer, as a, b and the delta d."""
@@ -178,6 +288,8 @@ def rewritten(path: Path, change: Any) -> None:
         lambda _, rows: rows["embed"].update(tie="head"),
         lambda _, rows: rows["head"].pop("tie"),
         lambda _, rows: rows["embed"].update(kind="whole"),
+        lambda _, rows: rows["head"].update(path="embed"),
+        lambda _, rows: rows["head"].update(path=["layers", True]),
         lambda tensors, _: tensors.pop("changed/embed"),
     ],
 )

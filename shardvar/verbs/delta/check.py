@@ -51,7 +51,7 @@ def errors_of_delta(reader: Reader, storage: Storage, notes: list[str]) -> dict[
         if change.kind == WHOLE:
             first = _error_of_whole(delta, change)
             found |= {WHOLE_PREFIX + change.key: first} if first else {}
-        elif change.kind == CHANGED and delta.stored_key(change) == change.stored_key:
+        elif change.kind == CHANGED:
             errors = run_all(_error_of_leaf, _leaves(delta, change))
             first = next((each for each in errors if each is not None), None)
             found |= {CHANGED_PREFIX + change.key: first} if first else {}
@@ -112,7 +112,8 @@ def _leaves(delta: Delta, change: DeltaRow) -> Iterator[tuple[Delta, DeltaRow, i
     except READ_ERRORS:
         yield delta, change, None
         return
-    for number in numbers:
+    # The frames of tied tensors are unpacked once, and compared with the digest of each.
+    for number in numbers if delta.stored_key(change) == change.stored_key else ():
         yield delta, change, number
 
 

@@ -26,6 +26,7 @@ from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import new_buffer
 from shardvar.errors import (
     COPY_AGAIN,
+    CorruptCheckpoint,
     IncompleteCheckpoint,
     UnsupportedError,
     prefix_errors,
@@ -36,7 +37,7 @@ from shardvar.planning.index import DELTA, EntryTable
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.reader import Reader
 from shardvar.wire.damage import corrupt, invalid, malformed
-from shardvar.wire.digests import digest_of_all
+from shardvar.wire.digests import LEAF_NBYTES, digest_of_all, digest_of_leaves
 from shardvar.wire.frames import (
     Frame,
     MaskWords,
@@ -52,6 +53,8 @@ TABLE, CHANGED_PREFIX, WHOLE_PREFIX = "table", "changed/", "whole/"
 """The keys of a delta's tensors."""
 EQUAL, CHANGED, WHOLE, REMOVED = "equal", "changed", "whole", "removed"
 """The kinds of change of a tensor."""
+MAKE_AGAIN = "Copy the delta again, or make it again: `shardvar delta A B OUT`."
+"""The remedy for a delta whose digests are not the ones of its tensors."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MAX_DEPTH = 8
 
@@ -401,9 +404,19 @@ def _read_frames(delta: Delta, change: DeltaRow) -> TensorFrames:
     table = new_buffer(table_nbytes(beginning, flat.nbytes))
     flat.read(0, table)
     frames = decode_frames(table, flat.nbytes, change.nbytes)
+    check_leaves(change, {each.leaf: each.digest for each in frames})
     starts = np.cumsum([len(table), *(each.nbytes for each in frames)]).tolist()
     by_leaf = {each.leaf: (each, start) for each, start in zip(frames, starts, strict=False)}
     return TensorFrames(flat, by_leaf)
+
+
+def check_leaves(change: DeltaRow, leaves: Mapping[int, bytes]) -> None:
+    """Raise ``CorruptCheckpoint`` if the hashes of all leaves of a new tensor give another digest."""
+    if len(leaves) == -(-change.nbytes // LEAF_NBYTES):
+        hashes = b"".join(leaves[number] for number in range(len(leaves)))
+        if digest_of_leaves(change.key, change.dtype, change.shape, hashes) != change.result:
+            cause = "With the delta applied, it does not have the digest that the delta gives."
+            raise CorruptCheckpoint(cause, MAKE_AGAIN)
 
 
 def is_delta(reader: Reader) -> bool:

@@ -44,9 +44,8 @@ from shardvar.verbs.delta.contents import (
 from shardvar.verbs.delta.report import DeltaReport, TensorChange, encodings_of, report_kind
 from shardvar.verbs.locate import Location, Path, find_target, is_same
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
-from shardvar.verbs.writing import WritePlan, carry_out, plan_checkpoint, preview
+from shardvar.verbs.writing import carry_out, plan_checkpoint, preview
 from shardvar.wire.digests import LEAF_NBYTES
 from shardvar.wire.frames import ROW_NBYTES, Frame, encode_frames
 
@@ -208,6 +207,7 @@ def write_delta(
     force: bool,
     dry_run: bool,
     num_joined: int = 0,
+    progress: Progress = lambda _nbytes: None,
 ) -> DeltaReport:
     """Write a delta and commit it, or only report it."""
     # Plan: the table and the frames from the scratch file, behind the whole tensors.
@@ -225,20 +225,14 @@ def write_delta(
     work = plan_checkpoint(
         goal, entries, policy=None, partition=1, metadata=metadata, force=force, source=source
     )
-    # Move and commit.
-    written = (
-        preview(work, None) if dry_run else carry_out(work, source, None, lambda _nbytes: None)
-    )
+    # Move, compare and commit.
+    runner = checked(source, progress, whole.check)
+    written = preview(work, None) if dry_run else carry_out(work, source, None, progress, runner)
     sizes = whole.entries.slices.nbytes_of_tensors()
     stored = dict(zip(whole.entries.slices.tensors.keys, sizes.tolist(), strict=True))
     stored |= {key: len(octets) for key, octets in whole.objects.items()}
     tensors = tuple(_reported(each, draft, stored) for each in contents.changes.values())
     return DeltaReport(written.path, contents.base, contents.result, tensors, num_joined, dry_run)
-
-
-def _carry_out(work: WritePlan, source: Source, check: Callable[[], None]) -> WriteReport:
-    progress: Progress = lambda _nbytes: None  # noqa: E731
-    return carry_out(work, source, None, progress, checked(source, progress, check))
 
 
 def checked(source: Source, progress: Progress, check: Callable[[], None]) -> FileRunner:

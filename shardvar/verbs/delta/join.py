@@ -21,7 +21,16 @@ from shardvar.verbs.delta.chain import (
     open_deltas,
     patched_tensors,
 )
-from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, Contents, Delta, DeltaRow
+from shardvar.verbs.delta.contents import (
+    CHANGED,
+    EQUAL,
+    REMOVED,
+    WHOLE,
+    Contents,
+    Delta,
+    DeltaRow,
+    check_leaves,
+)
 from shardvar.verbs.delta.draft import DeltaDraft, WholeTensors, find_delta_target, write_delta
 from shardvar.verbs.delta.patched import PatchedSource
 from shardvar.verbs.delta.report import DeltaReport
@@ -51,7 +60,7 @@ def compact_deltas(
     dry_run : bool, default False
         Write nothing, and report what would be written.
     progress : callable, optional
-        Called with numbers of stored bytes as they are read.
+        Called with numbers of stored bytes as they are joined or written.
 
     Returns
     -------
@@ -65,7 +74,8 @@ def compact_deltas(
     ArgumentError
         If the deltas do not follow each other.
     CheckpointError
-        If a delta is damaged.
+        If a delta is damaged, or gives digests that are not the ones of its tensors. All that can be
+        compared without the base is compared before the commit.
     UnsupportedError
         If one of them is not a delta.
     TargetExists
@@ -121,6 +131,7 @@ def compact_deltas(
             force=force,
             dry_run=dry_run,
             num_joined=len(opened),
+            progress=progress,
         )
 
 
@@ -163,22 +174,32 @@ class _Leaf(NamedTuple):
 def _join_masks(
     parts: Mapping[str, PatchedTensor], draft: DeltaDraft, progress: Progress
 ) -> dict[str, bool]:
-    """DeltaDraft the joined frames of tensors of the base; return if each differs at the end."""
+    """Keep the joined frames of tensors of the base; return if each differs at the end."""
     changed: dict[str, bool] = {}
-    drafted = None
-    once = {key: part for key, part in parts.items() if not _is_joined_with_its_tie(part, parts)}
+    drafted, leaves = None, dict[int, bytes]()
+    once, together = dict[str, PatchedTensor](), dict[str, list[PatchedTensor]]()
+    for key, part in parts.items():
+        if _is_joined_with_its_tie(part, parts):
+            together.setdefault(str(part.change.tie), []).append(part)
+        else:
+            once[key] = part
     with closing(map_ahead(_join_leaf, _leaves(once))) as found:
-        for leaf, frame, body in found:
+        for leaf, frame, body, digest, nbytes in found:
             key = leaf.part.change.key
+            leaves[leaf.number] = digest
+            # The rest is reported when the joined frames are written.
+            progress(max(nbytes - len(body), 0))
             drafted = drafted or draft.begin(leaf.part.change.nbytes)
             if frame is not None:
                 drafted.add(frame, body)
-                progress(len(body))
             if leaf.is_last:
                 changed[key] = bool(drafted.frames)
                 if drafted.frames:
                     drafted.keep(key)
-                drafted = None
+                for part in (leaf.part, *together.get(key, ())):
+                    with leaf.deltas[-1].at(part.change.key):
+                        check_leaves(part.change, leaves)
+                drafted, leaves = None, {}
     firsts = {key: key if key in once else str(part.change.tie) for key, part in parts.items()}
     return {key: changed.get(first, False) for key, first in firsts.items()}
 
@@ -210,22 +231,39 @@ def _leaves(parts: Mapping[str, PatchedTensor]) -> Generator[_Leaf]:
             yield _Leaf(part, number, (*by_leaf[number],), number == numbers[-1])
 
 
-def _join_leaf(leaf: _Leaf) -> tuple[_Leaf, Frame | None, bytes]:
-    """Return the frame of a leaf from the first base to the last result; None if it is as before."""
+class _Joined(NamedTuple):
+    """A leaf from the first base to the last result."""
+
+    leaf: _Leaf
+    """The leaf."""
+    frame: Frame | None
+    """Its change; None if it is as before."""
+    body: bytes
+    """The body of the frame."""
+    digest: bytes
+    """Its hash in the last result."""
+    nbytes: int
+    """The bytes of its bodies in the deltas."""
+
+
+def _join_leaf(leaf: _Leaf) -> _Joined:
+    """Return the change of a leaf from the first base to the last result."""
     change = leaf.part.change
     every = [each.frames(each.contents.changes[change.key]) for each in leaf.deltas]
     last, _ = every[-1].by_leaf[leaf.number]
+    stored = sum(each.by_leaf[leaf.number][0].nbytes for each in every)
     nbytes = min(LEAF_NBYTES, change.nbytes - leaf.number * LEAF_NBYTES)
     masks = []
     for each, frames in zip(leaf.deltas, every, strict=True):
         with each.at(change.key):
             masks.append(frames.mask(leaf.number, nbytes, change.width))
     if len(masks) == 1:
-        return leaf, last, bytes(every[0].body(leaf.number))
+        return _Joined(leaf, last, bytes(every[0].body(leaf.number)), last.digest, stored)
     joined = masks[0].copy()
     for mask in masks[1:]:
         apply_mask(mask, bytes_of(joined))
     if not joined.any():
-        return leaf, None, b""
+        return _Joined(leaf, None, b"", last.digest, stored)
     encoding, num_changed, body = encode_mask(joined)
-    return leaf, Frame(leaf.number, encoding, len(body), num_changed, last.digest), body
+    frame = Frame(leaf.number, encoding, len(body), num_changed, last.digest)
+    return _Joined(leaf, frame, body, last.digest, stored)

@@ -37,7 +37,7 @@ from shardvar.storage.protocol import Storage, Traits
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digest_array, digests_of
 from shardvar.verbs.delta.chain import PatchedTensor, another_base, patched_tensors
-from shardvar.verbs.delta.contents import WHOLE_PREFIX, Delta
+from shardvar.verbs.delta.contents import MAKE_AGAIN, WHOLE_PREFIX, Delta
 from shardvar.verbs.reader import Reader
 from shardvar.wire import strings
 from shardvar.wire.digests import LEAF_NBYTES, LeafHashes, hash_leaf
@@ -268,7 +268,7 @@ class PatchedSource(Source):
                 raise another_base(reader.path, self.deltas[0].path, key, "has other values")
         raise CorruptCheckpoint(
             f"{last}: {key!r} with the delta applied does not have the digest that the delta gives.",
-            "Copy the delta again, or make it again: `shardvar delta A B OUT`.",
+            MAKE_AGAIN,
         )
 
     def finish(self) -> None:

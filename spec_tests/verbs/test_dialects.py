@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -18,6 +18,7 @@ from shardvar.errors import (
     ArgumentError,
     CheckpointError,
     MissingExtra,
+    ShardvarError,
     TargetExists,
     UnsupportedError,
 )
@@ -303,10 +304,70 @@ def test_values_are_not_cast_to_the_dtype_of_the_base(tmp_path: Path) -> None:
     assert "--cast bfloat16" in caught.value.remedy
 
 
-def test_a_tensor_with_the_name_of_a_text_is_refused(tmp_path: Path) -> None:
-    two(tmp_path, version=weights(3))
-    with pytest.raises(UnsupportedError, match="has the name of a text of the index"):
-        publish(tmp_path, "slime")
+RESERVED = (
+    "version base_version delta_encoding compression_format checksum_format checksum_scope format "
+    "total_size sparse model_version prev_model_version changed_params checksum_sha256 encoding "
+    "__metadata__ __positions__ __values__ metadata weight_map table DCP_VERSION DCP_SHARDING_INFO "
+    "shardvar.digests shardvar.description shardvar.writer shardvar.generation shardvar.objects "
+    "shardvar.delta shardvar.ties .indices .values .idx .val .positions .pos"
+).split()
+"""Names with a meaning in files of some dialect, and in files of shardvar."""
+
+
+@st.composite
+def any_names(draw: st.DrawFn) -> str:
+    """A name, maybe a reserved one, with endings or as an ending."""
+    free = st.text(st.characters(), max_size=4)
+    parts = st.lists(st.one_of(st.sampled_from(RESERVED), free), min_size=1, max_size=3)
+    return "".join(draw(parts))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.sampled_from([None, *WRITTEN]),
+    st.lists(
+        st.one_of(st.sampled_from(RESERVED), any_names()), min_size=1, max_size=4, unique=True
+    ),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+)
+@example("slime", ["shardvar.digests", "w"], [True] * 4)
+@example("modelexpress", ["shardvar.objects", "w"], [True] * 4)
+@example("trl", ["w.values", "w"], [True] * 4)
+def test_a_tensor_has_any_name_or_is_refused_before_the_write(
+    tmp_path_factory: pytest.TempPathFactory,
+    dialect: str | None,
+    names: list[str],
+    is_changed: list[bool],
+) -> None:
+    path = tmp_path_factory.mktemp("n")
+    # Names that are not UTF-8 are read with escapes.
+    names = [
+        name.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for name in names
+    ]
+    a = {name: weights(40, seed=number) for number, name in enumerate(names)}
+    b = {
+        name: moved(a[name], 0.5) if is_it else a[name]
+        for name, is_it in zip(a, is_changed, strict=False)
+    }
+    try:
+        sv.save(path / "a", a)
+        sv.save(path / "b", b)
+    except ShardvarError:
+        return
+    before = {each.name for each in path.iterdir()}
+    target = path / WRITTEN[dialect] if dialect else path / "d"
+    try:
+        report = sv.delta(
+            path / "a", path / "b", target, dialect=dialect, versions=dialect and ("6", "7")
+        )
+    except UnsupportedError:
+        assert {each.name for each in path.iterdir()} == before
+        return
+    sizes = {each.key: each.stored_nbytes for each in report.tensors}
+    assert all((sizes[key] > 0) == (octets(a)[key] != octets(b)[key]) for key in names)
+    assert sv.verify(target).ok
+    sv.apply(path / "a", target, path / "c")
+    assert octets(sv.load(path / "c")) == octets(b)
 
 
 @pytest.mark.parametrize(

@@ -290,19 +290,24 @@ def _table(
         np.full(len(slices), NO_CHECKSUM),
         np.ones(len(slices), dtype=np.bool),
     ).take(order)
-    user = {key: text for key, text in metadata.items() if key not in LAYOUT_KEYS}
+    found = cast(Mapping[str, CheckpointError], faults)
+    return TableIndex(entries, files, metadata_of(metadata), found)
+
+
+def metadata_of(texts: Mapping[str, str]) -> Metadata:
+    """Return the metadata that the texts of a file are."""
+    user = {key: text for key, text in texts.items() if key not in LAYOUT_KEYS}
     if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:
         del user[FORMAT_KEY]  # the writer's, and not the user's
     generation = user.pop(GENERATION_KEY, "")
     digests: Mapping[str, str] = take_digests(user) if DIGESTS in user else {}
-    described = Metadata(
+    return Metadata(
         user.pop(DESCRIPTION_KEY, ""),
         user.pop(WRITER_KEY, ""),
         user,
         generation=generation,
         digests=digests,
     )
-    return TableIndex(entries, files, described, cast(Mapping[str, CheckpointError], faults))
 
 
 def _disagreements(

@@ -17,8 +17,10 @@ from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import block_ranges, bytes_of, thread_buffer
 from shardvar.errors import UnsupportedError
 from shardvar.formats.compressed import Compressor, new_checksum
+from shardvar.formats.objects import OBJECTS
 from shardvar.formats.published import TRL_FORMAT
 from shardvar.formats.safetensors.published import PublishedFormat
+from shardvar.formats.safetensors.source import metadata_of
 from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.planning.index import Metadata
 from shardvar.storage.scratch import ScratchFile
@@ -45,6 +47,8 @@ def check_sayable(a: Reader, b: Reader, dialect: Dialect) -> None:
     dtypes and shapes."""
     before, after = (Blocks.of(each).tensors for each in (a, b))
     rows_a, rows_b = before.rows(), after.rows()
+    # A checksum is a text under the name of its tensor.
+    free = metadata_of(dict.fromkeys(rows_b, "")).user.keys() - {OBJECTS, *_TEXTS}
     for key, row in rows_b.items():
         if key not in rows_a:
             raise _unsayable(dialect, key, "is new", "has no new tensors")
@@ -55,9 +59,9 @@ def check_sayable(a: Reader, b: Reader, dialect: Dialect) -> None:
         if here[1] != there[1]:
             was = f"had the shape {list(here[1])} and has {list(there[1])}"
             raise _unsayable(dialect, key, was, "has no shapes")
-        if key in _TEXTS and dialect.is_folder:
+        if key not in free and dialect.is_folder:
             raise _unsayable(
-                dialect, key, "has the name of a text of the index", "has one text of it"
+                dialect, key, "has the name of another text", "has its checksum under that name"
             )
     for key in rows_a:
         if key not in rows_b:
@@ -297,8 +301,8 @@ def _sizes(encoded: _Encoded, dialect: Dialect) -> dict[str, int]:
     """The stored bytes of each tensor."""
     found: dict[str, int] = {}
     for key, (dtype, shape, _) in encoded.stored.items():
-        for ending in dialect.endings or ():
-            key = key.removesuffix(ending)
+        ending = next((each for each in dialect.endings or () if key.endswith(each)), "")
+        key = key.removesuffix(ending)
         width = 2 if dtype == VALUE else np.dtype(dtype).itemsize
         found[key] = found.get(key, 0) + width * shape[0]
     return found

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from shardvar.cli.cuts import parse_shards
-from shardvar.cli.output import note, print_json, progress
+from shardvar.cli.output import answer, note, print_json, progress, seen_from_here
 from shardvar.cli.reshard import note_large_files, parse_policy, print_write, warnings_below
 from shardvar.cli.verify import payload_nbytes
 from shardvar.verbs.delta.apply import apply
@@ -35,8 +35,11 @@ def execute(arguments: Namespace) -> int:
         fields = report.to_json()
         print_json({name: fields[name] for name in fields if name not in _OF_RESHARD})
         return 0
-    note_large_files(report, arguments.max_file_size)
-    print_write(report, [base], [], verbose=False)
-    for each in report.notes:
-        note(f"note: {each}")
+    if report.already:
+        answer("good", f"{report.notes[0]}: nothing was written", "already")
+    else:
+        note_large_files(report, arguments.max_file_size)
+        print_write(report, [base], [], verbose=False)
+    for each in report.notes[report.already :]:
+        note(f"note: {seen_from_here(each)}")
     return 0

@@ -302,6 +302,7 @@ KEYS: dict[str, dict[str, str]] = {
         ".dry_run": "true if nothing was written",
         ".num_files": "the number of data files",
         ".notes": "sentences on what was compared, and what could not be",
+        ".already": "true if OUT was the result already, so that nothing was written",
     },
     "maps": {
         ".maps": "a list of objects, of all shipped maps",

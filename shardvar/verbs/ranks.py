@@ -275,7 +275,7 @@ def write_ranks(
     If some of them exist and others do not, an earlier run was interrupted: with ``force``, what it
     has finished is kept.
     """
-    there = [bool(_names_at(goal)) for goal, _ in ranks]
+    there = [bool(names_at(goal)) for goal, _ in ranks]
     is_interrupted = any(there) and not all(there)
     try:
         writes = [write(*each, keep=is_interrupted and not dry_run) for each in ranks]
@@ -292,7 +292,7 @@ def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
     """
     if not work.may_resume or work.metadata.objects:
         return None
-    target, names = work.target, _names_at(work.target)
+    target, names = work.target, names_at(work.target)
     if len(names) != 1:
         return None
     try:
@@ -318,7 +318,7 @@ def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
     return replace(report, reused_files=work.assignment.num_files, dry_run=False)
 
 
-def _names_at(goal: Location) -> list[str]:
+def names_at(goal: Location) -> list[str]:
     """The names of the checkpoints that a target would replace."""
     return goal.format.locate(goal.storage, "" if goal.is_folder else goal.name)
 

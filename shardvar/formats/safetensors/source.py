@@ -291,10 +291,10 @@ def _table(
         np.ones(len(slices), dtype=np.bool),
     ).take(order)
     found = cast(Mapping[str, CheckpointError], faults)
-    return TableIndex(entries, files, metadata_of(metadata), found)
+    return TableIndex(entries, files, metadata_of_texts(metadata), found)
 
 
-def metadata_of(texts: Mapping[str, str]) -> Metadata:
+def metadata_of_texts(texts: Mapping[str, str]) -> Metadata:
     """Return the metadata that the texts of a file are."""
     user = {key: text for key, text in texts.items() if key not in LAYOUT_KEYS}
     if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:

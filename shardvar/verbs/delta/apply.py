@@ -8,33 +8,53 @@ commit   after the digest of each tensor is the one that the last delta gives
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from shardvar.engine.pool import Progress
-from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.errors import (
+    READ_ERRORS,
+    ArgumentError,
+    CheckpointError,
+    CorruptCheckpoint,
+    StorageError,
+    TargetExists,
+    UnsupportedError,
+)
 from shardvar.formats.files import open_below
 from shardvar.formats.parts import check_no_delta, check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target
+from shardvar.formats.unfinished import unfinished_files
 from shardvar.pictures.words import count
 from shardvar.planning.policies import Policy
+from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress
 from shardvar.verbs.carried import find_carry
+from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.conversions import Conversions
-from shardvar.verbs.delta.chain import by_kind, check_base, check_follows, find_deltas, open_all
+from shardvar.verbs.delta.chain import (
+    by_kind,
+    check_base,
+    check_follows,
+    count_applied,
+    find_deltas,
+    open_all,
+)
 from shardvar.verbs.delta.contents import Delta
-from shardvar.verbs.delta.dialects.applied import apply_published
+from shardvar.verbs.delta.dialects.applied import apply_published, count_published, notes_on_result
+from shardvar.verbs.delta.dialects.changes import PublishedDelta
 from shardvar.verbs.delta.dialects.table import check_versions
 from shardvar.verbs.delta.draft import checked
 from shardvar.verbs.delta.patched import PatchedSource
 from shardvar.verbs.delta.report import ApplyReport, apply_report
 from shardvar.verbs.generation import digest_of_reshard
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
+from shardvar.verbs.ranks import names_at
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.reshard import Changes, rewrite
@@ -99,7 +119,7 @@ def apply(
     MissingExtra
         If a dialect needs a package that is not installed.
     TargetExists
-        If ``target`` exists and ``force`` is not set.
+        If ``target`` exists and is not the result, and ``force`` is not set.
     StorageError
         If the disk is full, or the file system refuses.
 
@@ -111,6 +131,10 @@ def apply(
     -----
     Several deltas are applied at once: no checkpoint between is written. Memory: some MiB a thread,
     32 bytes for each MiB of a tensor, and the largest string tensor.
+
+    An apply that is given again after it was committed finds the result in place, writes nothing, and
+    says so in ``already``. If the base is the target and the result of one of the deltas, only the
+    later ones are applied. So a run that was killed at any time is given again as it was.
 
     Deltas of other programs name no digest of their base. So ``notes`` of the report says that the
     base was not compared. The checksums that they have are compared before the first byte is written.
@@ -142,32 +166,144 @@ def apply(
         goal = _find_goal(found, given, target, format)
         reader = stack.enter_context(open_found(found, dequantize=False))
         check_no_delta(found.path, found.storage, found.format.name, reader.index)
-        source: Source
-        if others:
-            made = apply_published(reader, others, stack.enter_context(ScratchFile()))
-            source, patched, notes = made.source, made.patched, made.notes
-        else:
-            check_base(reader, own)
-            source = patched = PatchedSource.of(reader, own)
-            notes = () if dry_run else (_COMPARED,)
-        # Plan.
-        result = Reader(reader.path, reader.format, source)
-        changes = Changes(None, None, None, {}, None, Conversions(None, None), partition, False)
-        move = None if dry_run else partial(_move, patched=patched, progress=progress)
-        carry = find_carry(reader, False, False, False)
-        write = rewrite(
-            [found],
-            goal=goal,
+        work = _Apply(found, goal, reader, policy, partition, force, dry_run, progress)
+        try:
+            return work.run(given, own, others)
+        except (ArgumentError, CorruptCheckpoint):
+            # In place, an earlier run may have applied some of the deltas, or all.
+            count = 0 if dry_run or not work.is_in_place else work.count_applied(own, others)
+            if not count:
+                raise
+        last = opened[count - 1].path
+        if count == len(opened):
+            return work.settle(last, notes_on_result(others) if others else (_COMPARED,))
+        report = work.run(given[count:], own[count:], others[count:])
+        said = f"{found.path} was already the result of {last}"
+        return replace(report, notes=(said, *report.notes))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Apply:
+    """An apply: the base, the target, and the choices of the caller."""
+
+    found: Location
+    goal: Location
+    reader: Reader
+    policy: Policy | None
+    partition: Partitions
+    force: bool
+    dry_run: bool
+    progress: Progress
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if the target is the base."""
+        return is_same(self.found, self.goal)
+
+    def run(
+        self, given: Sequence[Location], own: Sequence[Delta], others: Sequence[PublishedDelta]
+    ) -> ApplyReport:
+        """Write the result of deltas that follow each other; only report it if it is there."""
+        with ScratchFile() as scratch:
+            source: Source
+            if others:
+                made = apply_published(self.reader, others, scratch)
+                source, patched, notes = made.source, made.patched, made.notes
+                as_it_is = self.policy is None and self.partition is None and not self.dry_run
+                if made.is_base and self.is_in_place and as_it_is:
+                    return self.settle(others[-1].path, notes)
+            else:
+                check_base(self.reader, own)
+                source = patched = PatchedSource.of(self.reader, own)
+                notes = () if self.dry_run else (_COMPARED,)
+            # Plan.
+            result = Reader(self.reader.path, self.reader.format, source)
+            try:
+                move = partial(_move, patched=patched, progress=self.progress)
+                carry = partial(_carry, patched) if own else None
+                # What an interrupted run of another dialect has finished is written again.
+                stamp = partial(_stamp, self.found, result, given, own) if own else _no_stamp
+                write = self._rewrite(result, stamp, move, carry)
+            except TargetExists:
+                if self.dry_run or not self._is_there(result, own):
+                    raise
+                last = (own or others)[-1].path
+                return self.report_there(result, last, notes)
+            # Move and commit.
+            return apply_report(write(), notes)
+
+    def settle(self, delta: str, notes: tuple[str, ...]) -> ApplyReport:
+        """Report that the base is the result of a delta. What an interrupted run has left is removed
+        by writing it again."""
+        storage, stem = self.goal.storage, self.goal.stem
+        names = storage.names()
+        left = unfinished_files(names, "" if self.goal.is_folder else stem)
+        if storage.local_path is not None and self.goal.is_folder:
+            left += left_beside(storage.local_path)
+        # A run that was killed has left its lock.
+        if not self.force or not (left or f".{stem}.lock" in names):
+            return self.report_there(self.reader, delta, notes)
+        move = partial(carry_out, progress=self.progress)
+        write = self._rewrite(self.reader, _no_stamp, move, None)
+        said = f"{self.goal.path} was already the result of {delta}"
+        return apply_report(write(), (said, *notes))
+
+    def _rewrite(
+        self,
+        result: Reader,
+        stamp: Callable[[Source, WritePlan], str | None],
+        move: Callable[..., WriteReport],
+        carry: Callable[..., tuple[WritePlan, str]] | None,
+    ) -> Callable[[], WriteReport]:
+        """Return what writes a result, or only reports it."""
+        as_they_are = Conversions(None, None)
+        changes = Changes(None, None, None, {}, None, as_they_are, self.partition, False)
+        found_carry = find_carry(self.reader, False, False, False)
+        return rewrite(
+            [self.found],
+            goal=self.goal,
             reader=result,
             changes=changes,
-            plan=partial(_plan, policy=policy, force=force),
-            # What an interrupted run of another dialect has finished is written again.
-            stamp=partial(_stamp, found, result, given, own) if own else _no_stamp,
-            move=move,
-            carry=carry if carry is None or others else partial(_carry, patched),
+            plan=partial(_plan, policy=self.policy, force=self.force),
+            stamp=stamp,
+            move=None if self.dry_run else move,
+            carry=carry if found_carry and carry else found_carry,
         )
-        # Move and commit.
-        return apply_report(write(), notes)
+
+    def count_applied(self, own: Sequence[Delta], others: Sequence[PublishedDelta]) -> int:
+        """Return the number of deltas whose result the base is; 0 if that cannot be told."""
+        try:
+            if others:
+                return count_published(self.reader, others)
+            return count_applied(self.reader, own, self._has_texts)
+        except READ_ERRORS:
+            return 0
+
+    @property
+    def _has_texts(self) -> bool:
+        return self.goal.format.capabilities.holds_texts
+
+    def _is_there(self, result: Reader, own: Sequence[Delta]) -> bool:
+        """Return True if the target is a checkpoint that is the result already."""
+        names = names_at(self.goal)
+        if len(names) != 1:
+            return False
+        try:
+            with open_found(replace(self.goal, name=names[0]), dequantize=False) as there:
+                if own:
+                    return bool(count_applied(there, own[-1:], self._has_texts))
+                return digests_of(there, [*there]) == digests_of(result, [*result])
+        except (CheckpointError, StorageError, UnsupportedError):
+            return False
+
+    def report_there(self, there: Reader, delta: str, notes: tuple[str, ...]) -> ApplyReport:
+        """Return the report of a target that is the result of a delta already."""
+        path, metadata, slices = self.goal.path, there.metadata, there.listed().slices
+        free = self.goal.storage.free_nbytes()
+        counts = len(there), len(slices), 0, (), 0, 0, 0, free
+        report = WriteReport(path, self.goal.format.name, metadata.description, *counts)
+        said = f"{path} is already the result of {delta}"
+        return apply_report(report, (said, *notes), already=True)
 
 
 def _plan(*given: Any, **options: Any) -> WritePlan:

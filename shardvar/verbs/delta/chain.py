@@ -15,6 +15,7 @@ from shardvar.errors import AmbiguousPath, ArgumentError, UnsupportedError
 from shardvar.formats.published import published_of
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import split_place
+from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.contents import (
     CHANGED,
     EQUAL,
@@ -29,6 +30,8 @@ from shardvar.verbs.delta.dialects.table import check_versions, marks_of, open_p
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 
+_PROBED = 8
+"""Tensors that are read first to tell whether a checkpoint is a result."""
 _MAKE_ONE = "`shardvar delta A B OUT` makes one."
 _ANOTHER_BASE = (
     "Give the checkpoint that the delta was made of, or the deltas between: `shardvar inspect DELTA` "
@@ -193,6 +196,29 @@ def another_base(base: str, delta: str, key: str, how: str) -> ArgumentError:
     return ArgumentError(
         f"{base} is not the base of {delta}: its tensor {key!r} {how}.", _ANOTHER_BASE
     )
+
+
+def count_applied(reader: Reader, deltas: Sequence[Delta], has_texts: bool) -> int:
+    """Return the number of deltas, from the first one on, whose result an open checkpoint is; 0 if it
+    is none of them.
+
+    Every digest is compared, the first ones of a few tensors. The result of the last delta also has
+    its metadata, if the format of the checkpoint has any.
+    """
+    keys = [*reader]
+    numbers = [n for n, each in enumerate(deltas) if each.contents.num_after == len(keys)]
+    # Tensors that change tell results apart.
+    last = deltas[-1].contents.changes
+    keys.sort(key=lambda key: key in last and last[key].kind == EQUAL)
+    for some in (keys[:_PROBED], keys[_PROBED:]):
+        found = digests_of(reader, some) if numbers else {}
+        for key, digest in found.items():
+            rows = ((n, deltas[n].contents.changes.get(key)) for n in numbers)
+            numbers = [n for n, row in rows if row is not None and row.result == digest]
+    texts, last_texts = reader.metadata.user, deltas[-1].contents.user
+    if has_texts and not last_texts.items() <= texts.items():
+        numbers = [n for n in numbers if n < len(deltas) - 1]
+    return max(numbers, default=-1) + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -138,6 +138,11 @@ class Contents:
         by_key = {each.key: each for each in changes}
         return cls(by_key, digest_of_all(before), digest_of_all(after), user)
 
+    @property
+    def num_after(self) -> int:
+        """The number of tensors of the new checkpoint."""
+        return sum(each.result is not None for each in self.changes.values())
+
     def whole_keys(self) -> list[str]:
         """Return the keys of the tensors that are stored whole: of tied ones, one of them."""
         changes = self.changes

@@ -94,16 +94,21 @@ class ApplyReport(WriteReport):
 
     notes: tuple[str, ...] = ()
     """Sentences about what was compared, and what could not be."""
+    already: bool = False
+    """True if the target was the result already, so that nothing was written."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
-        return {**WriteReport.to_json(self), "notes": list(self.notes)}
+        about = {"notes": list(self.notes), "already": self.already}
+        return {**WriteReport.to_json(self), **about}
 
 
-def apply_report(written: WriteReport, notes: tuple[str, ...]) -> ApplyReport:
+def apply_report(
+    written: WriteReport, notes: tuple[str, ...], *, already: bool = False
+) -> ApplyReport:
     """Return the report of a write with notes."""
     values = {each.name: getattr(written, each.name) for each in fields(written)}
-    return ApplyReport(**values, notes=notes)
+    return ApplyReport(**values, notes=notes, already=already)
 
 
 def report_kind(change: DeltaRow) -> str:

@@ -50,6 +50,11 @@ class Applied:
     notes: tuple[str, ...]
     """The sentences about what was compared, and what was not."""
 
+    @property
+    def is_base(self) -> bool:
+        """True if every tensor of the result is the base's."""
+        return all(part.change.kind == EQUAL for part in self.patched.parts)
+
 
 def apply_published(
     base: Reader, deltas: Sequence[PublishedDelta], scratch: ScratchFile
@@ -70,7 +75,40 @@ def apply_published(
     patched = PatchedSource.of(base, [drafted_delta(draft, contents, deltas[-1].path)])
     source = _result(base, patched, [*rows])
     _compare_whole(source, deltas[-1])
-    return Applied(source, patched, tuple(_notes(deltas)))
+    return Applied(source, patched, notes_on_result(deltas))
+
+
+def count_published(base: Reader, deltas: Sequence[PublishedDelta]) -> int:
+    """Return the number of deltas, from the first one on, whose checksums the tensors of a checkpoint
+    have; 0 if there is none."""
+    blocks = Blocks.of(base)
+    rows = blocks.tensors.rows()
+    # [n] False if a tensor has not the checksum that the last of n deltas gives that changes it.
+    can_be = np.ones(len(deltas) + 1, np.bool)
+    can_be[0] = False
+    changing: dict[str, list[int]] = {}
+    for number, delta in enumerate(deltas):
+        can_be[number + 1 :] &= bool(delta.algorithm)
+        for key in delta.changes:
+            changing.setdefault(key, []).append(number)
+    for key, numbers in changing.items():
+        found: dict[str, str] = {}
+        for number, after in zip(numbers, [*numbers[1:], len(deltas)], strict=True):
+            kind, wanted = deltas[number].algorithm, deltas[number].changes[key].checksum
+            if kind and kind not in found and key in rows and can_be[number + 1 : after + 1].any():
+                checksum = new_checksum(kind)
+                _update(checksum, base.source, blocks, rows[key])
+                found[kind] = checksum.hexdigest()
+            can_be[number + 1 : after + 1] &= found.get(kind) == wanted
+    return int(np.flatnonzero(can_be).max(initial=0))
+
+
+def _update(checksum: StreamChecksum, source: Source, blocks: Blocks, row: int) -> None:
+    """Add the bytes of a tensor to a checksum."""
+    flat = FlatTensor.of(source, blocks.entries_of([row]))
+    for start, stop in block_ranges(0, flat.nbytes, LEAF_NBYTES):
+        checksum.update(_read(flat, start, stop, "unit"))
+    flat.check()
 
 
 def _check_changes(
@@ -89,16 +127,16 @@ def _check_changes(
         )
 
 
-def _notes(deltas: Sequence[PublishedDelta]) -> Generator[str]:
+def notes_on_result(deltas: Sequence[PublishedDelta]) -> tuple[str, str]:
+    """Return the sentences about what was compared, and what was not."""
     last = deltas[-1]
-    yield "the base was not compared: the dialect has no digest of it"
+    said = "the result was not compared: the delta has no checksum of it"
     if last.algorithm:
         kinds = ", ".join(sorted({each.algorithm for each in deltas if each.algorithm}))
-        yield f"every tensor that changed has the checksum that the delta gives ({kinds})"
+        said = f"every tensor that changed has the checksum that the delta gives ({kinds})"
     elif last.whole_sha256:
-        yield "the result has the checksum that the delta gives (sha256)"
-    else:
-        yield "the result was not compared: the delta has no checksum of it"
+        said = "the result has the checksum that the delta gives (sha256)"
+    return "the base was not compared: the dialect has no digest of it", said
 
 
 class _Work(NamedTuple):
@@ -312,10 +350,7 @@ def _compare_whole(source: ResultSource, delta: PublishedDelta) -> None:
     blocks = Blocks.of_entries(source, source.index.entries)
     rows = blocks.tensors.rows()
     for key in sorted(rows):
-        flat = FlatTensor.of(source, blocks.entries_of([rows[key]]))
-        for start, stop in block_ranges(0, flat.nbytes, LEAF_NBYTES):
-            checksum.update(_read(flat, start, stop, "unit"))
-        flat.check()
+        _update(checksum, source, blocks, rows[key])
     if checksum.hexdigest() != delta.whole_sha256:
         raise CorruptCheckpoint(
             f"{delta.path}: The result does not have the checksum that the delta gives (sha256): the "

@@ -17,12 +17,11 @@ from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import block_ranges, bytes_of, thread_buffer
 from shardvar.errors import UnsupportedError
 from shardvar.formats.compressed import Compressor, new_checksum
-from shardvar.formats.objects import OBJECTS
 from shardvar.formats.published import TRL_FORMAT
 from shardvar.formats.safetensors.published import PublishedFormat
-from shardvar.formats.safetensors.source import metadata_of
+from shardvar.formats.safetensors.source import metadata_of_texts
 from shardvar.layout.dtypes import OWN_SIZE, code
-from shardvar.planning.index import Metadata
+from shardvar.planning.index import OBJECTS, Metadata
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, WHOLE, Contents, Delta, DeltaRow
@@ -48,7 +47,7 @@ def check_sayable(a: Reader, b: Reader, dialect: Dialect) -> None:
     before, after = (Blocks.of(each).tensors for each in (a, b))
     rows_a, rows_b = before.rows(), after.rows()
     # A checksum is a text under the name of its tensor.
-    free = metadata_of(dict.fromkeys(rows_b, "")).user.keys() - {OBJECTS, *_TEXTS}
+    free = metadata_of_texts(dict.fromkeys(rows_b, "")).user.keys() - {OBJECTS, *_TEXTS}
     for key, row in rows_b.items():
         if key not in rows_a:
             raise _unsayable(dialect, key, "is new", "has no new tensors")

@@ -16,9 +16,8 @@ of a folder without a checkpoint. ``find_target`` serves verbs that write: the l
 replaced. ``remove`` takes only a checkpoint that lies at the path itself. Only formats whose files
 may be in the directory are asked.
 
-A verb looks at a path once (``look_at``), and hands on the place, or the location. To look again may
-mean another directory: a folder that another process has removed meanwhile is a name in the folder
-above, which holds other checkpoints.
+A verb looks at a path once (``look_at``), and hands on the place, or the location. A second look may
+mean another directory: a folder that was removed since is a name in the one above.
 """
 
 import os
@@ -385,7 +384,6 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
         if not is_inside and name in storage.names():
             cause = f"{given} is a file, and a checkpoint of the format {form.name} is a folder."
             raise TargetExists(cause, "Choose another name.")
-        # With a separator at its end it is the folder, whatever is there.
         folder = storage if is_inside else split_place(os.path.join(given, ""))[0]
         return Location(form.written_to(folder), folder, index)
     name = name or usual_name(form.name)

@@ -15,7 +15,7 @@ FILES_AND_FUNCTIONS = {
     "load": (28, 187),
     "reshard": (45, 384),
     "save as torch": (38, 289),
-    "verify": (32, 200),
+    "verify": (32, 203),
     "diff": (37, 236),
 }
 

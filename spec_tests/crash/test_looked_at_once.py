@@ -40,7 +40,7 @@ FOLDERS = {
     "pt in a folder": ("pt", "m.pt", 1),
     "torch": ("torch", "", 2),
     "zarr": ("zarr", "", 1),
-    "orbax": ("orbax", "", 2),
+    "orbax": ("orbax", "", 1),
 }
 """Checkpoints whose path is a folder: the format, the name in the folder, the number of files."""
 FILES = {
@@ -448,7 +448,7 @@ def check_law(stage: Stage, verb: str) -> None:
     """Exhaustive, or a sample: each event before each call."""
     for number, event in enumerate(EVENTS):
         for at in range(10_000):
-            if not is_due(at + number + len(verb), 5):
+            if not is_due(at + number + len(verb), 13):
                 continue
             model = Model(getattr(stage, event), at)
             try:

@@ -6,13 +6,10 @@
     6f1c...  model.svdata-5f-00000-of-00001
     90ab...  model.svindex
 
-The lines of tensors are true of every copy of the checkpoint, in any format. The lines of
-files have the form of ``sha256sum``, which takes the others for comments: ``sha256sum --check
-model.sha256`` compares files without shardvar. The digest of the checkpoint covers all tensors, so
-a lost line of a tensor is noticed.
-
-Checksums of files that other programs have (``statements``) are compared as well, and never replaced:
-a manifest has another name then.
+The lines of tensors are true of every copy of the checkpoint, in any format. ``sha256sum --check
+model.sha256`` compares the files, and takes the other lines for comments. The digest of the
+checkpoint covers all tensors, so a lost line of a tensor is noticed. Checksums of other programs
+(``statements``) are compared as well, and never replaced: a manifest has another name then.
 """
 
 import os
@@ -36,6 +33,7 @@ from shardvar.formats.files import look_into, write_file
 from shardvar.formats.protocol import Source
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.storage.local import split_place
+from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
 from shardvar.verbs.compare.statements import (
     SummedFiles,
@@ -149,8 +147,10 @@ def read_manifest(path: Path) -> Manifest:
     MissingFile
         If there is no such file.
     """
-    storage, name = split_place(path)
-    place = os.fspath(path)
+    return _read(*split_place(path), os.fspath(path))
+
+
+def _read(storage: Storage, name: str, place: str) -> Manifest:
     if not name:
         raise MissingFile(f"{place} is a folder, and not a manifest.", _WRITE_ONE)
     try:
@@ -191,7 +191,7 @@ def manifest_beside(found: Location) -> Manifest | None:
     for ending in (manifest_path(found).removeprefix(found.path), ENDING):
         with suppress(MissingFile):
             if is_manifest(*beside(found, ending)):
-                return read_manifest(found.path + ending)
+                return _read(*beside(found, ending), found.path + ending)
     return None
 
 

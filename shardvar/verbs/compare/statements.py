@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardvar.engine.pool import Progress, block_ranges, new_buffer, run_all
-from shardvar.errors import AccessDenied, CheckpointError, MalformedCheckpoint
-from shardvar.formats.files import open_below, read_beginning
+from shardvar.errors import CheckpointError, MalformedCheckpoint
+from shardvar.formats.files import look_into, open_below, read_beginning
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target
 from shardvar.limits import MAX_MANIFEST_NBYTES
@@ -358,10 +358,15 @@ def has_sums(storage: Storage, name: str) -> bool:
 
 def beside(found: Location, ending: str) -> tuple[Storage, str]:
     """Return the place of a file next to a checkpoint, whose name has another ending behind it."""
-    if found.is_folder:
-        with suppress(AccessDenied):  # to list the folder above; then nothing is known of that file
-            return split_place(found.path + ending)
-    return found.storage, found.name + ending
+    if not found.is_folder:
+        return found.storage, found.name + ending
+    # The folder above is not listed: it may be long, and that may need another right.
+    above, name = os.path.split(found.path)
+    return split_place(f"{above}/")[0], name + ending
+
+
+def _is_there(storage: Storage, name: str) -> bool:
+    return look_into(storage, name, lambda _: True, otherwise=False)
 
 
 def checkpoint_files(found: Location, source: Source) -> list[str]:
@@ -379,7 +384,7 @@ def summed_checkpoint(found: Location, source: Source, against: str | None) -> S
         return SummedFiles(tuple(sums), () if sums else (against,))
     summed = summed_files(found.storage, files, {found.name, found.stem})
     storage, name = beside(found, ".sha256")
-    if not found.is_folder or is_manifest(storage, name) or storage.status(name) is None:
+    if not found.is_folder or is_manifest(storage, name) or not _is_there(storage, name):
         return summed
     sums = sums_in_list(storage, name, files, prefix=f"{os.path.basename(found.path)}/")
     unknown = summed.unknown if sums else (*summed.unknown, f"{found.path}.sha256")

@@ -6,6 +6,8 @@ holds.
                      joins them; a list without tensors, arrays and dicts in it is one leaf
     regions          of a DTensor by its mesh and its placements, of a ShardedTensor by its shards, of
                      any other tensor the whole
+    order            by the texts of the keys, the same in all processes, also if each has filled its dicts in
+                     another order: ``state_dict`` and ``load_state_dict`` may call collectives
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,8 +78,8 @@ def _walk(
         owners.append(LoadedObject(path, value, own))
         value = own
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _walk((*path, str(key)), each, value, key, owners)
+        for key in sorted(value, key=lambda each: (str(each), type(each).__qualname__)):
+            yield from _walk((*path, str(key)), value[key], value, key, owners)
     elif isinstance(value, list) and _is_inner(value):
         for index, each in enumerate(value):
             yield from _walk((*path, index), each, value, index, owners)

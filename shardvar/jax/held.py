@@ -3,12 +3,15 @@
 tensors   the local shards of arrays, on the host; a copy puts them into memory that is kept
           between saves, and fetches what lies on other devices
 objects   plain values, encoded when the state is read
+processes what connects them
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from shardvar.errors import ShardvarError
@@ -22,6 +25,8 @@ from shardvar.jax.leaves import (
 from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.verbs.staging import Staging
 from shardvar.verbs.together.local_shards import LocalShard
+from shardvar.verbs.together.run import Peers
+from shardvar.verbs.training.meetings import gather
 from shardvar.verbs.training.states import encode_object
 
 
@@ -44,7 +49,7 @@ def held_tree(state: Any, texts: Mapping[str, str]) -> HeldTree:
     changing = set()
     objects: dict[str, bytes] = {}
     user = dict(texts)
-    for key, leaf in leaves.items():
+    for key, leaf in sorted(leaves.items()):  # in one order in all processes
         try:
             form = form_of(leaf.value)
             if form is None:
@@ -89,3 +94,56 @@ def copied_tree(held: HeldTree, memory: Staging, most: int | None) -> HeldTree:
     for (shards, row), copy in zip(places, memory.copy(arrays, most), strict=True):
         shards[row] = LocalShard(copy, shards[row].offset, shards[row].full_shape)
     return replace(held, tensors=tensors)
+
+
+# --- The processes
+
+
+class _Group:
+    """The store of keys of the service that connects the processes of JAX."""
+
+    def tell(self, key: str, text: str) -> None:
+        with suppress(RuntimeError):
+            _client().key_value_set(f"shardvar/{key}", text, allow_overwrite=True)
+
+    def told(self, key: str) -> str | None:
+        try:
+            return str(_client().key_value_try_get(f"shardvar/{key}"))
+        except RuntimeError:  # of a key that is not there, and of a service that has ended
+            return None
+
+    def ended(self, processes: Sequence[int]) -> list[int]:  # noqa: ARG002 - the service ends all
+        return []
+
+
+def _client() -> Any:
+    return jax._src.distributed.global_state.client
+
+
+def connected_processes() -> Peers | None:
+    """Return the processes that JAX connects; None without others."""
+    return _Group() if _client() is not None and jax.process_count() > 1 else None
+
+
+def gather_integers(mine: Sequence[int], timeout: float = 600.0) -> list[list[int]]:
+    """Return the integers that each process gives; every process calls this, in the same order.
+
+    Through the service that connects the processes of JAX, which needs no directory.
+
+    Parameters
+    ----------
+    mine : sequence of int
+        The integers of this process.
+    timeout : float, default 600.0
+        The seconds to wait for other processes.
+
+    Raises
+    ------
+    IncompleteCheckpoint
+        If a process does not come within ``timeout``.
+
+    Examples
+    --------
+    ``shardvar.jax.gather([7])``
+    """
+    return gather(connected_processes(), (jax.process_index(), jax.process_count()), mine, timeout)

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ShardvarError, UnsupportedError
 from shardvar.formats.protocol import SharedFormat
-from shardvar.jax.held import HeldTree, copied_tree, held_tree
+from shardvar.jax.held import HeldTree, connected_processes, copied_tree, held_tree
 from shardvar.jax.leaves import (
     StoredForm,
     TreeLeaf,
@@ -166,7 +166,7 @@ def save_pytree(
     texts = texts_of(metadata)
 
     def find() -> Run:
-        return find_run(path, run, count, format)
+        return find_run(path, run, count, format, peers=connected_processes())
 
     def save(held: HeldTree) -> WriteReport:
         if count == 1 and not _has_shares(target):
@@ -315,7 +315,7 @@ def load_pytree(
         _check_kept(reader, leaves, missing)
         wanted: dict[str, _Wanted] = {}
         objects: list[str] = []
-        for key, leaf in leaves.items():
+        for key, leaf in sorted(leaves.items()):  # in one order in all processes
             if key in missing:
                 continue
             found = _wanted(reader, key, leaf.value, cast)

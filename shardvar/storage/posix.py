@@ -168,6 +168,28 @@ class _Descriptor:
         os.close(self.number)
 
 
+class HeldDirectory:
+    """A directory, also after it was moved."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: str) -> None:
+        with reading(path):
+            self._descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def is_moved(self, path: str) -> bool:
+        """Return True if it is there, and not at a path any more."""
+        status = os.fstat(self._descriptor.number)
+        try:
+            return status.st_nlink > 0 and not os.path.samestat(status, os.stat(path))
+        except FileNotFoundError:
+            return True
+
+    def names(self) -> list[str]:
+        """Return the names of its files."""
+        return os.listdir(self._descriptor.number)
+
+
 @dataclass(slots=True)
 class LocalReadableFile:
     """A file open for reading. Maps survive ``close``; if the file shrinks, the process ends."""

@@ -7,8 +7,8 @@ load    leaves --> regions that this process needs --> one plan --> into the ten
 
 import io
 import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,8 +35,9 @@ from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.together.attempts import telling
-from shardvar.verbs.together.run import Run, find_run
+from shardvar.verbs.together.run import Peers, Run, find_run
 from shardvar.verbs.together.shares import save_with_objects
+from shardvar.verbs.training.meetings import gather
 from shardvar.verbs.training.states import LoadReport, check_stored_tensor, unmatched_keys
 
 _TURN = Turn()
@@ -76,7 +77,7 @@ class _Share:
 
     def find(self) -> Run:
         """Return the save of all processes, as this one finds it."""
-        return find_run(self.path, self.run, self.count, self.format)
+        return find_run(self.path, self.run, self.count, self.format, peers=group_peers())
 
     def save(self, held: HeldState) -> WriteReport:
         """Write what this process holds, and wait for the commit."""
@@ -312,6 +313,73 @@ def processes() -> tuple[int, int]:
         remedy = "Call torch.distributed.init_process_group(), or unset WORLD_SIZE."
         raise ArgumentError(f"{cause} initialized.", remedy)
     return 0, 1
+
+
+class _Group:
+    """The default group of ``torch.distributed``: its store, and the connections of gloo."""
+
+    def tell(self, key: str, text: str) -> None:
+        with suppress(RuntimeError):  # a store whose process has ended
+            _store().set(f"shardvar/{key}", text)
+
+    def told(self, key: str) -> str | None:
+        with suppress(RuntimeError):
+            if _store().check([f"shardvar/{key}"]):
+                return str(_store().get(f"shardvar/{key}").decode())
+        return None
+
+    def ended(self, processes: Sequence[int]) -> list[int]:
+        # A receive is refused if the connection is closed, and otherwise waits for a message that
+        # no process sends. Nothing waits for it.
+        found = list[int]()
+        if "cpu:gloo" not in dist.get_backend_config():
+            return found
+        for process in processes:
+            try:
+                dist.irecv(torch.empty(1, dtype=torch.uint8), src=process, tag=_TAG)
+            except RuntimeError as error:
+                if " by peer" in str(error):
+                    found.append(process)
+        return found
+
+
+_TAG = 0x5347
+"""The tag of receives that ask for the connection."""
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def group_peers() -> Peers | None:
+    """Return the processes of the default group; None without one, or without others."""
+    is_alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+    return None if is_alone else _Group()
+
+
+def gather_over_group(mine: Sequence[int], timeout: float = 600.0) -> list[list[int]]:
+    """Return the integers that each process gives; every process calls this, in the same order.
+
+    Through the store of ``torch.distributed``, which needs no directory.
+
+    Parameters
+    ----------
+    mine : sequence of int
+        The integers of this process.
+    timeout : float, default 600.0
+        The seconds to wait for other processes.
+
+    Raises
+    ------
+    IncompleteCheckpoint
+        If a process does not come within ``timeout``, or has ended.
+
+    Examples
+    --------
+    >>> gather_over_group([7])
+    [[7]]
+    """
+    return gather(group_peers(), processes(), mine, timeout)
 
 
 def _targets(reader: Reader, leaves: Mapping[str, Leaf], cast: bool) -> list[TensorTarget]:

@@ -15,6 +15,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,12 +25,14 @@ from shardvar.errors import (
     CheckpointError,
     CheckpointNotFound,
     IncompleteCheckpoint,
+    ShardvarError,
     StorageError,
 )
 from spec_tests.helpers.faulty_storage import kill_myself
 from spec_tests.helpers.killed_writers import in_child
 from spec_tests.helpers.shared_saves import demo_share, demo_tensors
 from spec_tests.helpers.system_calls import Disk, snapshot, survivors
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
 
@@ -226,3 +229,45 @@ def test_a_power_cut_of_a_save_with_a_base_leaves_the_base_whole(tmp_path: Path)
         assert not found or sv.load(left / "ck")["frozen"].tolist() == frozen.tolist()
         assert sv.verify(left / "base").ok and (not found or sv.verify(left / "ck").ok)
     assert seen == {0, 2}
+
+
+@pytest.mark.parametrize("attempt", [None, "a"])
+@pytest.mark.parametrize(
+    ("form", "has_base"), [("shardvar", False), ("shardvar", True), ("torch", False)]
+)
+def test_a_save_that_the_disk_refused_once_is_saved_again_under_the_same_run(
+    tmp_path: Path, form: str, has_base: bool, attempt: str | None
+) -> None:
+    """One thread saves for both processes, in any order; each call fails once."""
+    at = 0
+    while True:
+        place = tmp_path / str(at)
+        base = place / "old" if has_base else None
+        place.mkdir()
+        sv.save(place / "old", demo_tensors(1))
+        order = (0, 1) if at % 2 else (1, 0)
+
+        def save(place: Path = place, base: Path | None = base, order: Any = order) -> None:
+            for process in order:
+                share = {
+                    key: each for key, each in demo_share(2, process, 2).items() if key != "words"
+                }
+                names = {"process": process, "num_processes": 2, "run": "r", "attempt": attempt}
+                last = process == order[-1]
+                sv.save_shards(
+                    place / "ck", share, format=form, base=base, commit=last, timeout=5, **names
+                )
+
+        disk = Disk(str(place), at=at)
+        with disk.meeting(), suppress(ShardvarError):
+            save()
+        if disk.taken <= at:
+            break
+        save()
+        expected = demo_tensors(2)
+        found = sv.load(place / "ck")
+        assert all(np.array_equal(found[key], expected[key]) for key in ("table", "bias", "step"))
+        assert not [*place.rglob("*svshare*")]
+        shutil.rmtree(place)
+        at += 1 if EXHAUSTIVE else 7
+    assert at > 30

@@ -547,7 +547,7 @@ def test_a_process_that_fails_to_load_is_an_error_of_all(tmp_path: Path) -> None
 def test_a_process_that_does_not_come_is_named(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     steps = sv.SavedSteps(tmp_path, using=Divided(0, 2), timeout=0.3)
-    with pytest.raises(IncompleteCheckpoint, match=r"[Pp]rocess 1 of 2 did not save"):
+    with pytest.raises(IncompleteCheckpoint, match=r"Process 1 of 2 did not come within 0.3 s"):
         steps.restore()
 
 
@@ -574,6 +574,60 @@ def test_processes_restore_the_newest_step_that_all_find(
     assert "passed over step-3: Other processes do not find it whole." in caplog.text
     with pytest.raises(LockHeld, match="step-3 was saved by another job"):
         steps.save(3, table(3))
+
+
+@pytest.mark.parametrize("place", ["disk", "disk to read", "bucket", "bucket to read"])
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_jobs_that_restore_at_once_find_the_newest_step_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, place: str
+) -> None:
+    """Also where none of them can write, and where one process finds damage: all pass it over."""
+    monkeypatch.setattr("shardvar.verbs.together.fence._BUCKET_SECONDS", (0.01, 0.02, 0.05, 1.5))
+    bucket = MemoryBucket()
+    folder = str(tmp_path) if "disk" in place else "s3://bucket/run"
+
+    def files() -> list[str]:
+        return sorted(bucket.files if "bucket" in place else os.listdir(tmp_path))
+
+    def refuse(*_: Any) -> None:
+        raise StorageError("You cannot write here.", "Ask for the right.")
+
+    def restore(number: int) -> Any:
+        process = number % 2
+
+        class Damaged(Divided):
+            def load(self, path: str) -> Any:
+                if process and path.endswith("step-3") and "read" not in place:
+                    raise CorruptCheckpoint("A byte is wrong.", "Use another step.")
+                return super().load(path)
+
+        steps = sv.SavedSteps(folder, using=Damaged(process, 2), timeout=60)
+        return [
+            (found.number, found.loaded.tolist()) for found in (steps.restore(), steps.restore())
+        ]
+
+    with in_bucket(bucket):
+        for number in (1, 2, 3):
+            sv.save(f"{folder}/step-{number}", {"table": table(number)})
+        before = files()
+        if "read" in place:
+            monkeypatch.setattr(Meetings, "_put", refuse)
+        told = together(2 * jobs, restore)
+        assert files() == before
+    newest = 3 if "read" in place else 2
+    halves = table(newest)[: ROWS // 2].tolist(), table(newest)[ROWS // 2 :].tolist()
+    assert told == [[(newest, halves[number % 2])] * 2 for number in range(2 * jobs)]
+
+
+def test_a_room_of_processes_that_are_dead_is_left(tmp_path: Path) -> None:
+    sv.save(tmp_path / "step-1", {"table": table(1)})
+    dead = Meetings(str(tmp_path), "step", Divided(0, 2), 60)._open(2)
+
+    def restore(process: int) -> Any:
+        return sv.SavedSteps(tmp_path, using=Divided(process, 2), timeout=60).restore().number
+
+    assert together(2, restore) == [1, 1]
+    assert dead and not [*tmp_path.glob(".step-restore*")]
 
 
 def test_values_that_processes_give_differently_are_an_error_of_all(tmp_path: Path) -> None:

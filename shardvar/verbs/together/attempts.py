@@ -9,9 +9,7 @@
 An error of a process that waits ends the attempt for all.
 """
 
-import os
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,25 +18,31 @@ from shardvar.errors import (
     ArgumentError,
     CheckpointError,
     LockHeld,
-    ServerError,
     ShardvarError,
     StorageError,
     TargetExists,
 )
 from shardvar.verbs.together.fence import (
+    MOST_OPEN,
     Superseded,
     WaitPace,
+    check_not_replaced,
     commit_token,
+    ending,
+    failed,
     give_up,
+    identity,
     late_error,
     leave,
     pace_of,
     read_end,
+    remember,
+    thread,
     twice_error,
     wait_for_end,
 )
 from shardvar.verbs.together.local_shards import source_of_shards
-from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, Run
+from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, OwnShare, Run
 from shardvar.verbs.together.share_format import (
     Holding,
     ShareCall,
@@ -85,23 +89,17 @@ class _Data:
 
 # --- Shares that are committed later, and attempts that all processes know
 
-_MOST_OPEN = 64
-"""The shares that a thread remembers: it may save several paths in turn."""
-
-_last = threading.local()
-"""``left``: the process and the run of the last shares that this thread has left for a later commit.
-
-A thread that saves for one process after the other, and waits in the last call, needs no proof that
-these shares are of one attempt."""
-
-
-def _identity(run: Run) -> tuple[int, str, str]:
-    return os.getpid(), run.path, run.fixed_token
+_NEW_ATTEMPT = f"{SAVE_AGAIN[:-1]}, in a new attempt."
+"""The remedy where an attempt that the caller has named has ended."""
 
 
 def has_begun(run: Run) -> bool:
-    """Return True if this thread has just left another share of the run for a later commit."""
-    return _identity(run) in getattr(_last, "left", ())
+    """Return True if this thread has just left another share of the run for a later commit.
+
+    A thread that saves for one process after the other, and waits in the last call, needs no proof
+    that these shares are of one attempt.
+    """
+    return identity(run) in getattr(thread, "left", ())
 
 
 def save_open(run: Run, held: Holding) -> None:
@@ -110,16 +108,13 @@ def save_open(run: Run, held: Holding) -> None:
     A share with other values, or of a process that disagrees on the run, poisons the run before it
     is an error.
     """
-    token, names = run.fixed_token, run.names()
+    token = run.fixed_token
     # Check.
-    end = read_end(run, token)
-    if isinstance(end, ShardvarError):
-        raise end
+    _pass_old_end(run, token)
+    names = run.names()
     if odd := run.odd_share():
         raise _poisoned(run, token, odd)
-    if run.share(token, held.process) in names:
-        _check_same(run, held, token)
-    else:
+    if run.share(token, held.process) not in names or not _check_same(run, held, token):
         # Move.
         data, call = _Data(held), None
         if not held.process:
@@ -130,12 +125,30 @@ def save_open(run: Run, held: Holding) -> None:
             data.write(run, call)
             is_mine = data.answer(run, token)
         except StorageError as error:
-            _check_not_replaced(run, token, error)
+            check_not_replaced(run, token, error)
             raise
         if not is_mine:
             discard_data(run, data.name)
             _check_same(run.refreshed(), held, token)
-    _last.left = [_identity(run), *getattr(_last, "left", [])][:_MOST_OPEN]
+    thread.left = [identity(run), *getattr(thread, "left", [])][:MOST_OPEN]
+
+
+def _pass_old_end(run: Run, token: str) -> None:
+    """Remove the error of an earlier try at a fixed token, which this one follows; raise any other.
+
+    A process that has raised it and saves again is alive; without an attempt, the first call of a
+    thread begins a new try. What does not fit together is found again, but for a number that two
+    processes have.
+    """
+    is_own = getattr(thread, "failed", None) == (identity(run), token)
+    thread.failed = None
+    end = read_end(run, token)
+    if not isinstance(end, ShardvarError):
+        return
+    is_new = is_own or (run.attempt is None and not has_begun(run))
+    if isinstance(end, ArgumentError) or not is_new:
+        raise end if run.attempt is None else type(end)(end.cause, _NEW_ATTEMPT)
+    _remove_mark(run, run.mark(token, END))
 
 
 def _call_known(run: Run, held: Holding, token: str, *, waits: bool = False) -> None:
@@ -148,10 +161,24 @@ def _call_known(run: Run, held: Holding, token: str, *, waits: bool = False) -> 
         raise _poisoned(run, token, twice_error(run, 0))
 
 
-def _check_same(run: Run, held: Holding, token: str) -> None:
-    """Raise, and poison the run, unless the share that is there holds the same."""
-    if not is_same_share(run, read_share(run, token, held.process), held):
+def _check_same(run: Run, held: Holding, token: str) -> bool:
+    """Raise, and poison the run, unless the share that is there holds the same.
+
+    Return False if a commit that failed has renamed its data: then it is removed, to be written
+    again.
+    """
+    share = read_share(run, token, held.process)
+    if not is_same_share(run, share, held):
         raise _poisoned(run, token, twice_error(run, held.process))
+    is_there = not share.nbytes or run.data(share.nonce, held.process) in run.names()
+    if not is_there:
+        _remove_mark(run, run.share(token, held.process))
+    return is_there
+
+
+def _remove_mark(run: Run, name: str) -> None:
+    with run.target.storage.lock(name):
+        run.target.storage.remove(name)
 
 
 def _poisoned(run: Run, token: str, error: ShardvarError) -> ShardvarError:
@@ -163,7 +190,8 @@ def _poisoned(run: Run, token: str, error: ShardvarError) -> ShardvarError:
 def save_known(run: Run, held: Holding, replicas: str, timeout: float) -> None:
     """Write a share under the fixed token of a run, and wait until it is committed."""
     token, pace = run.fixed_token, pace_of(run, timeout)
-    with _ending(run, token):
+    _pass_old_end(run, token)
+    with ending(run, token):
         if not held.process:
             _check_goes_on(run, token)
             _call_known(run, held, token, waits=True)
@@ -177,7 +205,8 @@ def save_known(run: Run, held: Holding, replicas: str, timeout: float) -> None:
         save_open(run, held)
         run = run.refreshed()
         commits = not held.process or not read_call(run, token).waits
-        wait_for_end(run, token, pace, replicas, commits=commits)
+        own = OwnShare.of(run, held.process)
+        wait_for_end(run, token, pace, replicas, own=own, commits=commits)
 
 
 def _check_goes_on(run: Run, token: str) -> None:
@@ -190,50 +219,7 @@ def _check_goes_on(run: Run, token: str) -> None:
         raise odd
 
 
-@contextmanager
-def _ending(run: Run, token: str) -> Iterator[None]:
-    """End an attempt for all with the error of this process; a commit that was made stands."""
-    try:
-        yield
-    except Superseded:
-        raise
-    except BaseException as error:
-        _check_not_replaced(run, token, error)
-        is_committed = False
-        with suppress(StorageError):
-            end = give_up(run, token, error)
-            is_committed = end == "commit" and run.refreshed().is_committed(token)
-        if not is_committed or not isinstance(error, ShardvarError):
-            raise
-
-
-def _check_not_replaced(run: Run, token: str, error: BaseException) -> None:
-    """Raise ``StorageError`` if another checkpoint is in place after an error.
-
-    Its commit has removed the files of this attempt: that says more than that they are gone.
-    """
-    if isinstance(error, ShardvarError):
-        try:
-            run.refreshed().is_committed(token)
-        except ServerError:
-            return
-        except StorageError as replaced:
-            raise replaced from error
-
-
 # --- Attempts that process 0 begins
-
-_failed: dict[tuple[int, str, str, int], str] = {}
-"""The attempt of which this process has raised the error, by run and process: a process that is
-alive and saves again waits for another call, and does not answer that one."""
-
-
-def _remember(key: tuple[int, str, str, int], token: str) -> None:
-    """Remember an attempt that has failed, and forget the oldest."""
-    _failed.pop(key, None)
-    _failed[key] = token
-    for old in list(_failed)[:-_MOST_OPEN]:
-        _failed.pop(old, None)
 
 
 def save_called(run: Run, held: Holding, replicas: str, timeout: float) -> None:
@@ -257,14 +243,15 @@ def _call_others(run: Run, held: Holding, replicas: str, pace: WaitPace) -> None
             raise error
 
     try:
-        with _ending(run, token):
+        with ending(run, token):
             run.target.storage.create_once(
                 run.call(token), encode_call(held.slices, nonce, waits=True)
             )
             data = _Data(held)
             data.write(run, None)
+            own = OwnShare.of(run, 0)
             data.answer(run, token)
-            wait_for_end(run, token, pace, replicas, commits=True, check=check)
+            wait_for_end(run, token, pace, replicas, own=own, commits=True, check=check)
     except BaseException:
         leave(run, token)
         raise
@@ -279,29 +266,30 @@ def _answer_calls(run: Run, held: Holding, replicas: str, pace: WaitPace) -> Non
             run, after = _wait_for_call(run, pace, after, reason)
             reason = None
             try:
-                with _ending(run, after):
+                with ending(run, after):
                     data.write(run, read_call(run, after))
+                    own = OwnShare.of(run, held.process)
                     is_mine = data.answer(run, after)
                     if not is_mine:
                         run = run.refreshed()
                         if not _is_same(run, held, after):
                             reason = twice_error(run, held.process)
                     if reason is None:
-                        _follow(run, after, pace, replicas, is_mine=is_mine)
+                        _follow(run, after, pace, replicas, own if is_mine else None)
                         return
             except Superseded:
                 continue
             # Another call has this number. If it is of an attempt that died, process 0 calls again.
             give_up(run, after, reason)
     except BaseException:
-        _remember(key, after)
+        remember(key, after)
         raise
 
 
 def _last_failed(run: Run, process: int) -> tuple[tuple[int, str, str, int], str]:
-    """Return the key of ``_failed``, and the attempt that this process does not answer again."""
-    key = (*_identity(run), process)
-    after = _failed.get(key, "")
+    """Return the key of ``failed``, and the attempt that this process does not answer again."""
+    key = (*identity(run), process)
+    after = failed.get(key, "")
     # The directory may have been removed since.
     return key, after if run.mark(after, END) in run.names() else ""
 
@@ -313,7 +301,7 @@ def _is_same(run: Run, held: Holding, token: str) -> bool:
     )
 
 
-def _follow(run: Run, token: str, pace: WaitPace, replicas: str, *, is_mine: bool) -> None:
+def _follow(run: Run, token: str, pace: WaitPace, replicas: str, own: OwnShare | None) -> None:
     """Wait for the end of an attempt; ``Superseded`` if process 0 calls again."""
 
     cause = f"Process 0 of the run {run.name!r} of {run.path} has begun another attempt."
@@ -326,7 +314,7 @@ def _follow(run: Run, token: str, pace: WaitPace, replicas: str, *, is_mine: boo
             raise Superseded
 
     try:
-        wait_for_end(run, token, pace, replicas, commits=False, check=check, finishes=is_mine)
+        wait_for_end(run, token, pace, replicas, own=own, commits=False, check=check)
     except StorageError as error:
         if error.cause == cause:  # another process has seen the new call first
             raise Superseded from None
@@ -346,21 +334,17 @@ def _wait_for_call(
         if token > after and count == run.count:
             return run, token
         if token > after:
-            after, reason = token, _count_error(run, count)
+            after, reason = token, run.count_error(0, count)
             give_up(run, token, reason)
         elif after and (reason is not None) and run.mark(after, LEFT) in run.names():
             raise reason
         if run.is_committed(after or run.fixed_token) and reason is not None:
             raise reason
-        if pace.is_over:
-            raise reason or late_error(run, [0], pace.timeout)
+        ended = pace.ended([0])
+        if ended or pace.is_over:
+            raise reason or late_error(run, [0], pace.timeout, ended=ended)
         pace.pause()
         run = run.refreshed()
-
-
-def _count_error(run: Run, count: int) -> ArgumentError:
-    cause = f"Process 0 of the run {run.name!r} of {run.path} is one of {count}, not {run.count}."
-    return ArgumentError(cause, "Give all processes one num_processes, and each save its own run.")
 
 
 # --- Errors before a share
@@ -392,11 +376,12 @@ def _end_early(run: Run, process: int, error: Exception, timeout: float) -> None
     told = error.at(f"process {process}") if isinstance(error, ShardvarError) else error
     if run.attempt is not None or has_begun(run):
         give_up(run, run.fixed_token, told)
+        thread.failed = identity(run), run.fixed_token
     elif process:
         key, after = _last_failed(run, process)
         run, token = _wait_for_call(run, pace_of(run, min(timeout, _TELL_SECONDS)), after, None)
         give_up(run, token, told)
-        _remember(key, token)
+        remember(key, token)
     else:
         token, nothing = run.new_token(), source_of_shards({}).index.entries.slices
         call = encode_call(nothing, secrets.token_hex(8), waits=True)

@@ -28,11 +28,14 @@ attempt that has other values poisons the run.
 """
 
 import json
+import os
 import secrets
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import cast
 
 from shardvar import errors
 from shardvar.errors import (
@@ -40,6 +43,7 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     LockHeld,
     MissingFile,
+    ServerError,
     ShardvarError,
     StorageError,
 )
@@ -47,7 +51,7 @@ from shardvar.formats.protocol import FileChecksums, Sink
 from shardvar.planning.index import Metadata
 from shardvar.planning.merging import name_processes
 from shardvar.verbs.save import WRITER
-from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, Run
+from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, OwnShare, Peers, Run
 from shardvar.verbs.together.share_merge import merge_shares
 from shardvar.wire.strict_json import parse_json
 
@@ -64,9 +68,12 @@ _BUCKET_SECONDS = 0.5, 4.0, 30.0, 2.0
 """The first pause is from the first to the second of these; then the longest one, and the
 factor."""
 
+_GROUP_SECONDS = 1.0, 8.0
+"""The first and the longest pause between two questions to the group: each leaves a few bytes in it."""
 
-_MOST_FINISHES = 60
-"""Attempts at a commit that another process has decided and may be at, a second apart."""
+
+_MOST_FINISHES, _FINISH_SECONDS = 60, 1.0
+"""Attempts at a commit that another process has decided and may be at, and the pause between two."""
 
 
 @dataclass(slots=True)
@@ -83,6 +90,18 @@ class WaitPace:
     """The longest pause."""
     factor: float
     """The growth from one pause to the next."""
+    peers: Peers | None = None
+    """The processes, if a group connects them."""
+    asked: list[float] = field(default_factory=lambda: [time.monotonic(), _GROUP_SECONDS[0]])
+    """The time at which the group was asked, and the pause after it."""
+
+    def ended(self, awaited: Sequence[int]) -> list[int]:
+        """Return awaited processes that have ended; none if the group was just asked."""
+        last, pause = self.asked
+        if self.peers is None or time.monotonic() < last + pause:
+            return []
+        self.asked = [time.monotonic(), min(2 * pause, _GROUP_SECONDS[1])]
+        return self.peers.ended(awaited)
 
     @property
     def is_over(self) -> bool:
@@ -96,19 +115,28 @@ class WaitPace:
 
 
 def pace_of(run: Run, timeout: float) -> WaitPace:
-    """Return the pauses of a process of a run; in a bucket all processes together look seldom."""
+    """Return the pauses of a process of a run."""
+    is_local = run.target.storage.local_path is not None
+    return pace_at(timeout, run.count, run.peers, is_local=is_local)
+
+
+def pace_at(timeout: float, count: int, peers: Peers | None, *, is_local: bool) -> WaitPace:
+    """Return the pauses of one of several processes, which look at a bucket seldom."""
     deadline = time.monotonic() + timeout
-    if run.target.storage.local_path is not None:
+    if is_local:
         first, longest, factor = _DISK_SECONDS
-        return WaitPace(timeout, deadline, first, longest, factor)
-    least, most, longest, factor = _BUCKET_SECONDS
-    return WaitPace(
-        timeout, deadline, min(max(least, run.count / _LOOKS_A_SECOND), most), longest, factor
-    )
+    else:
+        least, most, longest, factor = _BUCKET_SECONDS
+        first = min(max(least, count / _LOOKS_A_SECOND), most)
+    return WaitPace(timeout, deadline, first, longest, factor, peers)
 
 
 class Superseded(Exception):
     """Process 0 has begun another attempt."""
+
+
+class Vanished(Exception):
+    """The files of an attempt are gone, so no mark of it can be made; the cause is the error."""
 
 
 # --- The end of an attempt
@@ -179,9 +207,67 @@ def leave(run: Run, token: str) -> None:
     """Say that process 0 has left its attempt, so that the others stop waiting for another call."""
     with suppress(StorageError):
         run = run.refreshed()
-        if run.current_version() != run.version:
+        if run.current_version() != run.version or run.call(token) not in run.names():
             return  # the others see that, and the mark would stay
         run.target.storage.create_once(run.mark(token, LEFT), secrets.token_hex(8).encode())
+
+
+# --- Errors of this process
+
+failed: dict[tuple[int, str, str, int], str] = {}
+"""The attempt of which this process has raised the error, by run and process: a process that is
+alive and saves again waits for another call, and does not answer that one."""
+MOST_OPEN = 64
+"""The shares that a thread remembers, and the errors: it may save several paths in turn."""
+thread = threading.local()
+"""``failed``: the attempt at a fixed token of which this thread has raised the error. ``left``: the process and
+the run of the last shares that this thread has left for a later commit."""
+
+
+def remember(key: tuple[int, str, str, int], token: str) -> None:
+    """Remember an attempt that has failed, and forget the oldest."""
+    failed.pop(key, None)
+    failed[key] = token
+    for old in list(failed)[:-MOST_OPEN]:
+        failed.pop(old, None)
+
+
+def identity(run: Run) -> tuple[int, str, str]:
+    return os.getpid(), run.path, run.fixed_token
+
+
+@contextmanager
+def ending(run: Run, token: str) -> Iterator[None]:
+    """End an attempt for all with the error of this process; a commit that was made stands."""
+    try:
+        yield
+    except Superseded:
+        raise
+    except Vanished as gone:
+        raise cast("StorageError", gone.__cause__) from None
+    except BaseException as error:
+        check_not_replaced(run, token, error)
+        is_committed = False
+        with suppress(StorageError):
+            end = give_up(run, token, error)
+            is_committed = end == "commit" and run.refreshed().is_committed(token)
+        if not is_committed or not isinstance(error, ShardvarError):
+            thread.failed = identity(run), token
+            raise
+
+
+def check_not_replaced(run: Run, token: str, error: BaseException) -> None:
+    """Raise ``StorageError`` if another checkpoint is in place after an error.
+
+    Its commit has removed the files of this attempt: that says more than that they are gone.
+    """
+    if isinstance(error, ShardvarError):
+        try:
+            run.refreshed().is_committed(token)
+        except ServerError:
+            return
+        except StorageError as replaced:
+            raise replaced from error
 
 
 # --- The commit
@@ -203,6 +289,8 @@ def commit_token(run: Run, token: str, replicas: str) -> None:
         sink, checksums = merge_shares(run, token, about, replicas)
         with sink.holding():
             _commit(run, token, sink, checksums, is_decided=end is not None)
+        if run.peers is not None:
+            run.peers.tell(run.generation(token), "committed")
 
 
 def _commit(
@@ -238,14 +326,14 @@ def wait_for_end(
     pace: WaitPace,
     replicas: str,
     *,
+    own: OwnShare | None,
     commits: bool,
-    finishes: bool = True,
     check: Callable[[Run], None] = lambda _run: None,
 ) -> None:
     """Wait until an attempt is committed, and commit it if this process does that.
 
-    ``check`` looks at each state of the directory, and raises if the attempt cannot go on. A
-    process that has written a share of the attempt ``finishes`` what another has decided.
+    ``check`` looks at each state of the directory, and raises if the attempt cannot go on. With
+    an ``own`` share, a process finishes what another has decided.
     """
     known: set[str] = set()
     held: LockHeld | None = None
@@ -254,7 +342,7 @@ def wait_for_end(
         if run.count > 1 and run.target.storage.local_path is None:
             pace.pause()
         run = run.refreshed()
-        if run.is_committed(token):
+        if _is_over(run, token, own, is_decided=bool(known)):
             return
         end = read_end(run, token, known=known)
         if isinstance(end, ShardvarError):
@@ -268,17 +356,45 @@ def wait_for_end(
                 return
             except LockHeld as error:
                 held = error
-        if pace.is_over:
-            late = late_error(run, missing, pace.timeout, held)
+        ended = pace.ended(
+            [each for each in missing if not own or each != own.process] if commits else [0]
+        )
+        if ended or pace.is_over:
+            late = late_error(run, missing, pace.timeout, held, ended)
             end = give_up(run, token, late)
             if isinstance(end, ShardvarError):
                 raise end from None
-            if not finishes and not run.refreshed().is_committed(token):
+            if own is None and not run.refreshed().is_committed(token):
                 raise late
             _finish(run, token, replicas)
             return
         if run.count == 1 or run.target.storage.local_path is not None:
             pace.pause()
+
+
+def _is_over(run: Run, token: str, own: OwnShare | None, *, is_decided: bool) -> bool:
+    """Return True if an attempt is committed, be it moved or replaced since.
+
+    Raises ``Vanished`` if its files are gone for an unknown reason.
+    """
+    try:
+        if run.is_committed(token):
+            return True
+    except StorageError:
+        if is_decided or (own is not None and own.is_moved(run, token)):
+            return True
+        raise
+    files = {run.call(token)} if own is None else {run.call(token), run.share(token, own.process)}
+    if own is None or not files.isdisjoint(run.names()):
+        return False
+    # Both names were looked for after the index, which may have come since.
+    if run.refreshed().is_committed(token) or is_decided or own.is_moved(run, token):
+        return True
+    cause = (
+        f"The files of the run {run.name!r} of {run.path} are gone: it was committed and removed "
+        "since, or another program has removed them."
+    )
+    raise Vanished from StorageError(cause, f"Find out which. {SAVE_AGAIN}")
 
 
 def _finish(run: Run, token: str, replicas: str) -> None:
@@ -291,13 +407,22 @@ def _finish(run: Run, token: str, replicas: str) -> None:
         except LockHeld:
             if attempt == _MOST_FINISHES - 1:
                 raise
-            time.sleep(_DISK_SECONDS[1])
+            time.sleep(_FINISH_SECONDS)
 
 
 def late_error(
-    run: Run, missing: list[int], timeout: float, held: LockHeld | None = None
+    run: Run,
+    missing: list[int],
+    timeout: float,
+    held: LockHeld | None = None,
+    ended: Sequence[int] = (),
 ) -> ShardvarError:
-    """Return the error for missing shares, or for a commit that does not come."""
+    """Return the error for processes that ended, for missing shares, or for a missing commit."""
+    if ended:
+        who, have = name_processes(ended), "have" if len(ended) > 1 else "has"
+        cause = f"{who[:1].upper()}{who[1:]} of {run.count} {have} ended without a save."
+        cause = f"{cause} {run.path} is as it was before the run {run.name!r}."
+        return IncompleteCheckpoint(cause, f"Find out why. {SAVE_AGAIN}")
     if missing:
         who = name_processes(missing)
         cause = f"{who[:1].upper()}{who[1:]} of {run.count} did not save within {timeout:g} s."

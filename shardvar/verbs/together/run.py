@@ -15,9 +15,9 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, cast
+from typing import Protocol, Self, cast
 
 from shardvar.errors import (
     ArgumentError,
@@ -30,6 +30,7 @@ from shardvar.formats.table import name_of_target, names_of_target
 from shardvar.formats.unfinished import parse_share_name, share_name, share_prefix
 from shardvar.layout.region import read_integer
 from shardvar.limits import MAX_FILES
+from shardvar.storage.posix import HeldDirectory
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Location, Path, find_target
 
@@ -52,6 +53,22 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+class Peers(Protocol):
+    """The processes of a job, as the group knows them that their framework has made.
+
+    Nothing waits for an answer here: a save goes on if a process is late, and says so if it has ended.
+    """
+
+    def tell(self, key: str, text: str) -> None:
+        """Keep a text for all processes, under a key that no other text has."""
+
+    def told(self, key: str) -> str | None:
+        """Return the text of a key; None if no process has told it yet, or it is unknown."""
+
+    def ended(self, processes: Sequence[int]) -> list[int]:
+        """Return the processes that are known to have ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One save by several processes, as what is in the directory shows it."""
@@ -69,6 +86,8 @@ class Run:
     known: dict[str, str] = field(default_factory=dict)
     """The generations of indexes that were opened, by their stamps: an index is opened once, and
     looked at often."""
+    peers: Peers | None = None
+    """The processes, if a group connects them."""
 
     @property
     def path(self) -> str:
@@ -167,7 +186,12 @@ class Run:
         return [each for each in range(self.count) if self.share(token, each) not in names]
 
     def is_committed(self, token: str) -> bool:
-        """Return True if an attempt is committed; raise if another checkpoint was, instead."""
+        """Return True if an attempt is committed; raise if another checkpoint was, instead.
+
+        The group knows it also once the checkpoint was moved, removed or replaced.
+        """
+        if self.peers is not None and self.peers.told(self.generation(token)) is not None:
+            return True
         version = self.current_version()
         if version == self.version or not (version or self.form.capabilities.atomic_overwrite):
             return False
@@ -191,19 +215,19 @@ class Run:
         one."""
         return any(each.startswith(self.family) for each in self.current_generations())
 
+    def count_error(self, process: int, count: int) -> ArgumentError:
+        """Return the error for a process that has another number of processes."""
+        who = f"Process {process} of the run {self.name!r} of {self.path}"
+        remedy = "Give all processes one num_processes, and each save its own run."
+        return ArgumentError(f"{who} is one of {count}, not {self.count}.", remedy)
+
     def odd_share(self) -> ArgumentError | StorageError | None:
         """Return the error for a share of the fixed token by a process that disagrees with this
         one; None without any."""
         token = self.fixed_token
         for found, process, count in self._parsed(INDEX):
             if found == token and count != self.count:
-                cause = (
-                    f"Process {process} of the run {self.name!r} of {self.path} is one of "
-                    f"{count}, not {self.count}."
-                )
-                return ArgumentError(
-                    cause, "Give all processes one num_processes, and each save its own run."
-                )
+                return self.count_error(process, count)
             # With the version of another checkpoint in it.
             is_ours = (found[:16], found[24:]) == (token[:16], token[24:])
             if is_ours and found != token and not self.is_in_place():
@@ -257,8 +281,41 @@ class Run:
         return self.known[stamp]
 
 
+@dataclass(frozen=True, slots=True)
+class OwnShare:
+    """A share that this process has in an attempt."""
+
+    process: int
+    """The number of the process."""
+    directory: HeldDirectory | None
+    """The directory; None in a bucket."""
+
+    @classmethod
+    def of(cls, run: Run, process: int) -> Self:
+        """Return the share of a process, which it is about to make."""
+        path = run.target.storage.local_path
+        return cls(process, None if path is None else HeldDirectory(path))
+
+    def is_moved(self, run: Run, token: str) -> bool:
+        """Return True if an attempt is committed, and its directory has another name since.
+
+        Only a commit removes a share: one that is still in the directory was moved before.
+        """
+        held = self.directory
+        return (
+            held is not None
+            and held.is_moved(run.target.storage.path)
+            and run.share(token, self.process) not in held.names()
+        )
+
+
 def find_run(
-    path: Path, run: str, count: int, format: str | None, attempt: str | None = None
+    path: Path,
+    run: str,
+    count: int,
+    format: str | None,
+    attempt: str | None = None,
+    peers: Peers | None = None,
 ) -> Run:
     """Return the run of these arguments; ``UnsupportedError`` if the format has no shares."""
     check_string(run, "names of runs")
@@ -283,7 +340,7 @@ def find_run(
         raise UnsupportedError(
             cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard."
         )
-    found = Run(target, run, count, attempt)
+    found = Run(target, run, count, attempt, peers=peers)
     return replace(found, version=found.current_version())
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from shardvar.errors import UnsupportedError
 from shardvar.verbs.load import load
@@ -12,7 +12,8 @@ from shardvar.verbs.save import save
 class Framework(Protocol):
     """Functions that save and load steps.
 
-    The modules ``shardvar.torch`` and ``shardvar.jax`` have them, and so may an object of your own.
+    The modules ``shardvar.torch`` and ``shardvar.jax`` have them, and so may an object of your own. With
+    ``gather``, the processes agree through the group that connects them, and write nothing to restore.
     """
 
     # The types of the arguments are open: functions may have any others.
@@ -31,6 +32,14 @@ class Framework(Protocol):
 
     def processes(self) -> tuple[int, int]:
         """Return the number of this process, and the number of processes."""
+
+
+@runtime_checkable
+class GatheringFramework(Framework, Protocol):
+    """Functions whose processes are connected."""
+
+    def gather(self, mine: list[int], timeout: float) -> list[list[int]]:
+        """Return the integers that each process gives."""
 
 
 class Arrays:

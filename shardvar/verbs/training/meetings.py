@@ -1,62 +1,221 @@
-"""Meetings: the processes of a job tell each other a few integers, without messages.
+"""Meetings: the processes of a job tell each other a few integers, all of them in the same order.
 
-Each process writes its integers as its share of a small checkpoint, and reads the integers of all once
-it is committed. The fence of shares does the rest (``verbs.together.fence``): the processes are in one
-attempt, and one that dies is an error for all.
-
-Each meeting has its own place, ``.NAME-restore/NUMBER``. So process 0 can remove one while the
-others are in the next. It does so after a save: all processes took part in that, after they
-had left the meetings.
+a group   where a framework connects the processes, it carries the integers, and nothing is written
+a room    otherwise process 0 opens one: files in the directory, under a name that no other room
+          has. Each other process takes its seat in a room, which only one can. Process 0 lets the
+          room begin once all seats are taken; a process that sees another room meanwhile ends the
+          one of a process that is dead, and changes its seat. At the end process 0 removes it
+silent    where nothing can be written, processes hear nothing from each other
 """
 
-import os
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import count as counter
+from itertools import islice
+from typing import Any, cast
 
-import numpy as np
-
-from shardvar.errors import ShardvarError
-from shardvar.verbs.load import load
-from shardvar.verbs.remove import remove
-from shardvar.verbs.together.shares import save_shards
-from shardvar.verbs.training.framework import Framework
+from shardvar.errors import ArgumentError, IncompleteCheckpoint, MissingFile, ShardvarError
+from shardvar.planning.merging import name_processes
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.together.fence import WaitPace, pace_at
+from shardvar.verbs.together.run import Peers
+from shardvar.verbs.training.framework import Framework, GatheringFramework
 from shardvar.verbs.training.step_records import steps_storage
+from shardvar.wire.strict_json import parse_json
+
+_PATIENCE = 1.0
+"""The seconds that a process gives to a room while another one is open."""
+_OLD_SECONDS = 86400
+"""The age of a room that no process is in any more."""
+
+_RESTORE_AGAIN = "Find out why, and restore again in all processes."
+_numbers = counter()
+
+
+def gather(
+    peers: Peers | None, processes: tuple[int, int], mine: Sequence[int], timeout: float
+) -> list[list[int]]:
+    """Return the integers that each process of a group gives."""
+    process, count = processes
+    if count == 1:
+        return [[*mine]]
+    if peers is None:
+        raise ArgumentError(
+            f"No group connects the {count} processes.", "Initialize the framework's group first."
+        )
+    number, pace = next(_numbers), pace_at(timeout, count, peers, is_local=True)
+    peers.tell(f"{number}/{process}", json.dumps([*mine]))
+    found: dict[int, list[int]] = {}
+    while True:
+        for each in range(count):
+            if each not in found and (text := peers.told(f"{number}/{each}")):
+                found[each] = parse_json(text.encode(), 1)
+        if len(found) == count:
+            return [found[each] for each in range(count)]
+        # One that gives up says so: a process that comes later is not to take its integers.
+        if over := peers.told(f"{number}/over"):
+            raise IncompleteCheckpoint(over, _RESTORE_AGAIN)
+        missing = [each for each in range(count) if each not in found]
+        ended = pace.ended(missing)
+        if ended or pace.is_over:
+            error = _late(ended or missing, count, pace, has_ended=bool(ended))
+            peers.tell(f"{number}/over", error.cause)
+            raise error
+        pace.pause()
+
+
+def _late(missing: list[int], count: int, pace: WaitPace, *, has_ended: bool) -> ShardvarError:
+    who = name_processes(missing)
+    what = "ended" if has_ended else f"did not come within {pace.timeout:g} s"
+    cause = (
+        f"{who[:1].upper()}{who[1:]} of {count} {what}, so the processes do not agree on a step."
+    )
+    return IncompleteCheckpoint(cause, _RESTORE_AGAIN)
 
 
 class Meetings:
     """The meetings of the processes of a job, which all of them hold in the same order."""
 
     def __init__(self, directory: str, name: str, using: Framework, timeout: float) -> None:
-        self._directory, self._folder = directory, f".{name}-restore"
+        self._directory, self._prefix = directory, f".{name}-restore-"
         self._using, self._timeout = using, timeout
-        self._held, self._removed = 0, 0
+        self._room, self._round, self._is_late = "", 0, False
+        self.is_silent = False
 
     def hold(self, mine: list[int]) -> list[list[int]]:
-        """Return the integers that each process gives."""
+        """Return the integers that each process gives; only this one's where none can write."""
         process, count = self._using.processes()
         if count == 1:
             return [mine]
-        path = self._path(self._held)
-        self._held += 1
-        save_shards(
-            path,
-            {str(process): np.array(mine, np.int64)},
-            process=process,
-            num_processes=count,
-            run="meeting",
-            format="shardvar",
-            timeout=self._timeout,
-        )
-        found = load(path)
-        return [found[str(each)].tolist() for each in range(count)]
+        if isinstance(self._using, GatheringFramework):
+            return self._using.gather(mine, self._timeout)
+        if self.is_silent or not (self._room or self._can_write()):
+            self.is_silent = True
+            return [mine]
+        while not self._room:
+            self._room = self._seat(process, count, mine) if process else self._open(count)
+            if found := self._begin(process, count, mine):
+                return found
+            room, self._room = self._room, ""  # it was ended, and another one takes its place
+            self._discard(sorted(each for each in self._there() if each.startswith(room)))
+        self._round += 1
+        names = [f"{self._room}.{each}.{self._round}" for each in range(count)]
+        self._put(names[process], mine)
+        self._wait(count, lambda there: _absent(names, there))
+        return [self._get(name) for name in names]
 
-    def remove(self) -> None:
-        """Remove what the meetings have left, as process 0."""
-        for number in range(self._removed, self._held):
+    def close(self) -> None:
+        """Leave the room; process 0 removes it once all have left, and have read what they need."""
+        room, self._room, self._round, self.is_silent = self._room, "", 0, False
+        process, count = self._using.processes()
+        if not room:
+            return
+        if process and f"{room}.begin" in self._there():
+            self._discard([f"{room}.{process}"])
+            return
+        if not process and not self._is_late:
+            seats = [f"{room}.{each}" for each in range(count)]
             with suppress(ShardvarError):
-                remove(self._path(number))
-                # The folder, if it is empty now.
-                steps_storage(self._directory).remove(f"{self._folder}/{number}")
-        self._removed = self._held
+                self._wait(count, lambda there: [n for n in range(1, count) if seats[n] in there])
+        self._is_late = False
+        self._discard(sorted(each for each in self._there() if each.startswith(room)))
 
-    def _path(self, number: int) -> str:
-        return os.path.join(self._directory, self._folder, str(number))
+    def _can_write(self) -> bool:
+        """Return True if this process can write in the directory, which all are taken to share."""
+        name = self._prefix + secrets.token_hex(8)
+        try:
+            self._put(name, None)
+        except ShardvarError:
+            return False
+        self._discard([name])
+        return True
+
+    # --- The room
+
+    def _open(self, count: int) -> str:
+        """Open a room as process 0; remove the rooms of processes that are dead for long."""
+        now = int(time.time())
+        ages = {each: each.removeprefix(self._prefix)[:10] for each in self._there()}
+        self._discard([each for each, age in ages.items() if int(age, 16) < now - _OLD_SECONDS])
+        room = f"{self._prefix}{now:010x}-{secrets.token_hex(8)}-{count:05d}"
+        self._put(f"{room}.0", None)
+        return room
+
+    def _seat(self, process: int, count: int, mine: list[int]) -> str:
+        """Return the room in which this process has taken its seat."""
+        taken: list[str] = []
+
+        def look(there: set[str]) -> list[int]:
+            free = self._free(process, count, there)
+            taken.extend(islice((r for r in free if self._put(f"{r}.{process}", mine)), 1))
+            return [] if taken else [0]
+
+        self._wait(count, look)
+        return taken[0]
+
+    def _free(self, process: int, count: int, there: set[str]) -> list[str]:
+        """Return the rooms that have not begun, and where a seat is free."""
+        ending = f"-{count:05d}.0"
+        rooms = sorted(each.removesuffix(".0") for each in there if each.endswith(ending))
+        return [each for each in rooms if {f"{each}.{process}", f"{each}.begin"}.isdisjoint(there)]
+
+    def _begin(self, process: int, count: int, mine: list[int]) -> list[list[int]] | None:
+        """Return the integers of all processes in this room; None if it does not begin."""
+        seats, begin = [f"{self._room}.{each}" for each in range(count)], f"{self._room}.begin"
+        patience = time.monotonic() + _PATIENCE
+
+        def look(there: set[str]) -> list[int]:
+            absent = _absent(seats, there)
+            if begin in there or seats[0] not in there:
+                return []
+            if not process and not absent:
+                self._put(begin, [mine, *map(self._get, seats[1:])])
+            elif process and time.monotonic() > patience and self._free(process, count, there):
+                self._put(begin, None)
+            return absent or [0]
+
+        self._wait(count, look)
+        with suppress(MissingFile):
+            return cast("list[list[int]] | None", self._get(begin))
+        return None
+
+    # --- Files
+
+    def _storage(self) -> Storage:
+        return steps_storage(self._directory)
+
+    def _there(self) -> set[str]:
+        return {each for each in self._storage().names() if each.startswith(self._prefix)}
+
+    def _wait(self, count: int, look: Callable[[set[str]], list[int]]) -> None:
+        """Wait until no process is awaited, as ``look`` finds in the names that are there."""
+        is_local = self._storage().local_path is not None
+        pace = pace_at(self._timeout, count, None, is_local=is_local)
+        while missing := look(self._there()):
+            if pace.is_over:
+                self._is_late = True
+                raise _late(missing, count, pace, has_ended=False)
+            pace.pause()
+
+    def _put(self, name: str, content: list[Any] | None) -> bool:
+        return self._storage().create_once(name, json.dumps(content).encode())
+
+    def _get(self, name: str) -> Any:
+        file = self._storage().open(name)
+        try:
+            return parse_json(file.read(0, file.size), 2)
+        finally:
+            file.close()
+
+    def _discard(self, names: Iterable[str]) -> None:
+        storage = self._storage()
+        for name in names:
+            with suppress(ShardvarError), storage.lock(name):
+                storage.remove(name)
+
+
+def _absent(names: Sequence[str], there: set[str]) -> list[int]:
+    return [number for number, name in enumerate(names) if name not in there]

@@ -2,7 +2,8 @@
 
     find   each process has looked at the directory, and says which steps are whole
     load   each loads the newest step that all have found, and says whether it could
-    again  if one has met damage, all of them load the step before
+    again  if one has met damage, all of them load the step before; if steps were removed meanwhile, and
+           none is left, they look again
 
 Nothing but the processes themselves can decide: an old job may commit while they look, and damage
 shows only to the process that reads the bytes.
@@ -14,14 +15,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, StorageError
+from shardvar.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    ShardvarError,
+    StorageError,
+)
 from shardvar.pictures.words import message
 from shardvar.verbs.training.meetings import Meetings
 from shardvar.verbs.training.step_records import StepRecord
+from shardvar.verbs.verify import verify
 
 _LOG = logging.getLogger("shardvar.checkpoint")
-_LOADED, _DAMAGED, _FAILED = range(3)
+_LOADED, _DAMAGED, _FAILED, _GONE = range(4)
 """The outcomes of a load, as processes tell them each other."""
+_MOST_LOOKS = 8
+"""Looks at a directory from which another job removes steps, and saves newer ones, meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Resumed:
 
 def resume(
     directory: str,
-    found: Mapping[int, StepRecord],
+    find: Callable[[], Mapping[int, StepRecord]],
     damaged: set[int],
     meetings: Meetings,
     load: Callable[[StepRecord], Any],
@@ -50,21 +60,30 @@ def resume(
     Raises what ``load`` raises, unless it is damage; and the fault of a newer step that may be
     whole, but that this release cannot read.
     """
-    left = _agree(directory, found, damaged, meetings)
-    reasons = {number: _reason(each, number in damaged) for number, each in found.items()}
-    for each in found.values():
-        is_newer = not left or each.number > left[-1]
-        if is_newer and each.fault and not isinstance(each.fault, CheckpointError):
-            raise each.fault
-    met: set[int] = set()
-    while left:
-        record = found[left.pop()]
-        loaded, damage = _load(record, meetings, load)
-        if damage is None:
-            passed = {number: reasons[number] for number in reasons if number > record.number}
-            return Resumed(record, loaded, passed, frozenset(met))
-        met.add(record.number)
-        reasons[record.number] = damage.cause
+    gone, met = True, set[int]()
+    for _ in range(_MOST_LOOKS):
+        if not gone:
+            break
+        gone, found = False, find()
+        left = _agree(directory, found, damaged | met, meetings)
+        reasons = {number: _reason(each, number in damaged) for number, each in found.items()}
+        for each in found.values():
+            is_newer = not left or each.number > left[-1]
+            if is_newer and each.fault and not isinstance(each.fault, CheckpointError):
+                raise each.fault
+        while left:
+            record = found[left.pop()]
+            loaded, damage = _load(record, meetings, load)
+            if damage is None:
+                if meetings.is_silent:
+                    _check_still_newest(directory, record, find())
+                passed = {number: reasons[number] for number in reasons if number > record.number}
+                return Resumed(record, loaded, passed, frozenset(met))
+            if isinstance(damage, CheckpointNotFound):
+                gone = True
+            else:
+                met.add(record.number)
+            reasons[record.number] = damage.cause
     return Resumed(None, None, reasons, frozenset(met))
 
 
@@ -86,6 +105,17 @@ def _agree(
     return both
 
 
+def _check_still_newest(
+    directory: str, record: StepRecord, found: Mapping[int, StepRecord]
+) -> None:
+    """Raise ``StorageError`` if a step was saved meanwhile, which other processes may have loaded."""
+    newest = max(each.number for each in found.values() if each.is_whole or each == record)
+    if newest > record.number and found[newest].is_whole:
+        cause = f"A step was saved in {directory} while this process loaded {record.name}, and the"
+        cause = f"{cause} processes can write nothing there to agree on one."
+        raise StorageError(cause, "Give step=, or functions with gather as shardvar.torch has it.")
+
+
 def _reason(record: StepRecord, is_known: bool) -> str:
     """Return why a step is passed over, if it is."""
     if record.fault is not None:
@@ -99,6 +129,10 @@ def _load(
     """Load a step; return the result, and the damage that any process has met."""
     loaded, damage = None, None
     try:
+        if meetings.is_silent and record.location is not None:
+            # No process hears of damage that another one has met: so each reads all of the step.
+            for problem in verify(record.location.path).damages[:1]:
+                raise CorruptCheckpoint(problem.cause, "Use another step.")
         loaded = load(record)
     except CheckpointError as error:
         damage = error
@@ -106,13 +140,18 @@ def _load(
         with suppress(ShardvarError):
             meetings.hold([_FAILED])
         raise
-    outcomes = [each[0] for each in meetings.hold([_LOADED if damage is None else _DAMAGED])]
+    is_gone = isinstance(damage, CheckpointNotFound)
+    outcome = _LOADED if damage is None else _GONE if is_gone else _DAMAGED
+    outcomes = [each[0] for each in meetings.hold([outcome])]
     if _FAILED in outcomes:
         cause = f"Process {outcomes.index(_FAILED)} could not load {record.name}."
         raise StorageError(cause, "Its error says why. Restart all processes.")
-    if damage is None and _DAMAGED in outcomes:
+    if _DAMAGED in outcomes and (damage is None or is_gone):
         cause = f"Process {outcomes.index(_DAMAGED)} found it damaged, and logs the reason."
         damage = CorruptCheckpoint(cause, "Use another step.")
-    elif damage is not None and len(outcomes) > 1:
+    elif _GONE in outcomes and damage is None:
+        cause = f"{record.name} was removed meanwhile."
+        damage = CheckpointNotFound(cause, "Use another step.")
+    elif damage is not None and not is_gone and len(outcomes) > 1:
         _LOG.warning("%s", message(f"{record.name} is damaged: {damage}"))
     return loaded, damage

@@ -306,20 +306,24 @@ class SavedSteps:
 
         Notes
         -----
-        With several processes, all of them load the same step. They agree in a folder of the
-        directory, ``.step-restore``, which the next save removes.
+        With several processes, all of them load the same step. They agree through ``gather``, which
+        ``shardvar.torch`` and ``shardvar.jax`` have, and write nothing. Without it they agree by small files
+        of the directory, ``.step-restore-*``, and remove these. If they cannot write there either, each
+        one reads the newest step whole, and raises an error if another one is saved meanwhile.
         """
         self.wait()
         if step is not None:
             return self._load_one(_number(step), arguments, options)
-        found = self._find()
-        resumed = resume(
-            self._directory,
-            found,
-            self._damaged,
-            self._meetings,
-            lambda record: self._using.load(self._path(record), *arguments, **options),
-        )
+        try:
+            resumed = resume(
+                self._directory,
+                self._find,
+                self._damaged,
+                self._meetings,
+                lambda record: self._using.load(self._path(record), *arguments, **options),
+            )
+        finally:
+            self._meetings.close()
         for passed, reason in resumed.passed.items():
             self._warn(f"passed over {self._name}-{passed}: {reason}")
         self._damaged.update(resumed.damaged)
@@ -328,7 +332,7 @@ class SavedSteps:
             self._last = record.number
             self._damaged.update(record.damaged)
             return RestoredStep(record.number, self._path(record), record.value, resumed.loaded)
-        if any(each.location for each in found.values()):
+        if any(each.location for each in self._known.values()):
             last, reason = next(reversed(resumed.passed.items()))
             cause = f"No step of {self._directory} can be restored. {self._name}-{last}: {reason}"
             remedy = "Repair a step, or move them all away to begin the training again."
@@ -402,7 +406,6 @@ class SavedSteps:
         process, _ = self._using.processes()
         if process:
             return
-        self._meetings.remove()
         whole = {each.number: each for each in self._whole()}
         values = {number: each.value for number, each in whole.items()}
         for number in plan_removal(values, self._rules):

@@ -1,0 +1,158 @@
+"""Jobs of three processes that gloo connects: the order of their calls, processes that end, and checkpoints
+and directories that change while others look."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from spec_tests.helpers.programs import ENVIRONMENT
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+PROGRAM = """
+import json, os, random, signal, sys, time, warnings
+warnings.simplefilter("ignore")
+import torch
+import torch.distributed as dist
+import shardvar as sv
+import shardvar.torch as face
+
+job, folder, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{folder}.{job}", rank=rank, world_size=3)
+dist.barrier()
+
+
+class Sums:
+    \"\"\"An object that adds its values over all processes when it is saved, and when it is loaded.\"\"\"
+
+    def __init__(self, value):
+        self.value, self.found = value, None
+
+    def added(self, value):
+        value = value.clone()
+        dist.all_reduce(value)
+        return value
+
+    def state_dict(self):
+        return {"value": self.added(self.value) / 3}
+
+    def load_state_dict(self, state):
+        self.found = self.added(state["value"])
+
+
+def state(seed):
+    values = {key: Sums(torch.tensor([float(number)])) for number, key in enumerate("abcdef", 1)}
+    items = [("a", values["a"]), (7, values["b"]), ("7a", values["c"]), ("in", {"y": values["d"], "x": values["e"]})]
+    inner = [*items.pop()[1].items()]
+    random.Random(seed).shuffle(inner)
+    items += [("in", dict(inner)), ("list", [values["f"]])]
+    random.Random(seed).shuffle(items)
+    return dict(items), values
+
+
+def order():
+    for form in ("shardvar", "torch"):
+        given, values = state(rank)
+        before = [*given]
+        face.save(f"{folder}/{form}", given, run="1", format=form, timeout=60)
+        given, values = state(rank + 10)
+        before = [*given]
+        face.load(f"{folder}/{form}", given)
+        assert [*given] == before
+        print(json.dumps([each.found.item() for each in values.values()]))
+
+
+def moved():
+    for number in range(4):
+        for form in ("shardvar", "torch"):
+            path = f"{folder}/tmp-{form}/{number}"
+            face.save(f"{path}/ck", {"w": torch.ones(4)}, run="1", format=form, timeout=20)
+            if rank == 0 and number % 2:
+                os.rename(path, f"{folder}/{form}-{number}")
+            elif rank == 0:
+                sv.save(f"{path}/ck", {"w": torch.zeros(4).numpy()}, format=form)
+    print("done")
+
+
+def dies():
+    if rank == int(sys.argv[4]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    since = time.monotonic()
+    for call in (
+        lambda: face.save(f"{folder}/ck", {"w": torch.ones(4)}, run="1", timeout=120),
+        lambda: sv.SavedSteps(folder, using=face, timeout=120).restore({"w": torch.ones(4)}),
+    ):
+        try:
+            call()
+        except sv.errors.IncompleteCheckpoint as error:
+            print(json.dumps([time.monotonic() - since, str(error)]))
+
+
+def restore():
+    for number in range(3):
+        given = {"w": torch.zeros(4)}
+        found = sv.SavedSteps(folder, using=face, timeout=60).restore(given)
+        print(found.number, given["w"].tolist())
+
+
+globals()[job]()
+sys.stdout.flush()
+if job != "dies":
+    dist.barrier()
+os._exit(0)
+"""
+
+
+def run(job: str, folder: Path, *more: object) -> list[list[str]]:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, job, str(folder), str(rank), *map(str, more)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        for rank in range(3)
+    ]
+    ended = [process.communicate(timeout=200) for process in started]
+    assert all(process.returncode in (0, -9) for process in started), [e[-2000:] for _, e in ended]
+    return [printed.splitlines() for printed, _ in ended]
+
+
+def test_objects_are_saved_and_loaded_in_one_order_by_processes_with_other_orders(
+    tmp_path: Path,
+) -> None:
+    expected = [json.dumps([3.0 * number for number in range(1, 7)])] * 2
+    assert run("order", tmp_path) == [expected] * 3
+
+
+def test_a_checkpoint_that_process_0_moves_or_replaces_was_saved_by_all(tmp_path: Path) -> None:
+    assert run("moved", tmp_path) == [["done"]] * 3
+    assert np.array_equal(sv.load(tmp_path / "torch-3" / "ck")["w"], np.ones(4))
+
+
+@pytest.mark.parametrize("process", [0, 2])
+def test_a_process_that_was_killed_is_named_by_the_others_in_seconds(
+    tmp_path: Path, process: int
+) -> None:
+    told = run("dies", tmp_path, process)
+    for lines in (told[rank] for rank in range(3) if rank != process):
+        errors: list[Any] = [json.loads(line) for line in lines]
+        assert len(errors) == 2 and errors[-1][0] < 60
+        assert all(f"Process {process} of 3" in text and "ended" in text for _, text in errors)
+
+
+def test_jobs_that_restore_write_nothing(tmp_path: Path) -> None:
+    steps = sv.SavedSteps(tmp_path)
+    for number in (1, 2):
+        steps.save(number, {"w": np.full(4, float(number), np.float32)})
+    before = sorted(os.listdir(tmp_path)), tmp_path.stat().st_mtime_ns
+    assert run("restore", tmp_path) == [["2 [2.0, 2.0, 2.0, 2.0]"] * 3] * 3
+    assert before == (sorted(os.listdir(tmp_path)), tmp_path.stat().st_mtime_ns)

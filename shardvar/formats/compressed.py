@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from shardvar.errors import MalformedCheckpoint, MissingExtra, UnsupportedError
 from shardvar.extras import missing_extra
 from shardvar.wire.damage import invalid, malformed, past_limit
-from shardvar.wire.zstd_frame import MAX_WINDOW_NBYTES, FrameFacts, ReadPayload, read_frame
+from shardvar.wire.zstd_frame import MAX_WINDOW_NBYTES, ReadPayload, read_frame
 
 LEVEL = 1
 """The level of zstd, as the programs have it that write deltas."""
@@ -108,8 +108,8 @@ class Stream:
     """The content of one frame of Zstandard, from its beginning on."""
 
     def __init__(self, read: ReadPayload, nbytes: int, extra: str = "deltas") -> None:
-        self.facts: FrameFacts = read_frame(read, nbytes)
-        """The facts that the frame tells of itself."""
+        self.content_nbytes = read_frame(read, nbytes)
+        """The bytes of the content, if the frame tells them."""
         module = _zstandard(extra)
         self._errors = module.ZstdError
         decoder = module.ZstdDecompressor(max_window_size=MAX_WINDOW_NBYTES)
@@ -156,7 +156,7 @@ def unpack_frame(octets: bytes, most: int) -> bytes:
     def read(start: int, nbytes: int) -> bytes:
         return octets[start : start + nbytes]
 
-    said, parts = read_frame(read, len(octets)).content_nbytes, list[bytes]()
+    said, parts = read_frame(read, len(octets)), list[bytes]()
     if said is None or said <= most:
         room = most
         for part in Stream(read, len(octets), "orbax").portions():

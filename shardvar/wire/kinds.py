@@ -27,7 +27,6 @@ SNIFF_NBYTES = 512
 """The bytes at the beginning of a file that ``kind_of`` is given: the first block of a tar
 archive."""
 
-_CONVERT = "Convert it with the framework that wrote it."
 _EXPORT = "It is a program with weights inside: use the checkpoint that it was exported from."
 _UNPACK = "Unpack it, and name the checkpoint that it holds."
 _PICKLE = FileKind(

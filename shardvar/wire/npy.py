@@ -30,7 +30,6 @@ _ALIGNMENT = 64
 """Bytes: since NumPy 1.14 the elements begin at a multiple of this."""
 
 _VERSIONS = {b"\x01\x00": (2, "latin-1"), b"\x02\x00": (4, "latin-1"), b"\x03\x00": (4, "utf-8")}
-_KEYS = frozenset(("descr", "fortran_order", "shape"))
 
 _FIELD = re.compile(
     r"""\s* (?P<quote>['"]) (?P<name>\w+) (?P=quote) \s* : \s*

@@ -36,8 +36,6 @@ class Field:
 
     number: int
     """The field's number in its message."""
-    wire_type: int
-    """The encoding of the value: ``VARINT``, ``FIXED64``, ``BYTES`` or ``FIXED32``."""
     value: int | bytes
     """An unsigned integer, or the bytes of wire type 2."""
     offset: int
@@ -100,7 +98,7 @@ def decode_fields(message: bytes) -> Iterator[Field]:
                 f"Field {number} at offset {start} has wire type {wire_type}, which checkpoints "
                 "do not use."
             )
-        yield Field(number, wire_type, value, start)
+        yield Field(number, value, start)
 
 
 def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

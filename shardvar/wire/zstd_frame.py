@@ -11,7 +11,6 @@ many bytes the content has, before a decoder allocates any.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from shardvar.wire.damage import invalid, malformed
 
@@ -31,22 +30,13 @@ ReadPayload = Callable[[int, int], bytes]
 """Returns bytes of a payload by offset and count."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameFacts:
-    """Facts that the structure of a frame tells."""
-
-    content_nbytes: int | None
-    """The bytes of the content, if the header has them."""
-    most_nbytes: int
-    """The bytes that the blocks become, at most."""
-
-
-def read_frame(read: ReadPayload, nbytes: int) -> FrameFacts:
-    """Return the facts of the one frame that a payload of ``nbytes`` is; an error if it is not one.
+def read_frame(read: ReadPayload, nbytes: int) -> int | None:
+    """Return the bytes of the content of the one frame that a payload of ``nbytes`` is, None if its
+    header does not have them; an error if it is not one.
 
     >>> data = MAGIC + bytes([0b00100000, 3, 0b00011001, 0, 0]) + b"abc"
     >>> read_frame(lambda start, count: data[start : start + count], len(data))
-    FrameFacts(content_nbytes=3, most_nbytes=3)
+    3
     """
     head = read(0, min(_MAX_HEADER_NBYTES, nbytes))
     if not head.startswith(MAGIC) or len(head) < len(MAGIC) + 2:
@@ -82,7 +72,7 @@ def read_frame(read: ReadPayload, nbytes: int) -> FrameFacts:
         raise invalid(f"{nbytes - at} bytes follow the frame.")
     if content is not None and content > most:
         raise invalid(f"The frame says {content} bytes, and its blocks have at most {most}.")
-    return FrameFacts(content, most)
+    return content
 
 
 def _pass_blocks(read: ReadPayload, at: int, nbytes: int) -> tuple[int, int]:

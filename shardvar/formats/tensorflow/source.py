@@ -53,7 +53,7 @@ from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask
 from shardvar.wire.damage import WRITE_AGAIN, past_limit
 
-_STRING, _VARIANT = code(STRING), code(VARIANT)
+_VARIANT = code(VARIANT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

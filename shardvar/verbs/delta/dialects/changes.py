@@ -84,7 +84,7 @@ class MaskPatcher(Patcher):
     """A stream of the XOR of all bytes."""
 
     def __init__(self, stream: Stream, nbytes: int) -> None:
-        said = stream.facts.content_nbytes
+        said = stream.content_nbytes
         if said is not None and said != nbytes:
             raise invalid(f"Its mask has {said} bytes, and the tensor in the base {nbytes}.")
         self._stream = stream

@@ -159,6 +159,6 @@ def _check(reader: Reader, key: str, encoding: str, of_frame: _OfFrame) -> None:
         values.finish()
         return
     stream = Stream(read, stored)
-    said, found = stream.facts.content_nbytes, sum(map(len, stream.portions()))
+    said, found = stream.content_nbytes, sum(map(len, stream.portions()))
     if said not in (None, found):
         raise invalid(f"Its mask has {found} bytes, and says {said}.")

@@ -21,7 +21,7 @@ def notes_about(arguments: Namespace) -> list[str]:
         with suppress(ShardvarError):  # the command itself says what is wrong
             if text := _text(folder):
                 notes.append(f"note: {text}")
-    for path in dict.fromkeys(_files(arguments)):
+    for path in dict.fromkeys(_paths(arguments, "path", "a", "b")):  # ``reshard`` refuses parts
         with suppress(ShardvarError):
             notes += _part_notes(path)
     return notes
@@ -37,11 +37,6 @@ def _folders(arguments: Namespace) -> Iterator[str]:
     return filter(os.path.isdir, _paths(arguments, "path", "a", "b", "source"))
 
 
-def _files(arguments: Namespace) -> Iterator[str]:
-    """Yield the paths among the arguments that are local files; ``reshard`` refuses parts itself."""
-    return filter(os.path.isfile, _paths(arguments, "path", "a", "b"))
-
-
 def _paths(arguments: Namespace, *names: str) -> Iterator[str]:
     for name in names:
         given = getattr(arguments, name, [])
@@ -49,15 +44,17 @@ def _paths(arguments: Namespace, *names: str) -> Iterator[str]:
 
 
 def _part_notes(path: str) -> list[str]:
-    """Return the note about a file that is a part of a save; none for other files."""
-    from shardvar.formats.parts import find_part
-    from shardvar.storage.local import split_place
+    """Return the note about a checkpoint that is a part of a save; none for others."""
+    from shardvar.formats.parts import find_part, split_numbers
+    from shardvar.verbs.locate import find_checkpoints
 
-    part = find_part(*split_place(path))
-    if part is None:
+    whole = path if "://" in path else os.path.abspath(path)
+    if not split_numbers(whole)[1] or len(found := find_checkpoints(path)) != 1:
         return []
-    kind, others = part
-    parts = f"one of {len(others):,} parts" if len(others) > 1 else "one part"
+    kind, others = find_part(found[0].format, found[0].storage, found[0].name)
+    if kind is None:
+        return []
+    parts = f"one of {len(others) + 1:,} parts" if others else "one part"
     return [f"note: {short_path(path)} is {parts} of a larger save: {kind.what}"]
 
 

@@ -17,7 +17,7 @@ from shardvar.cli.overview import print_overview, referred
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
-from shardvar.formats.parts import delta_of
+from shardvar.formats.published import delta_of
 from shardvar.planning.index import find_ties
 from shardvar.verbs.locate import look_at, only_one
 from shardvar.verbs.newest import candidates_of

@@ -32,7 +32,7 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
-from shardvar.formats.parts import delta_of
+from shardvar.formats.published import delta_of
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.local import split_path
 from shardvar.verbs.compare.stats import Statistics, histograms, measure

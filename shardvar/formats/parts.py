@@ -1,4 +1,4 @@
-"""Saves in parts, which no format joins, and deltas: files that are not a checkpoint by themselves.
+"""Saves in parts, which no format joins: files that are not a checkpoint by themselves.
 
 Each process of a job wrote what it had, and nothing in a file says that it has a part of a tensor.
 So their folder is one location, which says what it is when it is opened, and never several
@@ -11,37 +11,46 @@ checkpoints or the steps of a run.
     metadata.pkl, model_0.pt, model_1.pt              PyTorch's package torch_checkpointing, if files of
                                                       other formats are with them
     consolidated.01.pth, given by itself              Llama, in its original form
-    rank0.npz, rank1.npz; shard_0/, shard_1/          any program: names with a word for a process
+    m-1-of-2.npz, in any spelling                     any program: a set, unless its index is there
+    rank0.npz, rank1.npz; shard_0/, shard_1/          any program: names with a word for a process,
+                                                      whose numbers count
 
-The path of a rank's file means that file. It can be read, and is never written as if it were the
-whole. A format that joins such files comes first, as pt does for ``model_world_size_4_rank_0.pt``. To add
-a kind, add it to ``_FILES`` or to ``_kind_of``.
+The path of a part means that part. It can be read, and is never written as if it were the whole. A
+name with a word and a number says nothing by itself: run-gpu4 is whole, unless other names count
+with it. A format that joins such files comes first, as pt does for
+``model_world_size_4_rank_0.pt``. To add a kind, add it to ``_FILES`` or to ``kind_of_parts``.
 """
 
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice
 
-from shardvar.errors import IncompleteCheckpoint, ShardvarError, UnsupportedError
+from shardvar.errors import (
+    IncompleteCheckpoint,
+    ServerError,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+)
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
-from shardvar.formats.published import published_of
+from shardvar.formats.table import formats_marked
 from shardvar.pictures.words import message, named
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import DELTA, Index
-from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import FileKind
 from shardvar.wire.pickle import parse_pickle
-from shardvar.wire.strict_json import parse_json
 
 INTERRUPTED = "The save was interrupted: take the step before it, and remove this folder."
 """The remedy for a folder of a save that was cut short."""
-_COPY_ALONE = "To read only what one rank holds, copy its file to another name."
+_ONE_BY_ONE = (
+    "If no tensor is in two of the files, load each, and save them as one: "
+    "`sv.save(TARGET, {**sv.load(FILE1), **sv.load(FILE2)})`."
+)
 
 _UNIVERSAL = FileKind(
     "the folder zero of a Universal Checkpoint of DeepSpeed, with a folder for each parameter",
@@ -82,7 +91,7 @@ _LLAMA = FileKind(
 RANKS = FileKind(
     "a save whose parts were written by several processes, with files for each rank",
     "Give the files of all ranks, and how to join them: `shardvar reshard RANK0 RANK1 ... TARGET "
-    f"--concat`. {_COPY_ALONE}",
+    "--concat`. To read only one of them, give its path.",
 )
 """Files of any program."""
 
@@ -90,57 +99,102 @@ _FILES = (
     (re.compile(r"(\w*zero_pp_rank_\d+_)?mp_rank_\d+(_\d+)?_model_states\.pt|.*_optim_states\.pt"), _DEEPSPEED),
     (re.compile(r"layer_\d+-model_\d+-model_states\.pt"), _DEEPSPEED),
     (re.compile(r"consolidated\.0*[1-9]\d*\.pth"), _LLAMA),
+    (re.compile(r"mp_rank_\d+(_\d+)*/(model_optim_rng|model_rng|distrib_optim)\.pt"), _MEGATRON),
 )  # fmt: skip
-"""Kinds by the names of files of single ranks."""
+"""Kinds by the names that a program gives to files of single ranks, and to no others."""
 _RANK_FOLDER = re.compile(r"mp_rank_\d+(_\d+)*")
 _MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npz", ".npy", ".h5")
+_INDEXED = (".bin", ".safetensors", ".msgpack")
+"""The endings of files whose sets have an index, NAME.bin.index.json, that a format reads."""
 _NUMBER = re.compile(r"\d{1,18}")
-_WORD = "rank|shard|part|partition|worker|process|proc|device|gpu|host|node|replica|consolidated|mp|tp|pp"
-_PART = re.compile(rf"(?<![a-z])(?:{_WORD})[-_.]?(\d{{1,18}})", re.IGNORECASE)
-_JOINED = re.compile(r"shard-\d+-.*-of-\d+\.safetensors")
-"""The parts that the format safetensors joins."""
+_GAP = "[^0-9A-Za-z]{0,3}"
+_WORD = "rank|shard|part|partition|worker|process|proc|device|gpu|host|node|replica|consolidated"
+# A word begins at a letter that no letter is before, or at a capital: worldRank0. Of two letters, as
+# in tp2, it also follows no digit: names of tempfile have all such pairs.
+_PART = re.compile(
+    r"(?:(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))"
+    rf"(?i:(?:[mtp]p|local|global)?(?:{_WORD}))|(?<![A-Za-z0-9])(?i:[mtp]p)){_GAP}(\d{{1,18}})(?!\d)"
+)
+_OF = rf"(?<!\d)(\d{{1,18}}){_GAP}(?i:of){_GAP}(?!0*[01](?!\d))(\d{{1,18}})(?!\d)"
+_NUMBERED = re.compile(_OF)
+"""N of M, in any spelling."""
+_DECLARED = re.compile(rf"(?<![A-Za-z0-9]){_OF}(?![A-Za-z0-9])|[^0-9A-Za-z](?i:of)[^0-9A-Za-z]")
+"""Not in the middle of letters and digits, as tempfile may have it."""
+_JOINED = re.compile(r"shard-\d+-.*-of-\d+\.safetensors|.*-\d{5}-of-\d{5}\.gguf")
+"""The parts that the formats safetensors and gguf join."""
 COMMON, _RANKWISE_INDEX = "common.pt", "metadata.pkl"
-_INDEX_NBYTES, _MAX_DEPTH = 1 << 26, 32
-_SHOWN_DIGITS = 12
-"""The digits of a digest that tell checkpoints apart for a person."""
+_INDEX_NBYTES = 1 << 26
+_LEVELS = 3
+"""The folders above a checkpoint whose names may be of a rank: RANK/checkpoints/STEP/model.pt."""
+_LOG = logging.getLogger("shardvar.checkpoint")
 
 
-def is_part(name: str) -> bool:
-    """Return True if a name has the number of a process, and so may belong to a part of a save.
+def split_numbers(name: str) -> tuple[str, tuple[int, ...]]:
+    r"""Return a name with NUL for each number of a part of a save, and these numbers.
 
-    >>> is_part("mp_rank_01"), is_part("tp-0.safetensors"), is_part("step-1"), is_part("depart_1")
-    (True, True, False, False)
+    >>> split_numbers("mp_rank_01"), split_numbers("m-1-of-2.npz"), split_numbers("depart_1")
+    (('mp_rank_\x00', (1,)), ('m-\x00-of-2.npz', (1,)), ('depart_1', ()))
     """
-    return _PART.search(name) is not None and _JOINED.fullmatch(name) is None
+    numbers: list[int] = []
+
+    def take(found: re.Match[str]) -> str:
+        numbers.append(int(found[1]))
+        start, stop = (at - found.start() for at in found.span(1))
+        return f"{found[0][:start]}\0{found[0][stop:]}"
+
+    if _JOINED.fullmatch(name):
+        return name, ()
+    return _PART.sub(take, _NUMBERED.sub(take, name)), tuple(numbers)
 
 
-def ranks_of(names: Iterable[str]) -> list[list[str]]:
-    """Return the names that differ only in the numbers of processes, group by group; groups of
-    rank 0 only are left out.
+def is_of_several(name: str) -> bool:
+    """Return True if a name has N of M, in any spelling.
 
-    >>> ranks_of(["rank_0.npz", "rank_1.npz", "tp0.npz", "host-3.npz", "best.npz"])
-    [['rank_0.npz', 'rank_1.npz'], ['host-3.npz']]
+    >>> [*map(is_of_several, ["m-1-of-2", "1OF2.ckpt", "part 1 of 2", "1_of_1", "shard-1"])]
+    [True, True, True, False, False]
+    """
+    return _NUMBERED.search(name) is not None and not _JOINED.fullmatch(name)
+
+
+def are_parts(names: Sequence[str]) -> bool:
+    """Return True if names that differ only in the numbers of parts belong to one save.
+
+    They do if they have N of M, or if the numbers count: from 0 on, and most of them are there, or
+    from 1 on, and all are. A name without others does if it has N of M as a word.
+
+    >>> [are_parts([f"gpu{n}" for n in numbers]) for numbers in [(0, 1), (0, 1, 3), (1, 2), (1, 4), (3,)]]
+    [True, True, True, False, False]
+    >>> are_parts(["m-2-of-2"]), are_parts(["tmpx2of3y"]), are_parts(["node12-rank0", "node12-rank1"])
+    (True, False, True)
+    """
+    if is_of_several(names[0]):
+        return len(names) > 1 or _DECLARED.search(names[0]) is not None
+    return any(map(count_as_ranks, zip(*(split_numbers(each)[1] for each in names), strict=True)))
+
+
+def count_as_ranks(numbers: Iterable[int]) -> bool:
+    """Return True if numbers count as the ranks of processes do.
+
+    >>> [*map(count_as_ranks, [[0, 1, 3], [1, 2], [0, 4], [1, 3], [0, 0]])]
+    [True, True, False, False, False]
+    """
+    there = {*numbers}
+    first, last = min(there), max(there)
+    return len(there) > 1 and (2 * len(there) > last + 1 if first == 0 else last == len(there))
+
+
+def saves_in_parts(names: Iterable[str]) -> list[list[str]]:
+    """Return the names that are parts of one save, save by save.
+
+    >>> saves_in_parts(["rank_0.npz", "rank_1.npz", "tp0.npz", "host-3.npz", "best.npz"])
+    [['rank_0.npz', 'rank_1.npz']]
     """
     groups: dict[str, list[str]] = {}
-    for name in names:
-        if is_part(name):
-            pattern = _PART.sub(lambda found: found[0][: -len(found[1])] + "\0", name)
-            groups.setdefault(pattern, []).append(name)
-    return [group for group in groups.values() if len(group) > 1 or not _is_first(group[0])]
-
-
-def _is_first(name: str) -> bool:
-    return not any(int(number) for number in _PART.findall(name))
-
-
-def may_be_ranks(numbers: Sequence[Sequence[int]]) -> bool:
-    """Return True if the numbers in names count from 0 without a gap, as ranks do.
-
-    >>> may_be_ranks([(0,), (1,)]), may_be_ranks([(0, 0), (0, 1), (1, 0), (1, 1)]), may_be_ranks([(1,), (2,)])
-    (True, True, False)
-    """
-    axes = [sorted(set(axis)) for axis in zip(*numbers, strict=True)]
-    return {*map(tuple, numbers)} == {*product(*(range(len(axis)) for axis in axes))}
+    for name in dict.fromkeys(names):
+        frame, numbers = split_numbers(name)
+        if numbers:
+            groups.setdefault(frame, []).append(name)
+    return list(filter(are_parts, groups.values()))
 
 
 def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
@@ -152,32 +206,66 @@ def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
     kind = _universal(storage, files)
     if _RANKWISE_INDEX not in found:
         kind = kind or _rankwise(storage, files)
-    if kind or (found and not _may_be_parts(files, found)):
+    # Of most folders, no name has a number.
+    if kind or (found and COMMON not in found and not any(map(_NUMBER.search, [*found, *files]))):
         return kind
-    named = [kind for pattern, kind in _FILES for each in files if pattern.fullmatch(each)]
-    if named and (len(found) > 1 or any(map(ranks_of, [[each] for each in found]))):
-        return named[0]
+    known = [kind for each in files if (kind := _known(each))]
+    if known and (len(found) > 1 or any(map(_is_known_rank, found))):
+        return known[0]
     if [*found] == [COMMON] and not _has_other(files):
         return _MEGATRON_ZARR if _has_arrays(storage) else _MEGATRON_CUT
-    if ranks_of(found):
-        return RANKS
-    groups = [] if found else ranks_of(storage.folders())
-    return next((_kind_of_folders(storage, group) for group in groups), None)
+    if saves := saves_in_parts(found):
+        return _kind_of_files(saves[-1], files)
+    groups = [] if found else saves_in_parts(storage.folders())
+    return next((_kind_of_folders(storage, group) for group in groups if group[1:]), None)
 
 
-def _may_be_parts(files: Sequence[str], found: Sequence[str]) -> bool:
-    """Return True if the names of checkpoints need a closer look: of most folders, none does."""
-    return COMMON in found or any(map(_NUMBER.search, found)) or any(map(is_part, files))
+def _known(path: str) -> FileKind | None:
+    for pattern, kind in _FILES:
+        if pattern.fullmatch(path):
+            return kind
+    return None
+
+
+def _is_known_rank(path: str) -> bool:
+    """Return True if a name, which only one program gives, is of another rank than the first."""
+    return _known(path) is not None and any(split_numbers(path)[1])
+
+
+def _kind_of_files(group: Sequence[str], files: Sequence[str]) -> FileKind:
+    """Return the kind of a save whose parts are some of the files of a folder."""
+    if not is_of_several(group[0]):
+        known = next(filter(None, map(_known, group)), None)
+        return known or RANKS._replace(what=f"{RANKS.what}: {named(group)}")
+    # The numbers begin at 0 or at 1. What is missing may be as many files as a name says.
+    frame, numbers = split_numbers(group[0])
+    first, last = _NUMBERED.findall(group[0])[0]
+    start = min(split_numbers(each)[1][0] for each in group) > 0
+    all_names = (
+        frame.replace("\0", f"{n:0{len(first)}}", 1) for n in range(start, int(last) + start)
+    )
+    missing = [
+        *islice((each for each in all_names if each not in files), 3 if len(numbers) == 1 else 0)
+    ]
+    what = f"a set of {int(last):,} files with {named(group)}"
+    remedy = _ONE_BY_ONE if not missing else "Fetch the missing files from the source of the set."
+    ending = next((each for each in _INDEXED if group[0].endswith(each)), "")
+    index = frame.partition("\0")[0].rstrip("-_. ") + ending + ".index.json"
+    if ending and index in files:
+        return FileKind(what, f"Give the path of its index, {index}, which means the whole set.")
+    if ending:
+        remedy = f"Fetch {index} from the source of the set. {remedy}"
+        missing.append(index)
+    return FileKind(f"{what}, and without {named(missing) or 'an index'}", remedy, True)
 
 
 def _kind_of_folders(storage: Storage, folders: Sequence[str]) -> FileKind | None:
-    """Return what a folder is whose subfolders are of single ranks; None if these have no models."""
+    """Return what a folder is whose subfolders are of single ranks; None if these have no checkpoints
+    of one name."""
     if all(map(_RANK_FOLDER.fullmatch, folders)):
         return _MEGATRON
-    has_models = [
-        any(name.endswith(_MODELS) for name in storage.folder(each).names()) for each in folders[:2]
-    ]
-    return RANKS if all(has_models) else None
+    first, second = ({*storage.folder(each).names()} for each in folders[:2])
+    return RANKS if any(formats_marked([*first & second])) else None
 
 
 def _universal(storage: Storage, files: Sequence[str]) -> FileKind | None:
@@ -233,55 +321,101 @@ def _has_arrays(storage: Storage) -> bool:
     return any(".zarray" in storage.folder(each).names() for each in storage.folders()[:2])
 
 
-def find_part(folder: Storage, name: str) -> tuple[FileKind, list[str]] | None:
-    """Return the save that a file is a part of, and the paths of all its parts; None if the file
-    is a checkpoint by itself."""
-    files = folder.names()
-    alike = ranks_of(files) if is_part(name) else []
-    group = next((group for group in alike if name in group), [])
-    of_index = not group and _rankwise(folder, files)
-    if of_index:
+def find_part(form: Format, folder: Storage, name: str) -> tuple[FileKind | None, list[str]]:
+    """Return the save that a checkpoint is a part of, and the paths of others that are named like
+    it.
+
+    The kind is None if it is whole by itself, for the numbers of the others do not count.
+    """
+    files, alike = folder.names(), [name]
+    kind = _rankwise(folder, files)
+    if kind and name in files:
         pattern = _NUMBER.sub("\0", name)
-        group = [each for each in files if _NUMBER.sub("\0", each) == pattern]
-    if group and name.endswith(_MODELS):
-        kind = of_index or _named(group)
-        return kind, [os.path.join(folder.path, each) for each in group]
-    # The folder may be a rank's.
-    above, _, own = folder.path.rstrip("/").rpartition("/")
-    if not above or not is_part(own):
-        return None
-    folders = split_place(f"{above}/")[0].folders()
-    group = next((group for group in ranks_of(folders) if own in group), [])
-    kind = _MEGATRON if _RANK_FOLDER.fullmatch(own) else RANKS
-    return (kind, [os.path.join(above, each, name) for each in group]) if group else None
+        alike = [each for each in files if _NUMBER.sub("\0", each) == pattern]
+    elif split_numbers(name)[1]:
+        alike = _alike(name, [*files, *form.locate(folder, "")])
+        kind = _kind_of_files(alike, files) if are_parts(alike) or _is_known_rank(name) else None
+    elif known := _known(name):
+        alike = [each for each in files if _known(each) is known]
+        kind = known if len(alike) > 1 else None
+    others = []
+    if kind or alike[1:]:
+        others = [os.path.join(folder.path, each) for each in alike if each != name]
+    if kind:
+        return kind, others
+    # A folder above it may be a rank's, if the folder of another rank has the same.
+    can = form.capabilities
+    last = [] if name in can.folders or name == can.folder_index else [name]
+    for above, own, inside in _folders_above(folder):
+        if not split_numbers(own)[1]:
+            continue
+        siblings = [own]
+        try:  # it may not be listed
+            siblings = [
+                each
+                for each in _alike(own, above.folders())
+                if each == own or _has(form, above, [each, *inside], name)
+            ]
+        except ServerError:
+            raise
+        except (StorageError, UnsupportedError):
+            pass
+        is_known = not inside and _is_known_rank(f"{own}/{name}")
+        others += [
+            os.path.join(above.path, each, *inside, *last) for each in siblings if each != own
+        ]
+        if is_known or (len(siblings) > 1 and are_parts(siblings)):
+            return (_MEGATRON if _RANK_FOLDER.fullmatch(own) else RANKS), others
+    return None, others
+
+
+def _alike(name: str, names: Iterable[str]) -> list[str]:
+    """Return a name and the names that differ from it only in the numbers of parts, in order."""
+    frame = split_numbers(name)[0]
+    alike = {each for each in (name, *names) if split_numbers(each)[0] == frame}
+    return sorted(alike, key=lambda each: (split_numbers(each)[1], each))
+
+
+def _folders_above(folder: Storage) -> Iterator[tuple[Storage, str, list[str]]]:
+    """Yield some folders above a folder, the name of the next one, and the names from there on."""
+    is_local, inside = folder.local_path is not None, list[str]()
+    path = os.path.abspath(folder.path) if is_local else folder.path
+    while len(inside) < _LEVELS:
+        above, own = os.path.split(path) if is_local else path.rpartition("/")[::2]
+        if not own or (not is_local and "://" not in above):
+            return
+        yield split_place(os.path.join(above, ""))[0], own, [*inside]
+        path, inside = above, [own, *inside]
+
+
+def _has(form: Format, folder: Storage, folders: Iterable[str], name: str) -> bool:
+    """Return True if a folder in a folder has a checkpoint of that name."""
+    for each in folders:
+        folder = folder.folder(each)
+    return name in folder.names() or name in form.locate(folder, "")
 
 
 def check_not_a_part(form: Format, folder: Storage, name: str, is_alone: bool) -> None:
     """Raise the error of a source that is a save in parts, or a part that is given by itself."""
     if isinstance(form, PartsFormat):
         form.open(folder, name)
-    part = find_part(folder, name) if is_alone else None
-    if part is None:
-        return
-    kind, paths = part
+    kind, others = find_part(form, folder, name) if is_alone else (None, [])
     path = os.path.join(folder.path, name)
-    others = [each for each in paths if each != path]
+    if kind is None:
+        if others:
+            text = f"{path} is taken for whole, though others are named like it: {named(others)}."
+            _LOG.warning("%s", message(text))
+        return
     cause = (
         f"{path} is one part of a larger save: {kind.what}. Its tensors may be parts of the tensors "
         "that were saved."
     )
-    is_joined = kind in (_LLAMA, _RANKWISE)
-    if others and not is_joined:
+    remedy = kind.remedy
+    if others and (kind is _DEEPSPEED or kind is _MEGATRON or kind.what.startswith(RANKS.what)):
         remedy = f"Also give the others, {named(others)}, and --concat."
-    else:
-        remedy = kind.remedy
     raise UnsupportedError(
-        cause, f"{remedy} If it is whole by itself, copy it to another name first."
+        cause, f"{remedy} If it is whole by itself, copy it to a path without such a number."
     )
-
-
-def _named(group: Sequence[str]) -> FileKind:
-    return next((kind for pattern, kind in _FILES if any(map(pattern.fullmatch, group))), RANKS)
 
 
 def _has_other(files: Iterable[str]) -> bool:
@@ -312,50 +446,3 @@ class PartsFormat(Format):
         """Raise the error that says what it is."""
         error = IncompleteCheckpoint if self.kind.is_lost else UnsupportedError
         raise error(f"The folder {storage.path} is {self.kind.what}.", self.kind.remedy)
-
-
-# Deltas: checkpoints that have only the changes of a model.
-
-
-def delta_of(
-    storage: Storage, form: str, user: Mapping[str, str], tensors: TensorTable
-) -> FileKind | None:
-    """Return what a checkpoint is that has only the changes of a model; None for a model.
-
-    ``user`` is the metadata, and ``form`` the format: safetensors is the one of all other programs.
-    """
-    if DELTA in user:
-        return own_delta(user)
-    found = published_of(storage, user, tensors) if form == "safetensors" else None
-    return found.kind() if found else None
-
-
-def own_delta(user: Mapping[str, str]) -> FileKind:
-    """Return the kind of a delta of shardvar, whose metadata have ``DELTA``."""
-    named = ""
-    with suppress(ShardvarError):
-        mark = parse_json(user[DELTA].encode("utf-8", "surrogateescape"), _MAX_DEPTH)
-        base, result = (mark.get(each) for each in ("base", "result")) if mark else (None, None)
-        if isinstance(base, str) and isinstance(result, str):
-            named = f": sha256:{base[:_SHOWN_DIGITS]} to sha256:{result[:_SHOWN_DIGITS]}"
-    what = f"a delta, the changes between two checkpoints{named}"
-    return FileKind(message(what), "Apply it to its base: `shardvar apply BASE DELTA OUT`.")
-
-
-def delta_error(path: str, index: Index) -> UnsupportedError:
-    """Return the error for a delta of shardvar that is taken for a checkpoint."""
-    delta = own_delta(index.metadata.user)
-    return UnsupportedError(f"{path} is {delta.what}.", delta.remedy)
-
-
-def check_no_delta(path: str, storage: Storage, form: str, index: Index) -> None:
-    """Raise ``UnsupportedError`` for a checkpoint that has only the changes of a model."""
-    if DELTA in index.metadata.user:
-        raise delta_error(path, index)
-    if form != "safetensors":
-        return
-    tables = [*index.scan()]
-    tensors = tables[0].slices.tensors if tables else TensorTable.of(())
-    delta = delta_of(storage, form, index.metadata.user, tensors)
-    if delta:
-        raise UnsupportedError(f"{storage.path} has {delta.what}.", delta.remedy)

@@ -1,7 +1,8 @@
-"""Published weight deltas of other programs: the marks by which each dialect is known.
+"""Deltas: checkpoints that have only the changes of a model, and the marks by which each is known.
 
-A trainer publishes the changes between two versions of a model under the names of its tensors, or
-with endings. Each dialect leaves its own marks, and none says that it is less than a model:
+A delta of shardvar has ``DELTA`` in its metadata. Trainers publish the changes between two versions
+of a model under the names of its tensors, or with endings. Each dialect leaves its own marks, and
+none says that it is less than a model:
 
     slime        metadata of the index with delta_encoding: slime, miles, SGLang, vime, ModelExpress
     trl          format sparse_weight_patch in the metadata of a file
@@ -16,11 +17,13 @@ The first two are read (``verbs.delta.dialects``); the others are named and refu
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from shardvar.errors import ShardvarError
+from shardvar.errors import ShardvarError, UnsupportedError
 from shardvar.formats.files import read_beginning
 from shardvar.pictures.words import message
+from shardvar.planning.index import DELTA, Index
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import FileKind
@@ -59,6 +62,8 @@ _MANIFESTS = {
 _OF_A_DELTA = re.compile(r"delta_(?:format|version|type)|base_(?:version|version_id|step)")
 """The names of texts in metadata that only a delta has."""
 _INDEX_NBYTES, _MAX_DEPTH = 1 << 26, 32
+_SHOWN_DIGITS = 12
+"""The digits of a digest that tell checkpoints apart for a person."""
 _APPLY = "Apply it to its base: `shardvar apply BASE DELTA OUT`."
 _ELSEWHERE = (
     "Apply it to its base with the program that published it, and give the result; or copy its files "
@@ -135,3 +140,47 @@ def _fields_of(storage: Storage, name: str) -> set[str]:
     except ShardvarError:
         return set()
     return {*document} if isinstance(document, dict) and document.get("type") != "full" else set()
+
+
+def delta_of(
+    storage: Storage, form: str, user: Mapping[str, str], tensors: TensorTable
+) -> FileKind | None:
+    """Return what a checkpoint is that has only the changes of a model; None for a model.
+
+    ``user`` is the metadata, and ``form`` the format: safetensors is the one of all other programs.
+    """
+    if DELTA in user:
+        return own_delta(user)
+    found = published_of(storage, user, tensors) if form == "safetensors" else None
+    return found.kind() if found else None
+
+
+def own_delta(user: Mapping[str, str]) -> FileKind:
+    """Return the kind of a delta of shardvar, whose metadata have ``DELTA``."""
+    named = ""
+    with suppress(ShardvarError):
+        mark = parse_json(user[DELTA].encode("utf-8", "surrogateescape"), _MAX_DEPTH)
+        base, result = (mark.get(each) for each in ("base", "result")) if mark else (None, None)
+        if isinstance(base, str) and isinstance(result, str):
+            named = f": sha256:{base[:_SHOWN_DIGITS]} to sha256:{result[:_SHOWN_DIGITS]}"
+    what = f"a delta, the changes between two checkpoints{named}"
+    return FileKind(message(what), "Apply it to its base: `shardvar apply BASE DELTA OUT`.")
+
+
+def delta_error(path: str, index: Index) -> UnsupportedError:
+    """Return the error for a delta of shardvar that is taken for a checkpoint."""
+    delta = own_delta(index.metadata.user)
+    return UnsupportedError(f"{path} is {delta.what}.", delta.remedy)
+
+
+def check_no_delta(path: str, storage: Storage, form: str, index: Index) -> None:
+    """Raise ``UnsupportedError`` for a checkpoint that has only the changes of a model."""
+    if DELTA in index.metadata.user:
+        raise delta_error(path, index)
+    if form != "safetensors":
+        return
+    tables = [*index.scan()]
+    tensors = tables[0].slices.tensors if tables else TensorTable.of(())
+    delta = delta_of(storage, form, index.metadata.user, tensors)
+    if delta:
+        raise UnsupportedError(f"{storage.path} has {delta.what}.", delta.remedy)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.deferred import prefer_whole
-from shardvar.formats.parts import delta_error
+from shardvar.formats.published import delta_error
 from shardvar.layout.dtypes import HALVES, NAMES, STRING, has_values, numpy_dtype
 from shardvar.planning.index import DELTA, EntryTable
 from shardvar.planning.plan import plan_copies

@@ -313,8 +313,9 @@ def several(place: SplitPath, found: Sequence[Location]) -> AmbiguousPath:
     cause = f"{place.path} may mean {listed}."
     if kind and not kind.is_lost:
         return AmbiguousPath(f"{cause} It is {kind.what}.", kind.remedy)
-    steps = differing(inside)
-    is_one = steps.count(next(reversed(in_series(steps)), "")) == 1
+    last = next(reversed(in_series(steps := differing(inside), found)), "")
+    lost = [isinstance(each.format, PartsFormat) and each.format.kind.is_lost for each in found]
+    is_one = steps.count(last) == 1 and not all(lost)
     newest = ", or take the newest: --latest, sv.newest_checkpoint" if is_one else ""
     return AmbiguousPath(
         cause, f"Give the path of one of them, as `shardvar inspect` lists them{newest}."
@@ -323,10 +324,8 @@ def several(place: SplitPath, found: Sequence[Location]) -> AmbiguousPath:
 
 def arrays_alone(found: Sequence[Location]) -> FileKind | None:
     """Return what several Zarr arrays that lie side by side without a group are; None for other
-    checkpoints.
-
-    An array has no name by itself: the group or the index above it gives one. The last array of a
-    folder that is being removed looks the same.
+    checkpoints. An array by itself has no name. The last array of a folder that is being removed looks
+    the same.
     """
     if {each.format.name for each in found} == {"zarr"} and any(
         map(_is_nameless, found[:_MOST_LISTED])

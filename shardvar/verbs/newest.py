@@ -4,8 +4,10 @@ of the last step.
     checkpoint                           TensorFlow's state file, which ``sv.Checkpoint`` keeps too
     latest_checkpointed_iteration.txt    Megatron's: the number of a step
     latest, latest_universal             DeepSpeed's: the name of a step's folder
+    last_checkpoint                      Detectron2's and MMEngine's: the name or path of a file
     a link latest or last                to a step's folder
-    step-1000, checkpoint-500, 20, ...   names that differ only in their numbers (``steps``)
+    step-1000, checkpoint-500, 20, ...   names that differ only in their numbers, if something says
+                                         that these count steps (``steps``)
 
 The file is believed. A checkpoint that was not finished is passed over, and said to be: one without
 its index or a data file, and the folder of a step that has no checkpoint at all. A step may have
@@ -16,7 +18,7 @@ is the question.
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -39,6 +41,7 @@ from shardvar.verbs.locate import (
 )
 from shardvar.verbs.state_file import STATE_FILE, read_state_file
 from shardvar.verbs.steps import (
+    differing,
     first_difference,
     in_series,
     is_step,
@@ -48,11 +51,10 @@ from shardvar.verbs.steps import (
 )
 from shardvar.wire.kinds import FileKind
 
-_MEGATRON, _DEEPSPEED = "latest_checkpointed_iteration.txt", ("latest", "latest_universal")
+_MEGATRON = "latest_checkpointed_iteration.txt"
+_POINTERS = ("latest", "latest_universal", "last_checkpoint")
 _LINKS = ("latest", "last")
 _POINTER_NBYTES = 256
-_PIPELINE = "model_index.json"
-"""The file of a pipeline, whose folders are components: text_encoder_2, text_encoder_3."""
 _EMPTY = FileKind("a step without a checkpoint", INTERRUPTED, True)
 _LOG = logging.getLogger("shardvar.checkpoint")
 
@@ -99,8 +101,9 @@ class Newest:
 def newest_checkpoint(path: Path, *, item: str | None = None) -> str:
     """Return the path of the newest checkpoint in a folder.
 
-    The state file ``checkpoint`` decides, or Megatron's or DeepSpeed's; without one, the numbers in
-    the names do, such as ``step-1000``. Checkpoints that were not finished are passed over, with a
+    The state file ``checkpoint`` decides, or Megatron's or DeepSpeed's; without one, the numbers of
+    steps in the names do, such as ``step-1000``. Names that have only numbers count if the
+    checkpoints hold the same tensors. Checkpoints that were not finished are passed over, with a
     warning in the log. A checkpoint of the folder itself, such as the model that a trainer saves at
     the end, hides no folders of steps next to it.
 
@@ -205,8 +208,8 @@ def _steps_of(place: SplitPath) -> list[Candidate]:
     if place.name or own is None or own.storage != storage or own.is_folder:
         return found
     nearby = _candidates(storage, below(storage))
-    steps = {each.step for each in nearby} - {os.path.basename(storage.path)}
-    return nearby if in_series([*steps]) else found
+    steps = [each for each in nearby if each.step != os.path.basename(storage.path)]
+    return nearby if _series_of(steps) else found
 
 
 def _of_one_name(found: Sequence[Location]) -> list[Candidate]:
@@ -217,50 +220,41 @@ def _of_one_name(found: Sequence[Location]) -> list[Candidate]:
 def _candidates(storage: Storage, found: Sequence[Location]) -> list[Candidate]:
     """The checkpoints below a folder, with their steps and items."""
     paths = [parts(storage.path, each) for each in found]
-    depth = _depth_of_steps(paths)
-    candidates = []
+    # The paths first differ in the names of steps, or it is one before that that names a step, if
+    # several items of one step are there.
+    depth, candidates = first_difference(paths) if paths else 0, list[Candidate]()
+    series = in_series([path[depth] for path in paths], found)
+    if not series:
+        depth = next((at for at in reversed(range(depth)) if is_step(paths[0][at])), depth)
+        steps = {path[depth] for path in paths}
+        series = [*steps] if len(steps) == 1 and all(map(is_step, steps)) else []
     for each, path in zip([*found], paths, strict=True):
         step, item = path[depth], "/".join(path[depth + 1 :])
         candidates.append(Candidate(each, step, item, _saved(each), _is_finished(each, step)))
-    steps = [each.step for each in candidates]
     own = os.path.basename(storage.path)
-    if len(found) > 1 and not in_series(steps) and is_step(own):
+    if len(found) > 1 and not series and is_step(own):
         # The folder is a step, and the checkpoints in it are its items.
         candidates = [
             replace(each, step=own, item="/".join(path))
             for each, path in zip(candidates, paths, strict=True)
         ]
-    elif found:
-        candidates += _empty_steps(storage, paths[0][:depth], steps)
+    elif series:
+        known = {each.step for each in candidates}
+        candidates += _empty_steps(storage, paths[0][:depth], series[0], known)
     return sorted(candidates, key=lambda each: natural_key(each.location.path))
 
 
-def _depth_of_steps(paths: Sequence[Sequence[str]]) -> int:
-    """Return the number of the component of each path that is a step's name.
-
-    The paths first differ there, or it is one before that that names a step, if several
-    items of one step are there.
-    """
-    if not paths:
-        return 0
-    depth = first_difference(paths)
-    if in_series([path[depth] for path in paths]):
-        return depth
-    return next((at for at in reversed(range(depth)) if is_step(paths[0][at])), depth)
-
-
-def _empty_steps(storage: Storage, folders: Sequence[str], steps: Sequence[str]) -> list[Candidate]:
-    """Return the folders next to the steps that are named like steps, and have no checkpoint."""
-    series = in_series(steps)
-    if not series:
-        return []
+def _empty_steps(
+    storage: Storage, folders: Sequence[str], step: str, known: Collection[str]
+) -> list[Candidate]:
+    """Return the folders next to the known steps that are named like one, and have no checkpoint."""
     for name in folders:
         storage = storage.folder(name)
-    pattern, form = pattern_of(series[0]), PartsFormat(_EMPTY)
+    pattern, form = pattern_of(step), PartsFormat(_EMPTY)
     return [
         Candidate(Location(form, storage.folder(name), form.name), name, "", None, False)
         for name in storage.folders()
-        if name not in steps and (pattern_of(name) == pattern or _is_temporary(name))
+        if name not in known and (pattern_of(name) == pattern or _is_temporary(name))
     ]
 
 
@@ -270,7 +264,7 @@ def newest_among(storage: Storage, found: Sequence[Candidate]) -> Newest:
     while True:
         finished = [each for each in found if each.step not in gone]
         stated, says = _stated(storage, finished)
-        newest = stated or _last_of_series(storage, finished)
+        newest = stated or _last_of_series(finished)
         broken = {each.step for each in newest if _lacks_files(each.location)}
         if not broken:
             break
@@ -278,15 +272,21 @@ def newest_among(storage: Storage, found: Sequence[Candidate]) -> Newest:
     reason, doubt = (
         (says, "") if stated or not says else ("", f"{says}, which is not there or not whole")
     )
+    if newest and may_be_parts(differing([each.item.split("/") for each in newest])):
+        newest = []  # an item can be chosen, and not a part of a save
     return Newest(newest, reason, doubt, [each for each in found if each.step in gone])
 
 
-def _last_of_series(storage: Storage, found: Sequence[Candidate]) -> list[Candidate]:
+def _last_of_series(found: Sequence[Candidate]) -> list[Candidate]:
     steps = [each.step for each in found]
     if len(found) > 1 and len(set(steps)) == 1 and is_step(steps[0]):
         return [*found]
-    series = [] if _PIPELINE in storage.names() else in_series(steps)
+    series = _series_of(found)
     return [each for each in found if each.step == series[-1]] if series else []
+
+
+def _series_of(found: Sequence[Candidate]) -> list[str]:
+    return in_series([each.step for each in found], [each.location for each in found])
 
 
 def _stated(storage: Storage, found: Sequence[Candidate]) -> tuple[list[Candidate], str]:
@@ -305,7 +305,7 @@ def _stated(storage: Storage, found: Sequence[Candidate]) -> tuple[list[Candidat
             if each.step == text or _last_number(each.step) == _last_number(text) is not None
         ]
         return chosen, f"{_MEGATRON} names {text}"
-    pointers = {name: _pointer(storage, name) for name in _DEEPSPEED if name in names}
+    pointers = {name: _pointer(storage, name) for name in _POINTERS if name in names}
     if storage.local_path is not None:
         links = {name: os.path.join(storage.local_path, name) for name in _LINKS}
         pointers |= {

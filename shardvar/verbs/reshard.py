@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.deferred import prefer_whole
-from shardvar.formats.parts import check_no_delta, check_not_a_part
+from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Source
+from shardvar.formats.published import check_no_delta
 from shardvar.maps.map import Map
 from shardvar.maps.ranks import numbers_sources
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors

@@ -2,37 +2,75 @@
 ``step-10``.
 
 Names form one series if they differ only in their numbers, as ``epoch=1-step=20.ckpt`` and
-``epoch=2-step=40.ckpt`` do. The newest has the largest numbers, from left to right. A single name
-is a series only if it has a word for a step, or is a number.
+``epoch=2-step=40.ckpt`` do, and something says that these count steps:
 
-These belong to no series:
+    step-10, 10_epochs.pt       a word for a step, with the number
+    10/default                  an item in a step of an Orbax manager
+    10.pt, weights.10-0.32.h5   only numbers, or with them a word for a model, if they do not count
+                                from 0 as ranks do, and the checkpoints hold the same tensors
+
+The newest has the largest numbers of steps, from left to right. These belong to no series:
 
     best, last                        names without a number
+    text_encoder_2, layer-3           numbers of something else
     model.fp16                        a number that names a precision
-    text_encoder, text_encoder_2      numbers, if the same name without one is there
-    mp_rank_01, consolidated.01.pth   the parts of one save (``formats.parts``)
-    model_0, model_1                  numbers that count from 0 as ranks do, without a word for a
-                                      step
+    mp_rank_01, m-1-of-2.npz          the parts of one save (``formats.parts``)
+    step-3-a1, step-3-a2              two of one step
+    checkpoint, checkpoint-2          numbers, if the same name without one is there
 """
 
+import os
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from functools import lru_cache
+from typing import Protocol
 
-from shardvar.formats.parts import is_part, may_be_ranks
+from shardvar.errors import ShardvarError
+from shardvar.formats.parts import are_parts, count_as_ranks, is_of_several, split_numbers
+from shardvar.formats.protocol import Format, Source
+from shardvar.storage.protocol import Storage
 
 # At most 18 digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may
 # hold.
 _NUMBER = re.compile("([0-9]{1,18})")
-_STEP = re.compile(
-    r"(?P<precision>(?<![a-z])(?:fp|bf|b?float|u?int|i?q)[0-9]+)|[0-9]{1,18}", re.IGNORECASE
-)
-
-_USUAL = re.compile(
-    r"(?<![a-z])(steps?|iter(ation)?s?|epochs?|checkpoints?|ckpts?|snapshots?|rounds?|updates?)"
-    r"[-_.=]?\d|^\d+$",
+_FIXED = re.compile(
+    r"(?<![a-z])(?:fp|bf|b?float|u?int|i?q|(?:layer|block|stage|expert|head|fold|split|slice|"
+    r"seed|trial|task|group|member|client|agent|encoder|adapter|lora|v)s?[-_.= ]?)[0-9]+|([0-9]{1,18})",
     re.IGNORECASE,
 )
+"""Numbers, and words whose numbers never count steps."""
+_COUNTED = "steps?|iter(?:ation)?s?|epochs?|rounds?|updates?"
+_STEP = re.compile(
+    rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:(?:global|train|time)?(?:{_COUNTED}|checkpoints?|ckpts?|snapshots?))"
+    rf"[-_.= ]?([0-9]{{1,18}})|([0-9]{{1,18}})[-_. ]?(?i:{_COUNTED})(?![A-Za-z])(?![-_.= ]?[0-9])"
+)
+"""A word for a step, and its number."""
+_ENDING = re.compile(r"(\.[A-Za-z][A-Za-z0-9]*)+$")
+_BARE = re.compile(
+    r"((?<![a-z])(model|weight|param|parameter|net|network|state|dict|save|saved|cp)s?(?![a-z])|[^a-z])*",
+    re.IGNORECASE,
+)
+"""A name without its ending that has no word but those for a model."""
+_JOINT = ("orbax", "torch")
+"""The formats whose checkpoints all processes of a job write together."""
+_MOST_OPENED = 8
+"""The checkpoints of a series that are opened."""
+
+
+class Openable(Protocol):
+    """A checkpoint that can be opened (``locate.Location``)."""
+
+    @property
+    def format(self) -> Format:
+        """Its format."""
+
+    @property
+    def storage(self) -> Storage:
+        """The directory that holds it."""
+
+    def open(self) -> Source:
+        """Open it for reading."""
 
 
 @lru_cache(1024)
@@ -46,41 +84,91 @@ def natural_key(name: str) -> tuple[tuple[str, int], ...]:
     return tuple(zip(texts[::2], [*map(int, texts[1::2]), -1], strict=True))
 
 
-def in_series(names: Sequence[str]) -> list[str]:
+def in_series(names: Sequence[str], found: Sequence[Openable] = ()) -> list[str]:
     """Return the names of the one series among them, the newest last; empty if there is none, or
     more than one.
 
+    ``found`` are the checkpoints of the names. Without these, only words for steps count.
+
     >>> in_series(["step-10", "best", "step-2"]), in_series(["step-1", "epoch-1"])
     (['step-2', 'step-10'], [])
-    >>> in_series(["mp_rank_00", "mp_rank_01"]), in_series(["model", "model.fp16"])
+    >>> in_series(["step-1-rank0", "step-1-rank1"]), in_series(["step-1-of-2", "step-2-of-2"])
     ([], [])
-    >>> in_series(["vae", "text_encoder_2"]), in_series(["best", "checkpoint-500"])
-    ([], ['checkpoint-500'])
+    >>> in_series(["vae", "text_encoder_2"]), in_series(["best", "checkpoint-500"]), in_series(["1", "2"])
+    ([], ['checkpoint-500'], [])
     """
-    if any(map(is_part, names)):
-        return []
     patterns = {name: pattern_of(name) for name in names}
-    numbered = {name: pattern for name, pattern in patterns.items() if "\0" in pattern}
-    if len(set(numbered.values())) != 1:
+    numbered = {name: pattern for name, pattern in patterns.items() if "\1" in pattern}
+    if len(set(numbered.values())) != 1 or any(map(is_of_several, numbered)):
         return []
-    bare = re.sub("[-_.=]?\0", "", next(iter(numbered.values())))
-    series = sorted(numbered, key=natural_key)
-    is_one = is_step(series[0]) or (len(series) > 1 and not may_be_parts(series))
-    return series if is_one and bare not in patterns else []
+    bare = re.sub("[-_.=]?\1", "", next(iter(numbered.values())))
+    series = sorted(numbered, key=lambda name: (_steps_in(name), natural_key(name)))
+    if bare in patterns or not (_counts_steps(series) or _is_bare_series(names, series, found)):
+        return []
+    return series
+
+
+def _steps_in(name: str) -> list[int]:
+    """Return the numbers of steps in a name that have a word for it."""
+    return [int(first or second) for first, second in _STEP.findall(split_numbers(name)[0])]
+
+
+def _counts_steps(series: Sequence[str]) -> bool:
+    """Return True if the names have words for steps, and each has other steps."""
+    steps = {*map(tuple, map(_steps_in, series))}
+    return len(steps) == len(series) and () not in steps
+
+
+def _is_bare_series(names: Sequence[str], series: Sequence[str], found: Sequence[Openable]) -> bool:
+    """Return True if names that have no word but those for a model are of steps, as their
+    checkpoints show."""
+    if not found or not all(_BARE.fullmatch(_ENDING.sub("", name)) for name in series):
+        return False
+    # Of a step that has several checkpoints, the first one.
+    places = dict(reversed([*zip(names, found, strict=True)]))
+    chosen = [places[name] for name in series]
+    if all(_is_item(*each) for each in zip(chosen, series, strict=True)):
+        return True
+    is_joint = all(each.format.name in _JOINT for each in chosen)
+    if len(series) < 2 or (may_be_parts(series) and not is_joint):
+        return False
+    chosen = [*chosen[:: -(-len(chosen) // _MOST_OPENED)], chosen[-1]]
+    first = _tensors(chosen[0])
+    return bool(first) and all(_tensors(each) == first for each in chosen[1:])
+
+
+def _is_item(found: Openable, step: str) -> bool:
+    """Return True if a checkpoint is an item in a step of an Orbax manager."""
+    return found.format.name == "orbax" and os.path.basename(found.storage.path) != step
+
+
+def _tensors(found: Openable) -> dict[str, tuple[int, ...]] | None:
+    """Return the shape of each tensor; None if the checkpoint cannot be read."""
+    try:
+        with closing(found.open()) as source:
+            tables = [table.slices.tensors.facts() for table in source.index.scan()]
+            if source.index.faults:
+                return None
+            return {key: shape for table in tables for key, (_, shape) in table.items()}
+    except ShardvarError:
+        return None
 
 
 def may_be_parts(names: Sequence[str]) -> bool:
-    """Return True if names may be of the ranks of one save, for their numbers count from 0.
+    """Return True if names may be of the parts of one save.
 
     >>> may_be_parts(["model_0", "model_1"]), may_be_parts(["step_0", "step_1"]), may_be_parts(["m_1", "m_2"])
     (True, False, False)
     """
-    numbers = [
-        [int(found[0]) for found in _STEP.finditer(name) if not found["precision"]]
-        for name in names
-    ]
-    is_alike = len(set(map(pattern_of, names))) == 1 and bool(numbers[0])
-    return is_alike and not is_step(names[0]) and may_be_ranks(numbers)
+    if any(map(is_of_several, names)):
+        return True
+    if len({split_numbers(name)[0] for name in names}) == 1 and split_numbers(names[0])[1]:
+        return are_parts(names)
+    numbers = [[*map(int, filter(None, _FIXED.findall(name)))] for name in names]
+    if len({*map(pattern_of, names)}) != 1 or _counts_steps(names):
+        return False
+    axis = next((axis for axis in zip(*numbers, strict=True) if len({*axis}) > 1), (1,))
+    return 0 in axis and count_as_ranks(axis)
 
 
 def is_step(name: str) -> bool:
@@ -90,12 +178,16 @@ def is_step(name: str) -> bool:
     >>> is_step("global_step20"), is_step("0000100"), is_step("epoch=1.ckpt"), is_step("text_encoder_2")
     (True, True, True, False)
     """
-    return _USUAL.search(name) is not None
+    return bool(_steps_in(name)) or name.isdecimal()
 
 
 def pattern_of(name: str) -> str:
-    """Return a name with NUL for each number that may count steps."""
-    return _STEP.sub(lambda found: found[0] if found["precision"] else "\0", name)
+    """Return a name with a mark for each number that may count steps; the numbers of parts stay."""
+    frame, numbers = split_numbers(name)
+    text = _FIXED.sub(lambda found: "\1" if found[1] else found[0], frame)
+    for number in numbers:
+        text = text.replace("\0", str(number), 1)
+    return text
 
 
 def differing(paths: Sequence[Sequence[str]]) -> list[str]:

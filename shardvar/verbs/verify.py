@@ -45,8 +45,8 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.deferred import prefer_whole
-from shardvar.formats.parts import delta_of
 from shardvar.formats.protocol import Finding, Source
+from shardvar.formats.published import delta_of
 from shardvar.pictures.words import count
 from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, take_tensors
 from shardvar.planning.plan import find_faults

@@ -3,13 +3,14 @@ searched."""
 
 import json
 import re
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -19,7 +20,10 @@ from shardvar.errors import (
     AmbiguousPath,
     ArgumentError,
     CheckpointNotFound,
+    IncompleteCheckpoint,
     MalformedCheckpoint,
+    ShardvarError,
+    UnsupportedError,
 )
 from shardvar.verbs import locate
 from shardvar.verbs.locate import find_below, look_at
@@ -42,11 +46,9 @@ def newest_step(folder: Path) -> int:
 
 @given(
     st.lists(st.integers(0, 10**6), min_size=2, unique=True),
-    st.sampled_from(["step-{}", "{}", "a{}b/c", "e=1-{}"]),
+    st.sampled_from(["step-{}", "ckpt_{}.index", "e=1-step={}", "x7-{}epochs", "gpu4-iter{}b/c"]),
 )
 def test_names_are_sorted_as_their_numbers_are(numbers: list[int], pattern: str) -> None:
-    # a0b/c, a1b/c may be the ranks of one save.
-    assume(pattern != "a{}b/c" or sorted(numbers) != [*range(len(numbers))])
     names = [pattern.format(number) for number in numbers]
     expected = [pattern.format(number) for number in sorted(numbers)]
     assert sorted(names, key=natural_key) == expected == in_series([*names, "best"])
@@ -481,7 +483,122 @@ def test_one_numbered_name_among_others_is_not_the_newest(names: list[str], tmp_
 
 def test_the_components_of_a_pipeline_are_no_series(tmp_path: Path) -> None:
     save_steps(tmp_path, "text_encoder_{}/model.npz", (2, 3))
-    assert newest_step(tmp_path) == 3
-    (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(AmbiguousPath, match="Nothing tells"):
         sv.newest_checkpoint(tmp_path)
+    save_steps(tmp_path, "checkpoint-{}/model.npz", (5, 10))
+    assert newest_step(tmp_path) == 10
+
+
+WRITTEN = [
+    "checkpoint-{}/model.safetensors", "sample-epoch={}-step=7.npz", "epoch={}-val_loss=0.{}.npz", "checkpoint_{}",
+    "val_loss=0.5-epoch={}.npz", "global_step{}/weights", "iter_{:07}/x", "ckpt-{}", "model.ckpt-{}", "cp-{:04}.npz",
+    "model_step_{}.pt", "weights.{:02}-0.32.npz", "model_{:07}.pth", "{}epoch.pth", "rl_model_{}_steps.pt",
+    "modelEpoch{}.npz", "run-gpu4-step-{}.npz", "tmp9pp9lpl2-step{}/m", "{}/default/m", "{}.npz", "step-{}-rank0.npz",
+    "layer-3-step-{}.npz",
+]  # fmt: skip
+"""Names that trainers give to steps, as patterns."""
+OTHERS = [
+    "layer_{}.npz", "block{}/m", "expert-{}.pt", "fold{}.npz", "stage{}/m.npz", "seed_{}.npz", "text_encoder_{}/m.npz",
+    "zone{}.npz", "run-{}/m", "checkpoint_fold_{}.npz", "epoch=3-layer={}.npz", "model-v{}.npz", "rank{}.npz", "tp{}/m",
+    "step-3-worker{}.npz", "dp{}.npz",
+]  # fmt: skip
+"""Names whose numbers count something else."""
+
+
+@pytest.mark.parametrize("pattern", [*WRITTEN, *OTHERS])
+@pytest.mark.parametrize("numbers", [(9, 10), (4, 1)])
+def test_a_step_is_a_step_by_evidence(
+    pattern: str, numbers: tuple[int, int], tmp_path: Path, run: Run
+) -> None:
+    """The error proposes --latest where that would be taken, and only there."""
+    for step in numbers:
+        sv.save(tmp_path / "run" / pattern.format(step, 99 - step), {"step": np.array(step)})
+    with pytest.raises(AmbiguousPath) as caught:
+        sv.load(tmp_path / "run")
+    assert ("--latest" in caught.value.remedy) == (pattern in WRITTEN)
+    outcome = run("reshard", tmp_path / "run", tmp_path / "out.npz", "--latest")
+    if pattern in WRITTEN:
+        assert newest_step(tmp_path / "run") == max(numbers)
+        assert int(sv.load(tmp_path / "out.npz")["step"]) == max(numbers)
+    else:
+        assert outcome.code == 2 and not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize("ending", [".bin", ".pt", ".npz", ".h5", "/model.npz", "/m"])
+@pytest.mark.parametrize("numbers", [(1, 2), (0, 1), (2,)])
+def test_the_files_of_a_set_are_never_steps(
+    ending: str, numbers: Sequence[int], tmp_path: Path, run: Run
+) -> None:
+    """Nor is one of them the whole; a folder by itself is, whatever its name."""
+    names = ["m-{:05}-of-00002", "{}of2", "{:02}_of_02", "m{}.of.2", "part {} of 2", "{}-OF-2"]
+    out = tmp_path / "out.npz"
+    for name in [*names, "step-3-{}-of-2"]:
+        folder = tmp_path / f"run {name}"
+        for number in numbers:
+            path = folder / f"{name.format(number)}{ending}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            sv.save(tmp_path / "one.pt", {str(number): np.ones(2)}, force=True)
+            if ending == ".npz" or ending[0] == "/":
+                sv.save(path, {str(number): np.ones(2)})
+            else:
+                path.write_bytes((tmp_path / "one.pt").read_bytes())
+        if len(numbers) == 1 and ending[0] == "/":
+            assert sv.newest_checkpoint(folder) == sv.newest_checkpoint(path)
+            sv.reshard(folder, tmp_path / "whole.npz", force=True)
+            continue
+        for verb in (sv.load, sv.newest_checkpoint, lambda folder: sv.reshard(folder, out)):
+            with pytest.raises(ShardvarError) as caught:
+                verb(folder)
+            assert "--latest" not in str(caught.value)
+        with pytest.raises(UnsupportedError, match="one part of a larger save"):
+            sv.reshard(path, out)
+        if ending == ".bin":
+            assert isinstance(caught.value, IncompleteCheckpoint)
+            assert re.search(r"without .*'\S*.bin.index.json'", caught.value.cause)
+    outcome = run("verify", folder, "--latest")
+    assert not out.exists() and (outcome.code == 0) == (len(numbers) == 1 and ending[0] == "/")
+
+
+@given(
+    st.sets(st.integers(0, 40), min_size=2, max_size=4),
+    st.sampled_from(["{}.npz", "{}/m", "model-{}.safetensors", "{}"]),
+    st.sampled_from(["same", "other keys", "other shapes", "cut off"]),
+)
+@settings(max_examples=30)
+def test_bare_numbers_are_steps_if_all_hold_the_same_tensors(
+    numbers: set[int], pattern: str, kind: str
+) -> None:
+    folder = Path(tempfile.mkdtemp())
+    for step in numbers:
+        odd = kind if step == max(numbers) else "same"
+        key, shape = "w" + "x" * (odd == "other keys"), (2 + (odd == "other shapes"),)
+        sv.save(folder / pattern.format(step), {key: np.full(shape, step)})
+        for file in folder.rglob("*") if odd == "cut off" else []:
+            if (
+                file.is_file()
+                and str(step) in re.findall(r"\d+", str(file.relative_to(folder)))[:1]
+            ):
+                file.write_bytes(file.read_bytes()[:20])
+    is_counted = 0 in numbers and 2 * len(numbers) > max(numbers) + 1
+    if kind == "same" and not is_counted:
+        assert int(sv.load(sv.newest_checkpoint(folder))["w"][0]) == max(numbers)
+    else:
+        with pytest.raises(AmbiguousPath, match="Nothing tells"):
+            sv.newest_checkpoint(folder)
+        with pytest.raises(AmbiguousPath) as caught:
+            sv.load(folder)
+        assert "--latest" not in caught.value.remedy
+
+
+@pytest.mark.parametrize("form", ["orbax-plain", "torch"])
+def test_steps_that_all_processes_write_may_count_from_0(form: str, tmp_path: Path) -> None:
+    item = "/default" if form == "orbax-plain" else ""
+    for step in range(3):
+        sv.save(tmp_path / f"{step}{item}", {"step": np.array(step)}, format=form)
+    assert newest_step(tmp_path) == 2
+
+
+def test_the_pointer_of_detectron_is_believed(tmp_path: Path) -> None:
+    save_steps(tmp_path, "model_{:07}.pth", (4999, 9999))
+    (tmp_path / "last_checkpoint").write_text("model_0004999.pth")
+    assert newest_step(tmp_path) == 4999

@@ -5,9 +5,12 @@ None is a checkpoint, a step or a model, whichever path leads to it and whatever
 """
 
 import pickle
+import re
 import string
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +20,8 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import AmbiguousPath, IncompleteCheckpoint, ShardvarError, UnsupportedError
-from shardvar.verbs.steps import in_series
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 
 __all__ = ["run"]
 
@@ -161,24 +164,102 @@ def test_numbers_from_zero_may_be_ranks_and_have_no_newest(tmp_path: Path) -> No
         sv.newest_checkpoint(tmp_path)
 
 
+TEXTS = st.text(string.ascii_lowercase + string.digits + "_-. ", max_size=12)
+GAPS = st.sampled_from(["", "-", "_", ".", "=", "--", " "])
+NUMBERS = st.sampled_from([(4,), (1, 4), (3, 7), (0, 9), (0, 1), (1, 2, 3), (0, 1, 3)])
+
+
+@contextmanager
+def somewhere(is_bucket: bool) -> Iterator[tuple[str, Callable[[str, bytes], object]]]:
+    """A folder on a disk or in a bucket, and a function that puts a file there."""
+    if is_bucket:
+        bucket = MemoryBucket()
+        with in_bucket(bucket):
+            yield "s3://bucket/x", lambda name, data: bucket.write(f"x/{name}", data)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+
+        def write(name: str, data: bytes) -> None:
+            (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / name).write_bytes(data)
+
+        yield folder, write
+
+
+@cache
+def content(ending: str) -> bytes:
+    path = Path(tempfile.mkdtemp()) / f"m{ending}"
+    put(path)
+    return path.read_bytes()
+
+
+@settings(max_examples=40)
 @given(
-    WORDS, st.lists(st.integers(0, 10**6), min_size=1, unique=True), st.lists(WORDS, unique=True)
-)
-def test_one_numbered_name_is_no_series_and_two_are(
-    word: str, numbers: list[int], others: list[str]
+    st.sampled_from(["rank", "Rank", "mp_rank", "shard", "part", "tp", "PP", "host", "worker", "gpu", "node"]),
+    GAPS, NUMBERS, st.sampled_from(["llama-", "", "x9_", "run."]), st.sampled_from(["", "-a", "_3"]), ENDINGS,
+    st.sampled_from(["{}{}", "{}/m{}", "{}/step-3/m{}"]), st.booleans(),
+)  # fmt: skip
+def test_a_part_is_a_part_by_its_siblings(
+    word: str,
+    gap: str,
+    numbers: tuple[int, ...],
+    before: str,
+    after: str,
+    ending: str,
+    place: str,
+    is_bucket: bool,
 ) -> None:
-    """Unless the name has a word for a step, or is a number."""
-    assume(word not in others and "rank" not in word)
-    assume(
-        not {word} & {"tp", "pp", "mp", "step", "steps", "iter", "epoch", "ckpt", "part", "node"}
-    )
-    assume(not {word} & {"fp", "bf", "i", "q", "iq", "int", "uint", "float", "gpu", "host", "proc"})
-    assume(not {word} & {"shard", "worker", "process", "device", "replica", "round", "update"})
-    names = [f"{word}_{number}" for number in numbers]
-    found = in_series([*names, *others])
-    if len(names) == 1 or sorted(numbers) == [*range(len(numbers))]:
-        assert found == []
+    """It can be read by every verb, and is not written as if it were the whole; its copy is."""
+    with somewhere(is_bucket) as (folder, write):
+        names = [place.format(f"{before}{word}{gap}{each}{after}", ending) for each in numbers]
+        for name in names:
+            write(name, content(ending))
+        path, target = f"{folder}/{names[-1]}", Path(tempfile.mkdtemp()) / "out.npz"
+        assert sv.load(path)["w"].shape == (2, 3) and sv.diff(path, path).equal
+        assert sv.verify(path).ok and sv.digest(path).tensors
+        writes: list[Callable[[str], object]] = [
+            lambda path: sv.reshard(path, target, force=True),
+            lambda path: sv.delta(path, path, target.with_suffix(""), force=True),
+        ]
+        for verb in writes:
+            if numbers in {(4,), (1, 4), (3, 7), (0, 9)}:
+                verb(path)
+                continue
+            with pytest.raises(UnsupportedError, match="one part of a larger save") as caught:
+                verb(path)
+            assert "copy it to a path without such a number" in caught.value.remedy
+        write(f"copy/m{ending}", content(ending))
+        sv.reshard(f"{folder}/copy/m{ending}", target, force=True)
+
+
+@settings(max_examples=40)
+@given(TEXTS, TEXTS, ENDINGS, st.booleans(), st.booleans())
+def test_a_name_alone_refuses_nothing(
+    folder: str, name: str, ending: str, is_bucket: bool, by_folder: bool
+) -> None:
+    assume(folder.strip(". ") and not re.search("[0-9]of[0-9]|[0-9][^0-9a-z]+of", name))
+    assume(not re.fullmatch("data|optimizer|sampler|scaler", name))
+    with somewhere(is_bucket) as (root, write):
+        write(f"{folder}/a{name}{ending}", content(ending))
+        path = f"{root}/{folder}" + ("" if by_folder else f"/a{name}{ending}")
+        with tempfile.TemporaryDirectory() as target:
+            sv.reshard(path, f"{target}/out.npz")
+            assert sorted(sv.load(f"{target}/out.npz")) == ["w"]
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "torch", "zarr", "orbax-plain"])
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 4), (3,)])
+def test_the_folders_and_prefixes_of_ranks_are_parts_in_every_format(
+    form: str, numbers: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a relative path."""
+    monkeypatch.chdir(tmp_path)
+    for number in numbers:
+        sv.save(tmp_path / f"run-gpu{number}", {"w": np.ones(3)}, format=form)
+    assert sorted(sv.load(f"run-gpu{numbers[-1]}")) == ["w"]
+    if numbers == (0, 1):
+        with pytest.raises(UnsupportedError, match="one part of a larger save"):
+            sv.reshard("run-gpu1", "out.npz")
     else:
-        assert found == [f"{word}_{number}" for number in sorted(numbers)]
-    assert in_series([f"step-{numbers[0]}", *others]) == [f"step-{numbers[0]}"]
-    assert in_series([str(numbers[0]), *others]) == [str(numbers[0])]
+        sv.reshard(f"run-gpu{numbers[-1]}", "out.npz")
+    assert Path("out.npz").exists() == (numbers != (0, 1))

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from shardvar.engine.pool import Progress
-from shardvar.formats.parts import delta_error
+from shardvar.formats.published import delta_error
 from shardvar.maps.report import MapReport
 from shardvar.planning.index import DELTA
 from shardvar.verbs.arguments import check_progress

@@ -25,8 +25,9 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.files import open_below
-from shardvar.formats.parts import check_no_delta, check_not_a_part
+from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Source
+from shardvar.formats.published import check_no_delta
 from shardvar.formats.table import names_of_target
 from shardvar.formats.unfinished import unfinished_files
 from shardvar.pictures.words import count

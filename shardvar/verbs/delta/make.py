@@ -28,7 +28,8 @@ from shardvar.engine.pool import (
     thread_buffer,
 )
 from shardvar.errors import ArgumentError, ReadError
-from shardvar.formats.parts import check_no_delta, check_not_a_part
+from shardvar.formats.parts import check_not_a_part
+from shardvar.formats.published import check_no_delta
 from shardvar.layout.dtypes import OWN_SIZE, Array
 from shardvar.planning.index import find_ties
 from shardvar.planning.slices import TensorTable

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -489,3 +490,55 @@ def test_a_verb_in_a_bucket_means_the_checkpoint_at_its_path(layout: str, verb: 
     stage = Bucket(layout, "s3://bucket")
     with in_bucket(stage.bucket):
         check_on(stage, verb)
+
+
+STEPS = ("native", "torch", "zarr", "orbax")
+"""Layouts of numbered steps: prefixes, and folders."""
+
+
+def take_step(stage: Stage, step: str) -> None:
+    stage.put({n: o for n, o in stage.files().items() if not stage.is_of(n, step)})
+
+
+def check_steps(stage: Stage) -> None:
+    """Before each call of a save, or of a restore, another program removes a step."""
+    run, form = f"{stage.home}/run", LAYOUTS[stage.layout][0]
+    for number in (1, 2):
+        sv.SavedSteps(run).save(number, arrays(number), format=form)
+    begin = stage.files()
+    for at in range(10_000):
+        if not is_due(at, 5):
+            continue
+        calls = []
+        for gone, is_save in (("step-1", True), ("step-2", False)):
+            stage.put(begin)
+            model = Model(partial(take_step, stage, gone), at)
+            steps = sv.SavedSteps(run, keep_last=1)
+            with stage.model(model):
+                if is_save:
+                    steps.save(3, arrays(3), format=form)
+                else:
+                    with suppress(CheckpointError):
+                        found = steps.restore()
+                        assert found is None or seen(found.loaded) == {float(found.number)}
+            kept, value = ("step-3", 3.0) if is_save else ("step-1", 1.0)
+            assert seen(sv.load(f"{run}/{kept}")) == {value}, f"{kept} is lost, before call {at}"
+            calls.append(model.calls)
+        if max(calls) <= at:
+            break
+
+
+@pytest.mark.parametrize("layout", STEPS)
+def test_steps_on_a_disk_beside_a_program_that_removes_some(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    with in_this_thread():
+        check_steps(Disk(layout, str(tmp_path)))
+
+
+@pytest.mark.parametrize("layout", STEPS)
+def test_steps_in_a_bucket_beside_a_program_that_removes_some(layout: str) -> None:
+    stage = Bucket(layout, "s3://bucket")
+    with in_bucket(stage.bucket), in_this_thread():
+        check_steps(stage)

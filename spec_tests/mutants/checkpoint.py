@@ -156,6 +156,22 @@ MUTANTS = [
         "saved_steps",
     ),
     mutant(
+        "path-split-twice",
+        "A folder without a checkpoint is looked up again: if it is gone, the folder above is searched.",
+        "verbs/locate.py",
+        "        found = found + below(place.storage)\n",
+        "        found = found + below(split_place(place.path)[0])\n",
+        "looked_at_once",
+    ),
+    mutant(
+        "removal-searches-below",
+        "A folder without a checkpoint means the only one below it, also to a verb that removes.",
+        "verbs/remove.py",
+        "    if here:\n",
+        "    here = here or below(place.storage)\n    if here:\n",
+        "removal",
+    ),
+    mutant(
         "damage-of-one-process",
         "Only the process that meets damage loads the step before.",
         "verbs/training/resuming.py",

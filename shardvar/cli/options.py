@@ -71,7 +71,7 @@ $ model.safetensors --sort size --stats
 <keys>
 [values]
 --stats  min, max, mean, std and NaNs of all values
---fail-on LIST  with --stats: exit with 1 if any of these occurs: nan,inf,zero,constant
+--fail-on LIST  with --stats: exit with 1 if any of these occurs: nan,inf,zero,constant,empty
 <dequantize>
 [output]
 --slices  list each shard: its region, size, file and offset

@@ -231,8 +231,11 @@ def to_round_once(values: Array, dtype: np.dtype[Any]) -> Array:
     # value exactly, and it lies on the same side of each halfway point.
     bits = values.view(np.int64)
     cut = np.int64((1 << (40 if dtype == np.float16 else 43)) - 1)
-    odd: Array = (((bits & cut) + cut | bits) & ~cut).view(np.float64)
-    return odd
+    odd = bits & cut
+    odd += cut
+    odd |= bits
+    odd &= ~cut
+    return odd.view(np.float64)
 
 
 def unpack_halves(packed: npt.NDArray[np.uint8]) -> Array:

@@ -133,6 +133,7 @@ class DataFiles:
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _watched: list[Callable[[], bool]] = field(init=False, default_factory=list)
     _closed: list[bool] = field(init=False, default_factory=partial(list, (False,)))
+    _holds_none: list[bool] = field(init=False, default_factory=partial(list, (False,)))
     _lock: RLock = field(init=False, default_factory=new_lock)
 
     @property
@@ -145,6 +146,8 @@ class DataFiles:
         with self._lock:
             if self._closed[0]:
                 raise ArgumentError("The checkpoint was closed.", "Open it again.")
+            if self._holds_none[0]:
+                return self._open_anew(number)
             file = self._open.get(number)
             if file is None:
                 file = self._open[number] = self._open_anew(number)
@@ -152,6 +155,13 @@ class DataFiles:
                     self._open.popitem(last=False)
             self._open.move_to_end(number)
             return file
+
+    def hold_none(self) -> None:
+        """Close all files; each is opened again whenever it is read. One in a bucket is not open."""
+        if self.storage.traits is None:
+            with self._lock:
+                self._holds_none[0] = True
+                self._close_all()
 
     def map(self, number: int) -> memoryview:
         """Return a file as a read-only memory map."""
@@ -219,10 +229,13 @@ class DataFiles:
         """Close all files. Maps that were handed out stay valid."""
         with self._lock:
             self._closed[0] = True
-            for file in self._open.values():
-                file.close()
-            self._open.clear()
+            self._close_all()
             self._copies.clear()
+
+    def _close_all(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
 
     def _open_anew(self, number: int) -> ReadableFile:
         """Open a file, and raise if it is another one than before, or of a wrong size."""
@@ -272,6 +285,10 @@ class FileSource(Source):
     def close(self) -> None:
         """Close the files."""
         self.data.close()
+
+    def hold_no_files(self) -> None:
+        """Open files only while they are read."""
+        self.data.hold_none()
 
 
 def put_in_place(

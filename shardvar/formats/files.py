@@ -33,6 +33,7 @@ from shardvar.errors import (
     MissingFile,
     ServerError,
     StorageError,
+    UnsupportedError,
     replaced_error,
 )
 from shardvar.forks import new_lock
@@ -40,6 +41,7 @@ from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.concurrency import do_all
+from shardvar.storage.links import outside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
 
 Found = TypeVar("Found")
@@ -125,6 +127,8 @@ class DataFiles:
     """[files] their names in it."""
     nbytes: Ints | None = None
     """[files] the size that the index gives each file; None if it gives none."""
+    named: str = ""
+    """The file that is the checkpoint: it may be a link that leads anywhere."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
     _copies: OrderedDict[tuple[int, int, int], memoryview] = field(
@@ -246,6 +250,7 @@ class DataFiles:
                 raise replaced_error(self.names[number]) from error
             error.in_file(self.names[number])
             raise
+        self._check_inside(file.name, self.names[number])
         is_new = number not in self._stamps and any(asks() for asks in self._watched)
         if is_new or self._stamps.setdefault(number, file.stamp) != file.stamp:
             file.close()
@@ -257,6 +262,19 @@ class DataFiles:
             cause = f"{file.name} has {file.size} bytes, but the index says {self.nbytes[number]}."
             raise kind(cause, COPY_AGAIN).in_file(self.names[number])
         return file
+
+    def _check_inside(self, path: str, name: str) -> None:
+        """Raise ``UnsupportedError`` if a file that an index names is behind a link to elsewhere."""
+        if self.traits is not None or name == self.named:
+            return
+        target = outside(path.removesuffix(name), name)
+        if target is not None:
+            cause = (
+                f"{path} is behind a symbolic link that leads out of the checkpoint, to {target}."
+            )
+            raise UnsupportedError(
+                cause, "Copy the file to its place, if it belongs to the checkpoint."
+            )
 
 
 class FileSource(Source):

@@ -153,7 +153,7 @@ def _archive(file: ReadableFile) -> Archive | OldFile:
 
 def open_file(storage: Storage, name: str) -> TorchSource:
     """Open one file."""
-    data = DataFiles(storage, [name])
+    data = DataFiles(storage, [name], named=name)
     contents = SavedContents()
     _add(contents, 0, data.open(0), None)
     return torch_source(data, contents)

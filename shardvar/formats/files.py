@@ -41,7 +41,7 @@ from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.concurrency import do_all
-from shardvar.storage.links import outside
+from shardvar.storage.posix import end_outside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
 
 Found = TypeVar("Found")
@@ -267,7 +267,7 @@ class DataFiles:
         """Raise ``UnsupportedError`` if a file that an index names is behind a link to elsewhere."""
         if self.traits is not None or name == self.named:
             return
-        target = outside(path.removesuffix(name), name)
+        target = end_outside(path.removesuffix(name), name)
         if target is not None:
             cause = (
                 f"{path} is behind a symbolic link that leads out of the checkpoint, to {target}."

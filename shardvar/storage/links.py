@@ -1,39 +1,9 @@
-"""Symbolic links that lead out of a folder: a search does not follow them, and of the files that an
-index names only those in the store of a cache are read through them.
-
-Caches of Hugging Face and git-annex keep the bytes of files in a store, and have links to them:
-
-    models--x--y/snapshots/REV/model-00001.safetensors -> ../../blobs/SHA256
-    repository/model-00001.safetensors -> .git/annex/objects/...
-"""
+"""Symbolic links to folders, which a search follows only if they stay inside the folder that is
+searched."""
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
-
-_STORES = re.compile(
-    r"(.*/models--[^/]+)/blobs/[0-9a-f]{40,64}|(.*)/\.git/annex/objects/.*", re.DOTALL
-)
-"""Files in stores; the groups are the folders that the stores belong to."""
-
-
-def outside(folder: str, name: str) -> str | None:
-    """Return the file out of a folder to which the path ``name`` in it leads; None if it stays inside,
-    or leads to a store."""
-    path = folder
-    for step in name.split("/"):
-        path = os.path.join(path, step)
-        if os.path.islink(path):
-            break
-    else:
-        return None
-    target, inside = os.path.realpath(os.path.join(folder, name)), os.path.realpath(folder)
-    if target.startswith(os.path.join(inside, "")) or _STORES.fullmatch(target):
-        return None
-    # A cache by another name: its store is next to a folder above.
-    store, above = os.path.split(os.path.dirname(target))
-    return None if above == "blobs" and inside.startswith(f"{store}{os.sep}") else target
 
 
 def outer_links(folder: str) -> list[str]:

@@ -33,7 +33,6 @@ from shardvar.errors import (
     MissingFile,
     ServerError,
     StorageError,
-    UnsupportedError,
     replaced_error,
 )
 from shardvar.forks import new_lock
@@ -41,7 +40,6 @@ from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.concurrency import do_all
-from shardvar.storage.posix import end_outside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
 
 Found = TypeVar("Found")
@@ -127,8 +125,6 @@ class DataFiles:
     """[files] their names in it."""
     nbytes: Ints | None = None
     """[files] the size that the index gives each file; None if it gives none."""
-    named: str = ""
-    """The file that is the checkpoint: it may be a link that leads anywhere."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
     _copies: OrderedDict[tuple[int, int, int], memoryview] = field(
@@ -137,7 +133,6 @@ class DataFiles:
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _watched: list[Callable[[], bool]] = field(init=False, default_factory=list)
     _closed: list[bool] = field(init=False, default_factory=partial(list, (False,)))
-    _holds_none: list[bool] = field(init=False, default_factory=partial(list, (False,)))
     _lock: RLock = field(init=False, default_factory=new_lock)
 
     @property
@@ -150,8 +145,6 @@ class DataFiles:
         with self._lock:
             if self._closed[0]:
                 raise ArgumentError("The checkpoint was closed.", "Open it again.")
-            if self._holds_none[0]:
-                return self._open_anew(number)
             file = self._open.get(number)
             if file is None:
                 file = self._open[number] = self._open_anew(number)
@@ -159,13 +152,6 @@ class DataFiles:
                     self._open.popitem(last=False)
             self._open.move_to_end(number)
             return file
-
-    def hold_none(self) -> None:
-        """Close all files; each is opened again whenever it is read. One in a bucket is not open."""
-        if self.storage.traits is None:
-            with self._lock:
-                self._holds_none[0] = True
-                self._close_all()
 
     def map(self, number: int) -> memoryview:
         """Return a file as a read-only memory map."""
@@ -233,13 +219,10 @@ class DataFiles:
         """Close all files. Maps that were handed out stay valid."""
         with self._lock:
             self._closed[0] = True
-            self._close_all()
+            for file in self._open.values():
+                file.close()
+            self._open.clear()
             self._copies.clear()
-
-    def _close_all(self) -> None:
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
 
     def _open_anew(self, number: int) -> ReadableFile:
         """Open a file, and raise if it is another one than before, or of a wrong size."""
@@ -250,7 +233,6 @@ class DataFiles:
                 raise replaced_error(self.names[number]) from error
             error.in_file(self.names[number])
             raise
-        self._check_inside(file.name, self.names[number])
         is_new = number not in self._stamps and any(asks() for asks in self._watched)
         if is_new or self._stamps.setdefault(number, file.stamp) != file.stamp:
             file.close()
@@ -262,19 +244,6 @@ class DataFiles:
             cause = f"{file.name} has {file.size} bytes, but the index says {self.nbytes[number]}."
             raise kind(cause, COPY_AGAIN).in_file(self.names[number])
         return file
-
-    def _check_inside(self, path: str, name: str) -> None:
-        """Raise ``UnsupportedError`` if a file that an index names is behind a link to elsewhere."""
-        if self.traits is not None or name == self.named:
-            return
-        target = end_outside(path.removesuffix(name), name)
-        if target is not None:
-            cause = (
-                f"{path} is behind a symbolic link that leads out of the checkpoint, to {target}."
-            )
-            raise UnsupportedError(
-                cause, "Copy the file to its place, if it belongs to the checkpoint."
-            )
 
 
 class FileSource(Source):
@@ -303,10 +272,6 @@ class FileSource(Source):
     def close(self) -> None:
         """Close the files."""
         self.data.close()
-
-    def hold_no_files(self) -> None:
-        """Open files only while they are read."""
-        self.data.hold_none()
 
 
 def put_in_place(
@@ -445,20 +410,39 @@ def take_away(
     storage: Storage,
     indexes: Sequence[tuple[str, str]],
     unnamed: Callable[[list[str]], Iterable[str]],
+    *,
+    has_mark: bool = False,
 ) -> None:
     """Remove a checkpoint: its index (or its only file) in one step, and then all files that this
     leaves unnamed.
 
-    ``indexes`` are names, each with a temporary one.
+    ``indexes`` are names, each with a temporary one. A format whose names of files differ between
+    writers, and which ``has_mark`` of what it removes, needs no claim.
     """
     # Commit: a rename is forced to the disk, a removal is not. If the index were removed, it could
-    # be back after a power cut, and the files that it names could be gone.
-    there = storage.names()
-    for name, aside in indexes:
-        if name in there and storage.local_path is None:
-            storage.remove(name)  # in a bucket, which forgets no removal
-        elif name in there:
-            storage.rename(name, aside)
-    # Remove: the renamed indexes are among the unnamed files. After a crash here, the next commit
-    # removes the rest.
-    do_all(storage.remove, unnamed(storage.names()), storage.traits)
+    # be back after a power cut, and the files that it names could be gone. A bucket forgets no
+    # removal; a mark is there in the place of the renamed index.
+    is_disk = storage.local_path is not None
+    if not is_disk and not has_mark:
+        storage.claim(removes=True)
+    there = {*storage.names()}
+    try:
+        for name, aside in indexes:
+            if name in there and is_disk:
+                storage.rename(name, aside)
+            elif name in there:
+                if not has_mark and [*unnamed(sorted(there - {name}))]:
+                    storage.announce([aside])
+                    write_file(storage, aside, b"")
+                    storage.finish(aside)
+                storage.remove(name)
+        # Remove: the renamed indexes are among the unnamed files. After a crash here, the next commit or
+        # removal removes the rest. What tells it of this one goes last.
+        left, asides = [*unnamed(storage.names())], [aside for _, aside in indexes]
+        do_all(storage.remove, [name for name in left if name not in asides], storage.traits)
+        do_all(storage.remove, [name for name in left if name in asides], storage.traits)
+    except StorageError as error:
+        with suppress(StorageError):
+            if {name for name, _ in indexes if name in there}.isdisjoint(storage.names()):
+                add_state(error, State.REMOVED)
+        raise

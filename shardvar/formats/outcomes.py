@@ -20,6 +20,7 @@ class State(Enum):
         "What was there before is next to its place, under a name that ends in .was.tmp: rename it "
         "back, or write again, which does so first."
     )
+    REMOVED = "The checkpoint is removed, and files of it are left: remove it again."
     UNKNOWN = ""
 
 

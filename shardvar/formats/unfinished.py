@@ -4,6 +4,7 @@ Both are known only by their names. Of every format that shardvar writes:
 
     NAME.GENERATION.tmp                         a file under its temporary name, which the commit
                                                 replaces by NAME
+    NAME.removed.tmp                            an index that a removal has taken away, or its mark
     NAME.GENERATION.tmp.done                    its journal; also ``.done`` after a data file of the
                                                 native format
     NAME.GENERATION.tmp.TOKEN.tmp               a worker's attempt at it; also after a data file of
@@ -42,14 +43,15 @@ JOURNAL_ENDING = r"(?:\.done|\.[0-9a-f]{16}\.tmp)?"
 """The ending of a journal or of an attempt (``LocalStorage.borrowed``) after the name under which a
 file is written."""
 
+_TOKEN = r"\.(?:[0-9a-f]{16}|removed)\.tmp"
+
 _ASIDE = re.compile(
     # What may follow the prefix: ".data-00002", ".svindex", "-00001.safetensors",
     # ".safetensors.index.json", ".npz".
-    r"(?P<prefix>.+?)(\.data-\d{5,}|(-\d{5,})?\.[a-z]+(\.index\.json)?)\.[0-9a-f]{16}\.tmp"
-    + JOURNAL_ENDING,
+    r"(?P<prefix>.+?)(\.data-\d{5,}|(-\d{5,})?\.[a-z]+(\.index\.json)?)" + _TOKEN + JOURNAL_ENDING,
     re.DOTALL,
 )
-_ASIDE_IN_FOLDER = re.compile(r".+\.[0-9a-f]{16}\.tmp(\.done)?", re.DOTALL)
+_ASIDE_IN_FOLDER = re.compile(rf"(?P<name>.+){_TOKEN}{JOURNAL_ENDING}", re.DOTALL)
 _NATIVE = re.compile(
     rf"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{{1,64}}-\d{{5}}-of-\d{{5}}(?P<ending>{JOURNAL_ENDING})",
     re.DOTALL,
@@ -57,6 +59,9 @@ _NATIVE = re.compile(
 _CLAIM = re.compile(r"\.(?P<prefix>.+)\.claim", re.DOTALL)
 
 _UPLOADS = re.compile(r"\.(?P<prefix>.+)\.[0-9a-f]{16}\.uploads", re.DOTALL)
+_MARK = re.compile(r".+\.sv(?:needs|gone)-[A-Za-z0-9]{1,64}", re.DOTALL)
+_PART_OF_FOLDER = re.compile(r"__\d+_\d+-[0-9a-f]{16,}\.distcp")
+"""A file of a distributed checkpoint of PyTorch that shardvar has written."""
 
 
 def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
@@ -80,6 +85,31 @@ def _is_unfinished(name: str, prefix: str, there: set[str]) -> bool:
     if prefix:
         return match is not None and match["prefix"] == prefix
     return match is not None or _ASIDE_IN_FOLDER.fullmatch(name) is not None
+
+
+def final_name(name: str) -> str:
+    """Return the name of a file without what it has while it is temporary.
+
+    >>> final_name("ck.index.removed.tmp"), final_name(".ck.claim")
+    ('ck.index', 'ck')
+    """
+    match = _ASIDE_IN_FOLDER.fullmatch(name)
+    claim = _CLAIM.fullmatch(name)
+    return match["name"] if match else claim["prefix"] if claim else name
+
+
+def files_left(names: Iterable[str], prefix: str) -> list[str]:
+    """Return all files that killed writers and removals of a prefix have left, shares and marks
+    included; with an empty prefix, of all in the folder.
+
+    >>> files_left(["ck.svgone-1f", "ck.npz", "ck-1.npz.removed.tmp"], "ck")
+    ['ck.svgone-1f']
+    """
+    names, first = list(names), f"{prefix}." if prefix else ""
+    parts = [each for each in names if each.removeprefix(".").startswith(first)]
+    parts = [each for each in parts if is_share_file(each) or _MARK.fullmatch(each)]
+    parts += [] if prefix else filter(_PART_OF_FOLDER.fullmatch, names)
+    return list(dict.fromkeys([*unfinished_files(names, prefix), *parts]))
 
 
 def name_unfinished(left: Sequence[str]) -> str:

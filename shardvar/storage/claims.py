@@ -8,6 +8,9 @@ leaves it. Nothing but the object's being there is believed: neither its age nor
 since a writer that is slow, or whose clock jumps, is still a writer. So it goes when a person says
 that the writer is dead (``break_claim``).
 
+The claim of a removal says so. It keeps writers out, and another removal takes it over: two that
+remove the same files do no harm, and one that was killed is finished.
+
     .NAME.TOKEN.uploads    the same line: a writer that uploads files in parts, or has others do it
 
 It keeps no writer out. A service does not list unfinished uploads among the files, and they cost
@@ -27,7 +30,7 @@ from datetime import UTC, datetime
 from threading import RLock
 
 from shardvar._version import __version__
-from shardvar.errors import LockHeld, MissingFile, ShardvarError, StorageError
+from shardvar.errors import CheckpointError, LockHeld, MissingFile, ShardvarError, StorageError
 from shardvar.forks import new_lock
 from shardvar.pictures.words import message
 from shardvar.storage.answers import has_content
@@ -62,7 +65,7 @@ def uploads_marks(stem: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if mark.fullmatch(name)]
 
 
-def _owner_text(token: str) -> bytes:
+def _owner_text(token: str, *, removes: bool = False) -> bytes:
     """Return what a claim says of this process; ``token`` differs for each write, so that an answer
     lost is found."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -72,7 +75,17 @@ def _owner_text(token: str) -> bytes:
         "shardvar": __version__,
         "time": now,
     }
-    return json.dumps({**about, "write": token}).encode()
+    return json.dumps({**about, "write": token, **({"removes": True} if removes else {})}).encode()
+
+
+def _removal_head(client: Client, key: str) -> Head | None:
+    """Return the facts of a claim that a removal has made; None of any other."""
+    try:
+        head = client.head(key)
+        content = parse_json(bytes(client.read(key, head, 0, min(head.nbytes, _MOST_NBYTES))), 1)
+    except CheckpointError:  # it is gone, or of another program
+        return None
+    return head if isinstance(content, dict) and content.get("removes") is True else None
 
 
 def describe_claim(client: Client, key: str) -> str:
@@ -103,6 +116,9 @@ def _claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
         f"{held}{about and f', {about}'}."
     )
     command = f"python -c 'import shardvar; print(shardvar.break_claim({json.dumps(held)}))'"
+    if _removal_head(client, claim) is not None:
+        cause = f"{client.place(key)} is being removed by another job, which holds {held}."
+        return LockHeld(cause, "Wait until it is done. If it was killed, remove it again.")
     return LockHeld(
         cause, f"Wait until it is done. If it was killed, remove what it holds: {command}"
     )
@@ -122,6 +138,8 @@ class BucketClaim:
     """A text that differs for each write."""
     is_made: bool = False
     """True once the bucket has the claim."""
+    removes: bool = False
+    """True if it is a removal's."""
     _files: Mapping[str, Head] | None = None
     _refusal: ShardvarError | None = None
     """The error of a claim that failed."""
@@ -149,7 +167,7 @@ class BucketClaim:
             return self._files
 
     def _make(self) -> Mapping[str, Head]:
-        name, text = claim_name(self.stem), _owner_text(self.token)
+        name, text = claim_name(self.stem), _owner_text(self.token, removes=self.removes)
         key, stem_key = (
             f"{self.folder}/{each}" if self.folder else each for each in (name, self.stem)
         )
@@ -159,7 +177,10 @@ class BucketClaim:
             # The answer may be lost, or it may answer a second attempt after the first took effect.
             if not has_content(self.client, key, text):
                 is_other = isinstance(error, LockHeld)
-                raise (_claimed_error(self.client, key, stem_key) if is_other else error) from None
+                if not (is_other and self.removes and self._take_over(key, text)):
+                    raise (
+                        _claimed_error(self.client, key, stem_key) if is_other else error
+                    ) from None
         self.is_made = True
         files = self.client.listing(self.folder).files
         if name not in files:
@@ -170,6 +191,14 @@ class BucketClaim:
                 cause = f"{place} is not there, which the service has taken."
                 raise untrue_error(cause) from None
         return files
+
+    def _take_over(self, key: str, text: bytes) -> bool:
+        """Replace the claim of another removal; return False if it is a writer's, or was another
+        one's by then."""
+        found = _removal_head(self.client, key)
+        with suppress(LockHeld):
+            return found is not None and bool(self.client.put_if(key, text, found))
+        return False
 
 
 @dataclass(slots=True)

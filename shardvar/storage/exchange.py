@@ -108,9 +108,7 @@ class FolderBeside:
 
     def make(self) -> None:
         """Make the new folder, empty, with the rights of the old one."""
-        for path in left_beside(self.place):
-            if path.endswith(".new.tmp"):
-                _remove_tree(path)
+        remove_new(self.place)
         new = self._beside("new")
         with writing(self.path):
             os.makedirs(new, 0o700)
@@ -377,6 +375,13 @@ def _move_newer(source: str, target: str) -> None:
     here = os.lstat(source)
     if not os.path.samestat(here, there) and here.st_mtime_ns > there.st_mtime_ns:
         os.replace(source, target)
+
+
+def remove_new(place: str) -> None:
+    """Remove the new folders that killed writers have left next to a folder."""
+    for path in left_beside(place):
+        if path.endswith(".new.tmp"):
+            _remove_tree(path)
 
 
 def _remove_tree(folder: str) -> None:

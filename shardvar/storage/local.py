@@ -188,7 +188,7 @@ class LocalStorage:
         """Check the names under which other processes begin the files."""
         self.check_names(_attempt(name) for name in names)
 
-    def claim(self) -> None:
+    def claim(self, *, removes: bool = False) -> None:
         """Do nothing: a writer that holds the lock is the only one."""
 
     @contextmanager

@@ -181,11 +181,12 @@ class Storage(Protocol):
         ``LockHeld`` if a bucket has another writer of the names that they get in the end.
         """
 
-    def claim(self) -> None:
+    def claim(self, *, removes: bool = False) -> None:
         """Keep out other writers of files that have the same names in each write, until ``lock`` is
         left.
 
-        ``LockHeld`` if there is one. A disk's lock has done so already.
+        ``LockHeld`` if there is one. A disk's lock has done so already. With ``removes``, another
+        removal may take the claim over.
         """
 
     def borrowed(self, name: str) -> AbstractContextManager["Storage"]:

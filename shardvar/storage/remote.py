@@ -323,9 +323,11 @@ class RemoteStorage:
             upload = self._uploads[-1]
             uninterrupted(lambda: upload.lend(names, nbytes))
 
-    def claim(self) -> None:
+    def claim(self, *, removes: bool = False) -> None:
         """Keep other writers of the same names out until ``lock`` is left; or ``LockHeld``."""
-        uninterrupted(self._writing(self.key).hold)
+        upload = self._writing(self.key)
+        upload.claim.removes |= removes
+        uninterrupted(upload.hold)
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator["RemoteStorage"]:

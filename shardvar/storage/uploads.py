@@ -228,7 +228,7 @@ class Upload:
             self._delete(name)
         elif name in self.there or "/" in name:  # what is in folders below is not listed
             is_needed = not self.is_committed and name not in self.own
-            if is_needed:
+            if is_needed and name not in self.announced:
                 # The old index of a set goes before the new files come: it must still be the one
                 # that was seen.
                 self._check_unchanged(name, self.hold())
@@ -391,20 +391,20 @@ class Upload:
                 raise untrue_error(f"{cause}; nothing of this write is in place.")
 
     def _check_in_place(self, name: str, old: Head | None) -> None:
-        """Raise ``StorageError`` if the commit is answered, but the old file or none is there."""
-        try:
-            found = self._find(name)
-        except ShardvarError:
-            return  # the answer stands
-        is_old = found and old and found.version == old.version != self.there[name].version
-        if found is None or is_old:
-            self.there.pop(name)
-            if found:
-                self.there[name] = found
-            cause = (
-                f"{self._place(name)} is {'as it was' if found else 'not there'} after the commit"
-            )
-            raise untrue_error(f"{cause}, which the service has taken.")
+        """Raise ``StorageError`` if the commit is answered, but the old file or none is there.
+
+        Which is untrue is not known, so all files stay."""
+        for _ in range(2):  # a gateway may lag
+            try:
+                found = self._find(name)
+            except ShardvarError:
+                return  # the answer stands
+            is_old = found and old and found.version == old.version != self.there[name].version
+            if found is not None and not is_old:
+                return
+        self.is_open = True
+        seems = f"{self._place(name)} seems to be {'as it was' if found else 'not there'}"
+        raise untrue_error(f"{seems} after the commit, which the service has taken.")
 
     def _delete(self, name: str) -> None:
         """Delete a file from the bucket, and remember it if that fails."""

@@ -2,15 +2,37 @@
 
 find    the checkpoint that lies at the path itself: no other folder is searched for one
 remove  under its lock: the index in one step, then the files that this leaves unnamed
+finish  if it has no index any more: what a removal that was killed has left
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 
-from shardvar.errors import AmbiguousPath, CheckpointNotFound, StorageError
-from shardvar.formats.table import is_companion, name_of_target
+from shardvar.errors import AmbiguousPath, CheckpointNotFound, LockHeld, StorageError
+from shardvar.formats.table import (
+    format_named,
+    format_of_name,
+    is_companion,
+    name_of_target,
+    names_of_target,
+    stem_of_name,
+)
+from shardvar.formats.unfinished import files_left, final_name
 from shardvar.pictures.words import count
-from shardvar.verbs.locate import Location, Path, below, exact_path, found_at, look_at, only_one
+from shardvar.storage.concurrency import do_all
+from shardvar.storage.exchange import remove_new
+from shardvar.storage.protocol import Storage
+from shardvar.verbs.locate import (
+    Location,
+    Path,
+    SplitPath,
+    below,
+    exact_path,
+    found_at,
+    look_at,
+    only_one,
+)
 
 
 def remove(path: Path) -> None:
@@ -37,9 +59,9 @@ def remove(path: Path) -> None:
 
     Notes
     -----
-    A process that is killed leaves the whole checkpoint, or files that no index names; the next
-    write or removal of the same name removes these. The folder of a checkpoint that is a folder is
-    also removed, unless it has other files.
+    A process that is killed leaves the whole checkpoint, or files that no index names. Remove it
+    again, which finishes the removal, as does the next write of the same name. The folder of a
+    checkpoint that is a folder is also removed, unless it has other files.
 
     Examples
     --------
@@ -53,15 +75,22 @@ def remove(path: Path) -> None:
     >>> os.listdir(folder)
     []
     """
-    remove_found(find_named(path))
+    place = look_at(path)
+    try:
+        found = find_named(place)
+    except CheckpointNotFound:
+        if not _finish(place.storage, stem_of_name(place.name, format_of_name(place.name) or "")):
+            raise
+        return
+    remove_found(found)
 
 
-def find_named(path: Path) -> Location:
+def find_named(path: Path | SplitPath) -> Location:
     """Return the checkpoint that lies at a path itself, for what is removed or replaced.
 
     ``CheckpointNotFound`` names checkpoints in folders below: the caller decides.
     """
-    place = look_at(path)
+    place = path if isinstance(path, SplitPath) else look_at(path)
     found = found_at(place.storage, place.name)
     # The path of a folder means a companion only if nothing else is there, below either.
     here = [
@@ -105,3 +134,79 @@ def remove_at(target: Location) -> None:
     """Remove a checkpoint by the name under which it is written, and what writers left of it."""
     with target.storage.lock(target.stem):
         target.format.remove(target.storage, target.name)
+
+
+def _finish(storage: Storage, stem: str) -> bool:
+    """Finish a removal that was killed; return False if none was, or a writer is at work."""
+    places = [(storage, stem), (storage.folder(stem), "")] if stem else [(storage, "")]
+    indexes = {format_named(form).capabilities.folder_index for form in _OF_FOLDERS}
+    left = [
+        name
+        for place, prefix in places
+        for name in files_left(place.names(), prefix)
+        if prefix or final_name(name) in indexes  # in a folder, others are not what was named
+    ]
+    if not any(name.endswith((".removed.tmp", ".claim")) or ".svgone-" in name for name in left):
+        return False
+    with suppress(LockHeld):
+        for place, prefix in places:
+            _remove_left(place, prefix)
+        return True
+    return False
+
+
+def remove_leftovers(storage: Storage, stem: str) -> None:
+    """Remove what writers and removals that were killed have left of a checkpoint without an index.
+
+    ``LockHeld`` if a writer is at work. Files that other checkpoints need stay, and so does all that
+    a folder in the place of an index may name.
+    """
+    _remove_left(storage, stem)
+    if stem in storage.folders():
+        _remove_left(storage.folder(stem), "")
+    if storage.local_path is not None:
+        remove_new(os.path.join(storage.local_path, stem))
+
+
+def _remove_left(storage: Storage, prefix: str) -> None:
+    for target in _targets_left(storage, prefix):
+        remove_at(target)
+    names = storage.names()
+    if prefix:
+        with storage.lock(prefix):
+            left = [name for name in files_left(names, prefix) if ".sv" not in name]
+            if left and storage.local_path is None:
+                storage.claim(removes=True)
+            # The claim is this one's now.
+            do_all(storage.remove, [n for n in left if not n.endswith(".claim")], storage.traits)
+    elif storage.local_path is not None:
+        for name in names:
+            if name.startswith(".") and name.endswith(".lock"):
+                with storage.lock(name[1:-5]):
+                    pass  # the file of a lock that is free goes with this one
+        with suppress(OSError):  # of a folder with other files
+            os.rmdir(storage.local_path)
+
+
+def _targets_left(storage: Storage, prefix: str) -> Iterator[Location]:
+    """Yield the checkpoints without an index that have left files, as their formats name them."""
+    left = files_left(storage.names(), prefix)
+    present, finals = {*storage.names(), *storage.folders()}, {*map(final_name, left)}
+    native = {name.removeprefix(".").partition(".sv")[0] for name in left if ".sv" in name}
+    for stem in sorted(native):
+        if f"{stem}.svindex" not in present:
+            yield Location(format_named("shardvar"), storage, stem)
+    for form in map(format_named, _OF_PREFIXES if prefix else _OF_FOLDERS):
+        indexes = [form.capabilities.folder_index]
+        indexes = names_of_target(prefix, form.name)[1:] if prefix else indexes
+        is_left = not finals.isdisjoint(indexes) or any(
+            not prefix and _OF_FOLDERS[form.name] in name for name in finals
+        )
+        if is_left and present.isdisjoint(indexes):
+            yield Location(form, storage, prefix or indexes[0])
+
+
+_OF_PREFIXES = "tensorflow", "safetensors"
+"""Formats of several files of a prefix, which an index that stands aside tells from a user's."""
+_OF_FOLDERS = {"torch": ".distcp", "zarr": "chunk-", "orbax": "chunk-"}
+"""Formats of folders, each with a part of the names of its writers' files."""

@@ -1,17 +1,29 @@
-"""Jobs of several processes that are killed at any time, and start again on other numbers of
-processes: nothing that was saved is lost, and all processes resume from the same whole step."""
+"""Jobs that are killed at any time, and start again, also on other numbers of processes: nothing that
+was saved is lost, all processes resume from the same whole step, and nothing stays for ever."""
 
+import errno
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.engine.pool import in_this_thread
+from shardvar.errors import CheckpointNotFound, ShardvarError
+from shardvar.storage import locks
+from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
 from spec_tests.helpers.step_jobs import end_job, run_job, start_job
+from spec_tests.helpers.system_calls import Disk, Killed, snapshot
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 JOBS = 12 if EXHAUSTIVE else 3
@@ -53,3 +65,122 @@ def test_killed_jobs_go_on_from_what_was_saved(tmp_path: Path, seed: int) -> Non
     assert kept[-2:] == [whole + 2, whole + 3]
     others = [number for number in kept[:-2] if number % 10]
     assert len(others) <= 1, "the best"
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "shardvar": {},
+    "incremental": {"incremental": True},
+    "torch": {"format": "torch"},
+    "zarr": {"format": "zarr"},
+    "orbax": {"format": "orbax"},
+    "safetensors": {"format": "safetensors", "policy": sv.BalancedPolicy(3)},
+    "tensorflow": {"format": "tensorflow"},
+    "npz": {"format": "npz"},
+}
+RUN = "s3://bucket/run"
+FAULTS = (Killed, KeyboardInterrupt, lambda: OSError(errno.EIO, os.strerror(errno.EIO)))
+
+
+def arrays(number: int) -> dict[str, Any]:
+    return {"a": np.arange(300.0), "b": np.full(5, number, np.int32), "c/d": np.ones((2, 3))}
+
+
+def save(directory: str | Path, *numbers: int, form: str, keep_last: int | None = 1) -> None:
+    steps = sv.SavedSteps(directory, keep_last=keep_last)
+    steps.restore()
+    for number in numbers:
+        steps.save(number, arrays(number), **FORMS[form])
+
+
+def kinds(names: Iterable[str]) -> list[str]:
+    """Names, without what differs between two writes."""
+    return sorted({re.sub("[0-9a-f]{16,}", "", name) for name in names})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_job_that_stops_at_any_call_leaves_nothing_for_ever(form: str, tmp_path: Path) -> None:
+    """The next saves of a job that goes on, of other numbers, remove what it has left, with locks."""
+
+    def run(at: int, number: int) -> tuple[list[str], int]:
+        place = tmp_path / "run"
+        place.mkdir()
+        save(place, 1, 2, form=form, keep_last=None)
+        disk = Disk(str(place), at=at, fault=FAULTS[number % 3], after=number % 2 == 0)
+        with suppress(Killed, KeyboardInterrupt, ShardvarError), in_this_thread(), disk.meeting():
+            save(place, 3, form=form)
+        locks._close_inherited()  # as if the process were gone
+        save(place, 4, 5, form=form)
+        [last] = sv.SavedSteps(place).steps()
+        assert np.array_equal(sv.load(last.path)["b"], arrays(5)["b"])
+        left = kinds(str(path.relative_to(place)) for path in place.rglob("*"))
+        shutil.rmtree(place)
+        return left, disk.taken
+
+    clean, calls = run(-1, 0)
+    for number, at in enumerate(range(0, calls, 1 if EXHAUSTIVE else calls // 6)):
+        assert run(at, number)[0] == clean, (at, number)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_removal_in_a_bucket_that_stops_at_any_request_is_finished_by_any_later_job(
+    form: str,
+) -> None:
+    """By the same removal, or by the next save of a job; no claim is broken."""
+
+    def run(at: int, is_loop: bool, after: bool) -> tuple[dict[str, bytes], bool]:
+        bucket = MemoryBucket(error=Dead, takes_effect=after)
+        with in_bucket(bucket):
+            save(RUN, 1, 2, form=form, keep_last=None)
+            bucket.fail_at = len(bucket.log) + at
+            with suppress(Dead):
+                sv.remove(f"{RUN}/step-1")
+            was_dead, bucket.is_dead, bucket.fail_at = bucket.is_dead, False, None
+            if is_loop:
+                save(RUN, 3, form=form)
+            else:
+                with suppress(CheckpointNotFound):  # if only its last answer was lost
+                    sv.remove(f"{RUN}/step-1")
+        return bucket.files, was_dead
+
+    for is_loop in (False, True):
+        clean, number = run(1000, is_loop, False)[0], 0
+        while True:
+            found = [run(number, is_loop, after) for after in (False, True)]
+            assert all(kinds(files) == kinds(clean) for files, _ in found), number
+            if not found[0][1]:
+                break
+            number += 1
+        assert number >= 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_damaged_step_keeps_its_files(form: str, tmp_path: Path) -> None:
+    """What is damaged, cut off, or a folder in the place of a file is not what a killed job left."""
+    save(tmp_path / "before", 1, 2, form=form, keep_last=None)
+    files = snapshot(tmp_path / "before")
+    for number, hurt in enumerate(sorted(name for name in files if name.startswith("step-2"))):
+        for kind in ("empty", "cut", "changed", "folder") if EXHAUSTIVE or number < 2 else ("cut",):
+            place = tmp_path / f"{number}{kind}"
+            shutil.copytree(tmp_path / "before", place)
+            (place / hurt).unlink()
+            if kind == "folder":
+                (place / hurt).mkdir()
+            else:
+                half = files[hurt][: len(files[hurt]) // 2]
+                content = {"empty": b"", "cut": half, "changed": b"\1" + files[hurt][1:]}[kind]
+                (place / hurt).write_bytes(content)
+            steps = sv.SavedSteps(place, keep_last=1)
+            with suppress(ShardvarError):  # as of a file that cannot be opened: nothing is removed
+                for each in (3, 4):
+                    steps.save(each, arrays(each), **FORMS[form])
+            if kind == "folder":
+                (place / hurt).rmdir()
+            (place / hurt).parent.mkdir(parents=True, exist_ok=True)
+            (place / hurt).write_bytes(files[hurt])
+            found = snapshot(place)
+            is_whole = all(found.get(name) == files[name] for name in files if "step-2" in name)
+            # A change that is not seen without reading the bytes leaves a step that may be removed.
+            is_removed = not any("step-2" in name for name in {*found} - {hurt})
+            assert is_whole or is_removed, (hurt, kind)
+            if is_whole:
+                assert np.array_equal(sv.load(place / "step-2")["b"], arrays(2)["b"])

@@ -184,7 +184,7 @@ class FaultyStorage:
     def lend(self, names: Iterable[str], nbytes: int = 0) -> None:
         self.inner.lend(names, nbytes)
 
-    def claim(self) -> None:
+    def claim(self, *, removes: bool = False) -> None:
         self.inner.claim()
 
     def borrowed(self, name: str) -> AbstractContextManager["FaultyStorage"]:

@@ -14,6 +14,7 @@ docs/format.md describes a checkpoint on disk byte by byte. The modules:
 Two checkpoints of the same input differ only in the name of the generation.
 """
 
+import os
 from dataclasses import dataclass
 
 from shardvar.formats.files import take_away
@@ -23,6 +24,7 @@ from shardvar.formats.native.names import (
     mark_name,
     native_data_name,
     native_index_name,
+    owner_of,
 )
 from shardvar.formats.native.references import names_of_others, release, write_mark
 from shardvar.formats.native.sink import (
@@ -38,6 +40,7 @@ from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.concurrency import do_all
+from shardvar.storage.outcomes import overtaken_error
 from shardvar.storage.protocol import Storage
 
 
@@ -75,17 +78,24 @@ class NativeFormat(SharedFormat):
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the index, and then all generations of data files that no other checkpoint
         needs."""
-        freed = names_of_others(storage, name)
-        if freed:
+        index, aside, done = native_index_name(name), aside_name(name, "removed"), list[str]()
+        seen = storage.status(index)
+        freed = {*names_of_others(storage, name)}
+        freed.update(each for each in storage.names() if owner_of(each) == name)
+        if seen and freed:
             write_mark(storage, mark_name(name, "gone", "removed"), freed)
-        index, done = (native_index_name(name), aside_name(name, "removed")), list[str]()
+        # Without a claim, another writer may have put its index in place since.
+        if seen and storage.stamp(index) not in (None, seen.stamp):
+            raise overtaken_error(os.path.join(storage.path, index))
+        storage.announce([index])
 
         def unnamed(_names: list[str]) -> list[str]:
             left, marks = release(storage, name, (), freed)
             done.extend(marks)
+            storage.announce([*left, *marks])
             return left
 
-        take_away(storage, [index], unnamed)
+        take_away(storage, [(index, aside)], unnamed, has_mark=True)
         do_all(storage.remove, done, storage.traits)
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:

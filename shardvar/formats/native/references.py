@@ -7,7 +7,8 @@ truth, so that a checkpoint may be copied or renamed by hand.
     save      1. mark ``PREFIX.svneeds-TOKEN``: the files that the new index may name
               2. look again: the base's index and the files must be the ones that were read
               3. write, and put the index in place; then remove the mark
-    removal   1. mark ``PREFIX.svgone-TOKEN``: the files of others that the index names
+    removal   1. mark ``PREFIX.svgone-TOKEN``: the files of others that the index names, and the
+                 checkpoint's own
               2. take the index away (an overwrite: replace it)
               3. ask all other indexes and marks of running saves, and remove the files that none
                  of them needs; then remove the mark
@@ -17,10 +18,10 @@ made its mark, and the removal looks for marks after it has taken the base away.
 them sees the other: the save fails, or the removal keeps the files.
 
 A mark of a killed save counts until its lock is free, or, in a bucket, which has no locks, until its
-checkpoint is saved again or removed. A mark of a killed removal is finished by the next removal or
-overwrite in the directory. An index or a mark of a save that cannot be read (cut, changed, empty, of
-a later version, or a folder of its name) may need any file, so all stay, and a mark lists them for
-the next removal.
+checkpoint is saved again or removed. A mark of a killed removal is finished by the next save or
+removal in the directory; until then no new file gets a name that is in it. An index or a mark of a
+save that cannot be read (cut, changed, empty, of a later version, or a folder of its name) may need
+any file, so all stay, and a mark lists them for the next removal.
 
 To add a step, ask what a kill before and after it leaves, and what another process sees then.
 """
@@ -42,6 +43,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import ATTEMPTS, write_file
 from shardvar.formats.native.names import (
+    aside_name,
     find_native,
     leftovers,
     mark_name,
@@ -178,14 +180,18 @@ def release(
     """
     names = storage.names()
     left = leftovers(names, prefix, named_files)
-    gone = dict(marks(names, "gone"))
+    gone = {
+        mark: owner
+        for mark, owner in marks(names, "gone")
+        if owner == prefix or storage.local_path is None or not _is_running(storage, owner)
+    }
     # A dead save may have been the last to need a file.
     dead = [
         mark
         for mark, owner in marks(names, "needs")
         if mark != current and (owner == prefix or not _is_running(storage, owner))
     ]
-    listed = {mark: _freed_of(storage, mark) for mark in (*gone, *dead)}
+    listed = {mark: freed_of(storage, mark) for mark in (*gone, *dead)}
     # Candidates: data files that no index may name any more.
     wanted = {name for name in left if owner_of(name) == prefix}
     wanted |= {name for files in (freed, *listed.values()) for name in files}
@@ -210,6 +216,9 @@ def release(
     done += [] if needs.unread else dead
     needed = frozenset[str]().union(*needs.files.values())
     others = [name for name in left if owner_of(name) != prefix and name not in listed]
+    others += {aside_name(gone[mark], "removed") for mark in done if mark in gone}.intersection(
+        {*names} - {*left}
+    )
     return [*sorted(wanted - needed), *others], done
 
 
@@ -220,7 +229,7 @@ def release_only(storage: Storage, files: Iterable[str]) -> list[str]:
     return [] if needs.unread else sorted(name for name in there if not needs.users(name))
 
 
-def _freed_of(storage: Storage, mark: str) -> list[str]:
+def freed_of(storage: Storage, mark: str) -> list[str]:
     """Return the files of a removal's mark; none if another removal has ended meanwhile, or the
     mark was not finished."""
     try:

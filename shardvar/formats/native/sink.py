@@ -33,6 +33,7 @@ from shardvar.formats.native.names import (
     is_name_end,
     leftovers,
     mark_name,
+    marks,
     native_data_name,
     native_index_name,
     owner_of,
@@ -41,6 +42,7 @@ from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.native.references import (
     check_in_place,
     find_needs,
+    freed_of,
     names_in_place,
     names_of_others,
     read_overview,
@@ -243,8 +245,7 @@ def create_native(
     storage: Storage, prefix: str, assignment: Assignment, metadata: Metadata, generation: str
 ) -> NativeSink:
     """Lay the slices out; ``UnsupportedError`` if the format cannot hold them."""
-    for name in (generation, generation + _OTHER):
-        check_generation(name)
+    check_generation(generation + _OTHER)
     _check_assignment(assignment, metadata)
     keys = list(map(encode_text, assignment.slices.tensors.keys))
     start, sizes = plan_places(assignment)
@@ -256,7 +257,14 @@ def create_native(
     # The files of the existing index may have the names of this generation, and then another one is
     # taken: writing these files again would break the old checkpoint before the new one is there.
     names, there = data_names(prefix, generation, assignment.num_files), set(storage.names())
-    while not there.isdisjoint(names) and _are_needed(storage, prefix, names):
+    # A removal may take the files in its mark at any time.
+    gone = set[str]()
+    if ".svgone-" in "\0".join(there):
+        gone = {each for mark, _ in marks(there, "gone") for each in freed_of(storage, mark)}
+    there |= gone
+    while not there.isdisjoint(names) and (
+        not gone.isdisjoint(names) or _are_needed(storage, prefix, names)
+    ):
         generation += _OTHER
         check_generation(generation)
         names = data_names(prefix, generation, assignment.num_files)

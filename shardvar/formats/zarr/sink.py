@@ -271,7 +271,8 @@ def asides_of_generation(count: int, generation: str) -> list[str]:
 
 def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
     """Remove the checkpoint of a folder, and not the folder."""
-    storage.claim()
+    if storage.local_path is None:
+        storage.claim(removes=True)
     names = storage.names()
     marker = f"{index}.removed.tmp"
     # Commit: without its index the folder has no checkpoint, and what stands aside says that arrays

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.table import format_named
 from shardvar.verbs.load import load
 from shardvar.verbs.save import save
 
@@ -68,3 +69,10 @@ def check_takes_base(function: Callable[..., Any]) -> None:
     if "base" not in parameters and not is_open:
         cause = "incremental=True: the function that saves has no argument base."
         raise UnsupportedError(cause, "Leave it out, and save whole steps.")
+
+
+def check_value(form: object) -> None:
+    """Raise ``UnsupportedError`` if a format has no metadata for a value."""
+    if isinstance(form, str) and not format_named(form).capabilities.holds_texts:
+        cause = f"The format {form} keeps no metadata, and so no value of a step."
+        raise UnsupportedError(cause, "Save in the format shardvar, or without a value.")

@@ -1,8 +1,8 @@
 """The saved steps of a training loop: numbered checkpoints in one directory, shared by all
 processes of a job.
 
-All that a restarted job needs to know is in the directory: the numbers in the names, the values in
-the metadata. No process sends a message, and process 0 removes. These races end well:
+A restarted job finds all in the directory: the numbers in the names, the values in the metadata.
+No process sends a message, and process 0 removes. These races end well:
 
     a process looks while another commits    A save is committed when all processes have written
                                              their shares, so all have looked before: they find the
@@ -14,16 +14,16 @@ the metadata. No process sends a message, and process 0 removes. These races end
     an old job commits, or damage is met,    The processes tell each other their steps, and then
     while a new one resumes                  whether they could load, in the directory (``resuming``):
                                              they load the newest step that all have and can load.
-    process 0 dies while it removes          The index goes first; files without one do not count.
+    process 0 dies while it removes          The index goes first; a later save removes the rest.
     two jobs save in one directory           The one that finds a step of the other refuses to save.
 
-A step that is broken or unfinished is passed over and never removed; neither is a file that is not
-of a step.
+A step that is broken is passed over and never removed; neither is a file that is not of a step.
 """
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from shardvar.errors import (
@@ -33,15 +33,13 @@ from shardvar.errors import (
     CorruptCheckpoint,
     LockHeld,
     ShardvarError,
-    UnsupportedError,
 )
-from shardvar.formats.table import format_named
 from shardvar.layout.region import read_integer
 from shardvar.pictures.words import message
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.locate import Path
-from shardvar.verbs.remove import remove_found
-from shardvar.verbs.training.framework import Arrays, Framework, check_takes_base
+from shardvar.verbs.remove import remove_found, remove_leftovers
+from shardvar.verbs.training.framework import Arrays, Framework, check_takes_base, check_value
 from shardvar.verbs.training.meetings import Meetings
 from shardvar.verbs.training.resuming import resume
 from shardvar.verbs.training.retention import StepRules, best_steps, plan_removal, read_value
@@ -51,7 +49,9 @@ from shardvar.verbs.training.step_records import (
     RestoredStep,
     SavedStep,
     StepRecord,
+    find_leftovers,
     find_steps,
+    steps_storage,
 )
 
 _LOG = logging.getLogger("shardvar.checkpoint")
@@ -243,7 +243,7 @@ class SavedSteps:
         number, given = _number(number), read_value(value)
         texts = dict(texts_of(metadata))
         if given is not None:
-            _check_keeps_value(options.get("format"))
+            check_value(options.get("format"))
             texts[VALUE] = repr(given)
         if given is not None and given != given:
             self._warn(f"step {number} has the value NaN, and is never the best")
@@ -402,20 +402,28 @@ class SavedSteps:
         raise ArgumentError(cause, remedy)
 
     def _remove_others(self) -> None:
-        """Remove the steps that no rule keeps, as process 0."""
-        process, _ = self._using.processes()
-        if process:
+        """Remove, as process 0, steps that no rule keeps, and what killed jobs left; log errors."""
+        if self._using.processes()[0]:
             return
-        whole = {each.number: each for each in self._whole()}
-        values = {number: each.value for number, each in whole.items()}
-        for number in plan_removal(values, self._rules):
-            try:
+        with self._warning("old steps"):
+            whole = {each.number: each for each in self._whole()}
+            storage = steps_storage(self._directory)
+            left = find_leftovers(storage, self._name, self._known)
+            values = {number: each.value for number, each in whole.items()}
+            for number in plan_removal(values, self._rules):
                 if at := whole[number].location:
-                    remove_found(at)
-            except CheckpointNotFound:  # another program has removed it
-                pass
-            except ShardvarError as error:  # the new step is saved, and the next save tries again
-                self._warn(f"{whole[number].name} could not be removed: {error}")
+                    with self._warning(whole[number].name), suppress(CheckpointNotFound):
+                        remove_found(at)
+            for name in left:
+                with self._warning(name):
+                    remove_leftovers(storage, name)
+
+    @contextmanager
+    def _warning(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ShardvarError as error:
+            self._warn(f"{what} could not be removed: {error}")
 
     def _load_one(self, number: int, arguments: Any, options: Mapping[str, Any]) -> RestoredStep:
         """Load a step that the caller has chosen."""
@@ -440,10 +448,3 @@ def _number(number: Any) -> int:
     if not 0 <= found < 10**18:
         raise ArgumentError(f"Step {found} is not a number of a step.", "Give an integer >= 0.")
     return found
-
-
-def _check_keeps_value(form: Any) -> None:
-    """Raise ``UnsupportedError`` if a format has no metadata for a value."""
-    if isinstance(form, str) and not format_named(form).capabilities.holds_texts:
-        cause = f"The format {form} keeps no metadata, and so no value of a step."
-        raise UnsupportedError(cause, "Save in the format shardvar, or without a value.")

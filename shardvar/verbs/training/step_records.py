@@ -2,7 +2,7 @@
 
     whole        the index opens, and all files that it names are there in their sizes
     broken       an index is there, and a file is missing, cut off or damaged
-    unfinished   only files of a writer that was killed, or is still at work
+    unfinished   only files of a writer or a removal that was killed, or is still at work
 
 No payload is read. A step that was whole is looked at again only if one of its files has changed.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from shardvar.errors import IncompleteCheckpoint, ShardvarError, StorageError
 from shardvar.formats.table import names_of_target
-from shardvar.formats.unfinished import SHARE_MARK, unfinished_files
+from shardvar.formats.unfinished import files_left
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location, SplitPath, found_at, several
@@ -26,6 +26,10 @@ __all__ = ["RestoredStep", "SavedStep"]
 
 VALUE, DAMAGED = "shardvar.value", "shardvar.damaged"
 """The metadata of a step: its value; and the numbers of other steps that a load found damaged."""
+
+
+_PATTERN = r"{name}-(0|[1-9][0-9]{{0,17}})(?![0-9])"
+"""The beginning of the names of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
     """
     storage = steps_storage(directory)
     names, folders = storage.names(), {*storage.folders()}
-    pattern = re.compile(re.escape(name) + r"-(0|[1-9][0-9]{0,17})(?![0-9])")
+    pattern = re.compile(_PATTERN.format(name=re.escape(name)))
     matches = map(pattern.match, [*names, *folders])
     numbers = sorted({int(match[1]) for match in matches if match})
     found = {}
@@ -98,6 +102,26 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
             record = _look(number, stem, storage, place)
         if record is not None:
             found[number] = record
+    return found
+
+
+def find_leftovers(storage: Storage, name: str, known: Mapping[int, StepRecord]) -> list[str]:
+    """Return the names of steps before the newest whole one that have no index, but files that no
+    whole step needs: of writers and removals that were killed."""
+    names, folders = storage.names(), storage.folders()
+    needed = {each for record in known.values() for each, _ in record.stamps}
+    newest = max((number for number, each in known.items() if each.is_whole), default=0)
+    pattern = re.compile(r"\.?" + _PATTERN.format(name=re.escape(name)))
+    found = []
+    for number in sorted(
+        {int(match[1]) for match in map(pattern.match, [*names, *folders]) if match}
+    ):
+        stem, record = f"{name}-{number}", known.get(number)
+        left = [*files_left(names, stem), *{f".{stem}.lock"}.intersection(names)]
+        left += [each for each in folders if each.startswith(f".{stem}.")]
+        is_left = stem in folders or not needed.issuperset(left)
+        if number < newest and (record is None or record.location is None) and is_left:
+            found.append(stem)
     return found
 
 
@@ -114,6 +138,10 @@ def _look(number: int, stem: str, storage: Storage, place: Storage | None) -> St
     """Return a step as its files show it; None if none of them is a writer's."""
     found = [] if place is None else found_at(place, "")
     found += [each for each in found_at(storage, stem) if each.stem == stem]
+    left = files_left(storage.names(), stem)
+    left += [] if place is None else files_left(place.names(), "")
+    if left:  # data files without an index may be found
+        found = [*filter(_has_index, found)]
     if len(found) == 1:
         return _opened(number, stem, found[0])
     if found:
@@ -121,15 +149,18 @@ def _look(number: int, stem: str, storage: Storage, place: Storage | None) -> St
         return StepRecord(
             number, stem, found[0], several(SplitPath(path, place or storage, stem, False), found)
         )
-    names = storage.names()
-    left = unfinished_files(names, stem)
-    left += [name for name in names if name.startswith(stem + SHARE_MARK)]
     if place is not None:
         left += [name for name in place.names() if not name.endswith(".lock")]
     if not left:
         return None
     cause = f"It was not finished: it has {left[0]} and no index."
     return StepRecord(number, stem, None, IncompleteCheckpoint(cause, "Save it again."))
+
+
+def _has_index(found: Location) -> bool:
+    """Return True if the index of a checkpoint is there, or something in its place."""
+    present = {*found.storage.names(), *found.storage.folders()}
+    return not present.isdisjoint([found.name, *names_of_target(found.stem, found.format.name)[1:]])
 
 
 def _opened(number: int, stem: str, found: Location) -> StepRecord:

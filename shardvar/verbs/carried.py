@@ -19,6 +19,7 @@ Digests of tensors are carried as well, where they were compared or computed (``
 from collections.abc import Callable, Collection, Mapping
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.leaves import is_in_generator
 from shardvar.formats.protocol import Format
 from shardvar.layout.dtypes import STRING
 from shardvar.pictures.words import named
@@ -26,6 +27,9 @@ from shardvar.planning.index import EntryTable, take_tensors
 from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.writing import WritePlan
+
+_ARRAY = b'{"numpy.ndarray"'
+"""The beginning of the encoding of an array of NumPy."""
 
 Carry = Callable[..., tuple[WritePlan, str]]
 """Gives a write the digests that it is to carry, as ``compare.claims.Claims.carry``."""
@@ -45,7 +49,22 @@ def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping
     for key, fault in faults.items():
         if not isinstance(fault, UnsupportedError):
             readable.discard(key)
-    return reader.source.objects(readable, form.name) or {}
+    found = reader.source.objects(readable, form.name) or {}
+    names = dict.fromkeys(found, "")
+    for key, encoding in found.items():
+        # A distributed checkpoint of PyTorch does not say which of its objects are arrays. In a
+        # pickle they stay arrays.
+        if (
+            form.name not in ("torch", "pt")
+            and encoding.startswith(_ARRAY)
+            and not is_in_generator(key, names)
+        ):
+            cause = (
+                f"{key!r} is an array of NumPy, which {reader.path} keeps as an object: it would"
+            )
+            remedy = "Save it as a tensor, or leave it out with exclude= (--exclude)."
+            raise UnsupportedError(f"{cause} become a text.", remedy)
+    return found
 
 
 def graph_left_out(reader: Reader, form: Format, keys: Collection[str]) -> tuple[str, ...]:

@@ -92,6 +92,11 @@ def test_arrays_of_numpy_come_back_as_arrays(form: str, background: bool, tmp_pa
         assert type(loaded[key]) is np.ndarray and np.array_equal(loaded[key], array)
     assert np.array_equal(loaded["list"][0], table) and loaded["list"][1] == 3
     assert str(loaded["rng"]) == str(state["rng"]) and str(loaded["gen"]) == str(state["gen"])
+    if form == "torch":
+        with pytest.raises(UnsupportedError, match="is an array of NumPy"):
+            sv.reshard(tmp_path / "ck", tmp_path / "x.safetensors")
+        sv.reshard(tmp_path / "ck", tmp_path / "x.pt")
+        assert np.array_equal(sv.load(tmp_path / "x.pt", "t")["t"], table.T)
     if form == "shardvar":
         found = sv.load(tmp_path / "ck")
         assert {key for key, each in found.items() if each.dtype != object} == {"list.0", *arrays}

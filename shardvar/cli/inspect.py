@@ -13,12 +13,11 @@ from shardvar.cli.folder_notes import num_lines
 from shardvar.cli.listing import print_choices
 from shardvar.cli.numbers import note_numbers
 from shardvar.cli.output import print_json, progress, warn
-from shardvar.cli.overview import print_overview, referred
+from shardvar.cli.overview import print_overview, referred, ties_among
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.formats.published import delta_of
-from shardvar.planning.index import find_ties
 from shardvar.verbs.locate import look_at, only_one
 from shardvar.verbs.newest import candidates_of
 from shardvar.verbs.parameters import ParameterCount
@@ -127,7 +126,7 @@ def _print_json(
             "description": metadata.description,
             "delta": delta and delta.what,
             "metadata": dict(metadata.user),
-            "ties": find_ties(reader.listed()),
+            "ties": ties_among(reader, tensors),
             "num_tensors": len(tensors),
             "num_parameters": parameters.total,
             "parameters_by_dtype": parameters.by_dtype,

@@ -71,7 +71,7 @@ $ model.safetensors --sort size --stats
 <keys>
 [values]
 --stats  min, max, mean, std and NaNs of all values
---fail-on LIST  with --stats: exit with 1 if any of these occurs: nan,inf,zero,constant
+--fail-on LIST  with --stats: exit with 1 if any of these occurs: nan,inf,zero,constant,empty
 <dequantize>
 [output]
 --slices  list each shard: its region, size, file and offset
@@ -189,7 +189,7 @@ target=DST  the new checkpoint; its ending may select the format
 --rename OLD=NEW  rename a key; * is a wildcard, and OLD may be re:REGEX (repeatable)
 --rename-file FILE  read renames from a TOML file: 'old' = 'new'
 --add-prefix PREFIX  put PREFIX before every key, after other renames
---map MAP  map to another model's keys and shapes first: {_MAP}
+--map MAP  map to other keys first: {_MAP}
 <map>
 [cuts]
 --shards [GLOB=]N  cut into N slices along axis 0; GLOB selects new keys. With --mesh, give an axis of

@@ -40,8 +40,8 @@ from shardvar.cli.tree import Line, tree_lines
 from shardvar.errors import ReadError
 from shardvar.formats.native.names import files_of_others
 from shardvar.limits import MAX_NAMED
-from shardvar.planning.index import find_ties
-from shardvar.verbs.parameters import ParameterCount, is_optimizer_state
+from shardvar.planning.index import find_ties, take_tensors
+from shardvar.verbs.parameters import ParameterCount, empty_note, is_optimizer_state
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.scalars import read_scalars
@@ -144,19 +144,27 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
     if parts:
         text = "; ".join(parts)
         yield text[:1].upper() + text[1:]
+    facts = {each.key: (each.dtype, each.shape) for each in own if each.dtype and each.shape}
+    if empty := empty_note(facts):
+        yield printable(empty)
     if others := referred(reader):
         named = [f"{count(number, 'file')} of {printable(owner)}" for owner, number in others]
         more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
         yield f"Refers to {', '.join(named[:MAX_NAMED])}{more}"
     ties = [
         f"{printable(key)} = {printable(first)}"
-        for key, first in find_ties(reader.listed()).items()
+        for key, first in ties_among(reader, tensors).items()
     ]
     if ties:
         more = f" and {len(ties) - MAX_NAMED} more" if len(ties) > MAX_NAMED else ""
         yield f"Tied: {', '.join(ties[:MAX_NAMED])}{more}"
     if verbose:
         yield from _details(reader, parameters.by_dtype)
+
+
+def ties_among(reader: Reader, tensors: Sequence[Tensor]) -> dict[str, str]:
+    """Return the keys of some tensors that have the bytes of an earlier one of them, with its key."""
+    return find_ties(take_tensors(reader.listed(), {each.key for each in tensors}))
 
 
 def referred(reader: Reader) -> list[tuple[str, int]]:

@@ -39,6 +39,7 @@ ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
     "inf": ("with infinity", lambda found: found.inf > 0),
     "zero": ("with only zeros", lambda found: 0 < found.count == found.zero),
     "constant": ("with one value", _is_constant),
+    "empty": ("without elements", lambda found: not found.count),
 }
 """Kinds of values worth a line: the name for ``--fail-on``, the words, the test."""
 

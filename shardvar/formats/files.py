@@ -33,6 +33,7 @@ from shardvar.errors import (
     MissingFile,
     ServerError,
     StorageError,
+    UnsupportedError,
     replaced_error,
 )
 from shardvar.forks import new_lock
@@ -40,6 +41,7 @@ from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.concurrency import do_all
+from shardvar.storage.posix import end_outside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
 
 Found = TypeVar("Found")
@@ -125,6 +127,8 @@ class DataFiles:
     """[files] their names in it."""
     nbytes: Ints | None = None
     """[files] the size that the index gives each file; None if it gives none."""
+    named: str = ""
+    """The file that is the checkpoint: it may be a link that leads anywhere."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
     _copies: OrderedDict[tuple[int, int, int], memoryview] = field(
@@ -133,6 +137,7 @@ class DataFiles:
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _watched: list[Callable[[], bool]] = field(init=False, default_factory=list)
     _closed: list[bool] = field(init=False, default_factory=partial(list, (False,)))
+    _holds_none: list[bool] = field(init=False, default_factory=partial(list, (False,)))
     _lock: RLock = field(init=False, default_factory=new_lock)
 
     @property
@@ -145,6 +150,8 @@ class DataFiles:
         with self._lock:
             if self._closed[0]:
                 raise ArgumentError("The checkpoint was closed.", "Open it again.")
+            if self._holds_none[0]:
+                return self._open_anew(number)
             file = self._open.get(number)
             if file is None:
                 file = self._open[number] = self._open_anew(number)
@@ -152,6 +159,13 @@ class DataFiles:
                     self._open.popitem(last=False)
             self._open.move_to_end(number)
             return file
+
+    def hold_none(self) -> None:
+        """Close all files; each is opened again whenever it is read. One in a bucket is not open."""
+        if self.storage.traits is None:
+            with self._lock:
+                self._holds_none[0] = True
+                self._close_all()
 
     def map(self, number: int) -> memoryview:
         """Return a file as a read-only memory map."""
@@ -219,10 +233,13 @@ class DataFiles:
         """Close all files. Maps that were handed out stay valid."""
         with self._lock:
             self._closed[0] = True
-            for file in self._open.values():
-                file.close()
-            self._open.clear()
+            self._close_all()
             self._copies.clear()
+
+    def _close_all(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
 
     def _open_anew(self, number: int) -> ReadableFile:
         """Open a file, and raise if it is another one than before, or of a wrong size."""
@@ -233,6 +250,7 @@ class DataFiles:
                 raise replaced_error(self.names[number]) from error
             error.in_file(self.names[number])
             raise
+        self._check_inside(file.name, self.names[number])
         is_new = number not in self._stamps and any(asks() for asks in self._watched)
         if is_new or self._stamps.setdefault(number, file.stamp) != file.stamp:
             file.close()
@@ -244,6 +262,19 @@ class DataFiles:
             cause = f"{file.name} has {file.size} bytes, but the index says {self.nbytes[number]}."
             raise kind(cause, COPY_AGAIN).in_file(self.names[number])
         return file
+
+    def _check_inside(self, path: str, name: str) -> None:
+        """Raise ``UnsupportedError`` if a file that an index names is behind a link to elsewhere."""
+        if self.traits is not None or name == self.named:
+            return
+        target = end_outside(path.removesuffix(name), name)
+        if target is not None:
+            cause = (
+                f"{path} is behind a symbolic link that leads out of the checkpoint, to {target}."
+            )
+            raise UnsupportedError(
+                cause, "Copy the file to its place, if it belongs to the checkpoint."
+            )
 
 
 class FileSource(Source):
@@ -272,6 +303,10 @@ class FileSource(Source):
     def close(self) -> None:
         """Close the files."""
         self.data.close()
+
+    def hold_no_files(self) -> None:
+        """Open files only while they are read."""
+        self.data.hold_none()
 
 
 def put_in_place(

@@ -48,7 +48,7 @@ _MAP = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9.)[ -~]", re.
 def _read(storage: Storage, name: str) -> Listing:
     """Return the contents of a file, or of a set by the name of its index."""
     if not name.endswith(_INDEX):
-        listing = Listing(DataFiles(storage, [name]))
+        listing = Listing(DataFiles(storage, [name], named=name))
         _add(listing, 0, None)
         return listing
     try:

@@ -47,7 +47,7 @@ from shardvar.wire.zip import overlapping
 
 def _read(storage: Storage, name: str) -> Listing:
     """Return the contents of a file, or of the split file whose first part is ``name``."""
-    listing = Listing(DataFiles(storage, _parts(storage, name)))
+    listing = Listing(DataFiles(storage, _parts(storage, name), named=name))
     blocks: dict[str, BlockType] = {}
     headers: list[GgufHeader] = []
     count = len(listing.data.names)

@@ -86,7 +86,7 @@ class NpyFormat(Format):
 
     def open(self, storage: Storage, name: str) -> NpySource:
         """Open a file; only its header is read."""
-        data = DataFiles(storage, [name])
+        data = DataFiles(storage, [name], named=name)
         file = data.open(0)
         with prefix_errors(file.name):
             header = _read_header(file)

@@ -125,6 +125,10 @@ class Source(ABC):
     def close(self) -> None:
         """Close the files."""
 
+    def hold_no_files(self) -> None:  # noqa: B027  # few open files again
+        """Hold no file open from now on, as one of thousands of checkpoints. All entries were read; a
+        file that is read is opened again, and is the same one or an error."""
+
     def files_read(self, entries: EntryTable) -> Ints:
         """Return the numbers of the data files that the payloads of entries are read from, which a
         process that was given the entries compares with its caller's."""

@@ -212,7 +212,8 @@ def has_values(name: str) -> bool:
 def to_round_once(values: Array, dtype: np.dtype[Any]) -> Array:
     """Return values that NumPy rounds to a dtype as the given ones should be: to nearest, once.
 
-    By itself it takes float64 to bfloat16 and smaller floats by way of float32, which rounds twice.
+    By itself it takes float64 to bfloat16 and smaller floats by way of float32, which rounds twice,
+    and PyTorch also to float16.
     1 + 2**-8 is halfway between two bfloat16, and 2**-40 more is not:
 
     >>> values, dtype = np.array([1 + 2**-8 + 2**-40]), numpy_dtype("bfloat16")
@@ -222,15 +223,19 @@ def to_round_once(values: Array, dtype: np.dtype[Any]) -> Array:
     if dtype.name == "float8_e8m0fnu":
         # All that is between its two smallest numbers, 2**-127 and 2**-126, would become the larger.
         values = np.where(values < 1.5 * 2.0**-127, np.minimum(values, 2.0**-127), values)
-    is_small = dtype.itemsize <= 2 and "float" in dtype.name and dtype != np.float16
+    is_small = dtype.itemsize <= 2 and "float" in dtype.name
     if values.dtype != np.float64 or not is_small:
         return values
-    # Keep 10 significant bits, two more than bfloat16 has, and let the last one be 1 if any after
-    # it was: 1 + 2**-8 + 2**-40 becomes 1 + 2**-8 + 2**-9. So float32 holds the value exactly, and
-    # it lies on the same side of each halfway point.
-    cut, bits = np.int64((1 << 43) - 1), values.view(np.int64)
-    odd: Array = (((bits & cut) + cut | bits) & ~cut).view(np.float64)
-    return odd
+    # Keep 10 significant bits, two more than bfloat16 has, or 13 for float16, and let the last one
+    # be 1 if any after it was: 1 + 2**-8 + 2**-40 becomes 1 + 2**-8 + 2**-9. So float32 holds the
+    # value exactly, and it lies on the same side of each halfway point.
+    bits = values.view(np.int64)
+    cut = np.int64((1 << (40 if dtype == np.float16 else 43)) - 1)
+    odd = bits & cut
+    odd += cut
+    odd |= bits
+    odd &= ~cut
+    return odd.view(np.float64)
 
 
 def unpack_halves(packed: npt.NDArray[np.uint8]) -> Array:

@@ -21,6 +21,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -346,6 +347,30 @@ def open_local(path: str) -> LocalReadableFile:
             f"{path} is {kind}, not a file.", "Name a file that holds a checkpoint."
         )
     return LocalReadableFile(path, status.st_size, stamp_of(status), descriptor)
+
+
+_STORES = re.compile(
+    r"(.*/models--[^/]+)/blobs/[0-9a-f]{40,64}|(.*)/\.git/annex/objects/.*", re.DOTALL
+)
+"""Files in stores; the groups are the folders that the stores belong to."""
+
+
+def end_outside(folder: str, name: str) -> str | None:
+    """Return the file out of a folder to which the path ``name`` in it leads; None if it stays inside,
+    or leads to a store."""
+    path = folder
+    for step in name.split("/"):
+        path = os.path.join(path, step)
+        if os.path.islink(path):
+            break
+    else:
+        return None
+    target, inside = os.path.realpath(os.path.join(folder, name)), os.path.realpath(folder)
+    if target.startswith(os.path.join(inside, "")) or _STORES.fullmatch(target):
+        return None
+    # A cache by another name: its store is next to a folder above.
+    store, above = os.path.split(os.path.dirname(target))
+    return None if above == "blobs" and inside.startswith(f"{store}{os.sep}") else target
 
 
 def stamp_of(status: os.stat_result) -> str:

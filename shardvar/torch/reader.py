@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.planner import LoadItemType
 
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.torch.archive import item_of
+from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
 from shardvar.layout.region import Region
 from shardvar.torch.tensors import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string
@@ -243,6 +244,9 @@ def _fill_at_once(reader: Reader, batch: list[TensorTarget], verify: str) -> Non
     arrays = reader.read_many([(each.key, each.region) for each in batch], verify, out=places)
     for each, place, array in zip(batch, places, arrays, strict=True):
         if place is None:
+            dtype = str(each.tensor.dtype).removeprefix("torch.")
+            if has_values(dtype):  # torch rounds float64 to bfloat16 by way of float32
+                array = to_round_once(array, numpy_dtype(dtype))
             each.tensor.copy_(as_tensor(array, each.name))
 
 

@@ -21,6 +21,7 @@ from shardvar.errors import (
     MalformedCheckpoint,
     ShardvarError,
     UnsupportedError,
+    prefix_errors,
 )
 from shardvar.formats.parts import INTERRUPTED
 from shardvar.formats.table import format_names, format_of_name, stem_of_name
@@ -34,7 +35,9 @@ from shardvar.pictures.words import count, named, similar
 from shardvar.storage.links import outer_links
 from shardvar.storage.local import split_path
 from shardvar.storage.protocol import Storage
+from shardvar.wire.damage import UNPACK
 from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
+from shardvar.wire.zip import names_in
 
 _LOOKED_AT = 4
 """The files of a folder whose heads are read."""
@@ -62,7 +65,13 @@ UNFINISHED_DOWNLOAD = re.compile(
 DOWNLOADS = ".cache/huggingface/download"
 """The folder in which a download of Hugging Face keeps notes about the files of a folder."""
 UNFINISHED = FileKind("an unfinished download", "Finish the download, or start it again.", True)
+_SPLIT = FileKind(
+    "one part of a file that was split",
+    "Join all parts under the name without the last ending: `cat NAME.* > NAME`.",
+    True,
+)
 _NAMES = (
+    (r".*\.[A-Za-z][A-Za-z0-9]*\.(part[-_.]?([a-z]{2,3}|\d+)|a[a-z]|\d{2,4})", _SPLIT),
     (UNFINISHED_DOWNLOAD.pattern, UNFINISHED),
     (r"events\.out\.tfevents\..*", FileKind("a log of TensorBoard", "The checkpoints of that run are elsewhere.")),
     (r".*\.meta", FileKind(
@@ -198,11 +207,9 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
             f"The file {shown} is empty.", "Fetch it again from where it was written."
         )
     # An archive of torch.save or of NumPy would have been found.
-    kind = (
-        FileKind("a zip archive of another program", formats)
-        if first.startswith(b"PK")
-        else _kind(name, first)
-    )
+    kind = _kind(name, first)
+    if first.startswith(b"PK") and not (kind and kind.is_lost):
+        kind = _archive_kind(storage, name)
     if kind is None:
         return CheckpointNotFound(
             f"The file {shown} is not in a supported format.", near or formats
@@ -212,6 +219,18 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
     return UnsupportedError(
         f"The file {shown} is {kind.what}, which is not a supported format.", kind.remedy
     )
+
+
+def _archive_kind(storage: Storage, name: str) -> FileKind:
+    """Return the kind of a zip archive, by the checkpoints in it."""
+    file = storage.open(name)
+    try:
+        with prefix_errors(name):
+            names = names_in(file.read, file.size)
+    finally:
+        file.close()
+    inside = [each for each in names if format_of_name(os.path.basename(each))]
+    return FileKind(f"a zip archive around {named(inside or names)}", UNPACK)
 
 
 def _kind(name: str, first: bytes) -> FileKind | None:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from shardvar.pictures.words import count, named
 from shardvar.planning.slices import TensorTable
 from shardvar.verbs.packed import find_packed
 
@@ -107,6 +108,27 @@ def count_parameters(tensors: Iterable[_Row]) -> ParameterCount:
         elif dtype in _SMALL_INTEGERS and len(shape) > 1 and 0 not in shape:
             left_out.append(key)
     return ParameterCount(counted, tuple(left_out))
+
+
+def empty_note(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> str:
+    """Return a sentence about weights without elements among tensors; empty if there are none.
+
+    >>> empty_note({"a": ("float32", (0,)), "b": ("float32", (2,)), "c": ("int64", (0,))})
+    "1 of 2 weights has no elements, as in files that ZeRO-3 wrote without gathering the weights: 'a'"
+    """
+    weights = {
+        key: shape
+        for key, (dtype, shape) in tensors.items()
+        if dtype.startswith(_NUMERIC) and not is_optimizer_state(key)
+    }
+    empty = [key for key, shape in weights.items() if 0 in shape]
+    if not empty:
+        return ""
+    verb = "has" if len(empty) == 1 else "have"
+    return (
+        f"{len(empty)} of {count(len(weights), 'weight')} {verb} no elements, as in files that ZeRO-3 "
+        f"wrote without gathering the weights: {named(empty)}"
+    )
 
 
 def count_in(tensors: TensorTable, encodings: Mapping[str, str]) -> ParameterCount:

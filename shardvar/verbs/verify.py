@@ -54,6 +54,7 @@ from shardvar.planning.slices import TensorTable, concatenate
 from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
 from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.parameters import empty_note
 from shardvar.verbs.payloads import Check, payload_checker
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
@@ -217,7 +218,7 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
         path=found.path,
         format=found.format.name,
         damages=tuple(damages),
-        notes=(*(_sentence(each) for each in findings if not each.is_damage), *note, *delta_note),
+        notes=(*_notes(findings, tables), *note, *delta_note),
         unverified=tuple(unverified),
         outcomes=_outcomes(guarded, unverified, damaged, VALUES_MATCH if source.bare_index else OK),
         bare_index=source.bare_index,
@@ -227,6 +228,14 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
         read_nbytes=read.total(),
         unguarded_nbytes=sum(nbytes for key, nbytes in read.items() if not guarded[key]),
     )
+
+
+def _notes(findings: Iterable[Finding], tables: Iterable[EntryTable]) -> Iterator[str]:
+    """Yield what is odd about the files and the shapes, and is not damage."""
+    yield from (_sentence(each) for each in findings if not each.is_damage)
+    facts = {key: fact for each in tables for key, fact in each.slices.tensors.facts().items()}
+    if empty := empty_note(facts):
+        yield f"{empty}."
 
 
 def _delta_problems(

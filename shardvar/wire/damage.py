@@ -28,6 +28,9 @@ DISTRUST = "Do not trust the source of this file."
 SNIFF_NBYTES = kinds.SNIFF_NBYTES
 """The bytes at the beginning of a file that ``foreign_file`` is given."""
 
+UNPACK = "Unpack it (`unzip`), and name the checkpoint that it holds."
+"""The way to a checkpoint in a zip archive."""
+
 _KNOWN_MEMBERS = (
     ("data.pkl", "an archive of torch.save", "Give it its own name (.pt), or use numpy.savez."),
     (
@@ -129,11 +132,9 @@ def foreign_archive(expected: str, names: Collection[str]) -> MalformedCheckpoin
     for known, what, remedy in _KNOWN_MEMBERS:
         if _has_member(names, known):
             return MalformedCheckpoint(f"The file is {what}, not {expected}.", remedy)
-    cause = (
-        f"The file is a zip archive in which none of {len(names)} members is an array, not "
-        f"{expected}."
-    )
-    return MalformedCheckpoint(cause, "Name the file that holds the tensors.")
+    members = ", ".join(repr(each[:100]) for each in [*names][:3])
+    held = f" around {members}{', ...' * (len(names) > 3)}" if names else " without members"
+    return MalformedCheckpoint(f"The file is a zip archive{held}, not {expected}.", UNPACK)
 
 
 def _has_member(names: Collection[str], known: str) -> bool:

@@ -27,6 +27,9 @@ SNIFF_NBYTES = 512
 """The bytes at the beginning of a file that ``kind_of`` is given: the first block of a tar
 archive."""
 
+LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""The first pickle of files that torch.save wrote before version 1.6: a number."""
+
 _EXPORT = "It is a program with weights inside: use the checkpoint that it was exported from."
 _UNPACK = "Unpack it, and name the checkpoint that it holds."
 _PICKLE = FileKind(
@@ -51,7 +54,7 @@ _MAGICS = (
         "a Git LFS pointer instead of the file itself", "Fetch the content: `git lfs pull`.", True)),
     (0, b"# shardvar digest", FileKind(
         "a manifest of digests", "Name the checkpoint, and the manifest after --against.")),
-    (0, b"\x1f\x8b", FileKind("compressed by gzip", "Unpack it: `gzip -d`, under a name that ends in .gz.")),
+    (0, b"\x1f\x8b", FileKind("compressed by gzip", "Unpack it: `gzip -dc FILE > NAME`, with its name without .gz.")),
     (0, b"\x28\xb5\x2f\xfd", FileKind("compressed by Zstandard", "Unpack it: `unzstd`.")),
     (0, b"\xfd7zXZ\0", FileKind("compressed by xz", "Unpack it: `unxz`.")),
     (0, b"BZh", FileKind("compressed by bzip2", "Unpack it: `bunzip2`.")),
@@ -89,6 +92,12 @@ _PATTERNS = (
         FileKind("a safetensors file", "Give it its own name (.safetensors)."),
     ),
     (rb"(?i:\s*(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|script))", _PAGE),
+    (
+        re.escape(LEGACY_MAGIC),
+        FileKind(
+            "a file of torch.save in the form before version 1.6", "Give it its own name (.pt)."
+        ),
+    ),
     # A pickle begins with 0x80 and the number of its protocol. Without it, it is of the protocols 0
     # and 1, which begin with the opcode of a dict, a list, a tuple or a global.
     (rb"\x80[\x02-\x05]", _PICKLE),

@@ -49,6 +49,7 @@ def parse_pickle(
     fast: bool = True,
     is_typed: bool = False,
     most: int = MAX_NBYTES,
+    start: int = 0,
 ) -> tuple[Any, int]:
     """Return the value of a pickle, and the offset of the byte after it; ``MalformedCheckpoint`` if
     it is damaged.
@@ -56,7 +57,8 @@ def parse_pickle(
     ``check`` is called with each name, and raises if the pickle is to be refused for it.
     ``fast=False`` reads each opcode by itself, with the same result. ``is_typed`` keeps the types
     of tuples and dicts that were of torch's or Python's subclasses (``inert.call``). ``most`` bounds
-    the bytes outside of long texts, which take no more memory than in the file.
+    the bytes outside of long texts, which take no more memory than in the file. The pickle begins at
+    offset ``start``, and so do the offsets of errors.
 
     >>> parse_pickle(b"\\x80\\x02(K\\x01K\\x02t.")
     ((1, 2), 9)
@@ -64,6 +66,7 @@ def parse_pickle(
     (Node('posix.system'), 26)
     """
     machine = _Machine(data, check, fast, is_typed, most)
+    machine.position = start
     try:
         machine.run()
     except _Stop:
@@ -73,10 +76,16 @@ def parse_pickle(
     except _DAMAGES:
         # A stack or a memo without the value that an opcode needs, an opcode that is not known,
         # text that is not UTF-8.
+        if machine.position >= len(data):
+            raise _cut(len(data)) from None
         raise malformed(f"The pickle cannot be decoded at offset {machine.position}.") from None
     if machine.position < len(data):
         raise past_limit(f"The pickle has {len(data)} bytes", "MAX_PICKLE_NBYTES")
-    raise malformed("The pickle has no end.")
+    raise _cut(len(data))
+
+
+def _cut(nbytes: int) -> MalformedCheckpoint:
+    return malformed(f"The pickle is cut short at byte {nbytes}: it has no end.")
 
 
 _DAMAGES = (IndexError, TypeError, ValueError, struct.error)
@@ -134,8 +143,8 @@ class _Machine:
         start, stop = self.position, self.position + nbytes
         if stop > len(self.data):
             cause = (
-                f"The pickle claims {nbytes} bytes at offset {start}, but has "
-                f"{len(self.data) - start} left."
+                f"The pickle is cut short, or a length in it is wrong: it claims {nbytes} bytes at "
+                f"offset {start}, and ends at byte {len(self.data)}."
             )
             raise malformed(cause)
         if nbytes >= _LONG:
@@ -157,8 +166,10 @@ class _Machine:
 
     def line(self) -> str:
         """Return the next line, without its end."""
-        start, stop = self.position, self.data.index(b"\n", self.position)
-        self.position = stop + 1
+        start, stop = self.position, self.data.find(b"\n", self.position)
+        self.position = stop + 1 if stop >= 0 else len(self.data)
+        if stop < 0:
+            raise ValueError  # a pickle that is cut short
         return self.data[start:stop].decode("ascii")
 
     def check_version(self) -> None:

@@ -14,7 +14,7 @@ A reader MUST check these laws, and ``parse_header`` checks them in this order. 
 checks all but the first.
 
     1. names are unique at every level
-    2. every field has its type, and a tensor has no other fields
+    2. every field has its type; others are ignored
     3. END - BEGIN is the size that dtype and shape give, computed without overflow
     4. sorted by BEGIN, the tensors cover the rest of the file without a hole, an overlap, or a byte
        left over
@@ -106,13 +106,21 @@ class Header:
 def header_nbytes(first: bytes, file_nbytes: int) -> int:
     """Return the size of the header, from the first bytes of a file."""
     nbytes = int.from_bytes(first[:PREAMBLE_NBYTES], "little")
+    begins = first[PREAMBLE_NBYTES : PREAMBLE_NBYTES + 1] == b"{"
+    if nbytes > MAX_HEADER_NBYTES and begins and PREAMBLE_NBYTES + nbytes <= file_nbytes:
+        raise UnsupportedError(
+            f"The header has {nbytes} bytes, and safetensors allows {MAX_HEADER_NBYTES} "
+            "(MAX_HEADER_NBYTES).",
+            "Write it again as several files, in the program that wrote it: each has a part of the "
+            "header.",
+        )
     if nbytes > MAX_HEADER_NBYTES:
         why = (
             f"its first 8 bytes claim a header of {nbytes} bytes; at most {MAX_HEADER_NBYTES} are "
             "allowed"
         )
         raise foreign_file("a safetensors file", first, file_nbytes, why)
-    if first[PREAMBLE_NBYTES : PREAMBLE_NBYTES + 1] != b"{":
+    if not begins:
         raise foreign_file(
             "a safetensors file",
             first,
@@ -257,7 +265,7 @@ def _check_types(keys: Sequence[str], infos: Sequence[Any]) -> None:
 def _has_fields(info: Any) -> bool:
     return (
         type(info) is dict
-        and info.keys() == _FIELDS
+        and info.keys() >= _FIELDS
         and type(info["dtype"]) is str
         and type(info["shape"]) is list
         and type(info["data_offsets"]) is list

@@ -38,7 +38,7 @@ def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
     if size > MAX_HEADER_NBYTES:
         raise malformed(f"The index has {size} bytes, more than {MAX_HEADER_NBYTES}.")
     text = read(0, size)
-    if not text.lstrip().startswith(b"{"):
+    if not text.lstrip().startswith((b"{", *strict_json.MARKS)):
         raise foreign_file(
             "the index of a set", text[:SNIFF_NBYTES], size, "it does not begin a JSON object"
         )

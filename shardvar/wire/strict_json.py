@@ -6,15 +6,18 @@ not UTF-8, half of a surrogate pair, and, unless the format's writers use them, 
 ``Infinity``. Integers keep all their digits; the format checks their range.
 """
 
+import codecs
 import json
 import re
 from typing import Any, NoReturn
 
 import numpy as np
 
-from shardvar.errors import CheckpointError
+from shardvar.errors import CheckpointError, MalformedCheckpoint
 from shardvar.wire.damage import invalid, malformed
 
+MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""The marks with which editors begin texts in UTF-8 and in UTF-16."""
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 
 _STEP = np.zeros(256, np.int32)
@@ -31,6 +34,11 @@ def parse_json(data: bytes, max_depth: int, *, allow_nan: bool = False) -> Any:
     With ``allow_nan``, as Python's own ``json`` writes them, ``NaN``, ``Infinity`` and
     ``-Infinity`` are numbers.
     """
+    if data.startswith(MARKS):
+        raise MalformedCheckpoint(
+            "The JSON begins with a byte order mark, which JSON does not allow.",
+            "Save it as UTF-8 without a byte order mark.",
+        )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

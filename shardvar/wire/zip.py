@@ -24,6 +24,7 @@ that the same bytes make the same archive.
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardvar.errors import InvalidCheckpoint, UnsupportedError
-from shardvar.limits import MAX_INFLATION
-from shardvar.wire.damage import DISTRUST, invalid, malformed
+from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_INFLATION
+from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
 
 _Ints = NDArray[np.int64]
 
@@ -111,7 +112,10 @@ def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
     while True:
         end = tail.rfind(END_MAGIC, 0, end)
         if end < 0:
-            raise malformed(f"The last {len(tail)} bytes have no end record of a zip archive.")
+            raise malformed(
+                f"The archive is cut short at byte {file_nbytes}, or its end was overwritten: it has "
+                "no end record of a zip archive."
+            )
         if end + END.size <= len(tail) and end + END.size + END.unpack_from(tail, end)[7] == len(
             tail
         ):
@@ -138,6 +142,15 @@ def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
             f"{start + nbytes}."
         )
     return DirectoryPlace(start, nbytes, count)
+
+
+def names_in(read: Callable[[int, int], bytes], nbytes: int) -> list[str]:
+    """Return the names of the members of an archive that is a whole file."""
+    tail_nbytes = min(TAIL_NBYTES, nbytes)
+    place = find_directory(read(nbytes - tail_nbytes, tail_nbytes), nbytes)
+    if place.nbytes > MAX_DIRECTORY_NBYTES:
+        raise past_limit(f"The central directory has {place.nbytes} bytes", "MAX_DIRECTORY_NBYTES")
+    return [each.name for each in parse_directory(read(place.start, place.nbytes), place.count)]
 
 
 def parse_directory(directory: bytes, count: int) -> list[Member]:

@@ -363,6 +363,30 @@ def test_odd_values_are_named_above_the_statistics(tmp_path: Path, run: Run) -> 
     ]
 
 
+@pytest.mark.parametrize("name", ["model", "m.safetensors", "m.npz", "m.pt"])
+def test_weights_without_elements_are_counted(name: str, tmp_path: Path, run: Run) -> None:
+    shapes = {"a": (0,), "b": (2,), "c": (0, 3), "optimizer.a": (0,)}
+    tensors = {key: np.ones(shape, np.float32) for key, shape in shapes.items()}
+    sv.save(tmp_path / name, {**tensors, "ids": np.ones(0, np.int64)})
+    path = tmp_path / name
+    words = "2 of 3 weights have no elements"
+    assert words in run("inspect", path).out and words in run("verify", path).out
+    assert words in " ".join(run("verify", path, "--json").json["notes"])
+    assert run("inspect", path, "--stats", "--fail-on", "empty").code == 1
+    sv.save(tmp_path / "whole", {"b": np.ones(2), "ids": np.ones(0, np.int64)})
+    assert "no elements" not in run("inspect", tmp_path / "whole").out + run("verify", path).err
+
+
+def test_only_ties_among_the_listed_keys_are_printed(tmp_path: Path, run: Run) -> None:
+    tie = tmp_path / "tie"
+    run("reshard", GOLDEN / "torch_pt" / "tied_weights" / "x.pt", tie)
+    (key, first), *_ = run("inspect", tie, "--json").json["ties"].items()
+    for keys, is_tied in (([key, first], True), ([key], False), (["bn.bias"], False)):
+        filters = [each for name in keys for each in ("--filter", name)]
+        assert bool(run("inspect", tie, *filters, "--json").json["ties"]) is is_tied
+        assert ("Tied" in run("inspect", tie, *filters).out) is is_tied
+
+
 def test_odd_values_fail_on_request(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "model", {"a": np.array([np.nan, 1.0]), "b": np.array([2.0, 2.0])})
     path = tmp_path / "model"
@@ -378,7 +402,7 @@ def test_odd_values_fail_on_request(tmp_path: Path, run: Run) -> None:
     ]
     assert run("inspect", path, "--fail-on", "nan").code == 2
     assert (
-        "Choose from nan, inf, zero, constant."
+        "Choose from nan, inf, zero, constant, empty."
         in run("inspect", path, "--stats", "--fail-on", "naan").err
     )
 

@@ -7,16 +7,22 @@ is killed if it hangs: a reader that believes a claim, recurses or loops ends th
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import shardvar as sv
+from shardvar.errors import IncompleteCheckpoint, UnsupportedError
+from shardvar.verbs.locate import find_checkpoint
 from spec_tests.helpers.programs import ENVIRONMENT, command_of
 from spec_tests.hostile.case import Case
 from spec_tests.hostile.make import CASES, HERE, readme
@@ -224,3 +230,77 @@ def test_a_broken_file_in_a_directory_is_found_there_and_refused(name: str, tmp_
     (tmp_path / "scratch").mkdir()
     (report,) = run_all([tmp_path / name], tmp_path / "scratch")
     assert raised(report["load"]) == case.error
+
+
+SETS = {"shardvar": "m", "tensorflow": "m", "zarr": "m", "orbax-plain": "m", "torch": "m"}
+SETS |= {"safetensors": "m.safetensors"}
+
+
+def data_files_of(form: str, folder: Path) -> list[Path]:
+    """Save a checkpoint of several files, and return its data files."""
+    tensors = {"a": np.arange(90.0), "b": np.ones(90)}
+    options: dict[str, Any] = (
+        {} if form in ("zarr", "orbax-plain") else {"policy": sv.MaxShardSizePolicy(800)}
+    )
+    sv.save(folder / SETS[form], tensors, format=form, **options)
+    found = find_checkpoint(
+        folder / "m"
+        if (folder / "m").is_dir()
+        else next(each for each in folder.iterdir() if "index" in each.name)
+    )
+    with closing(found.open()) as source:
+        return [Path(found.storage.path) / name for name in source.index.files]
+
+
+@pytest.mark.parametrize("form", SETS)
+@pytest.mark.parametrize("link", ["file", "folder", "relative", "chain"])
+def test_a_link_out_of_a_checkpoint_is_not_read_through(
+    form: str, link: str, tmp_path: Path
+) -> None:
+    """SECURITY.md: "A symbolic link that leads out of the checkpoint is refused"."""
+    folder = tmp_path / "in"
+    file = data_files_of(form, folder)[-1]
+    path = folder / "m" if (folder / "m").is_dir() else next(folder.glob("*index*"))
+    moved = file.parent if link == "folder" and file.parent not in (folder, folder / "m") else file
+    away = tmp_path / "out" / moved.name
+    away.parent.mkdir()
+    moved.rename(away)
+    if link == "chain":
+        (tmp_path / "between").symlink_to(away)
+        away = tmp_path / "between"
+    moved.symlink_to(os.path.relpath(away, moved.parent) if link == "relative" else away)
+    for read in (sv.load, sv.verify, sv.digest):
+        try:
+            found = read(path)
+        except (UnsupportedError, IncompleteCheckpoint) as error:  # no format enters linked folders
+            assert re.search("leads out of the checkpoint|is missing", str(error))
+        else:
+            assert found.verdict != "ok" if read is sv.verify else found.unreadable
+    moved.unlink()
+    (away.resolve() if link == "chain" else away).rename(moved)  # the remedy
+    assert sv.verify(path).damages == ()
+
+
+def test_links_of_a_cache_are_read_through(tmp_path: Path) -> None:
+    """SECURITY.md: "except into the store of a cache"."""
+    files = data_files_of("safetensors", tmp_path / "in")
+    for place in ("models--x--y/blobs", "cache/blobs", "in/.git/annex/objects/a"):
+        store = tmp_path / place
+        store.mkdir(parents=True)
+        folder = tmp_path / ("in" if "annex" in place else "cache/snapshots/0")
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, file in enumerate((tmp_path / "in").glob("m*")):
+            target = store / f"{number:064x}"
+            target.write_bytes(file.read_bytes())
+            named = folder / file.name
+            named.unlink(missing_ok=True)
+            named.symlink_to(target)
+        index = next(folder.glob("*index*"))
+        assert sorted(sv.load(index)) == ["a", "b"] and len(files) == 2
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.npz", "m.pt"])
+def test_a_file_that_is_named_may_be_a_link(name: str, tmp_path: Path) -> None:
+    sv.save(tmp_path / "out" / name, {"a": np.ones(3)})
+    (tmp_path / name).symlink_to(tmp_path / "out" / name)
+    assert len(sv.load(tmp_path / name)) == 1

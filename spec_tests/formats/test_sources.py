@@ -90,6 +90,7 @@ OVERRIDDEN: dict[type[Source], dict[str, str]] = {
 NOT_JOINED = {
     "bare_index": "Nothing covers the index that the join makes of several.",
     "dequantized": "The sources of a join are opened in one form or the other.",
+    "hold_no_files": "A join is not one of thousands of checkpoints.",
 }
 """The members of ``Source`` whose default is right for a join."""
 

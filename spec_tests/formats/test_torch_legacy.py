@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, ShardvarError, UnsupportedError
-from shardvar.formats.torch.names import LEGACY_MAGIC
 from shardvar.formats.torch.tensors import STORAGES
 from shardvar.wire.inert import Global, Reference
+from shardvar.wire.kinds import LEGACY_MAGIC
 from shardvar.wire.opcode_writer import Call, build_pickle
 from spec_tests.helpers.format_protocol import GOLDEN
 

@@ -18,8 +18,10 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
+from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.index import find_ties
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.nearest import halfway, nearest
 from spec_tests.helpers.torch_training import KINDS, differences, emptied, run_training
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -344,6 +346,18 @@ def test_an_object_is_not_loaded_into_a_tensor_and_a_cast_is_asked_for(tmp_path:
     state = {"w": torch.zeros(13, 4).double(), "step": 0}
     face.load(tmp_path / "ck", state, cast=True)
     assert torch.equal(state["w"], TABLE.double()) and state["step"] == 7
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16"])
+def test_a_cast_of_float64_rounds_once(name: str, tmp_path: Path) -> None:
+    """torch's own conversion rounds to float32 first."""
+    dtype = numpy_dtype(name)
+    values = halfway(dtype)
+    face.save(tmp_path / "ck", {"w": torch.from_numpy(values.copy())}, run="1")
+    state = {"w": torch.zeros(len(values), dtype=getattr(torch, name))}
+    face.load(tmp_path / "ck", state, cast=True)
+    found = state["w"].to(torch.float64).numpy()
+    assert np.array_equal(found, nearest(values, dtype).astype(np.float64))
 
 
 def test_what_cannot_be_saved_is_refused_by_name_and_nothing_is_written(tmp_path: Path) -> None:

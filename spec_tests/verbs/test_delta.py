@@ -394,6 +394,44 @@ def test_deltas_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> Non
         sv.apply(tmp_path / "v1", [d0, d1], tmp_path / "x")
 
 
+_FEW_FILES = """
+import resource, sys
+import shardvar as sv
+from shardvar.cli.main import main
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+folder, number = sys.argv[1], int(sys.argv[2])
+deltas = [f"{folder}/d{i}" for i in range(1, number + 1)]
+sv.apply(f"{folder}/v0", deltas, f"{folder}/c")
+sv.compact_deltas(deltas, f"{folder}/j")
+sv.apply(f"{folder}/v0", f"{folder}/j", f"{folder}/e")
+assert all(sv.diff(f"{folder}/last", f"{folder}/{name}").equal for name in "ce")
+assert main(["verify", *deltas]) == 0
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits are of POSIX")
+def test_a_long_chain_needs_few_open_files(tmp_path: Path) -> None:
+    tensors, number = {"w": np.zeros(300, np.int16), "step": np.int64(0)}, 100
+    for at in range(number + 1):
+        tensors["w"][at] = at
+        tensors["step"] = np.int64(at)
+        sv.save(tmp_path / f"v{at % 2}x" if at else tmp_path / "v0", tensors, force=True)
+        if at:
+            before = tmp_path / ("v0" if at == 1 else f"v{(at - 1) % 2}x")
+            sv.delta(before, tmp_path / f"v{at % 2}x", tmp_path / f"d{at}")
+    sv.save(tmp_path / "last", tensors)
+    program = [sys.executable, "-c", _FEW_FILES, str(tmp_path), str(number)]
+    subprocess.run(program, check=True, capture_output=True, text=True)
+    # What was replaced since it was opened is no longer read.
+    with ExitStack() as stack:
+        found = find_deltas([tmp_path / f"d{at}" for at in range(1, number + 1)])
+        opened = open_deltas(found, stack)
+        sv.delta(tmp_path / "v0", tmp_path / "last", tmp_path / "d1", force=True)
+        with pytest.raises(CheckpointError, match="replaced"):
+            opened[0].reader.read("changed/w")
+
+
 # Damage.
 
 

@@ -1,7 +1,10 @@
 """What shardvar says about a path that means no checkpoint: what is there instead, and what to
 do."""
 
+import json
 import os
+import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from shardvar.errors import (
 from shardvar.storage.local import LocalStorage, split_path
 from shardvar.verbs import foreign
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.paths import GOLDEN
 from spec_tests.wire.test_kinds import KINDS, POINTER
 
 __all__ = ["run"]
@@ -47,7 +51,9 @@ def error_of(path: Path) -> ShardvarError:
         ("frozen.pb", KINDS["a TensorFlow graph"], UnsupportedError, "a TensorFlow graph"),
         ("model.ckpt.meta", b"\x0a\xff", UnsupportedError, "the graph of a TensorFlow checkpoint"),
         ("flax_model.flax", b"\x83\xa6params", UnsupportedError, "msgpack"),
-        ("docs.zip", KINDS["a zip archive"], UnsupportedError, "a zip archive of another program"),
+        ("docs.zip", KINDS["a zip archive"], MalformedCheckpoint, "cut short at byte"),
+        ("model.pt.part-ab", b"\xfe" * 9, MalformedCheckpoint, "one part of a file that was split"),
+        ("model.npz.003", b"PK\x03\x04", MalformedCheckpoint, "one part of a file that was split"),
         ("config.json", b'{"model_type": 1}', UnsupportedError, "a JSON text"),
         ("unknown", b"\xfe\xfd\xfc" * 9, CheckpointNotFound, "not in a supported format"),
     ],
@@ -60,6 +66,67 @@ def test_a_file_is_named_for_what_it_is(
     assert (
         type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
     )
+
+
+def in_zip(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, "x")
+    return path
+
+
+@pytest.mark.parametrize("name", ["run.zip", "run", "run.pt", "run.npz", "run.pt2"])
+def test_a_zip_around_checkpoints_names_them(name: str, tmp_path: Path) -> None:
+    path = in_zip(tmp_path / name, "policy.pth", "policy.optimizer.pth")
+    raised = error_of(path)
+    assert "a zip archive around 'policy.pth'" in raised.cause and "unzip" in raised.remedy
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.npz", "old.pt"])
+def test_an_archive_that_is_cut_anywhere_is_called_so_with_the_byte(
+    name: str, tmp_path: Path
+) -> None:
+    if name != "old.pt":
+        sv.save(tmp_path / name, {"w": np.ones(40)})
+        octets = (tmp_path / name).read_bytes()
+    else:
+        octets = (GOLDEN / "torch_legacy" / "small.pt").read_bytes()
+    for stop in range(4 if name == "m.npz" else 1, len(octets)):
+        (tmp_path / name).write_bytes(octets[:stop])
+        with pytest.raises(ShardvarError) as caught:
+            sv.load(tmp_path / name)
+        assert re.search(rf"cut short|the file at {stop}", caught.value.cause), stop
+        assert str(stop) in caught.value.cause, stop
+
+
+def test_a_file_of_old_torch_under_another_ending_is_read_under_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes((GOLDEN / "torch_legacy" / "small.pt").read_bytes())
+    assert "(.pt)" in error_of(path).remedy
+    path.rename(tmp_path / "m.pt")
+    assert "w" in sv.load(tmp_path / "m.pt")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_an_index_with_a_byte_order_mark_is_read_without_it(encoding: str, tmp_path: Path) -> None:
+    files = [f"m-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for key, file in zip("ab", files, strict=True):
+        sv.save(tmp_path / "x.safetensors", {key: np.ones(2)})
+        (tmp_path / "x.safetensors").rename(tmp_path / file)
+    index = json.dumps({"weight_map": dict(zip("ab", files, strict=True))})
+    path = tmp_path / "m.safetensors.index.json"
+    path.write_bytes(index.encode(encoding))
+    assert "byte order mark" in error_of(path).cause
+    path.write_bytes(index.encode("utf-8"))
+    assert {*sv.load(path)} == {"a", "b"}
+
+
+def test_a_header_beyond_the_limit_of_safetensors_is_called_so(tmp_path: Path) -> None:
+    with (tmp_path / "m.safetensors").open("wb") as file:
+        file.write((100_000_001).to_bytes(8, "little") + b"{")
+        file.truncate(100_000_100)
+    raised = error_of(tmp_path / "m.safetensors")
+    assert type(raised) is UnsupportedError and "allows 100000000" in raised.cause
 
 
 def put(*names: str) -> Callable[[Path], None]:

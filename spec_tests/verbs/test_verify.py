@@ -123,7 +123,8 @@ def test_what_is_saved_is_whole(
         return
     report = sv.verify(path)
     assert (report.ok, report.unguarded_nbytes) == (True, 0)
-    assert not (arrays and report.notes)  # an empty bundle has a data file that nothing lies in
+    notes = [each for each in report.notes if "no elements" not in each]
+    assert not (arrays and notes)  # an empty bundle has a data file that nothing lies in
     counts = (report.num_tensors, report.num_slices, report.read_nbytes)
     assert counts == (written.num_tensors, written.num_slices, written.nbytes)
 

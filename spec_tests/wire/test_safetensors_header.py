@@ -184,7 +184,6 @@ def test_every_dtype_of_the_format_has_its_size(text: str) -> None:
         F32 | {"data_offsets": ["0", "8"]},
         F32 | {"data_offsets": {"0": 0, "8": 8}},
         F32 | {"data_offsets": [2**64, 2**64 + 8]},
-        F32 | {"strides": [1]},
         {"dtype": "F32", "shape": [2]},
         ["F32", [2], [0, 8]],
         "F32",
@@ -259,3 +258,9 @@ def test_names_that_the_format_cannot_hold_are_refused_in_writing() -> None:
 def test_a_header_that_is_no_json_object_is_invalid(header: bytes) -> None:
     with pytest.raises(InvalidCheckpoint, match="not a JSON object"):
         parse_header(header, 8 + len(header))
+
+
+def test_a_field_of_later_versions_is_ignored() -> None:
+    """As the real library does."""
+    encoded = json.dumps({"x": F32 | {"strides": [1]}}).encode()
+    assert parse_header(encoded, 8 + len(encoded) + 8).keys == ["x"]

@@ -310,6 +310,11 @@ class NativeSource(FileSource):
         self.data.close()
         self.file.close()
 
+    def hold_no_files(self) -> None:
+        """Open files only while they are read."""
+        self.data.hold_none()
+        self.file.close()
+
     def is_replaced(self) -> bool:
         """Return True if another index has taken the place of this one."""
         return is_replaced(self.storage, native_index_name(self.prefix), self.file)

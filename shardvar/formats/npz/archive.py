@@ -75,7 +75,7 @@ class NpzArchive:
 
 def open_npz(storage: Storage, name: str) -> NpzArchive:
     """Open an archive. Only its directory is read, unless a name leaves open if it is an array."""
-    files = DataFiles(storage, [name])
+    files = DataFiles(storage, [name], named=name)
     file = files.open(0)
     with prefix_errors(file.name):
         place = _find_directory(file)

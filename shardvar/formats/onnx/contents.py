@@ -168,7 +168,7 @@ def _digest(file: ReadableFile) -> str:
 def read_onnx(storage: Storage, name: str) -> OnnxContents:
     """Return the contents of a model; files of external data are looked for and not read."""
     names = [name]
-    data = DataFiles(_Folder(storage), names)
+    data = DataFiles(_Folder(storage), names, named=name)
     file = data.open(0)
     with prefix_errors(file.name):
         first = file.read(0, min(SNIFF_NBYTES, file.size))

@@ -98,7 +98,7 @@ class _Rows:
 
 def read_single(storage: Storage, name: str) -> SafetensorsContents:
     """Return the contents of one file."""
-    files = DataFiles(storage, [name])
+    files = DataFiles(storage, [name], named=name)
     header = read_header(files.open(0))
     rows = _Rows()
     faults: dict[str, ShardvarError] = {}

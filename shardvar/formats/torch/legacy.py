@@ -114,9 +114,8 @@ def _pickles(file: ReadableFile) -> tuple[list[Any], int]:
 def _parsed(data: bytes) -> tuple[list[Any], int]:
     values, start = list[Any](), 0
     for _ in range(5):
-        value, nbytes = parse_pickle(data[start:], is_typed=True)
+        value, start = parse_pickle(data, is_typed=True, start=start)
         values.append(value)
-        start += nbytes
     return values, start
 
 

@@ -37,6 +37,7 @@ from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED
 from shardvar.pictures.words import named
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import malformed, past_limit
+from shardvar.wire.kinds import LEGACY_MAGIC
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.zip import LOCAL, local_nbytes
 
@@ -230,8 +231,6 @@ SAVED_SUFFIXES = (*SAVE_SUFFIXES, *_SHARED_SUFFIXES)
 _INDEX = re.compile(r"(.*)\.bin\.index(\.[^.]+)?\.json", re.DOTALL)
 _PART = re.compile(r"(.*)-\d{5,}-of-\d{5,}\.bin", re.DOTALL)
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""The first bytes of a file of torch before 1.6: a pickle of the number 0x1950a86a20f9469cfc6c."""
 _PICKLE_RECORD = b"/data.pkl"
 
 

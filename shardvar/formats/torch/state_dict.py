@@ -27,7 +27,6 @@ from shardvar.formats.sets import add_files, read_weight_map
 from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, open_archive
 from shardvar.formats.torch.items import StoredObject, TensorView, object_of, view_of
 from shardvar.formats.torch.legacy import OldFile, open_old
-from shardvar.formats.torch.names import LEGACY_MAGIC
 from shardvar.formats.torch.objects import TextRoom
 from shardvar.formats.torch.places import Stored
 from shardvar.formats.torch.shares import whole_of
@@ -38,9 +37,9 @@ from shardvar.wire.damage import (
     SNIFF_NBYTES,
     foreign_archive,
     foreign_file,
-    is_known_archive,
     malformed,
 )
+from shardvar.wire.kinds import LEGACY_MAGIC
 from shardvar.wire.plain import decode_value
 
 ZIP_MAGIC = b"PK\x03\x04"
@@ -69,7 +68,10 @@ class Unpickled:
     def value(self, key: str) -> Any:
         """Return the value of a key; ``InvalidCheckpoint`` if there are several."""
         if key in self.clashes:
-            raise InvalidCheckpoint("Two values of the file have this key.", "Rename one of them.")
+            raise InvalidCheckpoint(
+                "Two values of the file have this key, such as of the names 0 and '0'.",
+                "Save them under other names. Or leave the key out with exclude= (--exclude).",
+            )
         return self.leaves[key]
 
     def has_tensor(self, key: str) -> bool:
@@ -129,6 +131,8 @@ def _archive(file: ReadableFile) -> Archive | OldFile:
     first = file.read(0, min(SNIFF_NBYTES, file.size))
     if first.startswith(LEGACY_MAGIC):
         return open_old(file)
+    if first and any(magic.startswith(first) for magic in (ZIP_MAGIC, LEGACY_MAGIC[:-1])):
+        raise malformed(f"The file is cut short at byte {file.size}.")
     if not first.startswith(ZIP_MAGIC):
         if file.size > 512 and file.read(257, 5) == b"ustar":
             cause = "The file is a tar archive, as torch wrote before its version 0.1.10."
@@ -141,19 +145,15 @@ def _archive(file: ReadableFile) -> Archive | OldFile:
         raise UnsupportedError(
             "The file is a TorchScript archive, which holds a program.", _SAVE_STATE
         )
-    if not archive.has(PICKLE) and is_known_archive(archive.members):
-        raise foreign_archive("a file of torch.save", archive.members)
     if not archive.has(PICKLE):
-        raise malformed(
-            f"The file is a zip archive without a record {PICKLE!r}, which torch.save did not "
-            "write."
-        )
+        names = [each.name for held in archive.members.values() for each in held]
+        raise foreign_archive("a file of torch.save", names)
     return archive
 
 
 def open_file(storage: Storage, name: str) -> TorchSource:
     """Open one file."""
-    data = DataFiles(storage, [name])
+    data = DataFiles(storage, [name], named=name)
     contents = SavedContents()
     _add(contents, 0, data.open(0), None)
     return torch_source(data, contents)

@@ -188,7 +188,7 @@ class SummedFiles:
     sums: tuple[FileSum, ...] = ()
     """The checksums."""
     unknown: tuple[str, ...] = ()
-    """Lists of one file that have no checksum of it in a known form."""
+    """Lists of one file without a checksum of it in a known form."""
     unfinished: tuple[str, ...] = ()
     """Files that a download leaves next to a file until it is finished."""
 
@@ -235,7 +235,7 @@ def summed_files(
 ) -> SummedFiles:
     """Return the checksums that lie next to files of a directory, or are in the names of their stores.
 
-    ``own`` are other names of the checkpoint of which there may be a list.
+    ``own`` are other names of the checkpoint, which may have a list.
     """
     names, sums, unknown = storage.names(), list[FileSum](), list[str]()
     for name in names:
@@ -398,7 +398,7 @@ class JudgedFiles:
     right: set[str]
     """The files that have one that agrees."""
     damages: list[Damage]
-    """The files of which none agrees, and one names the file."""
+    """Files that none agrees with, though one names the file."""
     doubts: list[Damage]
     """Doubts: also the checksums that disagree with another one that agrees."""
     notes: list[str]

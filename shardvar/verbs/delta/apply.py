@@ -131,7 +131,8 @@ def apply(
     Notes
     -----
     Several deltas are applied at once: no checkpoint between is written. Memory: some MiB a thread,
-    32 bytes for each MiB of a tensor, and the largest string tensor.
+    32 bytes for each MiB of a tensor, and the largest string tensor. Files of more than 16 deltas are
+    open only while they are read; one that was replaced since it was checked is an error.
 
     An apply that is given again after it was committed finds the result in place, writes nothing, and
     says so in ``already``. If the base is the target and the result of one of the deltas, only the

@@ -30,6 +30,8 @@ from shardvar.verbs.delta.dialects.table import check_versions, marks_of, open_p
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 
+_HELD = 16
+"""Deltas whose files are held open, so that they are read to their end if they are replaced."""
 _PROBED = 8
 """Tensors that are read first to tell whether a checkpoint is a result."""
 _MAKE_ONE = "`shardvar delta A B OUT` makes one."
@@ -52,7 +54,7 @@ def open_deltas(found: Sequence[Location], stack: ExitStack) -> list[Delta]:
 
 def open_all(found: Sequence[Location], stack: ExitStack) -> list[Delta | PublishedDelta]:
     """Open deltas of any dialect; they are closed with the stack."""
-    return [_open(each, stack) for each in found]
+    return [_open(each, stack, is_held=len(found) <= _HELD) for each in found]
 
 
 def find_deltas(paths: Path | Iterable[Path]) -> list[Location]:
@@ -78,14 +80,19 @@ def _find(path: Path) -> Location:
         raise UnsupportedError(f"{storage.path} is {kind.what}.", kind.remedy) from None
 
 
-def _open(found: Location, stack: ExitStack) -> Delta | PublishedDelta:
+def _open(found: Location, stack: ExitStack, is_held: bool) -> Delta | PublishedDelta:
     reader = stack.enter_context(open_found(found, dequantize=False))
+    delta: Delta | PublishedDelta
     if is_delta(reader):
-        return delta_of_reader(reader)
-    marks = marks_of(reader, found.storage)
-    if marks is None:
-        raise UnsupportedError(f"{found.path} is a checkpoint and not a delta.", _MAKE_ONE)
-    return open_published(reader, marks)
+        delta = delta_of_reader(reader)
+    else:
+        marks = marks_of(reader, found.storage)
+        if marks is None:
+            raise UnsupportedError(f"{found.path} is a checkpoint and not a delta.", _MAKE_ONE)
+        delta = open_published(reader, marks)
+    if not is_held:
+        reader.source.hold_no_files()
+    return delta
 
 
 def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:

@@ -61,11 +61,14 @@ def resume(
     whole, but that this release cannot read.
     """
     gone, met = True, set[int]()
-    for _ in range(_MOST_LOOKS):
+    for look in range(_MOST_LOOKS):
         if not gone:
             break
-        gone, found = False, find()
-        left = _agree(directory, found, damaged | met, meetings)
+        found = find()
+        left = _agree(directory, found, damaged | met, meetings, is_last=look == _MOST_LOOKS - 1)
+        # Steps of other processes that none has in common were removed meanwhile.
+        gone = left is None
+        left = left or []
         reasons = {number: _reason(each, number in damaged) for number, each in found.items()}
         for each in found.values():
             is_newer = not left or each.number > left[-1]
@@ -88,12 +91,19 @@ def resume(
 
 
 def _agree(
-    directory: str, found: Mapping[int, StepRecord], damaged: set[int], meetings: Meetings
-) -> list[int]:
-    """Return the steps that are whole in all processes, in order."""
+    directory: str,
+    found: Mapping[int, StepRecord],
+    damaged: set[int],
+    meetings: Meetings,
+    *,
+    is_last: bool,
+) -> list[int] | None:
+    """Return the steps that are whole in all processes, in order; None if they are to look again."""
     mine = [each.number for each in found.values() if each.is_whole and each.number not in damaged]
     known = meetings.hold(mine)
     both = sorted({*known[0]}.intersection(*known))
+    if not both and all(known) and not is_last:
+        return None
     if not both and any(known):
         having = next(process for process, each in enumerate(known) if each)
         lacking = next(process for process, each in enumerate(known) if each != known[having])

@@ -104,8 +104,7 @@ class Source(ABC):
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage, by which reads are planned; None on a
-        disk."""
+        """The cost of a request to the files' storage, by which reads are planned; None on disks."""
         return None
 
     @abstractmethod
@@ -118,16 +117,15 @@ class Source(ABC):
 
     @abstractmethod
     def map(self, file: int) -> memoryview:
-        """Return a data file as a read-only memory map; ``UnsupportedError`` unless it is on a
-        disk."""
+        """Return a data file as a read-only memory map; ``UnsupportedError`` if it is in a bucket."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the files."""
 
     def hold_no_files(self) -> None:  # noqa: B027  # few open files again
-        """Hold no file open from now on, as one of thousands of checkpoints. All entries were read; a
-        file that is read is opened again, and is the same one or an error."""
+        """Hold no file open between reads from now on; all entries were read. A file that is opened
+        again is the same one, or an error."""
 
     def files_read(self, entries: EntryTable) -> Ints:
         """Return the numbers of the data files that the payloads of entries are read from, which a
@@ -152,18 +150,15 @@ class Source(ABC):
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
         """Return the payload of an entry that is not plain, in fresh memory that the caller keeps.
 
-        It has the bytes that ``read_into`` gives, and saves a copy. None if ``read_into`` is as
-        fast.
+        It has the bytes that ``read_into`` gives, and saves a copy. None if that is as fast.
         """
         return None
 
     # What ``verify`` asks.
 
     def findings(self) -> Sequence[Finding]:
-        """Return everything odd about the files that no single key shows, such as files left over.
-
-        Reads the payload of no key.
-        """
+        """Return everything odd about the files that no single key shows, such as files left over;
+        no payload of a key is read."""
         return ()
 
     def is_guarded(self, key: str) -> bool | None:

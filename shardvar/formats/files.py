@@ -116,9 +116,8 @@ def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
 class DataFiles:
     """The data files of an open checkpoint, by number; safe to use from several threads.
 
-    At most ``OPEN_FILES`` are held open: the most recently used ones. The cache drops the file that
-    was used least recently and does not close it, because a thread may be reading from it: a file
-    is closed when its last user drops it.
+    At most ``OPEN_FILES`` are held open, the most recently used ones. Others are dropped and not
+    closed: a thread may be reading. A file is closed when its last user drops it.
     """
 
     storage: FileOpener
@@ -165,7 +164,7 @@ class DataFiles:
         if self.storage.traits is None:
             with self._lock:
                 self._holds_none[0] = True
-                self._close_all()
+                self._open.clear()
 
     def map(self, number: int) -> memoryview:
         """Return a file as a read-only memory map."""
@@ -173,9 +172,7 @@ class DataFiles:
 
     def view(self, number: int, start: int, stop: int) -> memoryview:
         """Return bytes of a file: a part of its map on a disk, and a copy in memory from elsewhere.
-
-        The last copies are kept, so that reading one block after the other fetches each once.
-        """
+        The last copies are kept, so that blocks in a row are fetched once."""
         if self.storage.traits is None:
             return self.map(number)[start:stop]
         place = number, start, stop
@@ -191,11 +188,8 @@ class DataFiles:
         return copy
 
     def fault(self, number: int) -> CheckpointError | None:
-        """Return what is wrong with a file, or None; the file is opened for that once.
-
-        A refusal by the machine (no permission, for example) is not a fault of the checkpoint. It
-        is raised when the file is read.
-        """
+        """Return what is wrong with a file, or None; the file is opened for that once. A refusal by
+        the machine, such as a missing permission, is raised when the file is read."""
         if number not in self._faults:
             self._faults[number] = None
             try:
@@ -207,39 +201,30 @@ class DataFiles:
         return self._faults[number]
 
     def hold(self) -> bool:
-        """Open as many of the files as are held open at a time; return False if one of them is
-        missing.
-
-        An open file keeps its bytes when a new commit removes its name, so a reader that holds all
-        files of a checkpoint keeps that checkpoint.
-        """
+        """Open as many of the files as are held open at a time; return False if one is missing. An
+        open file keeps its bytes when a new commit removes its name."""
         for number in range(min(len(self.names), OPEN_FILES)):
             if isinstance(self.fault(number), MissingFile):
                 return False
         return True
 
     def check_in_place(self) -> None:
-        """Raise ``CorruptCheckpoint`` if a file was replaced since it was opened: files that were
-        opened one after the other may be of two checkpoints."""
+        """Raise ``CorruptCheckpoint`` if a file, of several, was replaced since it was opened."""
         for number, stamp in self._stamps.items() if len(self._stamps) > 1 else ():
             check_same(self.storage, self.names[number], stamp)
 
     def watch(self, is_replaced: Callable[[], bool]) -> None:
-        """From now on ask ``is_replaced`` about the index whenever a file is opened for the first
-        time: it may be another checkpoint's file of that name."""
+        """From now on ask ``is_replaced`` about the index when a file is opened for the first time."""
         self._watched.append(is_replaced)
 
     def close(self) -> None:
         """Close all files. Maps that were handed out stay valid."""
         with self._lock:
             self._closed[0] = True
-            self._close_all()
+            for file in self._open.values():
+                file.close()
+            self._open.clear()
             self._copies.clear()
-
-    def _close_all(self) -> None:
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
 
     def _open_anew(self, number: int) -> ReadableFile:
         """Open a file, and raise if it is another one than before, or of a wrong size."""

@@ -26,7 +26,6 @@ from shardvar.cli.output import (
     one_line,
     paths_as_typed,
     print_json,
-    put,
     replace_closed_streams,
 )
 from shardvar.cli.parser import parse_arguments, without_alias
@@ -196,7 +195,8 @@ def _complete(words: Sequence[str]) -> int:
     from shardvar.cli.completion import candidates
 
     for line in candidates(words):
-        put(line)
+        # The shell takes what is after a tab for a description.
+        sys.stdout.write("\t".join(map(one_line, line.split("\t"))) + "\n")
     return DONE
 
 

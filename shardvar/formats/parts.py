@@ -256,7 +256,8 @@ def _kind_of_files(group: Sequence[str], files: Sequence[str]) -> FileKind:
     if ending:
         remedy = f"Fetch {index} from the source of the set. {remedy}"
         missing.append(index)
-    return FileKind(f"{what}, and without {named(missing) or 'an index'}", remedy, True)
+    what = message(f"{what}, and without {named(missing) or 'an index'}")
+    return FileKind(what, remedy, True)
 
 
 def _kind_of_folders(storage: Storage, folders: Sequence[str]) -> FileKind | None:

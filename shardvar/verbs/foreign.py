@@ -31,7 +31,7 @@ from shardvar.formats.unfinished import (
     remedy_of_unfinished,
     unfinished_files,
 )
-from shardvar.pictures.words import count, named, similar
+from shardvar.pictures.words import count, message, named, similar
 from shardvar.storage.links import outer_links
 from shardvar.storage.local import split_path
 from shardvar.storage.protocol import Storage
@@ -230,7 +230,7 @@ def _archive_kind(storage: Storage, name: str) -> FileKind:
     finally:
         file.close()
     inside = [each for each in names if format_of_name(os.path.basename(each))]
-    return FileKind(f"a zip archive around {named(inside or names)}", UNPACK)
+    return FileKind(message(f"a zip archive around {named(inside or names)}"), UNPACK)
 
 
 def _kind(name: str, first: bytes) -> FileKind | None:

@@ -139,6 +139,7 @@ PLAIN = {
     "shardvar.cli.arguments",  # help and usage, which argparse has made
     "shardvar.cli.completion",  # the script of a shell, which is in the module
     "shardvar.cli.interrupts",
+    "shardvar.cli.main",  # candidates for a shell, each through one_line
 }
 
 

@@ -10,9 +10,8 @@ place. A process that is killed leaves the files of that moment, and the next co
 
 Removing. The order is reversed: the file that makes the others a checkpoint goes first.
 
-To add a step, ask what a power cut before and after it leaves; ``storage.protocol`` says what a
-rename and the closing of a file promise, and ``spec_tests`` has a test that cuts the power at each
-step.
+To add a step, ask what a power cut before and after it leaves; ``storage.protocol`` states the
+promises of a rename and of closing a file, and ``spec_tests`` cuts the power at each step.
 """
 
 from abc import abstractmethod
@@ -33,7 +32,6 @@ from shardvar.errors import (
     MissingFile,
     ServerError,
     StorageError,
-    UnsupportedError,
     replaced_error,
 )
 from shardvar.forks import new_lock
@@ -41,7 +39,7 @@ from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.concurrency import do_all
-from shardvar.storage.posix import end_outside
+from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
 
 Found = TypeVar("Found")
@@ -61,12 +59,8 @@ ATTEMPTS = 16
 def look_into(
     storage: Storage, name: str, look: Callable[[ReadableFile], Found], otherwise: Found
 ) -> Found:
-    """Return what ``look`` finds in a file, to which format it may belong; ``otherwise`` if it
-    cannot be read.
-
-    Such a file may be of another format: not an error when looking around. Of a server that does
-    not answer (``ServerError``) nothing is known, and the next look would wait as long.
-    """
+    """Return the result of ``look`` at a file of any format; ``otherwise`` if it cannot be read. Of
+    a server that does not answer (``ServerError``) nothing is known: the next look waits as long."""
     try:
         file = storage.open(name)
         try:
@@ -235,7 +229,8 @@ class DataFiles:
                 raise replaced_error(self.names[number]) from error
             error.in_file(self.names[number])
             raise
-        self._check_inside(file.name, self.names[number])
+        if self.traits is None and self.names[number] != self.named:
+            check_stays_inside(file.name.removesuffix(self.names[number]), self.names[number])
         is_new = number not in self._stamps and any(asks() for asks in self._watched)
         if is_new or self._stamps.setdefault(number, file.stamp) != file.stamp:
             file.close()
@@ -247,19 +242,6 @@ class DataFiles:
             cause = f"{file.name} has {file.size} bytes, but the index says {self.nbytes[number]}."
             raise kind(cause, COPY_AGAIN).in_file(self.names[number])
         return file
-
-    def _check_inside(self, path: str, name: str) -> None:
-        """Raise ``UnsupportedError`` if a file that an index names is behind a link to elsewhere."""
-        if self.traits is not None or name == self.named:
-            return
-        target = end_outside(path.removesuffix(name), name)
-        if target is not None:
-            cause = (
-                f"{path} is behind a symbolic link that leads out of the checkpoint, to {target}."
-            )
-            raise UnsupportedError(
-                cause, "Copy the file to its place, if it belongs to the checkpoint."
-            )
 
 
 class FileSource(Source):

@@ -35,6 +35,7 @@ from shardvar.errors import (
     MissingFile,
     ShardvarError,
     StorageError,
+    UnsupportedError,
     replaced_error,
 )
 
@@ -355,22 +356,26 @@ _STORES = re.compile(
 """Files in stores; the groups are the folders that the stores belong to."""
 
 
-def end_outside(folder: str, name: str) -> str | None:
-    """Return the file out of a folder to which the path ``name`` in it leads; None if it stays inside,
-    or leads to a store."""
+def check_stays_inside(folder: str, name: str) -> None:
+    """Raise ``UnsupportedError`` if the path ``name`` in a folder leads to a file out of it that is in
+    no store."""
     path = folder
     for step in name.split("/"):
         path = os.path.join(path, step)
         if os.path.islink(path):
             break
     else:
-        return None
+        return
     target, inside = os.path.realpath(os.path.join(folder, name)), os.path.realpath(folder)
     if target.startswith(os.path.join(inside, "")) or _STORES.fullmatch(target):
-        return None
+        return
     # A cache by another name: its store is next to a folder above.
     store, above = os.path.split(os.path.dirname(target))
-    return None if above == "blobs" and inside.startswith(f"{store}{os.sep}") else target
+    if above == "blobs" and inside.startswith(f"{store}{os.sep}"):
+        return
+    place = os.path.join(folder, name)
+    cause = f"{place} is behind a symbolic link that leads out of the checkpoint, to {target}."
+    raise UnsupportedError(cause, "Copy the file to its place, if it belongs to the checkpoint.")
 
 
 def stamp_of(status: os.stat_result) -> str:

@@ -1,22 +1,25 @@
 """Sinks whose files have temporary names until the commit.
 
 ``FileSink`` withdraws what has a temporary name. ``OneFileSink`` is the whole sink of a format
-whose checkpoint is one file.
+whose checkpoint is one file. ``take_away`` removes the checkpoints of most formats.
 """
 
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardvar.errors import UnsupportedError
-from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
+from shardvar.errors import StorageError, UnsupportedError
+from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, write_file
+from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import FileChecksums, FileWriter, Sink
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import SliceTable
+from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 
 
@@ -70,6 +73,48 @@ class OneFileSink(FileSink):
 
     def _tidy(self) -> None:
         remove_unnamed(self.storage, lambda names: temporary_files(re.escape(self.name), names))
+
+
+def take_away(
+    storage: Storage,
+    indexes: Sequence[tuple[str, str]],
+    unnamed: Callable[[list[str]], Iterable[str]],
+    *,
+    has_mark: bool = False,
+) -> None:
+    """Remove a checkpoint: its index (or its only file) in one step, and then all files that this
+    leaves unnamed.
+
+    ``indexes`` are names, each with a temporary one. A format whose names of files differ between
+    writers, and which ``has_mark`` of what it removes, needs no claim.
+    """
+    # Commit: a rename is forced to the disk, a removal is not. If the index were removed, it could
+    # be back after a power cut, and the files that it names could be gone. A bucket forgets no
+    # removal; a mark is there in the place of the renamed index.
+    is_disk = storage.local_path is not None
+    if not is_disk and not has_mark:
+        storage.claim(removes=True)
+    there = {*storage.names()}
+    try:
+        for name, aside in indexes:
+            if name in there and is_disk:
+                storage.rename(name, aside)
+            elif name in there:
+                if not has_mark and [*unnamed(sorted(there - {name}))]:
+                    storage.announce([aside])
+                    write_file(storage, aside, b"")
+                    storage.finish(aside)
+                storage.remove(name)
+        # Remove: the renamed indexes are among the unnamed files. After a crash here, the next commit or
+        # removal removes the rest. What tells it of this one goes last.
+        left, asides = [*unnamed(storage.names())], [aside for _, aside in indexes]
+        do_all(storage.remove, [name for name in left if name not in asides], storage.traits)
+        do_all(storage.remove, [name for name in left if name in asides], storage.traits)
+    except StorageError as error:
+        with suppress(StorageError):
+            if {name for name, _ in indexes if name in there}.isdisjoint(storage.names()):
+                add_state(error, State.REMOVED)
+        raise
 
 
 def remove_one_file(storage: Storage, name: str) -> None:

@@ -17,7 +17,6 @@ Two checkpoints of the same input differ only in the name of the generation.
 import os
 from dataclasses import dataclass
 
-from shardvar.formats.files import take_away
 from shardvar.formats.native.names import (
     aside_name,
     find_native,
@@ -36,6 +35,7 @@ from shardvar.formats.native.sink import (
 )
 from shardvar.formats.native.source import NativeSource, open_native
 from shardvar.formats.protocol import SharedFormat, WrittenFiles
+from shardvar.formats.sinks import take_away
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment

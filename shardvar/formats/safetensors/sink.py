@@ -20,7 +20,6 @@ from shardvar.formats.files import (
     check_written,
     put_in_place,
     remove_unnamed,
-    take_away,
 )
 from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
@@ -40,7 +39,7 @@ from shardvar.formats.safetensors.source import (
     TOTALS,
     WRITER_KEY,
 )
-from shardvar.formats.sinks import FileSink, check_uncut, temporary_files
+from shardvar.formats.sinks import FileSink, check_uncut, take_away, temporary_files
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds

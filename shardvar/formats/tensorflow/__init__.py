@@ -9,8 +9,8 @@ sink        writing a checkpoint
 
 from dataclasses import dataclass
 
-from shardvar.formats.files import take_away
 from shardvar.formats.protocol import SharedFormat, WrittenFiles
+from shardvar.formats.sinks import take_away
 from shardvar.formats.tensorflow.names import bundle_index_name, find_bundles
 from shardvar.formats.tensorflow.protos import ENUMS
 from shardvar.formats.tensorflow.sink import BundleSink, adopt_bundle, plan_bundle, unnamed_files

@@ -35,11 +35,10 @@ from shardvar.formats.files import (
     check_written,
     put_in_place,
     remove_unnamed,
-    take_away,
     write_file,
 )
 from shardvar.formats.protocol import FileChecksums, WrittenFiles
-from shardvar.formats.sinks import FileSink
+from shardvar.formats.sinks import FileSink, take_away
 from shardvar.formats.torch.archive import ItemFrame, frame_of, item_of
 from shardvar.formats.torch.metadata import ABOUT, DCP
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA

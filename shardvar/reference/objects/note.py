@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from shardvar.errors import ShardvarError, StorageError
-from shardvar.formats.files import take_away
+from shardvar.formats.sinks import take_away
 from shardvar.formats.table import formats_of
 from shardvar.pictures.words import message
 from shardvar.storage.protocol import Storage

@@ -1,4 +1,4 @@
-"""The files of a checkpoint: held open for reading, put in place by a commit, taken away.
+"""The files of a checkpoint: held open for reading, put in place by a commit.
 
 Reading. ``DataFiles`` is the one cache of open files. A reader must never mix the files of two
 checkpoints, so a file that is opened again must be the file that it was.
@@ -7,8 +7,6 @@ Committing. The steps are the same for every format. The index, or the only file
 in that step the new checkpoint replaces the old one. An error or an interrupt before that step
 leaves nothing of the new checkpoint. An error in it or after it removes nothing that may be in
 place. A process that is killed leaves the files of that moment, and the next commit removes them.
-
-Removing. The order is reversed: the file that makes the others a checkpoint goes first.
 
 To add a step, ask what a power cut before and after it leaves; ``storage.protocol`` states the
 promises of a rename and of closing a file, and ``spec_tests`` cuts the power at each step.

@@ -1,7 +1,8 @@
 """Sinks whose files have temporary names until the commit.
 
 ``FileSink`` withdraws what has a temporary name. ``OneFileSink`` is the whole sink of a format
-whose checkpoint is one file. ``take_away`` removes the checkpoints of most formats.
+whose checkpoint is one file. ``take_away`` removes a checkpoint in the reverse order of a commit: the
+file that makes the others a checkpoint goes first.
 """
 
 import re

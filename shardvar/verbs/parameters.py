@@ -111,7 +111,7 @@ def count_parameters(tensors: Iterable[_Row]) -> ParameterCount:
 
 
 def empty_note(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> str:
-    """Return a sentence about weights without elements among tensors; empty if there are none.
+    """Return a sentence about weights without elements among tensors; an empty text if all have some.
 
     >>> empty_note({"a": ("float32", (0,)), "b": ("float32", (2,)), "c": ("int64", (0,))})
     "1 of 2 weights has no elements, as in files that ZeRO-3 wrote without gathering the weights: 'a'"

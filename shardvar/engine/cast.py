@@ -39,8 +39,11 @@ _float_info: Any = ml_dtypes.finfo
 _PORTION = 1 << 18
 """Elements that are converted at a time; of four bytes each, they take 1 MiB."""
 
-_NARROW = ("int2", "int4", "uint2", "uint4")
-"""Types that NumPy does not convert to each other, but converts to int8."""
+_WIDER = {
+    **dict.fromkeys(("int2", "int4", "uint2", "uint4"), np.int8),
+    **dict.fromkeys(("float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn"), np.float32),
+}
+"""Types that NumPy does not convert to all others, and the one that has their values."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,6 +157,7 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
     """Fill ``into`` with the values, rounded once, half to even; ``UnsupportedError`` if more
     than precision is lost."""
     dtype = into.dtype
+    values = values.astype(_WIDER.get(values.dtype.name, values.dtype), copy=False)
     if _fit(values, dtype):
         np.copyto(into, to_round_once(values, dtype), casting="unsafe")
         return
@@ -161,8 +165,6 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
     numbers = values
     if values.dtype.kind == "c" and dtype.kind != "c":
         numbers, lost = values.real, values.imag != 0
-    elif values.dtype.name in _NARROW:
-        numbers = values.astype(np.int8)
     with np.errstate(all="ignore"):
         converted = to_round_once(numbers, dtype).astype(dtype)
         if _is_exact(numbers.dtype) or _is_exact(dtype):
@@ -174,10 +176,13 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
             # back into 2**31 - 1.
             lost |= _is_wrapped(numbers, after) | _is_wrapped(after, numbers)
         else:
-            # Types without infinities, or without NaNs, put numbers in their place.
-            lost |= np.isfinite(numbers) != np.isfinite(converted)
-            lost |= np.isnan(numbers) != np.isnan(converted)
-            lost |= _is_beyond(numbers, dtype)
+            # Types without infinities, or without NaNs, put numbers in their place. The NaN of one
+            # part of a complex number must not hide the other part.
+            for part in (np.real, np.imag) if numbers.dtype.kind == "c" else (np.asarray,):
+                before, after = part(numbers), part(converted)
+                lost |= np.isfinite(before) != np.isfinite(after)
+                lost |= np.isnan(before) != np.isnan(after)
+                lost |= _is_beyond(before, dtype)
     if lost.any():
         value = values[int(np.argmax(lost))]
         raise UnsupportedError(
@@ -211,21 +216,18 @@ def _fit(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
 
 def _is_wrapped(fractions: npt.NDArray[Any], integers: npt.NDArray[Any]) -> npt.NDArray[np.bool]:
     """Return True for floats beyond the largest integer, which some processors convert to it, and
-    it to them."""
+    it to them, and for infinities and NaNs: -inf becomes the least int32, and that -inf as float16."""
     if _is_exact(fractions.dtype) or not _is_exact(integers.dtype) or integers.dtype == np.bool:
         return np.zeros(fractions.shape, np.bool)
     # The bound max + 1 is a power of two, which float64 holds exactly; max itself would be rounded,
     # as 2**63 - 1 to 2**63.
-    return np.asarray(
-        fractions.astype(np.float64) >= float(int(_integer_info(integers.dtype).max) + 1)
-    )
+    stop = float(int(_integer_info(integers.dtype).max) + 1)
+    return np.asarray(~np.isfinite(fractions) | (fractions.astype(np.float64) >= stop))
 
 
 def _is_beyond(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool]:
     """Return True for finite numbers that exceed the largest of a real type by more than rounding
     can explain."""
-    if values.dtype.kind == "c":
-        return np.zeros(values.shape, np.bool)
     kind = np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
     largest, eps = (float(getattr(_float_info(kind), name)) for name in ("max", "eps"))
     # Half a step beyond the largest number; a smaller excess is rounded down to it. For float16 the

@@ -87,6 +87,47 @@ def test_floats_are_rounded_to_nearest_once(source: str, target: str) -> None:
     assert np.array_equal(found.astype(np.float64), expected.astype(np.float64))
 
 
+def extremes(name: str) -> np.ndarray[Any, Any]:
+    """All values of a type of one byte; of others the ends, their like, and what is no number."""
+    dtype = numpy_dtype(name)
+    if dtype.itemsize == 1 and name != "bool":
+        bits = next(
+            (n for n in (2, 4, 6) if name.startswith((f"int{n}", f"uint{n}", f"float{n}"))), 8
+        )
+        return np.arange(1 << bits, dtype=np.uint8).view(dtype)
+    if name in EXACT:
+        info = ml_dtypes.iinfo(dtype) if name != "bool" else None
+        ends = (info.min, info.max, int(info.max) // 2 + 1) if info else ()
+        return np.array([int(each) for each in (0, 1, *ends)], object).astype(dtype)
+    parts = [0, -0.0, 1, -(2.0**15), 2.0**31, -(2.0**63), 1e300, -1e300, np.inf, -np.inf, np.nan]
+    with np.errstate(all="ignore"):
+        if dtype.kind == "c":
+            return np.array([complex(a, b) for a in parts for b in parts]).astype(dtype)
+        return np.array(parts).astype(dtype)
+
+
+@pytest.mark.parametrize("source", [*dict.fromkeys((*NUMBERS, *SMALL))])
+def test_the_ends_of_each_type_are_kept_or_refused(source: str) -> None:
+    """-inf of float16 was the least int32, and went there and back; a NaN hid 1e300j."""
+    for target in dict.fromkeys((*NUMBERS, *SMALL)):
+        for value in extremes(source):
+            try:
+                found = convert(np.array([value]), numpy_dtype(target), "k")
+            except UnsupportedError:
+                continue
+            wide = (
+                np.array(value).astype(np.int8)
+                if source in EXACT and numpy_dtype(source).kind == "V"
+                else value
+            )
+            after = (
+                found.astype(np.int8)
+                if target in EXACT and numpy_dtype(target).kind == "V"
+                else found
+            )
+            assert is_kept(wide, after[0], source, target), (value, target, found)
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_what_a_type_can_say_is_never_refused(name: str) -> None:
     """Zero and one, to themselves and to every other type that has them."""

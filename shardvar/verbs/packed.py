@@ -33,19 +33,22 @@ _BLOCK = 16
 _STATES = {"bitsandbytes__nf4": "NF4", "bitsandbytes__fp4": "FP4"}
 _FEW_BITS = re.compile(r"float8.*|u?int(?:2|4|8|16|32)")
 """The dtypes of weights that need scales; integers of 64 bits are ids and counters."""
+_PACKED = r"_?(?:packed|q[0-9]*|qdata|int_data|quantized)"
 _WEIGHTS = re.compile(
-    r"_?(?:q|quantized_)?(?:weight|kernel|embedding|table|w)"
-    r"(?:_?(?:packed|q|qdata|quantized))?",
+    rf"_?(?:q_?|quantized_)?(?:weight|kernel|embedding|table|w)(?:{_PACKED})?"
+    r"|_data|qdata|int_data|qvalue|codes|qidxs",
     re.IGNORECASE,
 )
 """The names of tensors that layers multiply with, quantised or not."""
 _SCALING = re.compile(
-    r"(?:.*_)?(?:(?:scales?|zero_points?)(?:_(?:inv|weight|input|2))?|absmax|q?zeros?|_shift|scb|g_idx|shape)",
+    r"(?:.*_)?(?:(?:w?scales?|scaling_factor|zero_points?)(?:_(?:inv|weight|input|2))?|absmax|q?zeros?|_shift|scb"
+    r"|g_idx|shape)",
     re.IGNORECASE,
 )
 """The names of tensors that weights need to become numbers, and of scales of activations."""
 _OWN = re.compile(
-    r"_?(?:(?:.*weight|.*kernel|quant|dequant|q)_)?scales?(?:_(?:inv|weight|2))?|absmax|qzeros|scb",
+    r"_?(?:(?:.*weights?|.*kernel|quant|dequant|q|(?:per_)?(?:channel|group|block))_)?(?:w?scales?|scaling_factor)"
+    r"(?:_(?:inv|weight|2))?|absmax|qzeros|scb",
     re.IGNORECASE,
 )
 """The names of scales of the weights, without the scales of activations."""
@@ -70,19 +73,29 @@ def find_packed(tensors: Mapping[str, _Described]) -> tuple[dict[str, tuple[str,
             scaling.update(others)
             break
         for scale in find_scaling(key, dtype, layers):
-            layer, _, _ = scale.rpartition(".")
+            layer, _ = layer_of(scale)
             others = [each for each in layers[layer] if _SCALING.fullmatch(each)]
             # MLX has a bias of each group, other than the bias of the layer.
             others += ["biases"] if {"scales", "biases"} <= {*layers[layer]} else []
-            scaling.update(f"{layer}.{each}" if layer else each for each in others)
+            scaling.update(f"{layer}{each}" for each in others)
     return weights, scaling
+
+
+def layer_of(key: str) -> tuple[str, str]:
+    """Return the layer of a tensor, with what separates its names, and the name of the tensor in it.
+
+    >>> layer_of("fc/kernel"), layer_of("fc.weight:qdata"), layer_of("weight")
+    (('fc/', 'kernel'), ('fc.weight:', 'qdata'), ('', 'weight'))
+    """
+    start = max(map(key.rfind, "./:")) + 1
+    return key[:start], key[start:]
 
 
 def names_by_layer(keys: Iterable[str]) -> dict[str, list[str]]:
     """Return the names of the tensors of each layer."""
     layers: dict[str, list[str]] = {}
     for key in keys:
-        layer, _, name = key.rpartition(".")
+        layer, name = layer_of(key)
         layers.setdefault(layer, []).append(name)
     return layers
 
@@ -97,18 +110,19 @@ def find_scaling(key: str, dtype: str | None, layers: Mapping[str, list[str]]) -
     """
     while key.endswith("._data"):  # as quanto keeps what it packs
         key = key.removesuffix("._data")
-    layer, _, name = key.rpartition(".")
+    layer, name = layer_of(key)
     if not _FEW_BITS.fullmatch(dtype or "") or _SCALING.fullmatch(name):
         return []
-    below = f"{layer}." if layer else ""
     is_weight = _WEIGHTS.fullmatch(name) is not None
-    own = {f"{name}{end}" for end in ("_scale", "_scales", "_scale_inv")}
+    stem = re.sub(f"_{_PACKED}$", "", name, flags=re.IGNORECASE)
+    own = {f"{each}{end}" for each in (name, stem) for end in ("_scale", "_scales", "_scale_inv")}
     found = [
-        f"{below}{each}"
+        f"{layer}{each}"
         for each in layers.get(layer, ())
         if each in own or (is_weight and _OWN.fullmatch(each))
     ]
-    return found + [f"{key}.{each}" for each in layers.get(key, ()) if _OWN.fullmatch(each)]
+    inner = [f"{mark}{each}" for mark in "./:" for each in layers.get(key + mark, ())]
+    return found + [key + each for each in inner if _OWN.fullmatch(each[1:])]
 
 
 def _schemes(key: str, tensors: Mapping[str, _Described]) -> Iterator[tuple[str, int, list[str]]]:
@@ -117,9 +131,9 @@ def _schemes(key: str, tensors: Mapping[str, _Described]) -> Iterator[tuple[str,
     dtype, shape = tensors[key]
     if shape is None:
         return
-    layer, _, name = key.rpartition(".")
+    layer, name = layer_of(key)
     if name == "qweight" and dtype == "int32" and len(shape) == 2:
-        yield from _of_columns(f"{layer}.", shape, tensors)
+        yield from _of_columns(layer, shape, tensors)
     elif key.endswith("_blocks") and dtype == "uint8":
         scales = f"{key.removesuffix('_blocks')}_scales"
         if shape[-1:] == (_BLOCK,) and tensors.get(scales) == ("uint8", shape[:-1]):
@@ -127,9 +141,9 @@ def _schemes(key: str, tensors: Mapping[str, _Described]) -> Iterator[tuple[str,
     elif f"{key}.absmax" in tensors or (name in ("weight", "weight_packed") and dtype == "uint8"):
         yield from _of_bytes(key, shape, tensors)
     elif name == "weight" and dtype == "int8":
-        for scale in (f"{layer}.SCB", f"{key}.SCB"):
+        for scale in (f"{layer}SCB", f"{key}.SCB"):
             if shape_of(tensors, scale) == shape[:1]:
-                others = [scale, f"{layer}.weight_format", f"{key}_format"]
+                others = [scale, f"{layer}weight_format", f"{key}_format"]
                 yield "int8", prod(shape), [each for each in others if each in tensors]
 
 

@@ -27,7 +27,7 @@ from shardvar.errors import (
 )
 from shardvar.pictures.words import human_shape, named
 from shardvar.planning.slices import TensorTable
-from shardvar.verbs.packed import find_scaling, names_by_layer
+from shardvar.verbs.packed import find_scaling, layer_of, names_by_layer
 
 DTYPES = ("bfloat16", "float16", "float32")
 """The dtypes that numbers may get."""
@@ -123,8 +123,13 @@ def find_quantised(
                 if is_there
                 else f"there is no {weights[0]!r}"
             )
-            found.faults[key] = InvalidCheckpoint(
-                f"{key!r} holds scales, and {what}.", f"Add the file that has the weights. {_KEEP}"
+            cause = f"{key!r} holds scales, and {what}."
+            found.faults[key] = (
+                InvalidCheckpoint(cause, f"Add the file that has the weights. {_KEEP}")
+                if model.method in KNOWN
+                else UnsupportedError(
+                    f"{cause} {model.config} names {model.method}.", f"{DEQUANTIZED} {_KEEP}"
+                )
             )
     return found
 
@@ -290,6 +295,8 @@ def method_of(described: Any, given: str = "") -> str:
         return described
     if isinstance(described, dict) and described.get("quant_method"):
         return str(described["quant_method"])
+    if isinstance(described, dict) and "quant_algo" in described:  # null in models without one
+        return str(described["quant_algo"] or "")
     keys = described if isinstance(described, dict) else ()
     if "weight_block_size" in keys:
         return "fp8"
@@ -298,9 +305,9 @@ def method_of(described: Any, given: str = "") -> str:
 
 def _refused(key: str, dtype: str, keys: _Tensors, layers: Mapping[str, list[str]]) -> str:
     """The scheme of weights that are not dequantized, known by its names; empty for all others."""
-    base, _, last = key.rpartition(".")
-    beside = {*layers[base], *layers.get(key, ())}
-    if last == "qweight" and beside & {"qzeros", "scales"}:
+    base, last = layer_of(key)
+    beside = {*layers[base], *layers.get(f"{key}.", ())}
+    if last == "qweight" and dtype == "int32" and beside & {"qzeros", "scales"}:
         return "GPTQ" if "g_idx" in beside else "AWQ or GPTQ"
     if last == "weight_packed":
         return (
@@ -312,7 +319,7 @@ def _refused(key: str, dtype: str, keys: _Tensors, layers: Mapping[str, list[str
         return "ComfyUI's scaled_fp8"
     if "comfy_quant" in beside and last == "weight":
         return "ComfyUI's comfy_quant"
-    if f"{key}.quant_state" in layers:
+    if f"{key}.quant_state." in layers:
         return "bitsandbytes (4 bits)"
     if dtype in ("uint8", "int8") and last == "weight":
         if beside & {"weight_scale_2", "weight_global_scale"}:
@@ -321,7 +328,7 @@ def _refused(key: str, dtype: str, keys: _Tensors, layers: Mapping[str, list[str
             return "bitsandbytes (4 bits)"
         if "SCB" in beside:
             return "bitsandbytes (LLM.int8)"
-        if "weight_scale" in beside and keys[f"{base}.weight_scale"][0] != "float8_e8m0fnu":
+        if "weight_scale" in beside and keys[f"{base}weight_scale"][0] != "float8_e8m0fnu":
             return "integers of 8 bits and scales"
     return ""
 

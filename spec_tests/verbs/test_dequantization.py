@@ -453,6 +453,7 @@ def test_what_is_wrong_or_of_another_scheme_is_refused_by_name(
         ("config.json", {"quantization": "int4"}, "int4"),
         ("config.json", {"quantization": [4, 8]}, "an unknown scheme"),
         ("config.json", {"compression_config": {"format": "dense"}}, "an unknown scheme"),
+        ("config.json", {"quantization": {"quant_algo": "W4A16_AWQ", "group_size": 128}}, "W4A16_AWQ"),
         ("hf_quant_config.json", {"producer": {"name": "modelopt"}}, "hf_quant_config.*modelopt"),
         ("quantize_config.json", {"bits": 4, "group_size": 128}, "quantize_config.*gptq"),
         ("quant_config.json", {"w_bit": 4}, "quant_config.*awq"),
@@ -465,7 +466,10 @@ def test_a_scheme_that_only_the_model_names_is_refused(
     (tmp_path / name).write_text(json.dumps(described))
     with pytest.raises(UnsupportedError, match=words):
         sv.load(tmp_path / "m", dequantize=True)
-    others = {"quantization_config": None}, {"quantization": False}, {"q": [1]}
+    unquantised = {
+        "quantization": {"quant_algo": None, "group_size": 128}
+    }  # as TensorRT-LLM writes
+    others = {"quantization_config": None}, {"quantization": False}, {"q": [1]}, unquantised
     for nothing in ({}, *others * (name == "config.json")):
         (tmp_path / name).write_text(json.dumps(nothing))
         assert sv.load(tmp_path / "m", dequantize=True)["w.odd"] == 1
@@ -473,11 +477,13 @@ def test_a_scheme_that_only_the_model_names_is_refused(
 
 @pytest.mark.parametrize("form", ["m", "m.safetensors", "m.npz", "m.pt"])
 @given(
-    weights=st.sampled_from(["weight", "kernel", "weight_packed", "qweight", "W_q", "weight._data", "_weight_qdata"]),
+    weights=st.sampled_from(["weight", "kernel", "weight_packed", "qweight", "W_q", "weight._data", "_weight_qdata",
+                             "weight:qdata", "q_weight", "kernel_quantized"]),
     dtype=st.sampled_from(["int8", "uint8", "int16", "int32", "uint32"]),
     scales=st.sampled_from(["scales", "scale", "weight_scale", "weight_scales", "scale_weight", "dequant_scale",
-                            "absmax", "qzeros", "weight_scale_inv", "SCB"]),
-    layer=st.sampled_from(["", "model.layers.0.q.", "x."]),
+                            "absmax", "qzeros", "weight_scale_inv", "SCB", "per_channel_scale", "wscales",
+                            "weights_scaling_factor"]),
+    layer=st.sampled_from(["", "model.layers.0.q.", "x.", "a/b/"]),
 )  # fmt: skip
 @settings(max_examples=25)
 def test_integers_with_scales_next_to_them_are_never_called_numbers(
@@ -485,6 +491,7 @@ def test_integers_with_scales_next_to_them_are_never_called_numbers(
 ) -> None:
     """By the names of no scheme; a copy keeps the bits, and what is counted is the rest."""
     scale_layer = layer + weights.removesuffix("_data") if weights.endswith("_data") else layer
+    scale_layer += "weight:" if ":" in weights else ""
     scale = scale_layer + ("_scale" if weights.endswith("_data") else scales)
     tensors = {f"{layer}{weights}": np.ones((4, 2), dtype), scale: np.ones((4, 1), np.float32),
                "norm.scale": np.ones(3, np.float32), "norm.mask": np.ones((3, 3), "uint8")}  # fmt: skip

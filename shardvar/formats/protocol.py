@@ -14,17 +14,13 @@ index handed out:
                        ``Source.read_into``, which compares their checksums itself, at the latest
                        when the payload's last byte is read
 
-A source may do more: hold encoded numbers, decode ahead, compare checksums that cover more than a
-tensor. ``Source`` declares all of that, with defaults for a source that does not. A source that
-reads through another one inherits from ``formats.source.WrappedSource``.
+``Source`` has defaults for everything that only some sources do. A source that reads through
+another one inherits from ``formats.source.WrappedSource``.
 
 Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes
 every payload at its place in a file that has a temporary name, then the bytes that frame the
 payloads, and syncs the file. Once all files are finished, ``Sink.commit`` puts them in place, the
 index last. Nothing is visible before.
-
-Sharing. Many processes may write one checkpoint of a ``SharedFormat``: each writes a data file as
-``create`` lays it out, and ``SharedFormat.adopt`` makes a checkpoint of them.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +40,7 @@ from shardvar.planning.index import EntryTable, Index, Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage, Traits
-from shardvar.wire.crc import Checksum
+from shardvar.wire.crc import CRC32C, Checksum
 
 __all__ = [
     "READ_ONLY",
@@ -78,11 +74,8 @@ class Finding:
 class Source(ABC):
     """An open checkpoint; safe to use from several threads. Maps stay valid after it is closed.
 
-    A format defines the abstract members. All others have defaults, which are right for a format
-    that has nothing to add. Nothing else is asked of a source, and nothing is looked up by name.
-
-    A member that gets a key gets one of ``index``. A caller may have renamed the keys of its
-    entries.
+    A format defines the abstract members. The others have defaults. A member that gets a key gets one
+    of ``index``; a caller may have renamed the keys of its entries.
 
     A dataclass with slots may have a property of this class as a field. It declares the field with
     ``field()``: otherwise ``dataclasses`` would take the property for the field's default value.
@@ -242,23 +235,30 @@ class FileChecksums:
 
 
 class FileWriter(Protocol):
-    """The frame and the checksums of one data file: a small value that can be pickled."""
+    """The frame and the checksums of one data file: a small value that can be pickled. By default,
+    each payload has a CRC32C, and the file has only payloads."""
+
+    __slots__ = ()
 
     @property
     def crc(self) -> Checksum | None:
         """The kind of checksum that is kept of a payload, or None."""
+        return CRC32C
 
     @property
     def run_nbytes(self) -> int:
         """Size of a run of a payload; each run has a checksum. 0 if the format has no runs."""
+        return 0
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
         """Return this format's checksum of the payload of ``count`` strings or variants."""
+        return (self.crc or CRC32C).compute(payload)
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Iterable[tuple[int, bytes]]:
         """Return the bytes around the payloads (headers, directories) by offset in the file."""
+        return ()
 
 
 class Sink(ABC):

@@ -51,15 +51,13 @@ from shardvar.formats.native.references import (
     write_mark,
 )
 from shardvar.formats.objects import texts_with_objects
-from shardvar.formats.protocol import FileChecksums, Sink, WrittenFiles
+from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, WrittenFiles
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata, References
 from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
-from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.digests import check_digests_fit
 
 MAX_SLICE_NBYTES = 1 << 41
@@ -89,26 +87,13 @@ _OTHER = "x"
 
 
 @dataclass(frozen=True, slots=True)
-class NativeWriter:
+class NativeWriter(FileWriter):
     """The checksums of a data file; its payloads have no frame."""
 
-    run_nbytes: int = RUN_NBYTES
-    """Size of a run in bytes."""
-
     @property
-    def crc(self) -> Checksum:
-        """The kind of checksum of payloads and runs."""
-        return CRC32C
-
-    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the payload's bytes, as for any other dtype."""
-        return CRC32C.compute(payload)
-
-    def frame(
-        self, slices: SliceTable, start: Ints, checksums: FileChecksums
-    ) -> Sequence[tuple[int, bytes]]:
-        """Return nothing: data files have payloads only."""
-        return ()
+    def run_nbytes(self) -> int:
+        """Size of a run in bytes."""
+        return RUN_NBYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,7 +230,8 @@ def create_native(
     storage: Storage, prefix: str, assignment: Assignment, metadata: Metadata, generation: str
 ) -> NativeSink:
     """Lay the slices out; ``UnsupportedError`` if the format cannot hold them."""
-    check_generation(generation + _OTHER)
+    for name in (generation, generation + _OTHER):
+        check_generation(name)
     _check_assignment(assignment, metadata)
     keys = list(map(encode_text, assignment.slices.tensors.keys))
     start, sizes = plan_places(assignment)

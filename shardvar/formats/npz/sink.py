@@ -14,7 +14,7 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.npz.contents import MEMBER_SUFFIX
 from shardvar.formats.objects import document_of
-from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.protocol import FileChecksums, FileWriter
 from shardvar.formats.sinks import OneFileSink, check_uncut
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -37,22 +37,16 @@ _LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL
 
 
 @dataclass(frozen=True, slots=True)
-class NpzWriter:
+class NpzWriter(FileWriter):
     """The frame and the checksums of an archive."""
 
     objects: bytes = b""
     """The document of the objects, which is the last array; empty without objects."""
-    run_nbytes: int = 0
-    """0: an array has one checksum, and its runs have none."""
 
     @property
     def crc(self) -> Checksum:
         """The checksum of a payload; the checksum of its member is computed from it."""
         return CRC32
-
-    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the bytes; the format holds neither strings nor variants."""
-        return CRC32.compute(payload)
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums

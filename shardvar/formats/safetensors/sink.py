@@ -22,7 +22,7 @@ from shardvar.formats.files import (
     remove_unnamed,
 )
 from shardvar.formats.objects import texts_with_objects
-from shardvar.formats.protocol import FileChecksums, WrittenFiles
+from shardvar.formats.protocol import FileChecksums, FileWriter, WrittenFiles
 from shardvar.formats.safetensors.names import (
     SAFETENSORS_SUFFIX,
     index_name_of,
@@ -47,26 +47,21 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
-from shardvar.wire.crc import CRC32C
 from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import build_header
 from shardvar.wire.set_index import build_set_index
 
 
 @dataclass(frozen=True, slots=True)
-class SafetensorsWriter:
+class SafetensorsWriter(FileWriter):
     """The frame of a file: its header. The format has no checksums."""
 
     metadata: Mapping[str, str]
     """The ``__metadata__`` of every file."""
-    crc: None = None
-    """None: payloads have no checksums."""
-    run_nbytes: int = 0
-    """0: runs of payloads have no checksums."""
 
-    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the bytes; the format holds neither strings nor variants."""
-        return CRC32C.compute(payload)
+    @property
+    def crc(self) -> None:
+        """None: payloads have no checksums."""
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums

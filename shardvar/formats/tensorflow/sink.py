@@ -18,7 +18,7 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import check_written, put_in_place, remove_unnamed, write_file
 from shardvar.formats.objects import document_of
-from shardvar.formats.protocol import FileChecksums, WrittenFiles
+from shardvar.formats.protocol import FileChecksums, FileWriter, WrittenFiles
 from shardvar.formats.sinks import FileSink, temporary_files
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import (
@@ -42,21 +42,13 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
-from shardvar.wire.crc import CRC32C, Checksum, mask
+from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.sstable import encode_table
 
 
 @dataclass(frozen=True, slots=True)
-class BundleWriter:
+class BundleWriter(FileWriter):
     """The checksums of a data file; its payloads have no frame."""
-
-    run_nbytes: int = 0
-    """0: an entry has one checksum, and its runs have none."""
-
-    @property
-    def crc(self) -> Checksum:
-        """The kind of checksum of a payload."""
-        return CRC32C
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
         """Return the checksum of the payload of ``count`` strings or variants."""
@@ -67,12 +59,6 @@ class BundleWriter:
             if dtype == VARIANT
             else CRC32C.compute(payload)
         )
-
-    def frame(
-        self, slices: SliceTable, start: Ints, checksums: FileChecksums
-    ) -> Sequence[tuple[int, bytes]]:
-        """Return nothing: data files have payloads only."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ import numpy as np
 from shardvar.errors import StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import put_in_place
 from shardvar.formats.outcomes import State, add_state
-from shardvar.formats.protocol import FileChecksums, Format
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format
 from shardvar.formats.sinks import FileSink, check_uncut, temporary_files
 from shardvar.formats.torch.archive import (
     PackedRecord,
@@ -59,22 +59,16 @@ _ASIDE = r"universal-\d+"
 
 
 @dataclass(frozen=True, slots=True)
-class UniversalWriter:
+class UniversalWriter(FileWriter):
     """The frame and the checksum of each file."""
 
     run: Mapping[str, Any]
     """The content of ``zero/optimizer_state.pt``, without the step."""
-    run_nbytes: int = 0
-    """0: a record has one checksum, and its runs have none."""
 
     @property
     def crc(self) -> Checksum:
         """The checksum of a payload, which equals its record's."""
         return CRC32
-
-    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the bytes; the format holds neither strings nor variants."""
-        return CRC32.compute(payload)
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums

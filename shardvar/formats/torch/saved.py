@@ -16,7 +16,7 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.leaves import leaves_of
-from shardvar.formats.protocol import FileChecksums, Format
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format
 from shardvar.formats.sinks import OneFileSink, check_uncut, remove_one_file
 from shardvar.formats.torch.archive import (
     PackedRecord,
@@ -60,24 +60,18 @@ from shardvar.wire.plain import decode_value
 
 
 @dataclass(frozen=True, slots=True)
-class SavedWriter:
+class SavedWriter(FileWriter):
     """The frame and the checksums of a file."""
 
     objects: Mapping[str, Any]
     """The objects in addition to the tensors, as ``build_pickle`` takes them."""
     ties: Mapping[str, str] = field(default_factory=dict)
     """Further keys, each with the key of the tensor whose storage it has."""
-    run_nbytes: int = 0
-    """0: a record has one checksum, and its runs have none."""
 
     @property
     def crc(self) -> Checksum:
         """The checksum of a payload, which equals its record's."""
         return CRC32
-
-    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the bytes; the format holds neither strings nor variants."""
-        return CRC32.compute(payload)
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums

@@ -37,7 +37,7 @@ from shardvar.formats.files import (
     remove_unnamed,
     write_file,
 )
-from shardvar.formats.protocol import FileChecksums, WrittenFiles
+from shardvar.formats.protocol import FileChecksums, FileWriter, WrittenFiles
 from shardvar.formats.sinks import FileSink, take_away
 from shardvar.formats.torch.archive import ItemFrame, frame_of, item_of
 from shardvar.formats.torch.metadata import ABOUT, DCP
@@ -192,20 +192,13 @@ _OWN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class DcpWriter:
+class DcpWriter(FileWriter):
     """The frames and the checksums of a file of items."""
-
-    run_nbytes: int = 0
-    """0: runs of payloads have no checksums."""
 
     @property
     def crc(self) -> Checksum:
         """The checksum of the elements, which the directory of each item has."""
         return CRC32
-
-    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the bytes; the format holds neither strings nor variants."""
-        return CRC32.compute(payload)
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums

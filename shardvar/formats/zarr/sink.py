@@ -33,7 +33,7 @@ import numpy as np
 from shardvar.errors import MissingFile, StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import discard_files, remove_unnamed, write_file
 from shardvar.formats.outcomes import State, add_state
-from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.protocol import FileChecksums, FileWriter
 from shardvar.formats.sinks import FileSink
 from shardvar.formats.zarr.build import chunk_name
 from shardvar.formats.zarr.names import (
@@ -61,24 +61,18 @@ _DESCRIPTIONS = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkWriter:
+class ChunkWriter(FileWriter):
     """The frame of a chunk: zeros where it reaches out of its array, and its checksum."""
 
     is_guarded: bool
     """True if a checksum follows the elements."""
     steps: Mapping[str, int]
     """The rows of the chunks of each tensor, by key: a worker has other numbers."""
-    run_nbytes: int = 0
-    """0: runs of payloads have no checksums."""
 
     @property
     def crc(self) -> Checksum | None:
         """The checksum of the codec crc32c."""
         return CRC32C if self.is_guarded else None
-
-    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the bytes; the format holds neither strings nor variants."""
-        return CRC32C.compute(payload)
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums

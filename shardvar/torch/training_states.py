@@ -7,9 +7,11 @@ load    leaves --> regions that this process needs --> one plan --> into the ten
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import torch
@@ -319,14 +321,12 @@ class _Group:
     """The default group of ``torch.distributed``: its store, and the connections of gloo."""
 
     def tell(self, key: str, text: str) -> None:
-        with suppress(RuntimeError):  # a store whose process has ended
-            _store().set(f"shardvar/{key}", text)
+        _asked(lambda store: store.set(f"shardvar/{key}", text))
 
     def told(self, key: str) -> str | None:
-        with suppress(RuntimeError):
-            if _store().check([f"shardvar/{key}"]):
-                return str(_store().get(f"shardvar/{key}").decode())
-        return None
+        name = f"shardvar/{key}"
+        found = _asked(lambda store: store.check([name]) and store.get(name))
+        return found.decode() if found else None
 
     def ended(self, processes: Sequence[int]) -> list[int]:
         # A receive is refused if the connection is closed, and otherwise waits for a message that
@@ -347,8 +347,22 @@ _TAG = 0x5347
 """The tag of receives that ask for the connection."""
 
 
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()
+_ANSWER_SECONDS = 5.0
+"""The most seconds to wait for the store, whose process may be stopped: its own time is half an hour."""
+
+
+def _asked(call: Callable[[Any], Any]) -> Any:
+    """Return the answer of the store; None if its process has ended, or does not answer."""
+    store, answers = dist.distributed_c10d._get_default_store(), SimpleQueue[Any]()
+
+    def ask() -> None:
+        with suppress(RuntimeError):
+            answers.put(call(store))
+
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_ANSWER_SECONDS)
+    return None if answers.empty() else answers.get()
 
 
 def group_peers() -> Peers | None:

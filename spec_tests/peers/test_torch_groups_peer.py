@@ -5,13 +5,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.verbs.training.meetings import gather
 from spec_tests.helpers.programs import ENVIRONMENT
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -156,3 +159,21 @@ def test_jobs_that_restore_write_nothing(tmp_path: Path) -> None:
     before = sorted(os.listdir(tmp_path)), tmp_path.stat().st_mtime_ns
     assert run("restore", tmp_path) == [["2 [2.0, 2.0, 2.0, 2.0]"] * 3] * 3
     assert before == (sorted(os.listdir(tmp_path)), tmp_path.stat().st_mtime_ns)
+
+
+def test_a_store_that_does_not_answer_keeps_no_process_from_the_end_of_its_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from shardvar.torch import training_states as face
+
+    stopped = threading.Event()
+    store = SimpleNamespace(
+        check=lambda _keys: stopped.wait() and False, set=lambda *_: stopped.wait()
+    )
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda: "cpu:fake")
+    monkeypatch.setattr(face, "_ANSWER_SECONDS", 0.1)
+    for process in range(2):
+        with pytest.raises(sv.errors.IncompleteCheckpoint, match="did not come within 1 s"):
+            gather(face._Group(), (process, 2), [1], 1)
+    stopped.set()

@@ -65,12 +65,10 @@ _LOOKS_A_SECOND = 25
 """Looks at a bucket by all processes together, at the first pause: a look is a request."""
 
 _BUCKET_SECONDS = 0.5, 4.0, 30.0, 2.0
-"""The first pause is from the first to the second of these; then the longest one, and the
-factor."""
+"""The first pause is from the first to the second of these; then the longest one, and the factor."""
 
 _GROUP_SECONDS = 1.0, 8.0
 """The first and the longest pause between two questions to the group: each leaves a few bytes in it."""
-
 
 _MOST_FINISHES, _FINISH_SECONDS = 60, 1.0
 """Attempts at a commit that another process has decided and may be at, and the pause between two."""
@@ -187,7 +185,7 @@ def give_up(run: Run, token: str, error: BaseException) -> str | ShardvarError:
     found = error if is_new else read_end(now, token) or "commit"
     # A commit removes the marks once the checkpoint is in place: an error that is found now, or was
     # put there now, may come too late.
-    if isinstance(found, ShardvarError) and now.is_committed(token):
+    if isinstance(found, ShardvarError) and (now.was_committed(token) or now.is_committed(token)):
         if is_new:
             with suppress(StorageError), storage.lock(name):
                 storage.remove(name)
@@ -381,15 +379,17 @@ def _is_over(run: Run, token: str, own: OwnShare | None, *, is_decided: bool) ->
         if run.is_committed(token):
             return True
     except StorageError:
-        if is_decided or (own is not None and own.is_moved(run, token)):
+        if is_decided or (own is not None and own.is_moved(run, token)) or run.was_committed(token):
             return True
         raise
-    files = {run.call(token)} if own is None else {run.call(token), run.share(token, own.process)}
-    if own is None or not files.isdisjoint(run.names()):
+    files = [run.call(token), *([] if own is None else [run.share(token, own.process)])]
+    if not run.names().isdisjoint(files):
         return False
-    # Both names were looked for after the index, which may have come since.
-    if run.refreshed().is_committed(token) or is_decided or own.is_moved(run, token):
+    # The names were looked for after the index, which may have come since.
+    if run.refreshed().is_committed(token) or is_decided or run.was_committed(token):
         return True
+    if own is None or own.is_moved(run, token):
+        return own is not None
     cause = (
         f"The files of the run {run.name!r} of {run.path} are gone: it was committed and removed "
         "since, or another program has removed them."

@@ -60,7 +60,7 @@ class Peers(Protocol):
     """
 
     def tell(self, key: str, text: str) -> None:
-        """Keep a text for all processes, under a key that no other text has."""
+        """Keep a text for all processes under a key, in place of the one before."""
 
     def told(self, key: str) -> str | None:
         """Return the text of a key; None if no process has told it yet, or it is unknown."""
@@ -186,12 +186,7 @@ class Run:
         return [each for each in range(self.count) if self.share(token, each) not in names]
 
     def is_committed(self, token: str) -> bool:
-        """Return True if an attempt is committed; raise if another checkpoint was, instead.
-
-        The group knows it also once the checkpoint was moved, removed or replaced.
-        """
-        if self.peers is not None and self.peers.told(self.generation(token)) is not None:
-            return True
+        """Return True if an attempt is committed; raise if another checkpoint was, instead."""
         version = self.current_version()
         if version == self.version or not (version or self.form.capabilities.atomic_overwrite):
             return False
@@ -209,6 +204,13 @@ class Run:
         raise StorageError(
             f"{self.path} was replaced while the run {self.name!r} saved it.", SAVE_AGAIN
         )
+
+    def was_committed(self, token: str) -> bool:
+        """Return True if the group knows that an attempt was committed, be it moved or replaced since.
+
+        It is asked only where the directory does not say it: its store may be slow, or stopped.
+        """
+        return self.peers is not None and self.peers.told(self.generation(token)) is not None
 
     def is_in_place(self) -> bool:
         """Return True if the checkpoint in place is of this run, and of this attempt if it has

@@ -1,6 +1,7 @@
 """Meetings: the processes of a job tell each other a few integers, all of them in the same order.
 
-a group   where a framework connects the processes, it carries the integers, and nothing is written
+a group   where a framework connects the processes, it carries the integers in rounds that process 0
+          opens, and nothing is written
 a room    otherwise process 0 opens one: files in the directory, under a name that no other room
           has. Each other process takes its seat in a room, which only one can. Process 0 lets the
           room begin once all seats are taken; a process that sees another room meanwhile ends the
@@ -13,7 +14,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import count as counter
 from itertools import islice
 from typing import Any, cast
 
@@ -31,14 +31,27 @@ _PATIENCE = 1.0
 _OLD_SECONDS = 86400
 """The age of a room that no process is in any more."""
 
+_BOARD = "restore"
+"""The key of the text of process 0; the answers of the others have its number after it."""
+Outcome = list[list[int]] | str
+"""The integers of all processes, or the cause of an error."""
+
 _RESTORE_AGAIN = "Find out why, and restore again in all processes."
-_numbers = counter()
+_rounds: dict[tuple[int, int], tuple[str, int, Outcome | None]] = {}
+"""The session, the number of the next round in it, and, in process 0, the outcome of the one before, by
+process and number of processes."""
 
 
 def gather(
     peers: Peers | None, processes: tuple[int, int], mine: Sequence[int], timeout: float
 ) -> list[list[int]]:
-    """Return the integers that each process of a group gives."""
+    """Return the integers that each process of a group gives.
+
+    Process 0 opens a round on a board, each other process answers it, and process 0 puts the outcome on
+    the board. A group may be made again with other processes, and keep its texts: so an answer names its
+    round and the session of process 0, and a process that never took part in a session answers only
+    an open round.
+    """
     process, count = processes
     if count == 1:
         return [[*mine]]
@@ -46,34 +59,83 @@ def gather(
         raise ArgumentError(
             f"No group connects the {count} processes.", "Initialize the framework's group first."
         )
-    number, pace = next(_numbers), pace_at(timeout, count, peers, is_local=True)
-    peers.tell(f"{number}/{process}", json.dumps([*mine]))
-    found: dict[int, list[int]] = {}
+    pace = pace_at(timeout, count, peers, is_local=True)
+    outcome = (_answer if process else _ask)(peers, processes, [*mine], pace)
+    if isinstance(outcome, str):
+        raise IncompleteCheckpoint(outcome, _RESTORE_AGAIN)
+    return outcome
+
+
+def _ask(peers: Peers, processes: tuple[int, int], mine: list[int], pace: WaitPace) -> Outcome:
+    """Return the outcome of a new round, as process 0."""
+    count = processes[1]
+    session, number, before = _rounds.get(processes) or (secrets.token_hex(8), 0, None)
+    found: dict[int, Any] = {0: mine}
+    outcome: Outcome = "Process 0 was interrupted."
+    peers.tell(_BOARD, json.dumps([session, number, before, None]))
+    try:
+        while True:
+            missing = _missing(peers, count, (session, number), found)
+            refused = [each for each in found.values() if isinstance(each, str)]
+            if refused or not missing:
+                outcome = refused[0] if refused else [found[each] for each in range(count)]
+                return outcome
+            if late := _late(missing, count, pace):
+                outcome = late
+                return outcome
+            pace.pause()
+    finally:
+        _rounds[processes] = session, number + 1, outcome
+        peers.tell(_BOARD, json.dumps([session, number, before, outcome]))
+
+
+def _answer(peers: Peers, processes: tuple[int, int], mine: list[int], pace: WaitPace) -> Outcome:
+    """Return the outcome of the round that process 0 opens."""
+    process, count = processes
+    session, number, _ = _rounds.get(processes) or ("", 0, None)
+    given: tuple[str, int] | None = None
     while True:
-        for each in range(count):
-            if each not in found and (text := peers.told(f"{number}/{each}")):
-                found[each] = parse_json(text.encode(), 1)
-        if len(found) == count:
-            return [found[each] for each in range(count)]
-        # One that gives up says so: a process that comes later is not to take its integers.
-        if over := peers.told(f"{number}/over"):
-            raise IncompleteCheckpoint(over, _RESTORE_AGAIN)
-        missing = [each for each in range(count) if each not in found]
-        ended = pace.ended(missing)
-        if ended or pace.is_over:
-            error = _late(ended or missing, count, pace, has_ended=bool(ended))
-            peers.tell(f"{number}/over", error.cause)
-            raise error
+        if text := peers.told(_BOARD):
+            there, now, before, outcome = parse_json(text.encode(), 3)
+            if there != session:
+                session, number = there, now + (outcome is not None)
+            if now > number:
+                outcome = before or "Process 0 did not wait for this process."
+            if now >= number and outcome is not None:
+                _rounds[processes] = session, max(number + 1, now), None
+                return cast("Outcome", outcome)
+            if now == number and given != (session, number):
+                given = session, number
+                peers.tell(f"{_BOARD}/{process}", json.dumps([*given, mine]))
+        awaited = [0]
+        if given and pace.is_over:
+            awaited = _missing(peers, count, given, {process: mine}) or awaited
+        if late := _late(awaited, count, pace):
+            if given == (session, number):
+                _rounds[processes] = session, number + 1, None
+                peers.tell(f"{_BOARD}/{process}", json.dumps([*given, late]))
+            return late
         pace.pause()
 
 
-def _late(missing: list[int], count: int, pace: WaitPace, *, has_ended: bool) -> ShardvarError:
-    who = name_processes(missing)
-    what = "ended" if has_ended else f"did not come within {pace.timeout:g} s"
-    cause = (
-        f"{who[:1].upper()}{who[1:]} of {count} {what}, so the processes do not agree on a step."
-    )
-    return IncompleteCheckpoint(cause, _RESTORE_AGAIN)
+def _missing(peers: Peers, count: int, which: tuple[str, int], found: dict[int, Any]) -> list[int]:
+    """Return the processes that have not answered a round; put the other answers into ``found``."""
+    for each in range(1, count):
+        if each not in found and (text := peers.told(f"{_BOARD}/{each}")):
+            session, number, answer = parse_json(text.encode(), 2)
+            if (session, number) == which:
+                found[each] = answer
+    return [each for each in range(1, count) if each not in found]
+
+
+def _late(missing: list[int], count: int, pace: WaitPace) -> str:
+    """Return the cause of an error if processes have ended, or the time is over; empty if not."""
+    ended = pace.ended(missing)
+    if not ended and not pace.is_over:
+        return ""
+    who = name_processes(ended or missing)
+    what = "ended" if ended else f"did not come within {pace.timeout:g} s"
+    return f"{who[:1].upper()}{who[1:]} of {count} {what}, so the processes do not agree on a step."
 
 
 class Meetings:
@@ -195,9 +257,9 @@ class Meetings:
         is_local = self._storage().local_path is not None
         pace = pace_at(self._timeout, count, None, is_local=is_local)
         while missing := look(self._there()):
-            if pace.is_over:
+            if late := _late(missing, count, pace):
                 self._is_late = True
-                raise _late(missing, count, pace, has_ended=False)
+                raise IncompleteCheckpoint(late, _RESTORE_AGAIN)
             pace.pause()
 
     def _put(self, name: str, content: list[Any] | None) -> bool:

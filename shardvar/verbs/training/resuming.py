@@ -10,8 +10,8 @@ shows only to the process that reads the bytes.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,9 @@ from shardvar.verbs.training.step_records import StepRecord
 from shardvar.verbs.verify import verify
 
 _LOG = logging.getLogger("shardvar.checkpoint")
-_LOADED, _DAMAGED, _FAILED, _GONE = range(4)
-"""The outcomes of a load, as processes tell them each other."""
+_FAILED, _LOADED, _DAMAGED, _GONE = range(-1, 3)
+"""The outcomes of a load, as processes tell them each other; the first one also in place of steps."""
+_RESTART = "Its error says why. Restart all processes."
 _MOST_LOOKS = 8
 """Looks at a directory from which another job removes steps, and saves newer ones, meanwhile."""
 
@@ -64,7 +65,8 @@ def resume(
     for look in range(_MOST_LOOKS):
         if not gone:
             break
-        found = find()
+        with _telling(meetings):
+            found = find()
         left = _agree(directory, found, damaged | met, meetings, is_last=look == _MOST_LOOKS - 1)
         # Steps of other processes that none has in common were removed meanwhile.
         gone = left is None
@@ -73,7 +75,9 @@ def resume(
         for each in found.values():
             is_newer = not left or each.number > left[-1]
             if is_newer and each.fault and not isinstance(each.fault, CheckpointError):
-                raise each.fault
+                # Without a step, and none gone, the others end here too.
+                with _telling(meetings) if left or gone else nullcontext():
+                    raise each.fault
         while left:
             record = found[left.pop()]
             loaded, damage = _load(record, meetings, load)
@@ -90,6 +94,17 @@ def resume(
     return Resumed(None, None, reasons, frozenset(met))
 
 
+@contextmanager
+def _telling(meetings: Meetings) -> Iterator[None]:
+    """Tell the other processes that this one raises an error, in place of what they wait for."""
+    try:
+        yield
+    except Exception:
+        with suppress(ShardvarError):
+            meetings.hold([_FAILED])
+        raise
+
+
 def _agree(
     directory: str,
     found: Mapping[int, StepRecord],
@@ -101,6 +116,9 @@ def _agree(
     """Return the steps that are whole in all processes, in order; None if they are to look again."""
     mine = [each.number for each in found.values() if each.is_whole and each.number not in damaged]
     known = meetings.hold(mine)
+    if [_FAILED] in known:
+        cause = f"Process {known.index([_FAILED])} could not look at the steps in {directory}."
+        raise StorageError(cause, _RESTART)
     both = sorted({*known[0]}.intersection(*known))
     if not both and all(known) and not is_last:
         return None
@@ -138,24 +156,21 @@ def _load(
 ) -> tuple[Any, CheckpointError | None]:
     """Load a step; return the result, and the damage that any process has met."""
     loaded, damage = None, None
-    try:
-        if meetings.is_silent and record.location is not None:
-            # No process hears of damage that another one has met: so each reads all of the step.
-            for problem in verify(record.location.path).damages[:1]:
-                raise CorruptCheckpoint(problem.cause, "Use another step.")
-        loaded = load(record)
-    except CheckpointError as error:
-        damage = error
-    except Exception:
-        with suppress(ShardvarError):
-            meetings.hold([_FAILED])
-        raise
+    with _telling(meetings):
+        try:
+            if meetings.is_silent and record.location is not None:
+                # No process hears of damage that another one has met: so each reads all of the step.
+                for problem in verify(record.location.path).damages[:1]:
+                    raise CorruptCheckpoint(problem.cause, "Use another step.")
+            loaded = load(record)
+        except CheckpointError as error:
+            damage = error
     is_gone = isinstance(damage, CheckpointNotFound)
     outcome = _LOADED if damage is None else _GONE if is_gone else _DAMAGED
     outcomes = [each[0] for each in meetings.hold([outcome])]
     if _FAILED in outcomes:
         cause = f"Process {outcomes.index(_FAILED)} could not load {record.name}."
-        raise StorageError(cause, "Its error says why. Restart all processes.")
+        raise StorageError(cause, _RESTART)
     if _DAMAGED in outcomes and (damage is None or is_gone):
         cause = f"Process {outcomes.index(_DAMAGED)} found it damaged, and logs the reason."
         damage = CorruptCheckpoint(cause, "Use another step.")

@@ -1,0 +1,158 @@
+"""``gather``: the processes of a group tell each other integers through texts that the group keeps."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import IncompleteCheckpoint, StorageError
+from shardvar.verbs.training import meetings
+from shardvar.verbs.training.meetings import gather
+from shardvar.verbs.training.step_records import find_steps
+
+
+class Texts:
+    """A group that keeps its texts when it is made again; its calls take different times."""
+
+    def __init__(self, seed: int) -> None:
+        self.texts: dict[str, str] = {}
+        self.dead: set[int] = set()
+        self._random = random.Random(seed)
+
+    def tell(self, key: str, text: str) -> None:
+        time.sleep(self._random.choice([0, 0, 0.002]))
+        self.texts[key] = text
+
+    def told(self, key: str) -> str | None:
+        time.sleep(self._random.choice([0, 0, 0.002]))
+        return self.texts.get(key)
+
+    def ended(self, processes: Sequence[int]) -> list[int]:
+        return [each for each in processes if each in self.dead]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardvar.verbs.together.fence._GROUP_SECONDS", (0.05, 0.05))
+
+
+def in_threads(processes: Sequence[int], act: Callable[[int], Any]) -> dict[int, Any]:
+    """Return the results of processes, or their errors."""
+    found: dict[int, Any] = {}
+
+    def run(process: int) -> None:
+        try:
+            found[process] = act(process)
+        except (IncompleteCheckpoint, StorageError) as error:
+            found[process] = error
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in processes]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return found
+
+
+def forget(process: int, count: int) -> None:
+    """Put a new process in the place of one."""
+    meetings._rounds.pop((process, count), None)
+
+
+@given(count=st.integers(2, 4), seed=st.integers(0, 99), data=st.data())
+def test_all_processes_get_the_integers_of_one_round_in_groups_with_replaced_processes(
+    count: int, seed: int, data: st.DataObject
+) -> None:
+    group, value = Texts(seed), 0
+    for _ in range(3):
+        for each in data.draw(st.sets(st.integers(0, count - 1)), "replaced"):
+            forget(each, count)
+        rounds = [value + number for number in range(data.draw(st.integers(1, 3), "rounds"))]
+        value += len(rounds)
+
+        def act(process: int, rounds: list[int] = rounds) -> list[list[list[int]]]:
+            return [gather(group, (process, count), [now, process], 20) for now in rounds]
+
+        expected = [[[now, process] for process in range(count)] for now in rounds]
+        assert in_threads(range(count), act) == dict.fromkeys(range(count), expected)
+    assert len(group.texts) == count, "the number of texts does not grow"
+
+
+@pytest.mark.parametrize("absent", [0, 1, 2])
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_a_process_that_does_not_come_is_named_by_all_and_never_gets_an_old_round(
+    absent: int, is_dead: bool
+) -> None:
+    group = Texts(absent)
+    for each in range(3):
+        forget(each, 3)
+    in_threads(range(3), lambda process: gather(group, (process, 3), [process], 20))
+    group.dead = {absent} if is_dead else set()
+    others = [each for each in range(3) if each != absent]
+    timeout = 20 if is_dead else 0.5
+    told = in_threads(others, lambda process: gather(group, (process, 3), [7], timeout))
+    text = f"Process {absent} of 3 " + ("ended" if is_dead else "did not come")
+    assert all(str(each).startswith(text) for each in told.values()) and len(told) == 2
+    group.dead = set()
+    if absent and not is_dead:
+        with pytest.raises(IncompleteCheckpoint, match=text):
+            gather(group, (absent, 3), [8], 20)
+    elif absent:
+        forget(absent, 3)
+    found = in_threads(range(3), lambda process: gather(group, (process, 3), [9], 20))
+    assert found == dict.fromkeys(range(3), [[9]] * 3)
+
+
+@dataclass
+class Job:
+    """Functions of one process of a job that a group connects."""
+
+    process: int
+    group: Texts
+
+    save, load = staticmethod(sv.save), staticmethod(sv.load)
+
+    def processes(self) -> tuple[int, int]:
+        return self.process, 2
+
+    def gather(self, mine: list[int], timeout: float) -> list[list[int]]:
+        return gather(self.group, self.processes(), mine, timeout)
+
+
+@pytest.mark.parametrize("failing", ["find_steps", "load"])
+@pytest.mark.parametrize("process", [0, 1])
+def test_an_error_of_one_process_that_restores_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, process: int
+) -> None:
+    sv.SavedSteps(tmp_path).save(1, {"w": np.ones(2)})
+    group, error = Texts(1), StorageError("The disk does not answer.", "Check it.")
+
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    def find(directory: str, *rest: Any) -> Any:
+        return fail() if directory == "failing" else find_steps(directory, *rest)
+
+    monkeypatch.setattr("shardvar.verbs.training.saved_steps.find_steps", find)
+
+    def restore(each: int) -> Any:
+        job, is_failing = Job(each, group), each == process
+        if is_failing and failing == "load":
+            job.load = fail  # type: ignore[method-assign]
+        is_lost = is_failing and failing == "find_steps"
+        sv.SavedSteps("failing" if is_lost else tmp_path, using=job, timeout=60).restore()
+
+    since = time.monotonic()
+    told = in_threads(range(2), restore)
+    assert time.monotonic() < since + 50
+    assert told[process] is error
+    assert f"Process {process} could not l" in str(told[1 - process])

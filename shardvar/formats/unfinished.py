@@ -112,6 +112,15 @@ def files_left(names: Iterable[str], prefix: str) -> list[str]:
     return list(dict.fromkeys([*unfinished_files(names, prefix), *parts]))
 
 
+def are_of_removal(left: Iterable[str]) -> bool:
+    """Return True if a removal has left some of these files, or a writer that has claimed its names.
+
+    >>> are_of_removal(["ck.svdata-1f-00000-of-00001"]), are_of_removal(["ck.npz.removed.tmp"])
+    (False, True)
+    """
+    return any(name.endswith((".removed.tmp", ".claim")) or ".svgone-" in name for name in left)
+
+
 def name_unfinished(left: Sequence[str]) -> str:
     """Return unfinished files in a few words.
 

@@ -254,7 +254,7 @@ def left_beside(path: str) -> list[str]:
     """Return the folders that writers of a folder have left next to it, sorted."""
     place = os.path.realpath(path)
     above = os.path.dirname(place)
-    pattern = re.compile(re.escape(_stem(place)) + r"\.[A-Za-z0-9]+\.(new|old|was)\.tmp")
+    pattern = re.compile(re.escape(_stem(place)) + r"\.[0-9a-f]{16}\.(new|old|was)\.tmp")
     try:
         with os.scandir(above) as entries:
             return sorted(entry.path for entry in entries if pattern.fullmatch(entry.name))

@@ -6,8 +6,8 @@ finish  if it has no index any more: what a removal that was killed has left
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
 
 from shardvar.errors import AmbiguousPath, CheckpointNotFound, LockHeld, StorageError
 from shardvar.formats.table import (
@@ -18,7 +18,7 @@ from shardvar.formats.table import (
     names_of_target,
     stem_of_name,
 )
-from shardvar.formats.unfinished import files_left, final_name
+from shardvar.formats.unfinished import are_of_removal, files_left, final_name
 from shardvar.pictures.words import count
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.exchange import remove_new
@@ -139,14 +139,14 @@ def remove_at(target: Location) -> None:
 def _finish(storage: Storage, stem: str) -> bool:
     """Finish a removal that was killed; return False if none was, or a writer is at work."""
     places = [(storage, stem), (storage.folder(stem), "")] if stem else [(storage, "")]
-    indexes = {format_named(form).capabilities.folder_index for form in _OF_FOLDERS}
     left = [
         name
         for place, prefix in places
         for name in files_left(place.names(), prefix)
-        if prefix or final_name(name) in indexes  # in a folder, others are not what was named
+        if prefix
+        or final_name(name) in _indexes_of_folders()  # in a folder, others are not what was named
     ]
-    if not any(name.endswith((".removed.tmp", ".claim")) or ".svgone-" in name for name in left):
+    if not are_of_removal(left):
         return False
     with suppress(LockHeld):
         for place, prefix in places:
@@ -170,7 +170,13 @@ def remove_leftovers(storage: Storage, stem: str) -> None:
 
 def _remove_left(storage: Storage, prefix: str) -> None:
     for target in _targets_left(storage, prefix):
-        remove_at(target)
+        # A chunk may belong to a writer of another format, which holds the lock of its own index.
+        others = _indexes_of_folders() - {target.name} if target.is_folder else set()
+        with ExitStack() as held:
+            for index in others if storage.local_path else ():
+                held.enter_context(storage.lock(index))
+            if {f".{index}.claim" for index in others}.isdisjoint(storage.names()):
+                remove_at(target)
     names = storage.names()
     if prefix:
         with storage.lock(prefix):
@@ -180,12 +186,21 @@ def _remove_left(storage: Storage, prefix: str) -> None:
             # The claim is this one's now.
             do_all(storage.remove, [n for n in left if not n.endswith(".claim")], storage.traits)
     elif storage.local_path is not None:
-        for name in names:
-            if name.startswith(".") and name.endswith(".lock"):
-                with storage.lock(name[1:-5]):
-                    pass  # the file of a lock that is free goes with this one
+        for lock in lock_files(storage, _indexes_of_folders()):
+            with storage.lock(lock[1:-5]):
+                pass  # the file of a lock that is free goes with this one
         with suppress(OSError):  # of a folder with other files
             os.rmdir(storage.local_path)
+
+
+def lock_files(storage: Storage, stems: Iterable[str]) -> list[str]:
+    """Return the lock files of checkpoints on a disk, which are empty; files of other programs are not."""
+    names = [f".{stem}.lock" for stem in stems]
+    return [name for name in names if (at := storage.status(name)) and not at.nbytes]
+
+
+def _indexes_of_folders() -> set[str]:
+    return {format_named(form).capabilities.folder_index for form in _OF_FOLDERS}
 
 
 def _targets_left(storage: Storage, prefix: str) -> Iterator[Location]:

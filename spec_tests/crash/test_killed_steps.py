@@ -10,9 +10,10 @@ import shutil
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -184,3 +185,63 @@ def test_a_damaged_step_keeps_its_files(form: str, tmp_path: Path) -> None:
             assert is_whole or is_removed, (hurt, kind)
             if is_whole:
                 assert np.array_equal(sv.load(place / "step-2")["b"], arrays(2)["b"])
+
+
+def share(path: str, form: str) -> None:
+    """Three processes save together, one after the other."""
+    about: dict[str, Any] = {"num_processes": 3, "run": "r", "attempt": "1f", "format": form}
+    for process in (2, 1, 0):
+        mine = {f"t{process}": np.full(4, process)}
+        sv.save_shards(path, mine, process=process, commit=False, **about)
+    sv.commit_shards(path, **about)
+
+
+@pytest.mark.parametrize("is_bucket", [False, True])
+@pytest.mark.parametrize("form", [*FORMS, "shares", "shares in a folder"])
+def test_a_save_of_a_lower_number_goes_on_beside_the_saves_of_another_job(
+    form: str, is_bucket: bool, tmp_path: Path
+) -> None:
+    """Its files look like those of a killed job, and are not removed: not between any two calls."""
+
+    def run(at: int) -> int:
+        calls, is_inside = 0, False
+        directory = RUN if is_bucket else str(tmp_path / str(at))
+
+        def meet(*_: Any) -> None:
+            nonlocal calls, is_inside
+            if not is_inside:
+                calls, is_inside = calls + 1, True
+                if calls == at:
+                    sv.SavedSteps(directory, keep_last=50).save(10, arrays(10))
+                is_inside = False
+
+        def met(real: Any, name: str) -> Any:
+            def call(*arguments: Any, **options: Any) -> Any:
+                if name != "open" or arguments[1] & os.O_CREAT:
+                    meet()
+                return real(*arguments, **options)
+
+            return call
+
+        with in_bucket(MemoryBucket(gate=meet)), ExitStack() as stack, in_this_thread():
+            is_inside = True
+            sv.save(f"{directory}/step-9", arrays(9))
+            is_inside = False
+            for name in () if is_bucket else ("open", "makedirs", "mkdir", "replace", "rename"):
+                stack.enter_context(mock.patch.object(os, name, met(getattr(os, name), name)))
+            path = f"{directory}/step-3"
+            if form.startswith("shares"):
+                share(path, "torch" if "folder" in form else "shardvar")
+            else:
+                options = {key: each for key, each in FORMS[form].items() if key != "incremental"}
+                sv.save(path, arrays(3), **options)
+            is_inside = True
+            found = sv.load(path)
+            assert sv.verify(path).ok, at
+        expected = {f"t{n}": np.full(4, n) for n in range(3)} if "shares" in form else arrays(3)
+        assert all(np.array_equal(found[key], each) for key, each in expected.items()), at
+        return calls
+
+    calls = run(0)
+    for at in range(1, calls + 1, 1 if EXHAUSTIVE else 1 + calls // 5):
+        run(at)

@@ -133,6 +133,7 @@ class SavedSteps:
         self._known: dict[int, StepRecord] = {}
         self._damaged: set[int] = set()
         self._last: int | None = None
+        self._loose: set[str] = set()
         self._pending: Any = None
         self._meetings = Meetings(self._directory, name, self._using, timeout)
 
@@ -408,7 +409,7 @@ class SavedSteps:
         with self._warning("old steps"):
             whole = {each.number: each for each in self._whole()}
             storage = steps_storage(self._directory)
-            left = find_leftovers(storage, self._name, self._known)
+            left = find_leftovers(storage, self._name, self._known, self._loose)
             values = {number: each.value for number, each in whole.items()}
             for number in plan_removal(values, self._rules):
                 if at := whole[number].location:

@@ -16,11 +16,12 @@ from typing import Any
 
 from shardvar.errors import IncompleteCheckpoint, ShardvarError, StorageError
 from shardvar.formats.table import names_of_target
-from shardvar.formats.unfinished import files_left
+from shardvar.formats.unfinished import are_of_removal, files_left, is_share_file
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location, SplitPath, found_at, several
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.remove import lock_files
 
 __all__ = ["RestoredStep", "SavedStep"]
 
@@ -105,9 +106,18 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
     return found
 
 
-def find_leftovers(storage: Storage, name: str, known: Mapping[int, StepRecord]) -> list[str]:
+def find_leftovers(
+    storage: Storage, name: str, known: Mapping[int, StepRecord], seen: set[str]
+) -> list[str]:
     """Return the names of steps before the newest whole one that have no index, but files that no
-    whole step needs: of writers and removals that were killed."""
+    whole step needs: of writers and removals that were killed.
+
+    On a disk the lock tells whether a writer is at work. It guards neither shares nor a folder
+    without files, so these count if the look before has ``seen`` them. A bucket has no locks: only
+    what a removal has left counts.
+    """
+    before = seen.copy()
+    seen.clear()
     names, folders = storage.names(), storage.folders()
     needed = {each for record in known.values() for each, _ in record.stamps}
     newest = max((number for number, each in known.items() if each.is_whole), default=0)
@@ -117,10 +127,18 @@ def find_leftovers(storage: Storage, name: str, known: Mapping[int, StepRecord])
         {int(match[1]) for match in map(pattern.match, [*names, *folders]) if match}
     ):
         stem, record = f"{name}-{number}", known.get(number)
-        left = [*files_left(names, stem), *{f".{stem}.lock"}.intersection(names)]
+        if number >= newest or (record and record.location):
+            continue
+        left = [*files_left(names, stem), *lock_files(storage, [stem])]
         left += [each for each in folders if each.startswith(f".{stem}.")]
+        inside = files_left(storage.folder(stem).names(), "") if stem in folders else []
+        loose = {each for each in (*left, *inside) if is_share_file(each)}
+        loose |= {f"{stem}/"} if stem in folders and not inside else set()
+        seen |= loose
         is_left = stem in folders or not needed.issuperset(left)
-        if number < newest and (record is None or record.location is None) and is_left:
+        if storage.local_path is None:
+            is_left = are_of_removal([*left, *inside])
+        if is_left and loose <= before:
             found.append(stem)
     return found
 

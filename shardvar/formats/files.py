@@ -36,6 +36,7 @@ from shardvar.forks import new_lock
 from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
+from shardvar.pictures.words import named
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
@@ -99,6 +100,36 @@ def open_below(root: Storage, path: str) -> ReadableFile:
     return root.open(last)
 
 
+def strangers(storage: FileOpener, wanted: Sequence[str]) -> list[str]:
+    """Return the files next to an index that could be files of a set of its kind, if the files that
+    it names, ``wanted``, are all missing."""
+    # An opener of paths below a folder has no names.
+    names: Sequence[str] = getattr(storage, "names", list)()
+    kinds = set(map(_kind, wanted)) - {("", "")}
+    return [name for name in names if _kind(name) in kinds] * set(wanted).isdisjoint(names)
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """Return the ending of a name without numbers; if they follow it, as in ``ck.data-0-of-2``, the
+    name in front belongs to the index."""
+    stem, _, end = name.rpartition("/")[2].rpartition(".")
+    return (stem, end.split("-")[0]) if "-" in end else ("", end.rstrip("0123456789_"))
+
+
+def of_another_set(others: Sequence[str], wanted: Sequence[str], index: str = "") -> MissingFile:
+    """Return the error of an index that names none of the files that are there; ``index`` is its
+    name, if each file can also be opened by itself."""
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    cause = (
+        f"None of the {len(wanted)} files that the index names is here, such as "
+        f"{named(wanted[:1])}, but {named(others[:1])}{more}: it may be the index of another set."
+    )
+    remedy = "Fetch the index that was written with these files, or the files that this one names."
+    if index:
+        remedy += f" Or move {index} away: each file can be opened by its own path without it."
+    return MissingFile(cause, remedy)
+
+
 def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
     """Return True if a file other than the open ``file`` has that name now."""
     return storage.stamp(name) not in (None, file.stamp)
@@ -120,6 +151,8 @@ class DataFiles:
     """[files] the size that the index gives each file; None if it gives none."""
     named: str = ""
     """The file that is the checkpoint: it may be a link that leads anywhere."""
+    index: str = ""
+    """The index of a set whose files can also be opened one by one."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
     _copies: OrderedDict[tuple[int, int, int], memoryview] = field(
@@ -127,6 +160,7 @@ class DataFiles:
     )
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _watched: list[Callable[[], bool]] = field(init=False, default_factory=list)
+    _strangers: list[list[str]] = field(init=False, default_factory=list)
     _closed: list[bool] = field(init=False, default_factory=partial(list, (False,)))
     _holds_none: list[bool] = field(init=False, default_factory=partial(list, (False,)))
     _lock: RLock = field(init=False, default_factory=new_lock)
@@ -225,6 +259,11 @@ class DataFiles:
         except CheckpointError as error:
             if isinstance(error, MissingFile) and number in self._stamps:  # it was there
                 raise replaced_error(self.names[number]) from error
+            if isinstance(error, MissingFile):
+                if not self._strangers:
+                    self._strangers.append(strangers(self.storage, self.names))
+                if self._strangers[0]:  # so that no single file is missing
+                    raise of_another_set(self._strangers[0], self.names, self.index) from None
             error.in_file(self.names[number])
             raise
         if self.traits is None and self.names[number] != self.named:

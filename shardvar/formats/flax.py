@@ -60,7 +60,7 @@ def _read(storage: Storage, name: str) -> Listing:
         ) from None
     weight_map = {key.replace("/", "."): file for key, file in slashed.items()}
     names = sorted(set(weight_map.values()))
-    listing = Listing(DataFiles(storage, names))
+    listing = Listing(DataFiles(storage, names, index=name))
     faults, findings = add_files(storage, weight_map, names, partial(_add, listing))
     listing.faults |= faults
     listing.findings += findings

@@ -91,7 +91,7 @@ _LLAMA = FileKind(
 RANKS = FileKind(
     "a save whose parts were written by several processes, with files for each rank",
     "Give the files of all ranks, and how to join them: `shardvar reshard RANK0 RANK1 ... TARGET "
-    "--concat`. To read only one of them, give its path.",
+    "--concat 'GLOB=AXIS'`. To read only one of them, give its path.",
 )
 """Files of any program."""
 

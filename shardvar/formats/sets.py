@@ -27,6 +27,14 @@ def is_bare(name: str) -> bool:
     return name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
+def fetch_again(file: str) -> str:
+    """Return the remedy for a file that lacks a key, which its source may lack as well."""
+    return (
+        f"Fetch {file} again from the source of the set. If that lacks it as well, leave the key out "
+        "with exclude= (--exclude)."
+    )
+
+
 def read_weight_map(storage: Storage, name: str) -> tuple[Mapping[str, str], str]:
     """Return the file of each key of a set, and the stamp of the index."""
     file = storage.open(name)
@@ -70,9 +78,7 @@ def add_files(
             cause = (
                 f"{key!r}: the index says that it is in {file!r} of {storage.path}, but it is not."
             )
-            faults[key] = IncompleteCheckpoint(
-                cause, "Fetch that file again from the source of the set."
-            )
+            faults[key] = IncompleteCheckpoint(cause, fetch_again(file))
         if found - keys:
             others = named(sorted(found - keys))
             findings.append(

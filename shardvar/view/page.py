@@ -90,11 +90,13 @@ def make_page(
     text = MARK + "".join(filled[part] if number % 2 else part for number, part in enumerate(parts))
     # All is ASCII except for a few characters of the assets, so that characters are bytes.
     if len(text) > MOST_NBYTES and not served:
-        remedy = "Show part of it with --filter 'GLOB', or all of it with `shardvar view --serve`."
+        remedy = (
+            "Show part of it with --filter 'GLOB', or all of it with `shardvar view PATH --serve`."
+        )
         if plan is not None:
             remedy = "Leave out --html: the answer of --dry-run has the numbers of the plan."
         elif len(checkpoints) > 1:
-            remedy = "Show part of each checkpoint: `shardvar diff --filter 'GLOB'`."
+            remedy = "Show part of each checkpoint: `shardvar diff A B --filter 'GLOB'`."
         raise ArgumentError(
             f"The page would have {human_size(len(text))}; the limit is {human_size(MOST_NBYTES)}.",
             remedy,

@@ -67,7 +67,7 @@ def read_keras(storage: Storage, name: str) -> KerasContents:
     layers, stamp = _read_index(storage, name) if name.endswith(INDEX_SUFFIX) else ({}, "")
     # A model without weights has a set without files.
     names = sorted(layers) if name.endswith(INDEX_SUFFIX) else [name]
-    contents = KerasContents(DataFiles(storage, names, named=name))
+    contents = KerasContents(DataFiles(storage, names, named=name, index=name))
     try:
         for number, file in enumerate(names):
             own = layers.get(file)

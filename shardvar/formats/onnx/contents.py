@@ -34,7 +34,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, open_below
+from shardvar.formats.files import DataFiles, of_another_set, open_below, strangers
 from shardvar.formats.sets import is_bare
 from shardvar.formats.window import structure_of
 from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
@@ -291,6 +291,12 @@ def _external(
     number = numbers[path]
     size = contents.sizes[number]
     if size < 0:
+        places = (
+            each.external.get("location", "") for each in contents.model.tensors if each.external
+        )
+        wanted = sorted({place.removeprefix("./") for place in places})
+        if others := strangers(storage, wanted):
+            raise of_another_set(others, wanted)
         remedy = "Copy the files of external data together with the model."
         raise MissingFile(f"Its data are in {path}, which is missing.", remedy).in_file(path)
     start = _number(external, "offset", 0)

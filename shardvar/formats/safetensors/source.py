@@ -44,6 +44,7 @@ from shardvar.formats.safetensors.names import (
     split_part_name,
 )
 from shardvar.formats.safetensors.offsets import LAYOUT_KEYS, partial_tensors
+from shardvar.formats.sets import fetch_again
 from shardvar.layout.dtypes import code
 from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
@@ -125,7 +126,7 @@ def _read_set(storage: Storage, name: str) -> SafetensorsContents | None:
     index, content = _read_index(storage, name)
     weight_map, index_metadata = content.weight_map, content.metadata
     names = sorted(set(weight_map.values()))
-    files = DataFiles(storage, names)
+    files = DataFiles(storage, names, index=name)
     keys_of: dict[str, list[str]] = {file: [] for file in names}
     for key, file in weight_map.items():
         keys_of[file].append(key)
@@ -196,6 +197,8 @@ def _answer(
     try:
         _check_name(storage.path, files.names[number])
         return read_header(files.open(number))
+    except MissingFile as error:  # it has the name, unless all files are missing
+        return error
     except (CheckpointError, StorageError) as error:
         return error.in_file(files.names[number])
 
@@ -241,7 +244,7 @@ def _absences(
         if key in present.get(file, {key}):
             continue
         cause = f"{key!r}: {file} does not hold it, although the index says so"
-        remedy = f"Fetch {file} again from the source of the set."
+        remedy = fetch_again(file)
         if key in holders:
             cause += f"; {holders[key]} holds it"
             first, second = sorted((file, holders[key]))  # one sentence for both directions

@@ -163,7 +163,7 @@ def open_set(storage: Storage, name: str) -> TorchSource:
     """Open a set, by the name of its index."""
     weight_map, stamp = read_weight_map(storage, name)
     names = sorted(set(weight_map.values()))
-    data = DataFiles(storage, names)
+    data = DataFiles(storage, names, index=name)
     contents = SavedContents()
     faults, findings = add_files(
         storage,

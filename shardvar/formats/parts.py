@@ -329,8 +329,9 @@ def find_part(form: Format, folder: Storage, name: str) -> tuple[FileKind | None
     The kind is None if it is whole by itself, for the numbers of the others do not count.
     """
     files, alike = folder.names(), [name]
-    kind = _rankwise(folder, files)
-    if kind and name in files:
+    # The index means all ranks.
+    kind = _rankwise(folder, files) if name.endswith(_MODELS) else None
+    if kind:
         pattern = _NUMBER.sub("\0", name)
         alike = [each for each in files if _NUMBER.sub("\0", each) == pattern]
     elif split_numbers(name)[1]:

@@ -28,7 +28,7 @@ DISTRUST = "Do not trust the source of this file."
 SNIFF_NBYTES = kinds.SNIFF_NBYTES
 """The bytes at the beginning of a file that ``foreign_file`` is given."""
 
-UNPACK = "Unpack it (`unzip`), and name the checkpoint that it holds."
+UNPACK = "If it holds a checkpoint, unpack it (`unzip`) and name that."
 """The way to a checkpoint in a zip archive."""
 
 _KNOWN_MEMBERS = (

@@ -31,7 +31,7 @@ LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The first pickle of files that torch.save wrote before version 1.6: a number."""
 
 _EXPORT = "It is a program with weights inside: use the checkpoint that it was exported from."
-_UNPACK = "Unpack it, and name the checkpoint that it holds."
+_UNPACK = "If it holds a checkpoint, unpack it and name that."
 _PICKLE = FileKind(
     "a Python pickle, which is never loaded",
     "Convert it where it was written, if you trust it: load it there and save its arrays with "

@@ -57,10 +57,14 @@ def test_apply_says_what_it_wrote(steps: Path, run: Run) -> None:
         (("a", "bc", "ab", "z"), 2, "does not follow"),
         (("a", "b", "z"), 3, "is a checkpoint and not a delta"),
         (("a", "ab", "ab"), 2, "both a delta and the target"),
-        (("a", "ab", "b"), 3, "exists"),
+        (("a", "ab", "c"), 3, "exists"),
     ):
         found = run("apply", *(steps / word for word in words))
         assert (found.code, message in found.err) == (code, True), found
+    found = run("apply", steps / "a", steps / "ab", steps / "b")
+    assert (
+        found.code == 0 and "already the result" in found.out and "nothing was written" in found.out
+    )
 
 
 def test_compact_joins_deltas(steps: Path, run: Run) -> None:

@@ -445,7 +445,8 @@ def test_an_array_that_a_written_group_lost_whole_is_named(
     keys = ["t", "in/u", "in/empty", "in/ä\U0001f600"]
     tensors = {key: np.zeros(0 if "empty" in key else 3, numpy_dtype(dtype)) for key in keys}
     sv.save(tmp_path / "ck", tensors, format="zarr", metadata={"by": "me"})
-    assert sv.verify(tmp_path / "ck").ok and not sv.verify(tmp_path / "ck").notes
+    report = sv.verify(tmp_path / "ck")
+    assert report.ok and all("no elements" in note for note in report.notes)
     with sv.open_checkpoint(tmp_path / "ck") as reader:
         assert reader.metadata.user == {"by": "me"}
     shutil.rmtree(tmp_path / "ck" / lost)

@@ -94,7 +94,7 @@ def test_a_format_without_checksums_says_so_and_strict_refuses_it(tmp_path: Path
         ("b", False, None),
     ]
     assert (report.ok, *codes(report)) == (True, 0, 1)
-    assert printed(report).endswith("40 B read; no checksums in this format: structure only\n")
+    assert "40 B read; no checksums in this format: structure only\n" in printed(report)
     assert printed(report, strict=True).startswith("not guarded: 2 of 2 tensors in ")
 
 
@@ -179,7 +179,7 @@ def test_a_member_that_is_not_an_array_is_noted_and_its_bytes_are_compared(tmp_p
     [
         (("m/data.pkl", "m/data/0", "m/version"), "torch.save"),
         (("metadata.json", "config.json", "model.weights.h5"), "Keras"),
-        (("word/document.xml", "[Content_Types].xml"), "none of 2 members is an array"),
+        (("word/document.xml", "[Content_Types].xml"), "a zip archive around 'word/document.xml'"),
     ],
 )
 def test_the_archive_of_another_program_is_refused_by_name(

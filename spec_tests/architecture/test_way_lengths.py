@@ -14,7 +14,7 @@ FILES_AND_FUNCTIONS = {
     "save": (38, 251),
     "load": (28, 191),
     "reshard": (46, 388),
-    "save as torch": (38, 289),
+    "save as torch": (38, 290),
     "verify": (33, 214),
     "diff": (37, 238),
 }

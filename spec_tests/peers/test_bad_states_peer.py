@@ -29,7 +29,7 @@ ALL = {
     "dtype": "InconsistentTensor: 'bias' is float32[3] in process 0 and float64[3] in process 2.",
     "kind": "ArgumentError: 'bias' is a tensor in one process and an object in another.",
     "value": "ArgumentError: ",
-    "ties differ": "ArgumentError: 'head' and 'table' are one tensor in process 0, and not in pr",
+    "ties differ": "ArgumentError: 'table' and 'head' are one tensor in process 0, and not in pr",
     "tied": "saved",
     "keys": "lacks 'more'; the state lacks 'step'.",
     "ended": "ArgumentError: 'rows': It is a DTensor on 3 processes, and torch.distributed is not",
@@ -58,9 +58,9 @@ def test_a_bad_state_is_one_error_of_all_processes_and_the_old_checkpoint_stays(
 
 
 KILLED = {  # what the others say, and the step that they load then
-    "kill-before-2": ("IncompleteCheckpoint: Process 2 of 3 did not save within 3 s.", 1),
-    "kill-in-2": ("IncompleteCheckpoint: Process 2 of 3 did not save within 3 s.", 1),
-    "kill-after-0": ("did not commit within 3 s.", 1),
+    "kill-before-2": ("IncompleteCheckpoint: Process 2 of 3 has ended before the commit.", 1),
+    "kill-in-2": ("IncompleteCheckpoint: Process 2 of 3 has ended before the commit.", 1),
+    "kill-after-0": ("IncompleteCheckpoint: Process 0 of 3 has ended before the commit.", 1),
     "kill-after-2": ("saved", 2),
     "kill-decided-0": ("saved", 2),
 }

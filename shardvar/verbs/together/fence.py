@@ -420,7 +420,7 @@ def late_error(
     """Return the error for processes that ended, for missing shares, or for a missing commit."""
     if ended:
         who, have = name_processes(ended), "have" if len(ended) > 1 else "has"
-        cause = f"{who[:1].upper()}{who[1:]} of {run.count} {have} ended without a save."
+        cause = f"{who[:1].upper()}{who[1:]} of {run.count} {have} ended before the commit."
         cause = f"{cause} {run.path} is as it was before the run {run.name!r}."
         return IncompleteCheckpoint(cause, f"Find out why. {SAVE_AGAIN}")
     if missing:

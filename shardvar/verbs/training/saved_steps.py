@@ -444,7 +444,6 @@ class SavedSteps:
 
 
 def _number(number: Any) -> int:
-    """Return the number of a step."""
     found = read_integer(number, "number of a step")
     if not 0 <= found < 10**18:
         raise ArgumentError(f"Step {found} is not a number of a step.", "Give an integer >= 0.")

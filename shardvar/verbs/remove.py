@@ -170,7 +170,7 @@ def remove_leftovers(storage: Storage, stem: str) -> None:
 
 def _remove_left(storage: Storage, prefix: str) -> None:
     for target in _targets_left(storage, prefix):
-        # A chunk may belong to a writer of another format, which holds the lock of its own index.
+        # A file may belong to a writer of another format, who holds the lock of another index.
         others = _indexes_of_folders() - {target.name} if target.is_folder else set()
         with ExitStack() as held:
             for index in others if storage.local_path else ():

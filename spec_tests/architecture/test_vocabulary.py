@@ -27,6 +27,7 @@ HOMES = {
         "torch/reader.py",
         "torch/writer.py",
         "verbs/lazy.py",
+        "verbs/remove.py",
         *(
             f"formats/zarr/{name}.py"
             for name in (

@@ -172,6 +172,24 @@ def test_external_data_are_found_in_folders_below_and_not_elsewhere(tmp_path: Pa
         sv.load(outside)
 
 
+@pytest.mark.parametrize("location", ["t", "weights/t"])
+def test_external_data_behind_a_link_out_are_not_read(location: str, tmp_path: Path) -> None:
+    """SECURITY.md: "A symbolic link that leads out of the checkpoint is refused"; the remedy helps."""
+    folder, outside = tmp_path / "in", tmp_path / "out"
+    outside.mkdir()
+    folder.mkdir()
+    (outside / "t").write_bytes(bytes(16))
+    link = folder / location.partition("/")[0]
+    link.symlink_to(outside / "t" if location == "t" else outside)
+    model = write(folder, onnx.external(location=location))
+    with pytest.raises(UnsupportedError, match="leads out of the checkpoint"):
+        sv.load(model)
+    link.unlink()
+    (folder / location).parent.mkdir(exist_ok=True)
+    (folder / location).write_bytes(bytes(16))
+    assert not sv.load(model)["t"].any()
+
+
 def test_a_checksum_of_an_external_file_is_compared(tmp_path: Path) -> None:
     """By verify and reshard always, by load if it reads all bytes of the file."""
     octets = struct.pack("<4f", 1, 2, 3, 4)

@@ -121,8 +121,8 @@ def of_another_set(others: Sequence[str], wanted: Sequence[str], index: str = ""
     name, if each file can also be opened by itself."""
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     cause = (
-        f"None of the {len(wanted)} files that the index names is here, such as "
-        f"{named(wanted[:1])}, but {named(others[:1])}{more}: it may be the index of another set."
+        f"No file that the index names is here, such as {named(wanted[:1])} of {len(wanted)}, but "
+        f"{named(others[:1])}{more}: it may be the index of another set."
     )
     remedy = "Fetch the index that was written with these files, or the files that this one names."
     if index:

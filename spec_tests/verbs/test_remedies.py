@@ -349,7 +349,7 @@ def unpack(run: Run) -> Outcome:
     command = command.replace("FILE", "z.safetensors.gz").replace("NAME", "z.safetensors")
     subprocess.run(command, shell=True, check=True)
     assert run("verify", "z.safetensors").code == 0
-    command = refused(run("verify", "z.zip"), r"Unpack it \(`(\w+)`\)")[1]
+    command = refused(run("verify", "z.zip"), r"unpack it \(`(\w+)`\)")[1]
     assert command == "unzip"
     zipfile.ZipFile("z.zip").extractall("unpacked")
     return run("verify", "unpacked/m.safetensors")

@@ -332,7 +332,7 @@ def test_a_page_of_two_too_large_is_refused_before_a_value_is_read(
     assert (
         outcome.code == 2
         and "The page would have" in outcome.err
-        and "diff --filter" in outcome.err
+        and "diff A B --filter" in outcome.err
     )
 
 

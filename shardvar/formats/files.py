@@ -261,7 +261,8 @@ class DataFiles:
                 raise replaced_error(self.names[number]) from error
             if isinstance(error, MissingFile):
                 if not self._strangers:
-                    self._strangers.append(strangers(self.storage, self.names))
+                    wanted = self.names[len(self.names) == 1 :]  # one file may have no index
+                    self._strangers.append(strangers(self.storage, wanted))
                 if self._strangers[0]:  # so that no single file is missing
                     raise of_another_set(self._strangers[0], self.names, self.index) from None
             error.in_file(self.names[number])

@@ -232,7 +232,9 @@ class Steps(RuleBasedStateMachine):
         for name, content in self.strays.items():
             assert (self.place / name).read_bytes() == content
         for number, step in self.steps.items():
-            assert [*self.place.glob(f"step-{number}.*")], (number, step)
+            # What a killed save has left goes with a later save.
+            if step.state != "unfinished":
+                assert [*self.place.glob(f"step-{number}.*")], (number, step)
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):

@@ -142,6 +142,10 @@ class OnnxContents:
     """[files] the size of each file; -1 if it is missing."""
     digests: dict[int, str] = field(default_factory=dict)
     """The SHA-1 of files, once they were computed."""
+    named: list[str] = field(default_factory=list)
+    """The files that the model names, once one was missing."""
+    strangers: list[str] = field(default_factory=list)
+    """The files of another set, looked for then."""
 
     def check(self, tensor: PlacedTensor) -> None:
         """Raise ``CorruptCheckpoint`` if the file of a tensor has another checksum than the model
@@ -291,12 +295,13 @@ def _external(
     number = numbers[path]
     size = contents.sizes[number]
     if size < 0:
-        places = (
-            each.external.get("location", "") for each in contents.model.tensors if each.external
-        )
-        wanted = sorted({place.removeprefix("./") for place in places})
-        if others := strangers(storage, wanted):
-            raise of_another_set(others, wanted)
+        if not contents.named:
+            tensors = (each.external for each in contents.model.tensors if each.external)
+            places = {each.get("location", "").removeprefix("./") for each in tensors}
+            contents.named = sorted(places)
+            contents.strangers = strangers(storage, contents.named)
+        if contents.strangers:
+            raise of_another_set(contents.strangers, contents.named)
         remedy = "Copy the files of external data together with the model."
         raise MissingFile(f"Its data are in {path}, which is missing.", remedy).in_file(path)
     start = _number(external, "offset", 0)

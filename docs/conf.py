@@ -345,6 +345,15 @@ def convert_docstring(
     lines[:] = shown
 
 
+GENERATED = ("conformance", "mutation", "performance", "rules")
+"""Pages of tables that programs write: every word is in them, and few readers look for them."""
+
+
+def leave_out_of_the_search(app: Any, env: Any) -> None:
+    for page in GENERATED:
+        env.metadata[page]["nosearch"] = True
+
+
 def setup(app: Any) -> None:
     """Register the directive and the handlers above."""
     app.add_directive("names", Names)
@@ -354,3 +363,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", convert_docstring, priority=400)
     app.connect("autodoc-process-signature", show_signature_as_written)
     app.connect("missing-reference", resolve_by_face, priority=400)
+    app.connect("env-updated", leave_out_of_the_search)

@@ -1,8 +1,10 @@
 """The rules of the kit: an id, a sentence, a level, the methods that the rule needs, and the law to
 check.
 
-A rule is a function of an adapter (wrapped in ``Calls``) and one case, drawn by Hypothesis. It
-returns if the case keeps the rule and raises ``Broken`` otherwise. Its docstring is the law.
+A rule has a check: a function of an adapter (wrapped in ``Calls``) and one case, drawn by
+Hypothesis, which returns if the case keeps the rule and raises ``Broken`` otherwise. ``rules``
+registers a table of rules whose checks stand elsewhere; ``rule`` registers one function, whose
+docstring is the law.
 Several rules may check one sentence; the part of their ids after the number tells them apart.
 """
 
@@ -30,10 +32,7 @@ LEVELS = {
 }
 """The subject of each level; the modules of ``rules`` give their levels."""
 
-_MODULES = (
-    "partitioning variables updates refusals numbers snapshots reach layouts initialization optimizers "
-    "checkpoints contents policies damage meshes mesh_values fsdp training".split()
-)
+_MODULES = "variables updates reach initialization optimizers checkpoints policies damage meshes mesh_values".split()
 _RULES: dict[str, "Rule"] = {}
 # R- is the prefix of sentences of the RFCs, V- of sentences of the documentation.
 _ID = re.compile(r"([RV]-[A-Z]+-\d+)[a-z-]*")
@@ -75,6 +74,11 @@ class Rule:
         return found[1] if found else self.id
 
 
+Check = Callable[[Calls, Any], None]
+Row = tuple[str, str, str, st.SearchStrategy[Any], Check, str]
+"""A rule of a table: its id, sentence, needs, cases, check and law."""
+
+
 def rule(
     id: str,
     level: int,
@@ -83,18 +87,29 @@ def rule(
     needs: str,
     cases: st.SearchStrategy[Any],
     isolated: bool = False,
-) -> Callable[[Callable[[Calls, Any], None]], Callable[[Calls, Any], None]]:
+) -> Callable[[Check], Check]:
     """Register the function as the check of a rule; ``needs`` lists methods."""
 
-    def register(check: Callable[[Calls, Any], None]) -> Callable[[Calls, Any], None]:
-        if id in _RULES or not _ID.fullmatch(id):
-            raise ValueError(f"{id} is already registered, or is not an id such as R-SV-3-add.")
+    def register(check: Check) -> Check:
         law = " ".join((check.__doc__ or "").split()).removesuffix(".")
-        words = tuple(needs.split())
-        _RULES[id] = Rule(id, level, rfc, sentence, law, words, cases, check, isolated)
+        rules(level, rfc, (id, sentence, needs, cases, check, law), isolated=isolated)
         return check
 
     return register
+
+
+def rules(level: int, rfc: str, *rows: Row, isolated: bool = False) -> None:
+    """Register a table of rules of one level."""
+    for name, sentence, needs, cases, check, law in rows:
+        if name in _RULES or not _ID.fullmatch(name):
+            raise ValueError(f"{name} is already registered, or is not an id such as R-SV-3-add.")
+        words = tuple(needs.split())
+        _RULES[name] = Rule(name, level, rfc, sentence, law, words, cases, check, isolated)
+
+
+def refuses(method: str) -> Check:
+    """Return the check that a method refuses its arguments."""
+    return lambda adapter, case: adapter.refuses(method, *case)
 
 
 def all_rules() -> list[Rule]:

@@ -8,7 +8,7 @@ import pytest
 from shardvar.conformance.adapter import METHODS
 from shardvar.conformance.registry import all_rules
 from shardvar.conformance.report import program
-from shardvar.conformance.rules.layouts import LAYOUTS
+from shardvar.conformance.rules.reach import LAYOUTS
 from shardvar.conformance.verdict import BROKEN, judge
 from spec_tests.helpers import wrong_adapters
 

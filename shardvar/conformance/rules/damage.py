@@ -8,13 +8,14 @@ its process.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
-from shardvar.conformance.registry import rule
+from shardvar.conformance.registry import rules
 from shardvar.conformance.rules.checkpoints import (
     PRESENT,
     NamedArrays,
@@ -171,44 +172,25 @@ def check_damage(
             expect_tensors(came, tensors)
 
 
-@rule("R-DAMAGE-1-remove", 8, "001", PRESENT, "save restore", cases, isolated=True)
-def lost_files_are_noticed(adapter: Calls, case: DamageCase) -> None:
-    """After the loss of a file, restoring is refused or right: nothing comes back as zeros or as
-    the values before."""
-    check_damage(adapter, case, remove_file)
+rules(8, "001",
+    ("R-DAMAGE-1-remove", PRESENT, "save restore", cases, partial(check_damage, harm=remove_file),
+     "After the loss of a file, restoring is refused or right: nothing comes back as zeros or as the values before"),
+    ("R-DAMAGE-1-truncate", PRESENT, "save restore", cases, partial(check_damage, harm=truncate),
+     "After a file was cut off, restoring is refused or right"),
+    isolated=True,
+)  # fmt: skip
 
 
-@rule("R-DAMAGE-1-truncate", 8, "001", PRESENT, "save restore", cases, isolated=True)
-def cut_files_are_noticed(adapter: Calls, case: DamageCase) -> None:
-    """After a file was cut off, restoring is refused or right."""
-    check_damage(adapter, case, truncate)
-
-
-@rule("R-DAMAGE-1-flip", 8, "000", WORK, "save restore", cases, isolated=True)
-def flipped_bits_are_noticed(adapter: Calls, case: DamageCase) -> None:
-    """After one bit of a file was flipped, restoring is refused or right."""
-    check_damage(adapter, case, flip)
-
-
-@rule("R-DAMAGE-1-zero", 8, "000", WORK, "save restore", cases, isolated=True)
-def zeroed_bytes_are_noticed(adapter: Calls, case: DamageCase) -> None:
-    """After some bytes of a file became zeros, restoring is refused or right."""
-    check_damage(adapter, case, zero)
-
-
-@rule("R-DAMAGE-1-swap", 8, "000", WORK, "save restore", cases, isolated=True)
-def exchanged_files_are_noticed(adapter: Calls, case: DamageCase) -> None:
-    """After two files changed places, restoring is refused or right."""
-    check_damage(adapter, case, swap)
-
-
-@rule("R-DAMAGE-1-turn", 8, "000", WORK, "save restore", cases, isolated=True)
-def turned_blocks_are_noticed(adapter: Calls, case: DamageCase) -> None:
-    """After two blocks of a file changed places, restoring is refused or right."""
-    check_damage(adapter, case, turn)
-
-
-@rule("R-DAMAGE-1-misprint", 8, "000", WORK, "save restore", cases, isolated=True)
-def changed_digits_are_noticed(adapter: Calls, case: DamageCase) -> None:
-    """After a digit in a file became another one, restoring is refused or right."""
-    check_damage(adapter, case, misprint)
+rules(8, "000",
+    ("R-DAMAGE-1-flip", WORK, "save restore", cases, partial(check_damage, harm=flip),
+     "After one bit of a file was flipped, restoring is refused or right"),
+    ("R-DAMAGE-1-zero", WORK, "save restore", cases, partial(check_damage, harm=zero),
+     "After some bytes of a file became zeros, restoring is refused or right"),
+    ("R-DAMAGE-1-swap", WORK, "save restore", cases, partial(check_damage, harm=swap),
+     "After two files changed places, restoring is refused or right"),
+    ("R-DAMAGE-1-turn", WORK, "save restore", cases, partial(check_damage, harm=turn),
+     "After two blocks of a file changed places, restoring is refused or right"),
+    ("R-DAMAGE-1-misprint", WORK, "save restore", cases, partial(check_damage, harm=misprint),
+     "After a digit in a file became another one, restoring is refused or right"),
+    isolated=True,
+)  # fmt: skip

@@ -1,40 +1,44 @@
 """Level 9: tensors of every dtype and of three axes, axes counted from the end, strided shards of
-any axis, and terms of all kinds of numbers."""
+any axis, and terms of all kinds of numbers; FSDP over tensor parallelism on any axes, with copies
+(HSDP), and meshes of three axes."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Broken, Calls, expect_equal, text
-from shardvar.conformance.registry import rule
+from shardvar.conformance.registry import rule, rules
 from shardvar.conformance.rules.meshes import (
     EQUAL,
+    FSDP,
+    MESHES,
     MOVES,
     NAMES,
     PAGE,
     SPEC,
+    STATED,
     STRIDED,
     TERMS,
     UNEVEN,
     WHOLE,
-    check_mesh_parts,
-    check_redistribution,
-    check_whole,
-)
-from shardvar.conformance.rules.meshes import REFUSED as CANNOT_EXIST
-from shardvar.conformance.rules.placements import (
-    MESHES,
+    MeshPlacement,
     MeshShape,
     Moved,
     Placed,
+    check_mesh_parts,
+    check_redistribution,
+    check_stated_slices,
+    check_whole,
     expect_parts,
     number_of_cuts,
     placements_on,
     uneven,
 )
+from shardvar.conformance.rules.meshes import REFUSED as CANNOT_EXIST
 from shardvar.layout.dtypes import Array
-from shardvar.spec.meshes import by_placements, parts
+from shardvar.spec.meshes import by_placements, hsdp, parts
 from shardvar.testing import counting
 from shardvar.testing.arrays import bits
 
@@ -63,23 +67,14 @@ def typed_tensors(draw: st.DrawFn) -> Placed:
     return filled, mesh, placements
 
 
-@rule("V-MESH-1-dtypes", 9, PAGE, EQUAL, "mesh_parts", typed_tensors())
-def parts_keep_dtypes(adapter: Calls, case: Placed) -> None:
-    """Each device holds its part of a tensor of any dtype, in that dtype."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-MESH-1-axes", 9, PAGE, EQUAL, "mesh_parts", of_three_axes())
-def parts_of_three_axes(adapter: Calls, case: Placed) -> None:
-    """Each device holds its part of a tensor of three axes, whichever are cut."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-MESH-3-axes", 9, PAGE, UNEVEN, "mesh_parts", of_three_axes(is_even=False))
-def uneven_parts_of_three_axes(adapter: Calls, case: Placed) -> None:
-    """The parts of a tensor of three axes are as `torch.chunk` cuts them, whichever axis does not
-    divide."""
-    check_mesh_parts(adapter, case)
+rules(9, PAGE,
+    ("V-MESH-1-dtypes", EQUAL, "mesh_parts", typed_tensors(), check_mesh_parts,
+     "Each device holds its part of a tensor of any dtype, in that dtype"),
+    ("V-MESH-1-axes", EQUAL, "mesh_parts", of_three_axes(), check_mesh_parts,
+     "Each device holds its part of a tensor of three axes, whichever are cut"),
+    ("V-MESH-3-axes", UNEVEN, "mesh_parts", of_three_axes(is_even=False), check_mesh_parts,
+     "The parts of a tensor of three axes are as `torch.chunk` cuts them, whichever axis does not divide"),
+)  # fmt: skip
 
 
 @rule("V-MESH-3-columns", 9, PAGE, UNEVEN, "mesh_parts",
@@ -111,12 +106,6 @@ def any_strided(draw: st.DrawFn) -> Placed:
     return counting(shape), mesh, (("strided", axis, factor),)
 
 
-@rule("V-STRIDED-1-factor", 9, PAGE, STRIDED, "mesh_parts", any_strided())
-def strided_shards_have_any_factor(adapter: Calls, case: Placed) -> None:
-    """A strided shard of any axis holds a run of each of as many ranges as its factor says."""
-    check_mesh_parts(adapter, case)
-
-
 @st.composite
 def strided_columns(draw: st.DrawFn) -> Placed:
     """FSDP over tensor parallelism along the columns."""
@@ -125,35 +114,11 @@ def strided_columns(draw: st.DrawFn) -> Placed:
     return counting((2, columns)), mesh, (("strided", 1, mesh[1]), 1)
 
 
-@rule("V-STRIDED-1-columns", 9, PAGE, STRIDED, "mesh_parts", strided_columns())
-def strided_columns_are_runs(adapter: Calls, case: Placed) -> None:
-    """A strided shard of the columns holds a run of each range of them."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-WHOLE-1-axes", 9, PAGE, WHOLE, "mesh_gather", of_three_axes())
-def parts_of_three_axes_make_the_whole(adapter: Calls, case: Placed) -> None:
-    """A tensor of three axes is put together from its parts, whichever axes are cut."""
-    check_whole(adapter, case)
-
-
-@rule("V-WHOLE-1-dtypes", 9, PAGE, WHOLE, "mesh_gather", typed_tensors())
-def parts_of_any_dtype_make_the_whole(adapter: Calls, case: Placed) -> None:
-    """A tensor of any dtype is put together from its parts, in that dtype."""
-    check_whole(adapter, case)
-
-
 @st.composite
 def typed_moves(draw: st.DrawFn) -> Moved:
     """A redistribution of a tensor of any bits of some dtype."""
     value, mesh, source = draw(typed_tensors())
     return value, mesh, source, draw(placements_on(mesh, value.ndim))
-
-
-@rule("V-MOVE-1-dtypes", 9, PAGE, MOVES, "mesh_move", typed_moves())
-def moves_keep_dtypes(adapter: Calls, case: Moved) -> None:
-    """After a redistribution a tensor of any dtype has its values, in that dtype."""
-    check_redistribution(adapter, case)
 
 
 @st.composite
@@ -165,10 +130,20 @@ def moves_of_three_axes(draw: st.DrawFn) -> Moved:
     return counting((size, size, size)), mesh, source, target
 
 
-@rule("V-MOVE-1-axes", 9, PAGE, MOVES, "mesh_move", moves_of_three_axes())
-def moves_of_three_axes_keep_values(adapter: Calls, case: Moved) -> None:
-    """The same, of a tensor of three axes."""
-    check_redistribution(adapter, case)
+rules(9, PAGE,
+    ("V-STRIDED-1-factor", STRIDED, "mesh_parts", any_strided(), check_mesh_parts,
+     "A strided shard of any axis holds a run of each of as many ranges as its factor says"),
+    ("V-STRIDED-1-columns", STRIDED, "mesh_parts", strided_columns(), check_mesh_parts,
+     "A strided shard of the columns holds a run of each range of them"),
+    ("V-WHOLE-1-axes", WHOLE, "mesh_gather", of_three_axes(), check_whole,
+     "A tensor of three axes is put together from its parts, whichever axes are cut"),
+    ("V-WHOLE-1-dtypes", WHOLE, "mesh_gather", typed_tensors(), check_whole,
+     "A tensor of any dtype is put together from its parts, in that dtype"),
+    ("V-MOVE-1-dtypes", MOVES, "mesh_move", typed_moves(), check_redistribution,
+     "After a redistribution a tensor of any dtype has its values, in that dtype"),
+    ("V-MOVE-1-axes", MOVES, "mesh_move", moves_of_three_axes(), check_redistribution,
+     "The same, of a tensor of three axes"),
+)  # fmt: skip
 
 
 @rule("V-MOVE-1-to-strided", 9, PAGE, MOVES, "mesh_move", st.tuples(
@@ -285,16 +260,12 @@ def of_four_axes(draw: st.DrawFn) -> Placed:
     )
 
 
-@rule("V-MESH-1-ranks", 9, PAGE, EQUAL, "mesh_parts", of_four_axes())
-def parts_of_many_axes(adapter: Calls, case: Placed) -> None:
-    """Each device holds its part of a tensor of four or five axes."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-WHOLE-1-ranks", 9, PAGE, WHOLE, "mesh_gather", of_four_axes())
-def parts_of_many_axes_make_the_whole(adapter: Calls, case: Placed) -> None:
-    """A tensor of four or five axes is put together from its parts."""
-    check_whole(adapter, case)
+rules(9, PAGE,
+    ("V-MESH-1-ranks", EQUAL, "mesh_parts", of_four_axes(), check_mesh_parts,
+     "Each device holds its part of a tensor of four or five axes"),
+    ("V-WHOLE-1-ranks", WHOLE, "mesh_gather", of_four_axes(), check_whole,
+     "A tensor of four or five axes is put together from its parts"),
+)  # fmt: skip
 
 
 @rule("V-MOVE-1-ranks", 9, PAGE, MOVES, "mesh_move", of_four_axes())
@@ -314,10 +285,12 @@ def nothing_is_placed(adapter: Calls, case: tuple[tuple[int, ...], MeshShape]) -
     check_mesh_parts(adapter, (counting(shape), mesh, (0, *(None,) * (len(mesh) - 1))))
 
 
-@rule("V-REFUSE-2-long", 9, PAGE, CANNOT_EXIST, "spec_parts", st.sampled_from([(2,), (3,)]))
-def long_specs_are_refused(adapter: Calls, mesh: MeshShape) -> None:
-    """A spec with more entries than the tensor has axes is refused."""
-    adapter.refuses("spec_parts", counting((6,)), mesh, NAMES[:1], ((), NAMES[:1]))
+rules(9, PAGE,
+    ("V-REFUSE-2-long", CANNOT_EXIST, "spec_parts",
+     st.sampled_from([(2,), (3,)]),
+     lambda adapter, mesh: adapter.refuses("spec_parts", counting((6,)), mesh, NAMES[:1], ((), NAMES[:1])),
+     "A spec with more entries than the tensor has axes is refused"),
+)  # fmt: skip
 
 
 @rule("V-MOVE-1-joined-axes", 9, PAGE, MOVES, "mesh_move_joined", st.tuples(
@@ -384,3 +357,189 @@ def infinite_terms_are_reduced(adapter: Calls, case: Terms) -> None:
     with np.errstate(invalid="ignore"):
         must = np.asarray(reduce(np.stack(spoiled), axis=0)).astype(np.float32)
     check_terms(adapter, (spoiled, mesh, axis, op), must, ulps=4)
+
+
+Weight = tuple[Array, MeshShape, int, int | None]
+"""A weight, a mesh (copies, FSDP, tensor parallelism), and the axes that FSDP and tensor parallelism
+cut; None for one that tensor parallelism copies."""
+
+FULL: tuple[MeshShape, ...] = ((2, 2, 2), (2, 1, 3), (3, 2, 1), (2, 3, 1), (2, 1, 2))
+
+
+@st.composite
+def hybrid_weights(
+    draw: st.DrawFn,
+    meshes: tuple[MeshShape, ...],
+    axes: tuple[tuple[int, int | None], ...],
+    rank: int = 2,
+) -> Weight:
+    """A weight whose rows may divide or not, and which may have fewer than there are devices. Other
+    axes divide, since FSDP cuts only the first one unevenly."""
+    mesh = draw(st.sampled_from(meshes))
+    fsdp_axis, tp_axis = draw(st.sampled_from(axes))
+    shape = [draw(st.integers(1, 3)) for _ in range(rank)]
+    for axis in {fsdp_axis, fsdp_axis if tp_axis is None else tp_axis}:
+        count = prod(mesh[at] for at, cut in ((1, fsdp_axis), (2, tp_axis)) if cut == axis)
+        is_even = axis > 0 and axis == fsdp_axis
+        shape[axis] = (
+            count * draw(st.integers(1, 2)) if is_even else draw(st.integers(1, 2 * count + 1))
+        )
+    return counting(shape), mesh, fsdp_axis, tp_axis
+
+
+def check_weight(adapter: Calls, case: Weight) -> None:
+    """Compare what the devices hold with the definition."""
+    value, mesh, fsdp_axis, tp_axis = case
+    expect_parts(
+        adapter.hsdp_parts(*case), parts(value, hsdp(value.shape, mesh, fsdp_axis, tp_axis))
+    )
+
+
+_OVER: tuple[MeshShape, ...] = ((1, 2, 2), (1, 3, 2), (1, 2, 3), (1, 4, 1))
+
+
+@st.composite
+def typed_weights(draw: st.DrawFn) -> Weight:
+    """A weight of any bits of some dtype."""
+    value, mesh, fsdp_axis, tp_axis = draw(hybrid_weights(_OVER, ((0, 0), (0, 1), (1, None))))
+    dtype = np.dtype(draw(st.sampled_from(["float64", "float16", "bfloat16", "int64", "uint8"])))
+    filled = draw(bits(dtype, value.shape))
+    if dtype.kind not in "iu":
+        # A NaN differs from itself.
+        filled = np.where(np.isfinite(filled), filled, counting(value.shape, dtype)).astype(dtype)
+    return filled, mesh, fsdp_axis, tp_axis
+
+
+rules(9, PAGE,
+    ("V-FSDP-1-rows", FSDP, "hsdp_parts", hybrid_weights(_OVER, ((0, 0),)), check_weight,
+     "Tensor parallelism cuts the rows and FSDP the rows of each rank, also where there are fewer rows than "
+     "devices"),
+    ("V-FSDP-1-columns", FSDP, "hsdp_parts", hybrid_weights(_OVER, ((0, 1), (0, None))), check_weight,
+     "FSDP cuts the rows of a weight whose columns tensor parallelism cuts, or that it copies"),
+    ("V-FSDP-1-second", FSDP, "hsdp_parts", hybrid_weights(_OVER, ((1, 0), (1, 1), (1, None))), check_weight,
+     "FSDP cuts the columns if it is asked to, whichever axis tensor parallelism cuts"),
+    ("V-FSDP-1-copies", FSDP, "hsdp_parts",
+     hybrid_weights(FULL, ((0, None), (0, 0), (0, 1), (1, 0), (1, 1))), check_weight,
+     "HSDP: along the first axis of the mesh devices hold copies, the second one shards, and the third one is of "
+     "tensor parallelism"),
+    ("V-FSDP-1-ranks", FSDP, "hsdp_parts",
+     hybrid_weights((*_OVER, *FULL), ((0, 2), (2, 0), (2, 2), (2, None), (1, 2)), rank=3)
+     | hybrid_weights((*_OVER, *FULL), ((0, 0), (0, None)), rank=1),
+     check_weight,
+     "Vectors and tensors of three axes are cut along the axes that are asked for"),
+    ("V-FSDP-1-dtypes", FSDP, "hsdp_parts", typed_weights(), check_weight,
+     "Each device holds its part of a weight of any dtype, in that dtype"),
+)  # fmt: skip
+
+
+@rule("V-FSDP-1-divide", 9, PAGE, FSDP, "hsdp_parts", st.tuples(
+    st.sampled_from([(1, 2, 1), (1, 3, 1), (2, 2, 1), (1, 2, 2)]), st.integers(1, 7),
+    st.sampled_from([None, 0, 1])))  # fmt: skip
+def columns_that_do_not_divide(adapter: Calls, case: tuple[MeshShape, int, int | None]) -> None:
+    """Columns that FSDP does not divide are refused, or cut as rows are; nothing is lost."""
+    mesh, columns, tp_axis = case
+    value = counting((4, columns))
+    came = adapter.attempt("hsdp_parts", value, mesh, 1, tp_axis)
+    if came is not REFUSED:
+        expect_parts(came, parts(value, hsdp(value.shape, mesh, 1, tp_axis)))
+
+
+@rule("V-REFUSE-1-fsdp", 9, PAGE, CANNOT_EXIST, "hsdp_parts",
+      st.tuples(st.sampled_from(_OVER[:3]), st.sampled_from([(2, 0), (0, 2), (3, None)])))  # fmt: skip
+def missing_axes_are_refused(
+    adapter: Calls, case: tuple[MeshShape, tuple[int, int | None]]
+) -> None:
+    """FSDP and tensor parallelism of an axis that the weight does not have are refused."""
+    mesh, axes = case
+    adapter.refuses("hsdp_parts", counting((12, 12)), mesh, *axes)
+
+
+# Meshes of three axes.
+
+THREE: tuple[MeshShape, ...] = ((2, 2, 2), (2, 1, 3), (1, 2, 2), (2, 3, 1))
+
+
+@st.composite
+def three_strided(draw: st.DrawFn, is_even: bool = True) -> Placed:
+    """The placements of FSDP over tensor parallelism in a mesh with a third axis, which copies or
+    cuts another axis; of either axis of the tensor."""
+    mesh = draw(st.sampled_from(THREE))
+    axis = draw(st.integers(0, 1))
+    third: MeshPlacement = draw(st.sampled_from([None, 1 - axis]))
+    first = draw(st.integers(0, 1))
+    # The mesh axes of FSDP and of tensor parallelism; the third one is before, between or behind.
+    pair = [(0, 1), (1, 2), (0, 2)][draw(st.integers(0, 2))] if first else (1, 2)
+    placements: list[MeshPlacement] = [third] * 3
+    placements[pair[0]], placements[pair[1]] = ("strided", axis, mesh[pair[1]]), axis
+    count, shape = mesh[pair[0]] * mesh[pair[1]], [0, 0]
+    for at, least in ((axis, count), (1 - axis, prod(mesh) // count)):
+        shape[at] = least * draw(st.integers(1, 2)) + (0 if is_even else draw(st.integers(0, 2)))
+    return counting(shape), mesh, tuple(placements)
+
+
+@st.composite
+def two_strided(draw: st.DrawFn) -> Placed:
+    """Three mesh axes that cut one axis, the last one first and the first one last."""
+    mesh = draw(st.sampled_from([(2, 2, 2), (2, 2, 3), (2, 3, 2)]))
+    axis = draw(st.integers(0, 1))
+    shape = [2, 2]
+    shape[axis] = prod(mesh) * draw(st.integers(1, 2))
+    placements = (("strided", axis, mesh[1] * mesh[2]), ("strided", axis, mesh[2]), axis)
+    return counting(shape), mesh, placements
+
+
+@st.composite
+def uneven_factors(draw: st.DrawFn) -> Placed:
+    """A strided shard of any factor, of an extent that neither it nor the mesh divides."""
+    mesh, factor = draw(st.sampled_from([(2,), (3,), (2, 2)])), draw(st.integers(2, 4))
+    axis, shape = draw(st.integers(0, 1)), [2, 2]
+    shape[axis] = draw(st.integers(factor, 4 * factor))
+    rest: tuple[MeshPlacement, ...] = (None,) * (len(mesh) - 1)
+    return counting(shape), mesh, (("strided", axis, factor), *rest)
+
+
+@st.composite
+def three_moves(draw: st.DrawFn) -> Moved:
+    """A redistribution from or to strided shards on a mesh of three axes."""
+    value, mesh, strided = draw(three_strided())
+    value = counting([prod(mesh) * 2] * value.ndim)
+    plain = draw(placements_on(mesh, value.ndim, is_stacked=True))
+    return (value, mesh, plain, strided) if draw(st.booleans()) else (value, mesh, strided, plain)
+
+
+@st.composite
+def three_cuts(draw: st.DrawFn) -> Placed:
+    """A tensor on a mesh of three axes without strided shards."""
+    mesh = draw(st.sampled_from(THREE))
+    placements = draw(placements_on(mesh, 3, is_stacked=True))
+    shape = [draw(st.integers(prod(mesh), prod(mesh) + 3)) for _ in range(3)]
+    return counting(shape), mesh, placements
+
+
+rules(9, PAGE,
+    ("V-STRIDED-1-three-axes", STRIDED, "mesh_parts", three_strided(), check_mesh_parts,
+     "A strided shard on a mesh of three axes holds a run of each range, wherever the mesh axis that copies or "
+     "cuts something else is"),
+    ("V-STRIDED-1-three-uneven", STRIDED, "mesh_parts", three_strided(is_even=False), check_mesh_parts,
+     "The same, where extents do not divide"),
+    ("V-STRIDED-1-two", STRIDED, "mesh_parts", two_strided(), check_mesh_parts,
+     "Two strided shards of one axis cut one after the other, each into runs of its ranges"),
+    ("V-STRIDED-1-factor-uneven", STRIDED, "mesh_parts", uneven_factors(), check_mesh_parts,
+     "The ranges of a strided shard and their runs may be uneven, whatever its factor"),
+    ("V-WHOLE-1-three-axes", WHOLE, "mesh_gather", three_strided() | two_strided(), check_whole,
+     "A tensor is put together from strided shards on a mesh of three axes"),
+    ("V-MOVE-1-three-axes", MOVES, "mesh_move", three_moves(), check_redistribution,
+     "A redistribution from or to strided shards on a mesh of three axes keeps every value"),
+    ("V-STATED-1-three-axes", STATED, "mesh_slices", three_cuts(), check_stated_slices,
+     "The stated offset and shape match the part on a mesh of three axes, for a tensor of three"),
+)  # fmt: skip
+
+
+@rule("V-FSDP-1-vectors", 9, PAGE, FSDP, "fsdp_parts", st.tuples(
+    st.sampled_from([(2, 2), (2, 3), (3, 2)]), st.integers(1, 13)))  # fmt: skip
+def vectors_are_cut(adapter: Calls, case: tuple[MeshShape, int]) -> None:
+    """FSDP and tensor parallelism cut a vector, such as a bias, as they cut rows."""
+    mesh, rows = case
+    value = counting((rows,))
+    held = hsdp(value.shape, (1, *mesh), 0, 0)
+    expect_parts(adapter.fsdp_parts(value, mesh), parts(value, held))

@@ -6,32 +6,150 @@ nothing else here. The sentences come from docs/layouts.md, where frameworks are
 differ, the rule says whose it is.
 """
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from shardvar.conformance.calls import Calls, expect, expect_equal
-from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.placements import (
-    MESHES,
-    MeshShape,
-    Moved,
-    Placed,
-    even,
-    even_moves,
-    expect_parts,
-    few,
-    moves,
-    placements_on,
-    rows_on_both,
-    strided,
-    uneven,
-)
+from shardvar.conformance.calls import Broken, Calls, expect, expect_equal, text
+from shardvar.conformance.registry import refuses, rule, rules
 from shardvar.layout.dtypes import Array
 from shardvar.spec.meshes import by_placements, fsdp, parts
 from shardvar.spec.redistribution import reduced
 from shardvar.testing import counting
+
+MeshPlacement = int | None | tuple[str, int, int]
+MeshShape = tuple[int, ...]
+Placed = tuple[Array, MeshShape, tuple[MeshPlacement, ...]]
+"""A value, a mesh and a placement for each of its axes."""
+
+MESHES: tuple[MeshShape, ...] = ((1,), (2,), (3,), (4,), (2, 2), (3, 2), (2, 3), (1, 3), (2, 2, 2))
+"""Meshes of one to three axes, with an axis of one device; frameworks compile for each."""
+
+
+def expect_parts(came: Any, must: Sequence[Array]) -> None:
+    """``Broken`` unless the answer is an array for each device with these values; empty ones may
+    have any shape."""
+    arrays = [np.asarray(part) for part in came]
+    expect(
+        len(arrays) == len(must),
+        f"It gave {len(arrays)} arrays.",
+        f"It must give one for each of {len(must)}.",
+    )
+    for device, (array, wanted) in enumerate(zip(arrays, must, strict=True)):
+        is_same = array.size == wanted.size and (not wanted.size or np.array_equal(array, wanted))
+        if not is_same or (wanted.size and array.dtype != wanted.dtype):
+            raise Broken(f"Device {device} holds {text(array)}.", f"It must hold {text(wanted)}.")
+
+
+# Cases. Ordinary ones divide: a mesh axis cuts a tensor axis that no other cuts, into equal parts
+# with elements.
+
+
+@st.composite
+def placements_on(
+    draw: st.DrawFn, mesh: MeshShape, rank: int, is_stacked: bool = False
+) -> tuple[MeshPlacement, ...]:
+    """A placement for each mesh axis; two cut the same tensor axis only if stackable."""
+    free = list(range(rank))
+    chosen: list[MeshPlacement] = []
+    for _ in mesh:
+        axis = draw(st.sampled_from([*free, None]))
+        if axis is not None and not is_stacked:
+            free.remove(axis)
+        chosen.append(axis)
+    return tuple(chosen)
+
+
+def number_of_cuts(mesh: MeshShape, placements: Sequence[MeshPlacement], axis: int) -> int:
+    """The number of parts that a tensor axis is cut into."""
+    return prod(
+        count for count, placement in zip(mesh, placements, strict=True) if placement == axis
+    )
+
+
+@st.composite
+def even(
+    draw: st.DrawFn, meshes: Sequence[MeshShape] = MESHES, is_stacked: bool = False, most: int = 2
+) -> Placed:
+    """A tensor whose extents divide."""
+    mesh = draw(st.sampled_from(list(meshes)))
+    rank = draw(st.integers(1, 2))
+    placements = draw(placements_on(mesh, rank, is_stacked))
+    shape = [
+        number_of_cuts(mesh, placements, axis) * draw(st.integers(1, most)) for axis in range(rank)
+    ]
+    return counting(shape), mesh, placements
+
+
+@st.composite
+def uneven(
+    draw: st.DrawFn, meshes: Sequence[MeshShape] = MESHES, is_stacked: bool = False
+) -> Placed:
+    """A tensor of any extents from the number of parts on."""
+    mesh = draw(st.sampled_from(list(meshes)))
+    rank = draw(st.integers(1, 2))
+    placements = draw(placements_on(mesh, rank, is_stacked))
+    cuts = [number_of_cuts(mesh, placements, axis) for axis in range(rank)]
+    return counting([draw(st.integers(count, 2 * count + 1)) for count in cuts]), mesh, placements
+
+
+@st.composite
+def few(draw: st.DrawFn) -> Placed:
+    """A tensor with fewer indices than there are devices along a mesh axis that cuts them."""
+    mesh = draw(st.sampled_from([(2,), (3,), (4,), (3, 2), (2, 3)]))
+    axis = draw(st.integers(0, len(mesh) - 1))
+    placements = tuple(0 if each == axis else None for each in range(len(mesh)))
+    return (
+        counting((draw(st.integers(1, mesh[axis] - 1)), draw(st.integers(1, 2)))),
+        mesh,
+        placements,
+    )
+
+
+@st.composite
+def strided(draw: st.DrawFn, is_even: bool = True) -> Placed:
+    """The placements of FSDP over tensor parallelism: the last mesh axis cuts in fact first."""
+    mesh = draw(st.sampled_from([(2, 2), (3, 2), (2, 3)]))
+    count = prod(mesh)
+    rows = count * draw(st.integers(1, 2)) if is_even else draw(st.integers(count, 2 * count))
+    return counting((rows, draw(st.integers(1, 2)))), mesh, (("strided", 0, mesh[1]), 0)
+
+
+@st.composite
+def rows_on_both(draw: st.DrawFn) -> Placed:
+    """Rows that both axes of a mesh cut; they rarely divide."""
+    mesh = draw(st.sampled_from([(2, 2), (3, 2)]))
+    return (
+        counting((draw(st.integers(prod(mesh), 2 * prod(mesh) + 1)), draw(st.integers(1, 2)))),
+        mesh,
+        (0, 0),
+    )
+
+
+Moved = tuple[Array, MeshShape, tuple[MeshPlacement, ...], tuple[MeshPlacement, ...]]
+"""A value, a mesh, and the placements before and after."""
+
+
+@st.composite
+def moves(draw: st.DrawFn, start: st.SearchStrategy[Placed], is_stacked: bool = False) -> Moved:
+    """A tensor to redistribute on its mesh; its extents divide by any placements, or by none."""
+    value, mesh, source = draw(start)
+    target = draw(placements_on(mesh, value.ndim, is_stacked))
+    return value, mesh, source, target
+
+
+@st.composite
+def even_moves(draw: st.DrawFn, is_stacked: bool = False) -> Moved:
+    """A redistribution of a tensor whose extents divide by the whole mesh, so by any placements."""
+    mesh = draw(st.sampled_from(list(MESHES)))
+    rank = draw(st.integers(1, 2))
+    value = counting([prod(mesh)] * rank)
+    source, target = (draw(placements_on(mesh, rank, is_stacked)) for _ in range(2))
+    return value, mesh, source, target
+
 
 PAGE = "docs/layouts.md"
 EQUAL = (
@@ -69,58 +187,6 @@ def check_mesh_parts(adapter: Calls, case: Placed) -> None:
     expect_parts(adapter.mesh_parts(*case), device_arrays(*case))
 
 
-@rule("V-MESH-1", 9, PAGE, EQUAL, "mesh_parts", even())
-def devices_hold_their_parts(adapter: Calls, case: Placed) -> None:
-    """Each device holds the part of its coordinate along the mesh axes that cut, and a copy along
-    the others."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-MESH-1-scalars", 9, PAGE, EQUAL, "mesh_parts", st.sampled_from(MESHES))
-def scalars_are_copied(adapter: Calls, mesh: MeshShape) -> None:
-    """Each device holds a scalar that is replicated."""
-    check_mesh_parts(adapter, (counting(()), mesh, (None,) * len(mesh)))
-
-
-@rule("V-MESH-2", 9, PAGE, ORDER, "mesh_parts", even(SEVERAL_AXES, is_stacked=True))
-def mesh_axes_cut_in_order(adapter: Calls, case: Placed) -> None:
-    """Two mesh axes that cut the same tensor axis cut it one after the other, the first one
-    first."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-MESH-3", 9, PAGE, UNEVEN, "mesh_parts", uneven())
-def uneven_parts_are_cut(adapter: Calls, case: Placed) -> None:
-    """The parts of an extent that does not divide are those of `torch.chunk`."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-MESH-3-order", 9, PAGE, UNEVEN, "mesh_parts", uneven(SEVERAL_AXES, is_stacked=True))
-def uneven_parts_are_cut_in_order(adapter: Calls, case: Placed) -> None:
-    """The parts of an extent that does not divide are those of `torch.chunk`, one mesh axis after
-    the other."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-MESH-3-few", 9, PAGE, UNEVEN, "mesh_parts", few())
-def last_devices_hold_nothing(adapter: Calls, case: Placed) -> None:
-    """With fewer indices than devices the last ones hold nothing."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-STRIDED-1", 9, PAGE, STRIDED, "mesh_parts", strided())
-def strided_shards_are_runs(adapter: Calls, case: Placed) -> None:
-    """A strided shard holds a run of each range, in their order."""
-    check_mesh_parts(adapter, case)
-
-
-@rule("V-STRIDED-1-uneven", 9, PAGE, STRIDED, "mesh_parts", strided(is_even=False))
-def uneven_strided_shards_are_runs(adapter: Calls, case: Placed) -> None:
-    """A strided shard holds a run of each range, by `torch.chunk`, where the extent does not
-    divide."""
-    check_mesh_parts(adapter, case)
-
-
 def check_stated_slices(adapter: Calls, case: Placed) -> None:
     """Compare the stated offset and shape with what the definition gives each device."""
     value, mesh, placements = case
@@ -150,96 +216,16 @@ def expect_stated(
         )
 
 
-@rule("V-STATED-1", 9, PAGE, STATED, "mesh_slices", even(is_stacked=True))
-def slices_are_stated(adapter: Calls, case: Placed) -> None:
-    """The stated offset and shape of each device match its part."""
-    check_stated_slices(adapter, case)
-
-
-@rule("V-STATED-1-uneven", 9, PAGE, STATED, "mesh_slices", uneven(is_stacked=True))
-def uneven_slices_are_stated(adapter: Calls, case: Placed) -> None:
-    """The stated offset and shape match the part, also if extents do not divide."""
-    check_stated_slices(adapter, case)
-
-
-@rule("V-STATED-1-few", 9, PAGE, STATED, "mesh_slices", few())
-def empty_slices_are_stated(adapter: Calls, case: Placed) -> None:
-    """The stated shape of a device that holds nothing is empty, and the others are right."""
-    check_stated_slices(adapter, case)
-
-
 def check_whole(adapter: Calls, case: Placed) -> None:
     """Put a tensor together from the parts of its devices."""
     value, mesh, placements = case
     expect_equal(adapter.mesh_gather(device_arrays(*case), value.shape, mesh, placements), value)
 
 
-@rule("V-WHOLE-1", 9, PAGE, WHOLE, "mesh_gather", even(is_stacked=True))
-def parts_make_the_whole(adapter: Calls, case: Placed) -> None:
-    """A tensor that is put together from its parts is the tensor."""
-    check_whole(adapter, case)
-
-
-@rule("V-WHOLE-1-uneven", 9, PAGE, WHOLE, "mesh_gather", uneven(is_stacked=True))
-def uneven_parts_make_the_whole(adapter: Calls, case: Placed) -> None:
-    """A tensor that is put together from parts of several sizes is the tensor."""
-    check_whole(adapter, case)
-
-
-@rule("V-WHOLE-1-few", 9, PAGE, WHOLE, "mesh_gather", few())
-def empty_parts_make_the_whole(adapter: Calls, case: Placed) -> None:
-    """A tensor is put together even if some devices hold nothing of it."""
-    check_whole(adapter, case)
-
-
-@rule("V-WHOLE-1-strided", 9, PAGE, WHOLE, "mesh_gather", strided())
-def strided_parts_make_the_whole(adapter: Calls, case: Placed) -> None:
-    """A tensor that is put together from strided shards is in the order of its indices."""
-    check_whole(adapter, case)
-
-
 def check_redistribution(adapter: Calls, case: Moved, method: str = "mesh_move") -> None:
     """Redistribute, and compare what the devices hold then."""
     value, mesh, _, target = case
     expect_parts(getattr(adapter, method)(*case), device_arrays(value, mesh, target))
-
-
-@rule("V-MOVE-1", 9, PAGE, MOVES, "mesh_move", even_moves())
-def moves_keep_values(adapter: Calls, case: Moved) -> None:
-    """After a redistribution each device holds its part by the target placements."""
-    check_redistribution(adapter, case)
-
-
-@rule("V-MOVE-1-order", 9, PAGE, MOVES, "mesh_move", even_moves(is_stacked=True))
-def stacked_moves_keep_values(adapter: Calls, case: Moved) -> None:
-    """The same, where several mesh axes cut one tensor axis before or after."""
-    check_redistribution(adapter, case)
-
-
-@rule(
-    "V-MOVE-1-uneven", 9, PAGE, MOVES, "mesh_move", moves(uneven(is_stacked=True), is_stacked=True)
-)
-def uneven_moves_keep_values(adapter: Calls, case: Moved) -> None:
-    """The same, where extents do not divide."""
-    check_redistribution(adapter, case)
-
-
-@rule("V-MOVE-1-few", 9, PAGE, MOVES, "mesh_move", moves(few(), is_stacked=True))
-def moves_of_nothing_keep_values(adapter: Calls, case: Moved) -> None:
-    """The same, where some devices hold nothing."""
-    check_redistribution(adapter, case)
-
-
-@rule("V-MOVE-1-strided", 9, PAGE, MOVES, "mesh_move", moves(strided()))
-def strided_moves_keep_values(adapter: Calls, case: Moved) -> None:
-    """The same, from strided shards."""
-    check_redistribution(adapter, case)
-
-
-@rule("V-MOVE-1-joined", 9, PAGE, MOVES, "mesh_move_joined", rows_on_both())
-def moves_on_joined_axes_keep_values(adapter: Calls, case: Placed) -> None:
-    """The same, from rows that both mesh axes cut to copies, with the axes joined first."""
-    check_redistribution(adapter, (*case, (None, None)), "mesh_move_joined")
 
 
 Reduced = tuple[list[Array], MeshShape, int, str, tuple[Any, ...]]
@@ -270,29 +256,61 @@ def check_reduced_terms(adapter: Calls, case: Reduced) -> None:
     expect_parts(came, device_arrays(reduced(terms, op), mesh, placements))
 
 
-@rule("V-TERM-1", 9, PAGE, TERMS, "mesh_reduce", reductions())
-def terms_are_added(adapter: Calls, case: Reduced) -> None:
-    """Every device holds the sum of the terms."""
-    check_reduced_terms(adapter, case)
-
-
-@rule("V-TERM-1-cut", 9, PAGE, TERMS, "mesh_reduce", reductions(is_cut=True))
-def added_terms_are_cut(adapter: Calls, case: Reduced) -> None:
-    """Every device holds its part of the sum of the terms."""
-    check_reduced_terms(adapter, case)
-
-
-@rule("V-TERM-1-uneven", 9, PAGE, TERMS, "mesh_reduce", reductions(is_cut=True, is_even=False))
-def added_terms_are_cut_unevenly(adapter: Calls, case: Reduced) -> None:
-    """Every device holds its part of the sum, where extents do not divide or devices hold
-    nothing."""
-    check_reduced_terms(adapter, case)
-
-
-@rule("V-TERM-1-ops", 9, PAGE, TERMS, "mesh_reduce", reductions(("avg", "min", "max"), is_cut=True))
-def terms_are_reduced(adapter: Calls, case: Reduced) -> None:
-    """Mean, minimum and maximum are taken of the terms as the sum is."""
-    check_reduced_terms(adapter, case)
+rules(9, PAGE,
+    ("V-MESH-1", EQUAL, "mesh_parts", even(), check_mesh_parts,
+     "Each device holds the part of its coordinate along the mesh axes that cut, and a copy along the others"),
+    ("V-MESH-1-scalars", EQUAL, "mesh_parts",
+     st.sampled_from(MESHES),
+     lambda adapter, mesh: check_mesh_parts(adapter, (counting(()), mesh, (None,) * len(mesh))),
+     "Each device holds a scalar that is replicated"),
+    ("V-MESH-2", ORDER, "mesh_parts", even(SEVERAL_AXES, is_stacked=True), check_mesh_parts,
+     "Two mesh axes that cut the same tensor axis cut it one after the other, the first one first"),
+    ("V-MESH-3", UNEVEN, "mesh_parts", uneven(), check_mesh_parts,
+     "The parts of an extent that does not divide are those of `torch.chunk`"),
+    ("V-MESH-3-order", UNEVEN, "mesh_parts", uneven(SEVERAL_AXES, is_stacked=True), check_mesh_parts,
+     "The parts of an extent that does not divide are those of `torch.chunk`, one mesh axis after the other"),
+    ("V-MESH-3-few", UNEVEN, "mesh_parts", few(), check_mesh_parts,
+     "With fewer indices than devices the last ones hold nothing"),
+    ("V-STRIDED-1", STRIDED, "mesh_parts", strided(), check_mesh_parts,
+     "A strided shard holds a run of each range, in their order"),
+    ("V-STRIDED-1-uneven", STRIDED, "mesh_parts", strided(is_even=False), check_mesh_parts,
+     "A strided shard holds a run of each range, by `torch.chunk`, where the extent does not divide"),
+    ("V-STATED-1", STATED, "mesh_slices", even(is_stacked=True), check_stated_slices,
+     "The stated offset and shape of each device match its part"),
+    ("V-STATED-1-uneven", STATED, "mesh_slices", uneven(is_stacked=True), check_stated_slices,
+     "The stated offset and shape match the part, also if extents do not divide"),
+    ("V-STATED-1-few", STATED, "mesh_slices", few(), check_stated_slices,
+     "The stated shape of a device that holds nothing is empty, and the others are right"),
+    ("V-WHOLE-1", WHOLE, "mesh_gather", even(is_stacked=True), check_whole,
+     "A tensor that is put together from its parts is the tensor"),
+    ("V-WHOLE-1-uneven", WHOLE, "mesh_gather", uneven(is_stacked=True), check_whole,
+     "A tensor that is put together from parts of several sizes is the tensor"),
+    ("V-WHOLE-1-few", WHOLE, "mesh_gather", few(), check_whole,
+     "A tensor is put together even if some devices hold nothing of it"),
+    ("V-WHOLE-1-strided", WHOLE, "mesh_gather", strided(), check_whole,
+     "A tensor that is put together from strided shards is in the order of its indices"),
+    ("V-MOVE-1", MOVES, "mesh_move", even_moves(), check_redistribution,
+     "After a redistribution each device holds its part by the target placements"),
+    ("V-MOVE-1-order", MOVES, "mesh_move", even_moves(is_stacked=True), check_redistribution,
+     "The same, where several mesh axes cut one tensor axis before or after"),
+    ("V-MOVE-1-uneven", MOVES, "mesh_move", moves(uneven(is_stacked=True), is_stacked=True), check_redistribution,
+     "The same, where extents do not divide"),
+    ("V-MOVE-1-few", MOVES, "mesh_move", moves(few(), is_stacked=True), check_redistribution,
+     "The same, where some devices hold nothing"),
+    ("V-MOVE-1-strided", MOVES, "mesh_move", moves(strided()), check_redistribution,
+     "The same, from strided shards"),
+    ("V-MOVE-1-joined", MOVES, "mesh_move_joined",
+     rows_on_both(), lambda adapter, case: check_redistribution(adapter, (*case, (None, None)), "mesh_move_joined"),
+     "The same, from rows that both mesh axes cut to copies, with the axes joined first"),
+    ("V-TERM-1", TERMS, "mesh_reduce", reductions(), check_reduced_terms,
+     "Every device holds the sum of the terms"),
+    ("V-TERM-1-cut", TERMS, "mesh_reduce", reductions(is_cut=True), check_reduced_terms,
+     "Every device holds its part of the sum of the terms"),
+    ("V-TERM-1-uneven", TERMS, "mesh_reduce", reductions(is_cut=True, is_even=False), check_reduced_terms,
+     "Every device holds its part of the sum, where extents do not divide or devices hold nothing"),
+    ("V-TERM-1-ops", TERMS, "mesh_reduce", reductions(("avg", "min", "max"), is_cut=True), check_reduced_terms,
+     "Mean, minimum and maximum are taken of the terms as the sum is"),
+)  # fmt: skip
 
 
 @rule("V-REFUSE-1", 9, PAGE, REFUSED, "mesh_parts", st.tuples(even(), st.integers(0, 2)))
@@ -356,39 +374,22 @@ def by_spec(case: Specified) -> list[Array]:
     return held
 
 
-@rule("V-SPEC-1", 9, PAGE, SPEC, "spec_parts", specified())
-def specs_place_parts(adapter: Calls, case: Specified) -> None:
-    """Each device holds the part of its coordinates on the axes that the spec names, in the order
-    of the names."""
-    expect_parts(adapter.spec_parts(*case), by_spec(case))
+rules(9, PAGE,
+    ("V-SPEC-1", SPEC, "spec_parts",
+     specified(), lambda adapter, case: expect_parts(adapter.spec_parts(*case), by_spec(case)),
+     "Each device holds the part of its coordinates on the axes that the spec names, in the order of the names"),
+    ("V-SPEC-1-constraint", SPEC, "spec_constrained",
+     specified(), lambda adapter, case: expect_parts(adapter.spec_constrained(*case), by_spec(case)),
+     "A value that is constrained to a spec within a compiled function is placed by it"),
+    ("V-REFUSE-2", REFUSED, "spec_parts", specified(add=1), refuses("spec_parts"),
+     "A spec whose parts do not divide an extent is refused"),
+    ("V-REFUSE-2-constraint", REFUSED, "spec_constrained", specified(add=1), refuses("spec_constrained"),
+     "A constraint whose parts do not divide an extent is refused, and not left out"),
+)  # fmt: skip
 
 
-@rule("V-SPEC-1-constraint", 9, PAGE, SPEC, "spec_constrained", specified())
-def constraints_place_parts(adapter: Calls, case: Specified) -> None:
-    """A value that is constrained to a spec within a compiled function is placed by it."""
-    expect_parts(adapter.spec_constrained(*case), by_spec(case))
-
-
-@rule("V-REFUSE-2", 9, PAGE, REFUSED, "spec_parts", specified(add=1))
-def uneven_specs_are_refused(adapter: Calls, case: Specified) -> None:
-    """A spec whose parts do not divide an extent is refused."""
-    adapter.refuses("spec_parts", *case)
-
-
-@rule("V-REFUSE-2-constraint", 9, PAGE, REFUSED, "spec_constrained", specified(add=1))
-def uneven_constraints_are_refused(adapter: Calls, case: Specified) -> None:
-    """A constraint whose parts do not divide an extent is refused, and not left out."""
-    adapter.refuses("spec_constrained", *case)
-
-
-@rule(
-    "V-REFUSE-2-names",
-    9,
-    PAGE,
-    REFUSED,
-    "spec_parts",
-    st.tuples(st.sampled_from(MESHES), st.booleans()),
-)
+@rule("V-REFUSE-2-names", 9, PAGE, REFUSED, "spec_parts",
+      st.tuples(st.sampled_from(MESHES), st.booleans()))  # fmt: skip
 def names_that_are_wrong_are_refused(adapter: Calls, case: tuple[MeshShape, bool]) -> None:
     """A spec that names a mesh axis twice, or one that the mesh does not have, is refused."""
     mesh, is_twice = case

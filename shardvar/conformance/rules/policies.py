@@ -2,13 +2,14 @@
 cast them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
-from shardvar.conformance.registry import rule
+from shardvar.conformance.registry import rule, rules
 from shardvar.conformance.rules.checkpoints import (
     RESLICING,
     NamedArrays,
@@ -54,25 +55,16 @@ def check_limited(adapter: Calls, case: Limited) -> None:
 
 
 # From 16 bytes on every limit can be kept: a row of ``w`` takes 8 bytes, and so does ``step``.
-@rule(
-    "R-POLICY-4",
-    7,
-    "001",
-    LIMIT,
-    "save_limited restore",
-    st.tuples(models(), st.just(1), st.integers(16, 100)),
-)
-def limited_files_hold_everything(adapter: Calls, case: Limited) -> None:
-    """A checkpoint saved in files of limited size is restored bit for bit."""
-    check_limited(adapter, case)
 
 
-@rule("R-POLICY-4-shards", 7, "001", LIMIT, "save_limited restore",
-      st.tuples(models(), st.just(2), st.integers(16, 100)))  # fmt: skip
-def slices_are_sliced_again(adapter: Calls, case: Limited) -> None:
-    """A variable that is sharded already is saved in files of limited size and restored bit for
-    bit."""
-    check_limited(adapter, case)
+rules(7, "001",
+    ("R-POLICY-4", LIMIT, "save_limited restore",
+     st.tuples(models(), st.just(1), st.integers(16, 100)), check_limited,
+     "A checkpoint saved in files of limited size is restored bit for bit"),
+    ("R-POLICY-4-shards", LIMIT, "save_limited restore",
+     st.tuples(models(), st.just(2), st.integers(16, 100)), check_limited,
+     "A variable that is sharded already is saved in files of limited size and restored bit for bit"),
+)  # fmt: skip
 
 
 # In another process, since an implementation that cuts until every slice fits never returns.
@@ -180,36 +172,20 @@ def check_restriction(
             expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
 
 
-@rule("R-POLICY-7-callback", 7, "001", RESLICING, "save_by_callback restore", models())
-def callbacks_may_slice(adapter: Calls, case: NamedArrays) -> None:
-    """A callback that puts halves of tensors in different files is obeyed, and everything is
-    restored."""
-    check_callback(adapter, case, halved)
-
-
-@rule("R-POLICY-1", 7, "001", REMOVED, "save_by_callback restore", models())
-def callbacks_may_not_remove(adapter: Calls, case: NamedArrays) -> None:
-    """If a callback drops a tensor, saving is refused or the tensor is saved all the same."""
-    check_restriction(adapter, case, removed)
-
-
-@rule("R-POLICY-1-rows", 7, "001", REMOVED, "save_by_callback restore", models())
-def callbacks_may_not_remove_rows(adapter: Calls, case: NamedArrays) -> None:
-    """If a callback drops rows of a tensor, saving is refused or the rows are saved all the
-    same."""
-    check_restriction(adapter, case, rows_removed)
-
-
-@rule("R-POLICY-2", 7, "001", RESHAPED, "save_by_callback restore", models())
-def callbacks_may_not_reshape(adapter: Calls, case: NamedArrays) -> None:
-    """If a callback reshapes a tensor, saving is refused or the shape is kept all the same."""
-    check_restriction(adapter, case, reshaped)
-
-
-@rule("R-POLICY-3", 7, "001", CAST, "save_by_callback restore", models())
-def callbacks_may_not_cast(adapter: Calls, case: NamedArrays) -> None:
-    """If a callback casts a tensor, saving is refused or the dtype is kept all the same."""
-    check_restriction(adapter, case, cast)
+rules(7, "001",
+    ("R-POLICY-7-callback", RESLICING, "save_by_callback restore",
+     models(), partial(check_callback, callback=halved),
+     "A callback that puts halves of tensors in different files is obeyed, and everything is restored"),
+    ("R-POLICY-1", REMOVED, "save_by_callback restore", models(), partial(check_restriction, callback=removed),
+     "If a callback drops a tensor, saving is refused or the tensor is saved all the same"),
+    ("R-POLICY-1-rows", REMOVED, "save_by_callback restore",
+     models(), partial(check_restriction, callback=rows_removed),
+     "If a callback drops rows of a tensor, saving is refused or the rows are saved all the same"),
+    ("R-POLICY-2", RESHAPED, "save_by_callback restore", models(), partial(check_restriction, callback=reshaped),
+     "If a callback reshapes a tensor, saving is refused or the shape is kept all the same"),
+    ("R-POLICY-3", CAST, "save_by_callback restore", models(), partial(check_restriction, callback=cast),
+     "If a callback casts a tensor, saving is refused or the dtype is kept all the same"),
+)  # fmt: skip
 
 
 @rule("R-POLICY-5", 7, "001", ONCE, "save_by_callback", models())

@@ -1,29 +1,66 @@
 """Levels 1 to 3: what ordinary cases leave out. Five axes, every dtype, any order in memory, numbers
-that are easily lost, and the refusals that go with them."""
+that are easily lost, the refusals that go with them, and
+the same laws in uneven, empty, few and many shards."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect, expect_equal
-from shardvar.conformance.registry import rule
+from shardvar.conformance.registry import rule, rules
 from shardvar.conformance.rules.cases import (
     FULL,
+    ROW_SHAPES,
+    LaidOutCase,
     TableCase,
+    few_rows,
+    hollow_tables,
+    many_shards,
     must_be_unchanged,
     tables,
     uneven_tables,
 )
-from shardvar.conformance.rules.partitioning import CONTIGUOUS
-from shardvar.conformance.rules.refusals import SPLITS
-from shardvar.conformance.rules.updates import CLIPPED, COMPOSE, LOOKUP, WRITES
-from shardvar.conformance.rules.variables import CONCAT, LAYOUT, PRODUCT
+from shardvar.conformance.rules.updates import (
+    CLIPPED,
+    COMPOSE,
+    IDS,
+    LOOKUP,
+    NORMS,
+    WRITES,
+    Lookup,
+    bags,
+    bags_are_combined,
+    check_lookup,
+    check_scatter,
+    ids_outside,
+    lookups,
+    lookups_outside_are_refused,
+    norms_are_clipped,
+    scatters,
+    scatters_outside_are_refused,
+    sequences,
+    writes_follow_one_another,
+)
+from shardvar.conformance.rules.variables import (
+    CONCAT,
+    CONTIGUOUS,
+    LAYOUT,
+    PRODUCT,
+    SPLITS,
+    Indexed,
+    check_index,
+    inner_slices,
+    products_are_of_the_whole,
+)
 from shardvar.layout.dtypes import Array
-from shardvar.spec.partitions import axis_sizes, grid, owner
+from shardvar.spec.partitions import axis_sizes, div, grid, owner
 from shardvar.testing import Update, counting, updated
 from shardvar.testing.arrays import bits
+from shardvar.testing.operations import SPARSE
 
 GRID = "we are going to partition that variable 3 ways on the first dimension"
 
@@ -50,10 +87,10 @@ def wide_grids(draw: st.DrawFn) -> Grid:
     return shape, [*cuts, 2]
 
 
-@rule("R-PART-1-regions-axes", 1, "000", GRID, "regions", wide_grids())
-def grids_have_many_axes(adapter: Calls, case: Grid) -> None:
-    """`regions` cuts any of five axes."""
-    check_grid(adapter, case)
+rules(1, "000",
+    ("R-PART-1-regions-axes", GRID, "regions", wide_grids(), check_grid,
+     "`regions` cuts any of five axes"),
+)  # fmt: skip
 
 
 @rule("R-PART-1-regions-few", 1, "000", GRID, "regions",
@@ -66,11 +103,12 @@ def grids_have_empty_parts(adapter: Calls, case: tuple[int, int, bool]) -> None:
     check_grid(adapter, (shape, counts) if is_first else (shape[::-1], counts[::-1]), True)
 
 
-@rule("R-PART-1-regions-refused", 1, "000", GRID, "regions",
-      st.sampled_from([[2, 1, 1], [0, 1], [2, -1], [1, 1, 2]]))  # fmt: skip
-def other_grids_are_refused(adapter: Calls, counts: list[int]) -> None:
-    """Counts below 1, or for more axes than there are, are refused."""
-    adapter.refuses("regions", (4, 4), counts)
+rules(1, "000",
+    ("R-PART-1-regions-refused", GRID, "regions",
+     st.sampled_from([[2, 1, 1], [0, 1], [2, -1], [1, 1, 2]]),
+     lambda adapter, counts: adapter.refuses("regions", (4, 4), counts),
+     "Counts below 1, or for more axes than there are, are refused"),
+)  # fmt: skip
 
 
 @rule("R-DIV-1-owner-large", 1, "000", CONTIGUOUS, "owner",
@@ -106,10 +144,10 @@ def check_read(adapter: Calls, case: TableCase) -> None:
     expect_equal(adapter.read(adapter.create(value, num_shards)), must)
 
 
-@rule("R-CONCAT-1-axes", 2, "000", CONCAT, "create read", of_any_rank())
-def many_axes_are_read(adapter: Calls, case: TableCase) -> None:
-    """A variable of up to five axes reads as the value that it was created with."""
-    check_read(adapter, case)
+rules(2, "000",
+    ("R-CONCAT-1-axes", CONCAT, "create read", of_any_rank(), check_read,
+     "A variable of up to five axes reads as the value that it was created with"),
+)  # fmt: skip
 
 
 _LIES: dict[str, Callable[[Array], Array]] = {
@@ -144,16 +182,12 @@ def typed_tables(draw: st.DrawFn, names: list[str]) -> TableCase:
     return np.where(plain, filled, counting(shape, dtype)).astype(dtype), num_shards
 
 
-@rule("R-CONCAT-1-dtypes-wide", 2, "000", CONCAT, "create read", typed_tables(WIDE))
-def wide_dtypes_are_read(adapter: Calls, case: TableCase) -> None:
-    """A variable of unsigned integers or of complex128 reads as its value, to the last bit."""
-    check_read(adapter, case)
-
-
-@rule("R-CONCAT-1-dtypes-narrow", 2, "000", CONCAT, "create read", typed_tables(NARROW))
-def narrow_dtypes_are_read(adapter: Calls, case: TableCase) -> None:
-    """A variable of eight bits or fewer that NumPy does not know reads as its value."""
-    check_read(adapter, case)
+rules(2, "000",
+    ("R-CONCAT-1-dtypes-wide", CONCAT, "create read", typed_tables(WIDE), check_read,
+     "A variable of unsigned integers or of complex128 reads as its value, to the last bit"),
+    ("R-CONCAT-1-dtypes-narrow", CONCAT, "create read", typed_tables(NARROW), check_read,
+     "A variable of eight bits or fewer that NumPy does not know reads as its value"),
+)  # fmt: skip
 
 
 ODD = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, 1.0)
@@ -316,23 +350,20 @@ def sparse_reads_have_axes(adapter: Calls, case: TableCase) -> None:
         expect_equal(came, value[wanted])
 
 
-def _register_fractions() -> None:
-    for name, method, sentence in (
-        ("R-LOOKUP-2-fractions", "lookup", LOOKUP),
-        ("R-READ-1-fractions", "sparse_read", FULL),
-    ):
-
-        def check(adapter: Calls, case: TableCase, method: str = method) -> None:
-            value, num_shards = case
-            thirds, wanted = value / np.float32(-3), np.arange(len(value))[::-1].copy()
-            handle = adapter.create(thirds, num_shards)
-            expect_equal(getattr(adapter, method)(handle, wanted), thirds[wanted])
-
-        check.__doc__ = f"A {method.replace('_', ' ')} gives fractions in all of their digits"
-        rule(name, 3, "000", sentence, f"create {method}", tables())(check)
+def check_fractions(adapter: Calls, case: TableCase, method: str) -> None:
+    """Look up every row of a table of fractions."""
+    value, num_shards = case
+    thirds, wanted = value / np.float32(-3), np.arange(len(value))[::-1].copy()
+    handle = adapter.create(thirds, num_shards)
+    expect_equal(getattr(adapter, method)(handle, wanted), thirds[wanted])
 
 
-_register_fractions()
+rules(3, "000",
+    ("R-LOOKUP-2-fractions", LOOKUP, "create lookup", tables(), partial(check_fractions, method="lookup"),
+     "A lookup gives fractions in all of their digits"),
+    ("R-READ-1-fractions", FULL, "create sparse_read", tables(), partial(check_fractions, method="sparse_read"),
+     "A sparse read gives fractions in all of their digits"),
+)  # fmt: skip
 
 
 @rule("R-LOOKUP-4-range", 3, "002", CLIPPED, "create lookup_clipped",
@@ -348,31 +379,191 @@ def norms_of_any_size_are_compared(adapter: Calls, case: tuple[float, int, bool]
     expect_equal(came, (value * np.minimum(1, limit / norms)).astype(np.float32), ulps=16)
 
 
-def _register_reads() -> None:
-    reads: dict[str, tuple[str, str, Any]] = {
-        "lookup": ("R-LOOKUP-2-pure", LOOKUP, lambda value: (np.arange(len(value)),)),
-        "lookup_clipped": ("R-LOOKUP-4-pure", CLIPPED, lambda value: (np.arange(len(value)), 1.0)),
-        "lookup_bags": (
-            "R-LOOKUP-2-bags-pure",
-            LOOKUP,
-            lambda _value: ([[0], [0, 1]], None, "sum"),
-        ),
-        "sparse_read": ("R-READ-1-pure", FULL, lambda value: (np.arange(len(value)),)),
-    }
-    for method, (name, sentence, arguments) in reads.items():
-
-        def check(
-            adapter: Calls, case: TableCase, method: str = method, arguments: Any = arguments
-        ) -> None:
-            value, num_shards = case
-            handle = adapter.create(value, num_shards)
-            getattr(adapter, method)(handle, *arguments(value))
-            expect_equal(adapter.read(handle), value)
-
-        check.__doc__ = f"A `{method}` does not change the variable"
-        rfc = "002" if sentence == CLIPPED else "000"
-        rule(name, 3, rfc, sentence, f"create read {method}",
-             tables(row_shapes=((2,),), min_shards=2))(check)  # fmt: skip
+Arguments = Callable[[Array], tuple[Any, ...]]
 
 
-_register_reads()
+def check_pure(adapter: Calls, case: TableCase, method: str, arguments: Arguments) -> None:
+    """Read rows, and look whether the variable is still what it was."""
+    value, num_shards = case
+    handle = adapter.create(value, num_shards)
+    getattr(adapter, method)(handle, *arguments(value))
+    expect_equal(adapter.read(handle), value)
+
+
+_READS: tuple[tuple[str, str, str, str, Arguments], ...] = (
+    ("R-LOOKUP-2-pure", "000", LOOKUP, "lookup", lambda value: (np.arange(len(value)),)),
+    ("R-LOOKUP-4-pure", "002", CLIPPED, "lookup_clipped", lambda value: (np.arange(len(value)), 1.0)),
+    ("R-LOOKUP-2-bags-pure", "000", LOOKUP, "lookup_bags", lambda _value: ([[0], [0, 1]], None, "sum")),
+    ("R-READ-1-pure", "000", FULL, "sparse_read", lambda value: (np.arange(len(value)),)),
+)  # fmt: skip
+for _name, _rfc, _sentence, _method, _arguments in _READS:
+    rules(3, _rfc,
+        (_name, _sentence, f"create read {_method}", tables(row_shapes=((2,),), min_shards=2),
+         partial(check_pure, method=_method, arguments=_arguments), f"A `{_method}` does not change the variable"),
+    )  # fmt: skip
+
+
+RowShapes = tuple[tuple[int, ...], ...]
+Start = st.SearchStrategy[LaidOutCase]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLayout:
+    """A kind of layouts that the ordinary cases leave out."""
+
+    suffix: str
+    """The end of the ids of its rules."""
+    phrase: str
+    """The variables, as a phrase that follows the law."""
+    method: str
+    """The method that makes them."""
+    tables: Callable[[RowShapes], Start]
+    """The tables whose rows have one of some shapes."""
+
+
+LAYOUTS = (
+    OtherLayout(
+        "uneven", "in shards of uneven sizes", "create_uneven", lambda rows: uneven_tables(rows, 2)
+    ),
+    OtherLayout("empty-shards", "where some shards are empty", "create_uneven", hollow_tables),
+    OtherLayout(
+        "few-rows",
+        "where there are fewer rows than shards",
+        "create",
+        lambda rows: few_rows(rows, 1),
+    ),
+    OtherLayout("many", "in more than ten shards", "create", many_shards),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A law of an ordinary rule, for any layout."""
+
+    id: str
+    """The id of the rule."""
+    level: int
+    """Its level."""
+    rfc: str
+    """The number of its RFC."""
+    sentence: str
+    """Its sentence."""
+    needs: str
+    """The methods that it needs beyond the one that makes the variable."""
+    text: str
+    """The law; the phrase of the layout follows."""
+    cases: Callable[[Start], st.SearchStrategy[Any]]
+    """The cases that begin with such tables."""
+    check: Callable[[Calls, Any], None]
+    """The check of one case."""
+    row_shapes: RowShapes = ROW_SHAPES
+    """The shapes that a row may have."""
+    only: tuple[str, ...] = tuple(layout.suffix for layout in LAYOUTS)
+    """The layouts for which it is asked."""
+
+
+@st.composite
+def edge_rows(draw: st.DrawFn, start: Start) -> Indexed:
+    """The first or the last row of a shard, counted from either end of the variable."""
+    # Most wrong layouts show at the edges of shards: in shards of 1 and 3 rows, a reader that takes
+    # them for 2 and 2 finds row 1 at the wrong place, and row 0 at the right one.
+    value, layout = draw(start)
+    sizes = (
+        layout
+        if isinstance(layout, list)
+        else [stop - begin for begin, stop in div(len(value), layout)]
+    )
+    last = [stop - 1 for stop, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True) if size]
+    row = draw(st.sampled_from(sorted({*last, 0, *(row + 1 for row in last[:-1])})))
+    return value, layout, (row - draw(st.sampled_from([0, len(value)])),)
+
+
+def _any_index(start: Start) -> st.SearchStrategy[Any]:
+    rows = edge_rows(start)
+    # Twice, so that half of the cases are of single rows.
+    return st.one_of(
+        rows, rows.map(tuple), inner_slices((None, 1), start), inner_slices((2, 3, -1, -2), start)
+    )
+
+
+def _any_scatter(start: Start) -> st.SearchStrategy[Any]:
+    return st.sampled_from(SPARSE).flatmap(lambda op: scatters(op, start))
+
+
+# An id outside is answered by an empty shard, if by any: behind its one row lies the next shard's.
+LAWS = (
+    Law("R-VAR-1", 2, "000", FULL, "index", "Indexing is NumPy's on the whole", _any_index, check_index),
+    Law("R-MATMUL-1", 2, "000", PRODUCT, "matmul", "A product with the variable is the product with the whole",
+        lambda start: start, products_are_of_the_whole, ((1,), (3,)), ("uneven", "empty-shards", "many")),
+    Law("R-LOOKUP-2", 3, "000", LOOKUP, "lookup", "The i-th row of a lookup belongs to the i-th id",
+        lookups, check_lookup("lookup")),
+    Law("R-READ-1", 3, "000", FULL, "sparse_read", "The i-th row of a sparse read belongs to the i-th id",
+        lookups, check_lookup("sparse_read")),
+    Law("R-LOOKUP-4", 3, "002", CLIPPED, "lookup_clipped", "A row whose l2 norm exceeds `max_norm` is scaled to it",
+        lambda start: st.tuples(lookups(start), st.sampled_from(NORMS)), norms_are_clipped,
+        only=("uneven", "empty-shards", "many")),
+    Law("R-LOOKUP-2-bags", 3, "000", LOOKUP, "lookup_bags", "A bag of ids is the combination of its rows",
+        bags, bags_are_combined, ((2,),), ("uneven", "empty-shards", "many")),
+    Law("R-SV-3-scatter", 3, "000", WRITES, "scatter read", "A scatter changes the rows that it names and no others",
+        _any_scatter, check_scatter),
+    Law("R-SV-3", 3, "000", WRITES, "read", "After any writes that are claimed the variable reads as the whole would",
+        sequences, writes_follow_one_another, ((), (2,))),
+    Law("R-ID-1", 3, "000", IDS, "lookup", "A lookup of an id that is not there is refused",
+        ids_outside, lookups_outside_are_refused, only=("empty-shards",)),
+    Law("R-ID-1-scatter", 3, "000", IDS, "scatter read", "A scatter to an id that is not there is refused",
+        ids_outside, scatters_outside_are_refused, only=("empty-shards",)),
+)  # fmt: skip
+
+
+for _law in LAWS:
+    rules(_law.level, _law.rfc, *(
+        (f"{_law.id}-{layout.suffix}", _law.sentence, f"{layout.method} {_law.needs}",
+         _law.cases(layout.tables(_law.row_shapes)), _law.check, f"{_law.text}, {layout.phrase}")
+        for layout in LAYOUTS
+        if layout.suffix in _law.only
+    ))  # fmt: skip
+
+DTYPES = "float64 int32 int64 int8 uint8 bool float16 bfloat16 complex64".split()
+
+
+@st.composite
+def typed_lookups(draw: st.DrawFn) -> Lookup:
+    """A table of any bits of some dtype, and all of its ids."""
+    value, num_shards = draw(tables(max_shards=3, row_shapes=((), (2,)), max_more=2))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    return draw(bits(dtype, value.shape)), num_shards, np.arange(len(value))[::-1].copy()
+
+
+@st.composite
+def typed_updates(draw: st.DrawFn) -> Any:
+    """A table of some dtype, and rows of it to replace."""
+    value, num_shards = draw(tables(max_shards=3, row_shapes=((), (2,)), max_more=2))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    rows = np.arange(draw(st.integers(0, len(value) - 1)), len(value))
+    operands = draw(bits(dtype, (len(rows), *value.shape[1:])))
+    return counting(value.shape, dtype), num_shards, Update("update", rows, operands)
+
+
+rules(3, "000",
+    ("R-LOOKUP-2-dtypes", LOOKUP, "create lookup", typed_lookups(), check_lookup("lookup"),
+     "A lookup gives rows of every dtype in that dtype, and a NaN in one row does not reach another"),
+    ("R-READ-1-dtypes", FULL, "create sparse_read", typed_lookups(), check_lookup("sparse_read"),
+     "A sparse read gives rows of every dtype in that dtype, and a NaN in one row does not reach another"),
+    ("R-SV-3-scatter-dtypes", WRITES, "create scatter read", typed_updates(), check_scatter,
+     "A `scatter` of update writes rows of every dtype as they are, including NaNs and the largest integers"),
+)  # fmt: skip
+
+
+@st.composite
+def typed_assignments(draw: st.DrawFn) -> Any:
+    """A table of some dtype, and another value of its shape and dtype."""
+    value, num_shards = draw(tables(max_shards=3, row_shapes=((), (2,)), max_more=2))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    return counting(value.shape, dtype), num_shards, draw(bits(dtype, value.shape))
+
+
+@rule("R-SV-3-assign-dtypes", 3, "000", WRITES, "create assign read", typed_assignments())
+def assignments_keep_dtypes(adapter: Calls, case: Any) -> None:
+    """After an assignment a variable of any dtype reads as the new value, in that dtype."""
+    value, num_shards, other = case
+    expect_equal(adapter.read(adapter.assign(adapter.create(value, num_shards), other)), other)

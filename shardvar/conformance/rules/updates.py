@@ -1,14 +1,16 @@
 """Level 3: lookups give the rows of the ids in their order; writes change the rows that they name
-and no others."""
+and no others, whatever the numbers. Wrong arguments are refused, and a value that was read stays as
+it was, whatever is written afterwards."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from shardvar.conformance.calls import Broken, Calls, NotClaimed, expect_equal
-from shardvar.conformance.registry import rule
+from shardvar.conformance.calls import REFUSED, Broken, Calls, NotClaimed, expect_equal, text
+from shardvar.conformance.registry import rule, rules
 from shardvar.conformance.rules.cases import (
     FULL,
     ORDINARY,
@@ -18,7 +20,9 @@ from shardvar.conformance.rules.cases import (
     made,
     must_be_unchanged,
     tables,
+    uneven_tables,
 )
+from shardvar.conformance.rules.variables import SPLITS, Indexed
 from shardvar.layout.dtypes import Array
 from shardvar.spec.lookups import embedding_lookup_sparse
 from shardvar.testing import SparseIds, Update, clipped, counting, ids, sparse_ids, updated
@@ -58,12 +62,6 @@ def check_lookup(method: str) -> Callable[[Calls, Lookup], None]:
     return check
 
 
-@rule("R-LOOKUP-2", 3, "000", LOOKUP, "create lookup", lookups())
-def lookups_keep_the_order(adapter: Calls, case: Lookup) -> None:
-    """The i-th row of a lookup belongs to the i-th id, whichever shards hold them."""
-    check_lookup("lookup")(adapter, case)
-
-
 @st.composite
 def square_lookups(draw: st.DrawFn) -> Lookup:
     """Ids of two axes."""
@@ -73,16 +71,14 @@ def square_lookups(draw: st.DrawFn) -> Lookup:
     return value, num_shards, np.stack([wanted, wanted[::-1]])
 
 
-@rule("R-LOOKUP-2-axes", 3, "000", LOOKUP, "create lookup", square_lookups())
-def ids_have_any_shape(adapter: Calls, case: Lookup) -> None:
-    """A lookup of ids of several axes has these axes, then the axes of a row."""
-    check_lookup("lookup")(adapter, case)
-
-
-@rule("R-READ-1", 3, "000", FULL, "create sparse_read", lookups())
-def sparse_reads_keep_the_order(adapter: Calls, case: Lookup) -> None:
-    """The i-th row of a sparse read belongs to the i-th id, whichever shards hold them."""
-    check_lookup("sparse_read")(adapter, case)
+rules(3, "000",
+    ("R-LOOKUP-2", LOOKUP, "create lookup", lookups(), check_lookup("lookup"),
+     "The i-th row of a lookup belongs to the i-th id, whichever shards hold them"),
+    ("R-LOOKUP-2-axes", LOOKUP, "create lookup", square_lookups(), check_lookup("lookup"),
+     "A lookup of ids of several axes has these axes, then the axes of a row"),
+    ("R-READ-1", FULL, "create sparse_read", lookups(), check_lookup("sparse_read"),
+     "The i-th row of a sparse read belongs to the i-th id, whichever shards hold them"),
+)  # fmt: skip
 
 
 @st.composite
@@ -127,14 +123,8 @@ def norms_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
     expect_equal(adapter.lookup_clipped(made(adapter, value, layout), wanted, most), must, ulps=16)
 
 
-@rule(
-    "R-LOOKUP-4-zero",
-    3,
-    "002",
-    CLIPPED,
-    "create lookup_clipped",
-    st.tuples(lookups(), st.sampled_from(NORMS)),
-)
+@rule("R-LOOKUP-4-zero", 3, "002", CLIPPED, "create lookup_clipped",
+      st.tuples(lookups(), st.sampled_from(NORMS)))  # fmt: skip
 def rows_of_zeros_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
     """Clipping leaves a row of zeros as it is; its norm does not divide anything."""
     (value, layout, wanted), most = case
@@ -179,10 +169,10 @@ def bags_with_empty_ones(draw: st.DrawFn) -> BagsCase:
     return value, num_shards, SparseIds([*some.bags[:at], [], *some.bags[at:]], weights), combiner
 
 
-@rule("R-LOOKUP-2-bags-empty", 3, "000", LOOKUP, "create lookup_bags", bags_with_empty_ones())
-def empty_bags_are_zeros(adapter: Calls, case: BagsCase) -> None:
-    """An empty bag before others is a row of zeros, and the others keep their places."""
-    bags_are_combined(adapter, case)
+rules(3, "000",
+    ("R-LOOKUP-2-bags-empty", LOOKUP, "create lookup_bags", bags_with_empty_ones(), bags_are_combined,
+     "An empty bag before others is a row of zeros, and the others keep their places"),
+)  # fmt: skip
 
 
 DenseCase = tuple[Array, int, Array]
@@ -232,20 +222,14 @@ def check_refused_assignment(adapter: Calls, case: tuple[TableCase, int]) -> Non
     must_be_unchanged(adapter, handle, value)
 
 
-@rule(
-    "R-VAR-2-large", 3, "000", COMPOSE, "create assign read", st.tuples(tables(), st.integers(1, 3))
-)
-def values_too_large_are_refused(adapter: Calls, case: tuple[TableCase, int]) -> None:
-    """A value with too many rows is refused, not cropped, and the variable stays as it was."""
-    check_refused_assignment(adapter, case)
-
-
-@rule("R-VAR-2-small", 3, "000", COMPOSE, "create assign read",
-      st.tuples(tables(min_shards=2), st.just(-1)))  # fmt: skip
-def values_too_small_are_refused(adapter: Calls, case: tuple[TableCase, int]) -> None:
-    """A value with too few rows is refused, not broadcast, and no shard is written before that is
-    noticed."""
-    check_refused_assignment(adapter, case)
+rules(3, "000",
+    ("R-VAR-2-large", COMPOSE, "create assign read",
+     st.tuples(tables(), st.integers(1, 3)), check_refused_assignment,
+     "A value with too many rows is refused, not cropped, and the variable stays as it was"),
+    ("R-VAR-2-small", COMPOSE, "create assign read",
+     st.tuples(tables(min_shards=2), st.just(-1)), check_refused_assignment,
+     "A value with too few rows is refused, not broadcast, and no shard is written before that is noticed"),
+)  # fmt: skip
 
 
 @rule("R-VAR-2-columns", 3, "000", COMPOSE, "create assign read", tables(row_shapes=((2,), (2, 2))))
@@ -291,26 +275,18 @@ def check_scatter(adapter: Calls, case: Scatter) -> None:
     expect_equal(adapter.read(handle), updated(value, write))
 
 
-def _register_scatters() -> None:
-    laws = {
-        "add": "`scatter` adds each operand to its row, as often as the row comes",
-        "sub": "`scatter` subtracts each operand from its row, as often as the row comes",
-        "mul": "`scatter` multiplies each row by its operand, as often as the row comes",
-        "div": "`scatter` divides each row by its operand, as often as the row comes",
-        "min": "`scatter` leaves in each row the least of it and all of its operands",
-        "max": "`scatter` leaves in each row the greatest of it and all of its operands",
-        "update": "`scatter` replaces the rows that are named, in any order of the ids",
-    }
-    for op, law in laws.items():
-
-        def check(adapter: Calls, case: Any) -> None:
-            check_scatter(adapter, case)
-
-        check.__doc__ = law
-        rule(f"R-SV-3-scatter-{op}", 3, "000", WRITES, "create scatter read", scatters(op))(check)
-
-
-_register_scatters()
+rules(3, "000", *(
+    (f"R-SV-3-scatter-{op}", WRITES, "create scatter read", scatters(op), check_scatter, f"`scatter` {law}")
+    for op, law in (
+        ("add", "adds each operand to its row, as often as the row comes"),
+        ("sub", "subtracts each operand from its row, as often as the row comes"),
+        ("mul", "multiplies each row by its operand, as often as the row comes"),
+        ("div", "divides each row by its operand, as often as the row comes"),
+        ("min", "leaves in each row the least of it and all of its operands"),
+        ("max", "leaves in each row the greatest of it and all of its operands"),
+        ("update", "replaces the rows that are named, in any order of the ids"),
+    )
+))  # fmt: skip
 
 
 @st.composite
@@ -328,10 +304,10 @@ def repeated_updates(draw: st.DrawFn) -> Scatter:
 
 # One rule for repeated ids, here, in ``shardvar.testing`` (``updated``) and in the vectors.
 # TensorFlow applies the operands of one row one after the other, so the last one stays.
-@rule("R-SV-3-scatter-update-last", 3, "000", WRITES, "create scatter read", repeated_updates())
-def the_last_update_stays(adapter: Calls, case: Scatter) -> None:
-    """Of several operands of one row in a `scatter` of update, the last one stays."""
-    check_scatter(adapter, case)
+rules(3, "000",
+    ("R-SV-3-scatter-update-last", WRITES, "create scatter read", repeated_updates(), check_scatter,
+     "Of several operands of one row in a `scatter` of update, the last one stays"),
+)  # fmt: skip
 
 
 @rule("R-ID-1-scatter", 3, "000", IDS, "create scatter read", ids_outside())
@@ -397,3 +373,350 @@ def writes_follow_one_another(adapter: Calls, case: WritesCase) -> None:
         came = adapter.read(handle)
         if not np.array_equal(np.asarray(came), value):
             raise Broken(f"It gave {np.asarray(came).tolist()}.", f"It must give {value.tolist()}.")
+
+
+WIDE: tuple[tuple[int, ...], ...] = ((2,), (3,), (2, 2))
+"""Rows of more than one column."""
+
+
+@rule("R-SPEC-1-sum", 2, "002", SPLITS, "create_uneven",
+      st.tuples(uneven_tables(), st.sampled_from([-1, 1, 2])))  # fmt: skip
+def sizes_add_up(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> None:
+    """Sizes that are together more or fewer than the rows are refused."""
+    (value, sizes), more = case
+    adapter.refuses("create_uneven", value, [*sizes[:-1], sizes[-1] + more])
+
+
+@st.composite
+def outer_columns(draw: st.DrawFn) -> Indexed:
+    """A row that is there, and a column that is not."""
+    value, num_shards = draw(tables(row_shapes=WIDE))
+    beyond, extent = draw(st.integers(0, 2)), value.shape[1]
+    column = draw(st.sampled_from([extent + beyond, -extent - 1 - beyond]))
+    return value, num_shards, (draw(st.integers(0, len(value) - 1)), column)
+
+
+@rule("R-VAR-1-outside-columns", 2, "000", FULL, "create index", outer_columns())
+def columns_outside_are_refused(adapter: Calls, case: Indexed) -> None:
+    """Indexing by a column that is not there is refused."""
+    value, layout, key = case
+    handle = made(adapter, value, layout)
+    adapter.refuses("index", handle, key)
+
+
+@st.composite
+def rows_by_arrays(draw: st.DrawFn) -> Indexed:
+    """A list of rows, an array of them, or a mask."""
+    value, num_shards = draw(tables(min_shards=2))
+    rows = draw(st.lists(st.integers(-len(value), len(value) - 1), max_size=4))
+    mask = np.zeros(len(value), bool)
+    mask[rows] = True
+    return value, num_shards, (draw(st.sampled_from([rows, np.array(rows, np.int64), mask])),)
+
+
+@rule("R-VAR-1-arrays", 2, "000", FULL, "create index", rows_by_arrays())
+def arrays_index_or_are_refused(adapter: Calls, case: Indexed) -> None:
+    """Indexing by a list of rows or by a mask is refused, or is NumPy's on the whole."""
+    value, layout, key = case
+    came = adapter.attempt("index", made(adapter, value, layout), key)
+    if came is not REFUSED:
+        # An empty list has no dtype; NumPy takes it for rows.
+        must = value[np.asarray(key[0], None if len(key[0]) else np.int64)]
+        expect_equal(came, must)
+
+
+def other_shapes(value: Array) -> list[tuple[int, ...]]:
+    """Shapes that NumPy would broadcast to that of ``value``, and one that it would not."""
+    rest = value.shape[1:]
+    shapes = [(1, *rest), (), (len(value) + 1, *rest), (*rest,), (len(value), *(1 for _ in rest))]
+    return [shape for shape in shapes if shape != value.shape]
+
+
+def check_broadcast(adapter: Calls, case: tuple[TableCase, int], method: str) -> None:
+    """Refuse a value of another shape, and change nothing."""
+    (value, num_shards), number = case
+    shapes = other_shapes(value)
+    handle = adapter.create(value, num_shards)
+    adapter.refuses(method, handle, counting(shapes[number % len(shapes)]) + np.float32(100))
+    must_be_unchanged(adapter, handle, value)
+
+
+_SHAPED = st.tuples(tables(row_shapes=WIDE, min_shards=2), st.integers(0, 4))
+
+
+rules(3, "000",
+    ("R-VAR-2-assign", COMPOSE, "create assign read", _SHAPED, partial(check_broadcast, method="assign"),
+     "A value of another shape is not assigned, also if NumPy would broadcast it"),
+    ("R-VAR-2-assign-add", COMPOSE, "create assign_add read",
+     _SHAPED, partial(check_broadcast, method="assign_add"),
+     "A value of another shape is not added, also if NumPy would broadcast it"),
+    ("R-VAR-2-assign-sub", COMPOSE, "create assign_sub read",
+     _SHAPED, partial(check_broadcast, method="assign_sub"),
+     "A value of another shape is not subtracted, also if NumPy would broadcast it"),
+)  # fmt: skip
+
+
+Operands = tuple[TableCase, str, int, int]
+
+
+@st.composite
+def wrong_operands(draw: st.DrawFn) -> Operands:
+    """A table, an operation, a number of ids, and which shape the operands have."""
+    table = draw(tables(row_shapes=WIDE, min_shards=2))
+    return (
+        table,
+        draw(st.sampled_from(["add", "update", "max"])),
+        draw(st.integers(2, len(table[0]))),
+        draw(st.integers(0, 4)),
+    )
+
+
+@rule("R-VAR-2-scatter", 3, "000", COMPOSE, "create scatter read", wrong_operands())
+def scattered_shapes_are_compared(adapter: Calls, case: Operands) -> None:
+    """Operands of a scatter that are not one row for each id are refused, also if NumPy would
+    broadcast them."""
+    (value, num_shards), op, count, number = case
+    shapes = other_shapes(value[:count])
+    handle = adapter.create(value, num_shards)
+    operands = counting(shapes[number % len(shapes)]) + np.float32(100)
+    adapter.refuses("scatter", handle, op, np.arange(count), operands)
+    must_be_unchanged(adapter, handle, value)
+
+
+@rule("R-VAR-2-dtype", 3, "000", COMPOSE, "create assign read",
+      st.tuples(st.sampled_from(["int32", "float32"]), st.integers(1, 3)))  # fmt: skip
+def values_are_not_cast(adapter: Calls, case: tuple[str, int]) -> None:
+    """A value whose numbers the variable cannot hold is refused, or is what the variable reads as:
+    fractions for integers, complex numbers for real ones."""
+    name, num_shards = case
+    handle = adapter.create(counting((4, 2), np.dtype(name)), num_shards)
+    other = counting((4, 2)) + np.float32(0.5)
+    given = other if name == "int32" else other.astype(np.complex64) * np.complex64(1j)
+    came = adapter.attempt("assign", handle, given)
+    if came is not REFUSED:
+        expect_equal(adapter.read(came), given)
+
+
+@rule("R-ID-1-clipped", 3, "000", IDS, "create lookup_clipped", ids_outside())
+def clipped_lookups_outside_are_refused(adapter: Calls, case: Lookup) -> None:
+    """A clipped lookup of an id that is negative or too large is refused."""
+    value, layout, wanted = case
+    handle = made(adapter, value, layout)
+    adapter.refuses("lookup_clipped", handle, wanted, 1.0)
+
+
+@rule("R-ID-1-bags", 3, "000", IDS, "create lookup_bags",
+      st.tuples(ids_outside(tables(row_shapes=((2,),))), st.sampled_from(["sum", "mean", "sqrtn"])))  # fmt: skip
+def bags_outside_are_refused(adapter: Calls, case: tuple[Lookup, str]) -> None:
+    """A bag with an id that is negative or too large is refused."""
+    (value, layout, wanted), combiner = case
+    handle: Any = made(adapter, value, layout)
+    adapter.refuses("lookup_bags", handle, [[0], wanted.tolist()], None, combiner)
+
+
+DenseNumbers = tuple[Array, int, Array]
+"""A value, its number of shards, and another value of its shape and dtype."""
+
+_SMALL = tables(max_shards=3, row_shapes=((), (2,)), max_more=2)
+LARGE = {"int32": 2**24, "int64": 2**53, "uint8": 100, "int16": 2**11, "float64": 2**24}
+"""The dtypes, and a number from where on a narrower one rounds; twice as much fits in each."""
+
+
+@st.composite
+def large_numbers(draw: st.DrawFn) -> DenseNumbers:
+    """Numbers that a narrower dtype would round, and small ones."""
+    value, num_shards = draw(_SMALL)
+    name = draw(st.sampled_from(sorted(LARGE)))
+    small = counting(value.shape, np.dtype(name))
+    large = small + np.asarray(LARGE[name], name)
+    return (large, num_shards, small) if draw(st.booleans()) else (small, num_shards, large)
+
+
+@st.composite
+def fractions(draw: st.DrawFn) -> DenseNumbers:
+    """Numbers of float32 with all of their digits, of either sign."""
+    value, num_shards = draw(_SMALL)
+    thirds = [
+        counting(value.shape) / np.float32(draw(st.sampled_from([3, -7, 0.3]))) for _ in range(2)
+    ]
+    return thirds[0], num_shards, thirds[1][::-1].copy()
+
+
+def check_dense(adapter: Calls, case: DenseNumbers, op: str) -> None:
+    """Add or subtract another value."""
+    value, num_shards, other = case
+    handle = adapter.create(value, num_shards)
+    method, must = {
+        "add": (adapter.assign_add, value + other),
+        "sub": (adapter.assign_sub, value - other),
+    }[op]
+    expect_equal(adapter.read(method(handle, other)), must, ulps=int(value.dtype.kind == "f"))
+
+
+def check_large(adapter: Calls, case: DenseNumbers, op: str) -> None:
+    """Add or subtract the smaller of two numbers: unsigned integers have no negative differences."""
+    value, num_shards, other = case
+    check_dense(adapter, (np.maximum(value, other), num_shards, np.minimum(value, other)), op)
+
+
+rules(3, "000", *(
+    row
+    for op, noun in (("add", "sums"), ("sub", "differences"))
+    for row in (
+        (f"R-SV-3-assign-{op}-dtypes", WRITES, f"create assign_{op} read", large_numbers(), partial(check_large, op=op),
+         f"After `assign_{op}` large integers are {noun} to the last digit"),
+        (f"R-SV-3-assign-{op}-fractions", WRITES, f"create assign_{op} read", fractions(), partial(check_dense, op=op),
+         f"After `assign_{op}` fractions are {noun} in all of their digits"),
+    )
+))  # fmt: skip
+
+
+def check_scattered_rows(adapter: Calls, case: DenseNumbers, op: str, ulps: int) -> None:
+    """Scatter rows of another value, each id once and not in order."""
+    value, num_shards, other = case
+    rows = np.arange(len(value))[::-1][: max(1, len(value) - 1)].copy()
+    handle = adapter.scatter(adapter.create(value, num_shards), op, rows, other[rows])
+    expect_equal(adapter.read(handle), updated(value, Update(op, rows, other[rows])), ulps=ulps)
+
+
+rules(3, "000",
+    ("R-SV-3-scatter-add-dtypes", WRITES, "create scatter read",
+     large_numbers(), partial(check_scattered_rows, op="add", ulps=0),
+     "`scatter` adds large integers to the last digit"),
+)  # fmt: skip
+
+
+# A quotient may be a product with a reciprocal, which rounds twice.
+rules(3, "000", *(
+    (f"R-SV-3-scatter-{op}-fractions", WRITES, "create scatter read", fractions(),
+     partial(check_scattered_rows, op=op, ulps=ulps),
+     f"`scatter` of {op} keeps all digits of fractions, of either sign, and is right to their last one")
+    for op, ulps in (("add", 1), ("sub", 1), ("mul", 1), ("div", 2))
+))  # fmt: skip
+
+
+@rule("R-SV-3-scatter-nan", 3, "000", WRITES, "create scatter read",
+      st.tuples(_SMALL, st.sampled_from(["min", "max"]), st.booleans()))  # fmt: skip
+def nan_is_neither_least_nor_greatest(adapter: Calls, case: tuple[TableCase, str, bool]) -> None:
+    """`scatter` of min and max leaves NaN where the row or its operand is NaN, as NumPy does."""
+    (value, num_shards), op, is_held = case
+    spoiled = value.copy()
+    spoiled[-1] = np.nan
+    held, operands = (spoiled, value) if is_held else (value, spoiled)
+    rows = np.arange(len(value))
+    handle = adapter.scatter(adapter.create(held, num_shards), op, rows, operands)
+    reduce: Callable[[Array, Array], Array] = {"min": np.minimum, "max": np.maximum}[op]
+    expect_equal(adapter.read(handle), reduce(held, operands))
+
+
+@st.composite
+def weighted(draw: st.DrawFn) -> BagsCase:
+    """A table and bags whose weights have either sign, and no sum near 0."""
+    value, num_shards = draw(tables(row_shapes=((2,),)))
+    bags, weights = [], []
+    for _ in range(draw(st.integers(1, 3))):
+        bag = draw(ids(len(value), max_size=3, max_rank=1).filter(len)).tolist()
+        bags.append(bag)
+        # Powers of -2 never add up to 0: 1, -2, 4 and so on.
+        weights.append([float((-2) ** number) for number in range(len(bag))])
+    return value, num_shards, SparseIds(bags, weights), draw(COMBINERS)
+
+
+rules(3, "000",
+    ("R-LOOKUP-2-bags-negative", LOOKUP, "create lookup_bags", weighted(), bags_are_combined,
+     "A bag is the weighted sum of its rows, divided by the weights' sum or l2 norm, also where weights are below "
+     "zero"),
+)  # fmt: skip
+
+
+@st.composite
+def scalar_lookups(draw: st.DrawFn) -> Lookup:
+    """A table and one id without an axis."""
+    value, num_shards = draw(tables())
+    return value, num_shards, np.array(draw(st.integers(0, len(value) - 1)), np.int64)
+
+
+@rule("R-LOOKUP-2-scalar", 3, "000", LOOKUP, "create lookup", scalar_lookups())
+def ids_without_an_axis_are_looked_up(adapter: Calls, case: Lookup) -> None:
+    """A lookup of an id without an axis is a row without one."""
+    value, layout, wanted = case
+    came: Any = np.asarray(adapter.lookup(made(adapter, value, layout), wanted))
+    if came.shape != value.shape[1:] or not np.array_equal(came, value[wanted]):
+        raise Broken(f"It gave {text(came)}.", f"It must give {text(value[wanted])}.")
+
+
+SNAPSHOT = "no mutation is done to the Tensor returned by a read_variable_op after it's been read"
+
+
+def write_something(adapter: Calls, handle: Any, value: Any) -> None:
+    """Change every row of a variable by a write that the adapter has."""
+    if adapter.has("assign_add"):
+        adapter.assign_add(handle, np.ones_like(value))
+    elif adapter.has("assign"):
+        adapter.assign(handle, value + np.ones_like(value))
+    elif adapter.has("scatter"):
+        adapter.scatter(handle, "add", np.arange(len(value)), np.ones_like(value))
+    else:
+        raise NotClaimed("no assign_add, assign or scatter")
+
+
+def check_snapshot(adapter: Calls, case: TableCase, method: str, *arguments: Any) -> None:
+    """Read, write, and look again at what was read."""
+    value, num_shards = case
+    handle = adapter.create(value, num_shards)
+    before = adapter.name(getattr(adapter, method)(handle, *arguments), "before")
+    # ``read`` does not make a handle, so its line gets the name here.
+    adapter.lines[-1] = f"before = {adapter.lines[-1]}"
+    # A copy, since an adapter may also have kept the array that it was given.
+    must = value.copy()
+    write_something(adapter, handle, value)
+    adapter.note("before")
+    expect_equal(before, must)
+
+
+rules(3, "003",
+    ("R-READ-2", SNAPSHOT, "create read", tables(), partial(check_snapshot, method="read"),
+     "A value that was read stays as it was when the variable is written afterwards"),
+    ("R-READ-2-lookup", SNAPSHOT, "create lookup",
+     tables(), lambda adapter, case: check_snapshot(adapter, case, "lookup", np.arange(len(case[0]))),
+     "Rows that were looked up stay as they were when the variable is written afterwards"),
+    ("R-READ-2-sparse-read", SNAPSHOT, "create sparse_read",
+     tables(), lambda adapter, case: check_snapshot(adapter, case, "sparse_read", np.arange(len(case[0]))),
+     "Rows of a sparse read stay as they were when the variable is written afterwards"),
+    ("R-READ-2-index", SNAPSHOT, "create index",
+     tables(), lambda adapter, case: check_snapshot(adapter, case, "index", (slice(None),)),
+     "A slice that was taken stays as it was when the variable is written afterwards"),
+)  # fmt: skip
+
+
+def check_own_memory(adapter: Calls, given: Array, write: Callable[[Array], Any]) -> None:
+    """Give an array to the adapter, change it afterwards, and read."""
+    kept = adapter.name(given.copy(), "given")
+    adapter.note(f"given = {text(given)}")
+    handle = write(kept)
+    kept += np.float32(100)
+    adapter.note("given += 100")
+    expect_equal(adapter.read(handle), given)
+
+
+@rule("R-READ-2-created", 3, "003", SNAPSHOT, "create read", tables())
+def variables_have_their_own_memory(adapter: Calls, case: TableCase) -> None:
+    """A variable stays as it was when the array that it was created with changes."""
+    value, num_shards = case
+    check_own_memory(adapter, value, lambda given: adapter.create(given, num_shards))
+
+
+@rule("R-READ-2-created-uneven", 3, "003", SNAPSHOT, "create_uneven read", uneven_tables())
+def uneven_variables_have_their_own_memory(adapter: Calls, case: tuple[Array, list[int]]) -> None:
+    """A variable in shards of given sizes stays as it was when the array that it was created with
+    changes."""
+    value, sizes = case
+    check_own_memory(adapter, value, lambda given: adapter.create_uneven(given, sizes))
+
+
+@rule("R-READ-2-assigned", 3, "003", SNAPSHOT, "create assign read", tables())
+def assigned_variables_have_their_own_memory(adapter: Calls, case: TableCase) -> None:
+    """A variable stays as it was when the array that was assigned to it changes."""
+    value, num_shards = case
+    handle = adapter.create(np.zeros_like(value), num_shards)
+    check_own_memory(adapter, value, lambda given: adapter.assign(handle, given))

@@ -1,4 +1,5 @@
-"""Level 2: a sharded variable holds what it was given, and is indexed as the whole would be."""
+"""Levels 1 and 2: which rows a shard holds, and what partitioners answer; a sharded variable holds the
+value that it was given, and is indexed as the whole would be."""
 
 from typing import Any
 
@@ -6,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect, expect_equal
-from shardvar.conformance.registry import rule
+from shardvar.conformance.registry import refuses, rule, rules
 from shardvar.conformance.rules.cases import (
     FULL,
     ORDINARY,
@@ -17,12 +18,234 @@ from shardvar.conformance.rules.cases import (
     few_rows,
     hollow_tables,
     made,
+    pairs,
     tables,
     uneven_tables,
 )
 from shardvar.layout.dtypes import Array
-from shardvar.spec.partitions import div
+from shardvar.spec.partitioners import row_nbytes
+from shardvar.spec.partitions import axis_sizes, div, grid, owner
 from shardvar.testing import counting
+
+# Level 1.
+
+DIV = (
+    "If the ids do not evenly divide the number of shards, each of the first several shards will "
+    "be assigned one more id."
+)
+SIGNATURE = (
+    "`num_partitions` is a list/tuple representing the number of partitions on each dimension"
+)
+AT_LEAST = "Create a partitioner that allocates at least 64MB for each partition."
+AT_MOST = "The max number of such partitions (upper bound) is the 10."
+
+FUNCTIONS = (
+    "Existing partitioners like `min_max_variable_partitioner`, `variable_axis_size_partitioner` "
+    "and `fixed_size_partitioner` conform to the required signature so they can be directly used."
+)
+CONTIGUOUS = "ids are assigned to shards in a contiguous manner"
+
+# Small, yet with every remainder, and with fewer rows than shards.
+lengths = st.integers(0, 40)
+counts = st.integers(1, 9)
+_shapes = st.lists(st.integers(1, 30), min_size=1, max_size=3).map(tuple)
+_sizes_of_elements: st.SearchStrategy[np.dtype[Any]] = st.sampled_from(
+    [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int8)]
+)
+
+
+@rule("R-DIV-1", 1, "000", DIV, "div", st.tuples(lengths, counts))
+def rows_are_divided(adapter: Calls, case: tuple[int, int]) -> None:
+    """`div` gives every shard its contiguous rows, the first ones one row more."""
+    came, must = pairs(adapter.div(*case)), div(*case)
+    expect(came == must, f"It gave {came}.", f"It must give {must}.")
+
+
+@st.composite
+def owned(draw: st.DrawFn) -> tuple[list[int], int, int]:
+    """Ids, a length and a number of shards."""
+    length = draw(st.integers(1, 40))
+    return draw(st.lists(st.integers(0, length - 1), max_size=6)), length, draw(counts)
+
+
+@rule("R-DIV-1-owner", 1, "000", CONTIGUOUS, "owner", owned())
+def ids_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
+    """`owner` gives for every id the shard of the div rule and the row there."""
+    ids, length, num_shards = case
+    shards, rows = adapter.owner(np.array(ids, np.int64), length, num_shards)
+    # ``pairs`` consumes the zip, so arrays of different lengths become ``Broken`` there.
+    came = pairs(zip(np.asarray(shards).tolist(), np.asarray(rows).tolist(), strict=True))
+    sizes = [stop - start for start, stop in div(length, num_shards)]
+    must = [owner(row, sizes) for row in ids]
+    expect(came == must, f"It gave the (shard, row) pairs {came}.", f"It must give {must}.")
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int]]:
+    """A shape, and counts an axis that it can be cut into without empty parts."""
+    shape = draw(st.lists(st.integers(1, 12), min_size=1, max_size=2).map(tuple))
+    return shape, [draw(st.integers(1, min(extent, 4))) for extent in shape]
+
+
+@rule("R-PART-1-regions", 1, "000", "we are going to partition that variable 3 ways on the first dimension", "regions",
+      grids())  # fmt: skip
+def counts_make_a_grid(adapter: Calls, case: tuple[tuple[int, ...], list[int]]) -> None:
+    """`regions` gives the parts of a grid, each axis divided by the div rule."""
+    shape, along = case
+    came = [(tuple(map(int, o)), tuple(map(int, s))) for o, s in adapter.regions(shape, along)]
+    must = grid(axis_sizes(shape, partitions=along))
+    expect(came == must, f"It gave the (offset, shape) pairs {came}.", f"It must give {must}.")
+
+
+def rows_only(answer: Any, shape: tuple[int, ...]) -> int:
+    """Return the number of parts of the first axis; ``Broken`` unless the other axes are whole."""
+    came = [int(count) for count in answer]
+    is_first_axis = (
+        len(came) == len(shape) and came[0] >= 1 and all(count == 1 for count in came[1:])
+    )
+    expect(
+        is_first_axis,
+        f"It gave {came}.",
+        f"It must give a count for each of {len(shape)} axes, 1 but for axis 0.",
+    )
+    return came[0]
+
+
+@st.composite
+def fixed(draw: st.DrawFn) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """A shape, a dtype and a number of shards that is not above the number of rows."""
+    shape = draw(_shapes)
+    return shape, draw(_sizes_of_elements), draw(st.integers(1, min(shape[0], 9)))
+
+
+@rule("R-PART-1-fixed", 1, "000", SIGNATURE, "fixed_shards", fixed())
+def fixed_is_fixed(adapter: Calls, case: tuple[tuple[int, ...], np.dtype[Any], int]) -> None:
+    """`fixed_shards` answers with the number of shards for the first axis and 1 for the others."""
+    came = rows_only(adapter.fixed_shards(*case), case[0])
+    expect(came == case[2], f"It gave {came} parts.", f"It must give {case[2]}.")
+
+
+sized = st.tuples(_shapes, _sizes_of_elements, st.integers(1, 300), st.integers(1, 9))
+Sized = tuple[tuple[int, ...], np.dtype[Any], int, int]
+
+
+@rule("R-PART-3-min", 1, "000", AT_LEAST, "min_size", sized)
+def no_part_is_smaller(adapter: Calls, case: Sized) -> None:
+    """`min_size` answers with parts of at least the minimum, or with one part."""
+    shape, dtype, minimum, _ = case
+    parts = rows_only(adapter.min_size(*case), shape)
+    # The last part is the smallest: 10 rows in 4 parts leave it 10 // 4 = 2.
+    smallest = shape[0] // parts * row_nbytes(shape, dtype.itemsize)
+    expect(
+        parts == 1 or smallest >= minimum,
+        f"It gave {parts} parts, of which the smallest has {smallest} bytes.",
+        f"No part must be below {minimum} bytes.",
+    )
+
+
+@rule("R-PART-3-upper", 1, "000", AT_MOST, "min_size", sized)
+def no_more_parts(adapter: Calls, case: Sized) -> None:
+    """`min_size` never answers with more parts than the maximum, nor with fewer than would hold the
+    minimum."""
+    shape, dtype, minimum, most = case
+    parts = rows_only(adapter.min_size(*case), shape)
+    expect(parts <= most, f"It gave {parts} parts.", f"It must give at most {most}.")
+    # Otherwise a partitioner that always answers 1 would keep the rule.
+    more = parts + 1
+    possible = (
+        more <= min(most, shape[0])
+        and shape[0] // more * row_nbytes(shape, dtype.itemsize) >= minimum
+    )
+    expect(
+        not possible, f"It gave {parts} parts.", f"{more} parts would hold {minimum} bytes each."
+    )
+
+
+@rule("R-PART-1-max", 1, "000", FUNCTIONS, "max_size", sized)
+def no_part_is_larger(adapter: Calls, case: Sized) -> None:
+    """`max_size` answers with parts of at most the maximum, except at one row a part or at the most
+    parts."""
+    shape, dtype, maximum, most = case
+    parts = rows_only(adapter.max_size(*case), shape)
+    # The first part is the largest, rounded up: 10 rows in 4 parts give it -(-10 // 4) = 3.
+    largest = -(-shape[0] // parts) * row_nbytes(shape, dtype.itemsize)
+    expect(parts <= most, f"It gave {parts} parts.", f"It must give at most {most}.")
+    expect(
+        largest <= maximum or parts in (most, shape[0]),
+        f"It gave {parts} parts, of which the largest has {largest} bytes.",
+        f"No part must exceed {maximum} bytes.",
+    )
+
+
+@rule("R-PART-1-max-few", 1, "000", FUNCTIONS, "max_size", sized)
+def no_part_too_many(adapter: Calls, case: Sized) -> None:
+    """`max_size` answers with as few parts as exceed the maximum nowhere: one part fewer would."""
+    shape, dtype, maximum, _ = case
+    parts = rows_only(adapter.max_size(*case), shape)
+    fewer = max(1, parts - 1)
+    largest = -(-shape[0] // fewer) * row_nbytes(shape, dtype.itemsize)
+    expect(
+        parts == 1 or largest > maximum,
+        f"It gave {parts} parts.",
+        f"{fewer} parts have at most {largest} bytes, which {maximum} allows.",
+    )
+
+
+@rule("R-PART-1-fixed-few", 1, "000", SIGNATURE, "fixed_shards",
+      st.tuples(st.integers(1, 6), st.integers(1, 3)))  # fmt: skip
+def fixed_is_not_nothing(adapter: Calls, case: tuple[int, int]) -> None:
+    """`fixed_shards` answers with the number of shards where there are fewer rows, or with a part a
+    row."""
+    rows, more = case
+    came = rows_only(adapter.fixed_shards((rows, 2), np.dtype(np.float32), rows + more), (rows, 2))
+    expect(
+        came in (rows, rows + more),
+        f"It gave {came} parts.",
+        f"It must give {rows + more}, or {rows}.",
+    )
+
+
+@rule("R-DIV-1-large", 1, "000", DIV, "div",
+      st.tuples(st.integers(2**24, 2**24 + 99), st.integers(2, 5)))  # fmt: skip
+def many_rows_are_divided(adapter: Calls, case: tuple[int, int]) -> None:
+    """`div` divides lengths that float32 does not hold."""
+    length, num_shards = case
+    size, more = divmod(length, num_shards)
+    stops = [size * n + min(n, more) for n in range(1, num_shards + 1)]
+    came, must = pairs(adapter.div(*case)), list(zip([0, *stops[:-1]], stops, strict=True))
+    expect(came == must, f"It gave {came}.", f"It must give {must}.")
+
+
+rules(1, "000",
+    ("R-DIV-1-refused", DIV, "div",
+     st.tuples(st.integers(-5, -1), counts) | st.tuples(lengths, st.integers(-2, 0)), refuses("div"),
+     "`div` refuses a length below zero, and fewer shards than one"),
+)  # fmt: skip
+
+
+@rule("R-DIV-1-owner-axes", 1, "000", CONTIGUOUS, "owner", owned())
+def ids_of_two_axes_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
+    """`owner` answers with arrays like the ids, also if these have two axes."""
+    ids, length, num_shards = case
+    square = np.array([ids, ids[::-1]], np.int64)
+    came = [np.asarray(each).shape for each in adapter.owner(square, length, num_shards)]
+    expect(
+        came == [square.shape] * 2, f"It gave the shapes {came}.", f"It must give {square.shape}."
+    )
+
+
+@rule("R-ID-1-owner", 1, "000", "Assuming we assign consecutive integer ids along the first axis of the variable",
+      "owner", st.tuples(owned(), st.sampled_from([0, 2, 2**32, None])))  # fmt: skip
+def ids_outside_have_no_owner(
+    adapter: Calls, case: tuple[tuple[list[int], int, int], int | None]
+) -> None:
+    """`owner` refuses an id that is negative or too large."""
+    (ids, length, num_shards), beyond = case
+    outside = -1 if beyond is None else length + beyond
+    adapter.refuses("owner", np.array([*ids, outside], np.int64), length, num_shards)
+
+
+# Level 2.
 
 CONCAT = (
     "ShardedVariable will register a tensor conversion function that concats shards to the full "
@@ -33,6 +256,7 @@ PRODUCT = (
     "For example, `tf.matmul` will concat the sharded variable and then do the multiplication."
 )
 LAYOUT = "Exception will raised if the partitioner returns an unsupported partitioning layout."
+SPLITS = "indicating how each dimension can be splitted, allowing uneven sharding"
 Indexed = tuple[Array, ShardSizes, tuple[Any, ...]]
 
 
@@ -43,21 +267,17 @@ def the_whole_is_read(adapter: Calls, case: TableCase) -> None:
     expect_equal(adapter.read(adapter.create(value, num_shards)), value)
 
 
-@rule("R-CONCAT-1-few", 2, "000", FULL, "create read", few_rows())
-def few_rows_are_read(adapter: Calls, case: TableCase) -> None:
-    """A variable with fewer rows than shards, or with none, reads as the value that it was created
-    with."""
-    the_whole_is_read(adapter, case)
-
-
 _dtypes = st.sampled_from("float64 int32 int64 int8 uint8 bool float16 bfloat16 complex64".split())
 
 
-@rule("R-CONCAT-1-dtypes", 2, "000", CONCAT, "create read",
-      st.tuples(_dtypes, st.integers(1, 3)))  # fmt: skip
-def dtypes_are_kept(adapter: Calls, case: tuple[str, int]) -> None:
-    """A variable reads as the value that it was created with, in its dtype."""
-    the_whole_is_read(adapter, (counting((4, 2), np.dtype(case[0])), case[1]))
+rules(2, "000",
+    ("R-CONCAT-1-few", FULL, "create read", few_rows(), the_whole_is_read,
+     "A variable with fewer rows than shards, or with none, reads as the value that it was created with"),
+    ("R-CONCAT-1-dtypes", CONCAT, "create read",
+     st.tuples(_dtypes, st.integers(1, 3)),
+     lambda adapter, case: the_whole_is_read(adapter, (counting((4, 2), np.dtype(case[0])), case[1])),
+     "A variable reads as the value that it was created with, in its dtype"),
+)  # fmt: skip
 
 
 @rule("R-SV-1", 2, "000", LIST, "create shards", tables())
@@ -83,7 +303,7 @@ def shards_are_divided(adapter: Calls, case: TableCase) -> None:
     expect(came == must, f"The shards have {came} rows.", f"They must have {must}.")
 
 
-@rule("R-SPEC-1", 2, "002", "indicating how each dimension can be splitted, allowing uneven sharding",
+@rule("R-SPEC-1", 2, "002", SPLITS,
       "create_uneven shards read", uneven_tables(((), (2,))))  # fmt: skip
 def sizes_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
     """A variable in shards of given sizes has these shards, and reads as the whole."""
@@ -94,12 +314,11 @@ def sizes_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
     expect_equal(adapter.read(handle), value)
 
 
-@rule("R-SPEC-1-empty-shards", 2, "002", "indicating how each dimension can be splitted, allowing uneven sharding",
-      "create_uneven shards read", hollow_tables(((), (2,))))  # fmt: skip
-def empty_shards_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
-    """A variable in shards of given sizes, some of them zero, has these shards and reads as the
-    whole."""
-    sizes_are_obeyed(adapter, case)
+rules(2, "002",
+    ("R-SPEC-1-empty-shards", SPLITS, "create_uneven shards read",
+     hollow_tables(((), (2,))), sizes_are_obeyed,
+     "A variable in shards of given sizes, some of them zero, has these shards and reads as the whole"),
+)  # fmt: skip
 
 
 @rule("R-CREATE-2", 2, "000", "We will fall back to creating normal variables when there are less than two partitions.",
@@ -110,24 +329,16 @@ def one_part_is_a_variable(adapter: Calls, case: tuple[int, ...]) -> None:
     expect_equal(adapter.read(adapter.create_partitioned(value, [1] * len(case))), value)
 
 
-@rule("R-PART-4", 2, "000", LAYOUT, "create_partitioned",
-      st.sampled_from([[0, 1], [-1, 1], [2, 0], [2, -1]]))  # fmt: skip
-def nonsense_is_refused(adapter: Calls, case: list[int]) -> None:
-    """A partitioner's answer with a count below 1 is refused."""
-    adapter.refuses("create_partitioned", counting((4, 4)), case)
-
-
-@rule(
-    "R-PART-4-rank",
-    2,
-    "000",
-    LAYOUT,
-    "create_partitioned",
-    st.sampled_from([[2, 1, 1], [2, 1, 2], [1, 1, 2]]),
-)
-def axes_too_many_are_refused(adapter: Calls, case: list[int]) -> None:
-    """A partitioner's answer with more counts than the variable has axes is refused."""
-    adapter.refuses("create_partitioned", counting((4, 4)), case)
+rules(2, "000",
+    ("R-PART-4", LAYOUT, "create_partitioned",
+     st.sampled_from([[0, 1], [-1, 1], [2, 0], [2, -1]]),
+     lambda adapter, case: adapter.refuses("create_partitioned", counting((4, 4)), case),
+     "A partitioner's answer with a count below 1 is refused"),
+    ("R-PART-4-rank", LAYOUT, "create_partitioned",
+     st.sampled_from([[2, 1, 1], [2, 1, 2], [1, 1, 2]]),
+     lambda adapter, case: adapter.refuses("create_partitioned", counting((4, 4)), case),
+     "A partitioner's answer with more counts than the variable has axes is refused"),
+)  # fmt: skip
 
 
 @rule("R-PART-4-axis", 2, "000",
@@ -160,12 +371,6 @@ def integers(draw: st.DrawFn) -> Indexed:
     )
 
 
-@rule("R-VAR-1-integers", 2, "000", FULL, "create index", integers())
-def integers_index(adapter: Calls, case: Indexed) -> None:
-    """Indexing by integers, also negative ones, is NumPy's on the whole."""
-    check_index(adapter, case)
-
-
 @st.composite
 def inner_slices(
     draw: st.DrawFn, steps: tuple[int | None, ...], start: st.SearchStrategy[LaidOutCase] = ORDINARY
@@ -184,18 +389,6 @@ def inner_slices(
     return value, layout, tuple(key)
 
 
-@rule("R-VAR-1-slices", 2, "000", FULL, "create index", inner_slices((None, 1)))
-def slices_index(adapter: Calls, case: Indexed) -> None:
-    """Slices whose bounds lie within the variable are NumPy's on the whole."""
-    check_index(adapter, case)
-
-
-@rule("R-VAR-1-steps", 2, "000", FULL, "create index", inner_slices((2, 3, -1, -2)))
-def steps_index(adapter: Calls, case: Indexed) -> None:
-    """Slices with steps, also backwards, are NumPy's on the whole."""
-    check_index(adapter, case)
-
-
 @st.composite
 def outer_slices(draw: st.DrawFn) -> Indexed:
     """A slice of rows whose bounds lie beyond the ends."""
@@ -210,12 +403,6 @@ def outer_slices(draw: st.DrawFn) -> Indexed:
     )
 
 
-@rule("R-VAR-1-bounds", 2, "000", FULL, "create index", outer_slices())
-def bounds_are_clamped(adapter: Calls, case: Indexed) -> None:
-    """Slices whose bounds lie beyond the ends are clamped as NumPy clamps them."""
-    check_index(adapter, case)
-
-
 @st.composite
 def with_ellipsis(draw: st.DrawFn) -> Indexed:
     """An ellipsis among integers and slices, standing for several axes, one or none."""
@@ -226,12 +413,6 @@ def with_ellipsis(draw: st.DrawFn) -> Indexed:
     # allows.
     key.insert(draw(st.integers(0, len(key))), ...)
     return value, num_shards, tuple(key)
-
-
-@rule("R-VAR-1-ellipsis", 2, "000", FULL, "create index", with_ellipsis())
-def ellipsis_indexes(adapter: Calls, case: Indexed) -> None:
-    """An ellipsis stands for all axes that are not named, be there none."""
-    check_index(adapter, case)
 
 
 @st.composite
@@ -246,10 +427,20 @@ def with_new_axis(draw: st.DrawFn) -> Indexed:
     return value, num_shards, tuple(key)
 
 
-@rule("R-VAR-1-new-axis", 2, "000", FULL, "create index", with_new_axis())
-def new_axes_index(adapter: Calls, case: Indexed) -> None:
-    """`None` makes a new axis of the whole, not of each shard."""
-    check_index(adapter, case)
+rules(2, "000",
+    ("R-VAR-1-integers", FULL, "create index", integers(), check_index,
+     "Indexing by integers, also negative ones, is NumPy's on the whole"),
+    ("R-VAR-1-slices", FULL, "create index", inner_slices((None, 1)), check_index,
+     "Slices whose bounds lie within the variable are NumPy's on the whole"),
+    ("R-VAR-1-steps", FULL, "create index", inner_slices((2, 3, -1, -2)), check_index,
+     "Slices with steps, also backwards, are NumPy's on the whole"),
+    ("R-VAR-1-bounds", FULL, "create index", outer_slices(), check_index,
+     "Slices whose bounds lie beyond the ends are clamped as NumPy clamps them"),
+    ("R-VAR-1-ellipsis", FULL, "create index", with_ellipsis(), check_index,
+     "An ellipsis stands for all axes that are not named, be there none"),
+    ("R-VAR-1-new-axis", FULL, "create index", with_new_axis(), check_index,
+     "`None` makes a new axis of the whole, not of each shard"),
+)  # fmt: skip
 
 
 @st.composite

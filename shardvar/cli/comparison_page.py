@@ -18,8 +18,8 @@ from shardvar.cli.output import note, progress
 from shardvar.cli.view import as_typed, message_as_typed, write_page
 from shardvar.errors import ReadError
 from shardvar.layout.dtypes import Ints
+from shardvar.verbs.compare.blocks import Statistics, histograms, measure
 from shardvar.verbs.compare.comparison import DiffReport
-from shardvar.verbs.compare.stats import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.mapping import renamed_reader
 from shardvar.verbs.reader import Reader, open_found

@@ -10,7 +10,7 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.cutting import Cut
 from shardvar.layout.meshes import Layout, named_sharding, parameter_servers
 from shardvar.layout.meshes.mesh import Mesh
-from shardvar.verbs.part_places import Join, Spec
+from shardvar.verbs.joining import Join, Spec
 
 _MESH = "Give the axes of the mesh, the slowest first: --mesh 'dp=2,tp=4'."
 

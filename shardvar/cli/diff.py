@@ -20,7 +20,7 @@ from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
 from shardvar.verbs.compare.comparison import DiffReport, lines_of_diff, only_dtypes
 from shardvar.verbs.compare.diff import diff
-from shardvar.verbs.ranks import paths_of_ranks
+from shardvar.verbs.mapping import paths_of_ranks
 
 _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 

@@ -38,11 +38,11 @@ from shardvar.verbs.compare.manifest import (
     check_without_manifest,
     differences,
     read_manifest,
+    statement_of,
     write_manifest,
 )
-from shardvar.verbs.compare.statements import statement_of
 from shardvar.verbs.locate import find_checkpoint
-from shardvar.verbs.problems import Damage, lines_of_problems
+from shardvar.verbs.reports import Damage, lines_of_problems
 
 _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
 

@@ -61,7 +61,7 @@ def _part_notes(path: str) -> list[str]:
 def _text(folder: str) -> str:
     """Return the sentence about a folder; empty if its path means all that is in it."""
     # Not above: paths of files do without it.
-    from shardvar.verbs.omissions import find_omissions
+    from shardvar.verbs.newest import find_omissions
 
     passed = find_omissions(folder)
     if not passed:

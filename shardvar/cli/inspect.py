@@ -7,7 +7,6 @@ object for programs.
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from shardvar.cli.folder_notes import num_lines
 from shardvar.cli.listing import print_choices
@@ -18,6 +17,7 @@ from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, s
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.formats.published import delta_of
+from shardvar.verbs.compare.blocks import Statistics, measure
 from shardvar.verbs.locate import look_at, only_one
 from shardvar.verbs.newest import candidates_of
 from shardvar.verbs.parameters import ParameterCount
@@ -26,13 +26,10 @@ from shardvar.verbs.reports import SCHEMA
 from shardvar.verbs.scalars import read_scalars
 from shardvar.wire.kinds import FileKind
 
-if TYPE_CHECKING:
-    from shardvar.verbs.compare.stats import Statistics
-
 _FOUND = 1
 """The exit code where values are found that ``--fail-on`` lists."""
 
-_StatisticsByKey = dict[str, "Statistics | ReadError"]
+_StatisticsByKey = dict[str, Statistics | ReadError]
 
 
 def execute(arguments: Namespace) -> int:
@@ -64,7 +61,7 @@ def execute(arguments: Namespace) -> int:
     return _FOUND if any(is_odd(each) for each in values for is_odd in unwanted) else 0
 
 
-def _unwanted(arguments: Namespace) -> "list[Callable[[Statistics], bool]]":
+def _unwanted(arguments: Namespace) -> list[Callable[[Statistics], bool]]:
     """Return the tests of the odd values that ``--fail-on`` lists."""
     if arguments.fail_on is None:
         return []
@@ -85,8 +82,6 @@ def _unwanted(arguments: Namespace) -> "list[Callable[[Statistics], bool]]":
 
 
 def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:
-    from shardvar.verbs.compare.stats import measure  # not above, likewise
-
     total = sum(tensor.nbytes for tensor in tensors)
     with progress("reading", lambda: total) as advance:
         return dict(measure(reader, [tensor.key for tensor in tensors], advance))
@@ -140,7 +135,7 @@ def _print_json(
     )
 
 
-def _statistics_json(found: "Statistics | ReadError | None") -> dict[str, object]:
+def _statistics_json(found: Statistics | ReadError | None) -> dict[str, object]:
     if isinstance(found, ReadError):
         return {"stats": None, "stats_error": {"kind": type(found).__name__, "message": str(found)}}
     return {"stats": found and found.to_json()}

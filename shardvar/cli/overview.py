@@ -42,13 +42,13 @@ from shardvar.formats.native.names import files_of_others
 from shardvar.limits import MAX_NAMED
 from shardvar.planning.index import find_ties, take_tensors
 from shardvar.verbs.parameters import ParameterCount, empty_note, is_optimizer_state
-from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.reports import Damage
 from shardvar.verbs.scalars import read_scalars
 from shardvar.wire.collection import without_collection
 
 if TYPE_CHECKING:
-    from shardvar.verbs.compare.stats import Statistics
+    from shardvar.verbs.compare.blocks import Statistics
 
 _FEWEST_LINES, _MOST_LINES = 4, 60
 """The height of a folded tree is what the terminal has left, between these."""

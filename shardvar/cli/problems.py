@@ -23,7 +23,7 @@ from shardvar.cli.output import (
     short_name,
 )
 from shardvar.cli.tree import file_number, fold_keys
-from shardvar.verbs.problems import Cause, Damage, lines_of_problems, main_causes_of
+from shardvar.verbs.reports import Cause, Damage, lines_of_problems, main_causes_of
 from shardvar.verbs.steps import natural_key
 
 _MOST_LABELS = 3

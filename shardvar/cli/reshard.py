@@ -42,11 +42,9 @@ from shardvar.planning.policies import (
     ShardByDevicePolicy,
     TablePolicy,
 )
-from shardvar.verbs.conversions import Conversions
 from shardvar.verbs.locate import exact_path, find_target
-from shardvar.verbs.problems import lines_of_problems
-from shardvar.verbs.reports import VerifyReport, WriteReport
-from shardvar.verbs.reshard import reshard
+from shardvar.verbs.reports import VerifyReport, WriteReport, lines_of_problems
+from shardvar.verbs.reshard import Conversions, reshard
 
 _LOST = 1
 

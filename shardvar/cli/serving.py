@@ -12,7 +12,7 @@ from shardvar.cli.output import note, print_json, put
 from shardvar.cli.show import describe_selection, has_checksums
 from shardvar.errors import ArgumentError
 from shardvar.forks import new_lock
-from shardvar.verbs.compare.stats import Statistics, measure
+from shardvar.verbs.compare.blocks import Statistics, measure
 from shardvar.verbs.numbers import is_number, json_number
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA

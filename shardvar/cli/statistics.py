@@ -16,7 +16,7 @@ from shardvar.cli.tensors import Tensor
 from shardvar.cli.tree import fold_keys, tree_lines
 from shardvar.errors import ReadError
 from shardvar.pictures.words import named
-from shardvar.verbs.compare.stats import Statistics
+from shardvar.verbs.compare.blocks import Statistics
 from shardvar.verbs.numbers import Number
 
 _TOGETHER = "Tensors that share a line are measured together; --all lists each of them."

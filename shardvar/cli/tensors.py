@@ -8,9 +8,9 @@ from shardvar.errors import ReadError
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.verbs.parameters import count_parameters
-from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
+from shardvar.verbs.reports import Damage
 from shardvar.verbs.scalars import has_settings
 from shardvar.wire.collection import without_collection
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
-from shardvar.verbs.reading_order import PROJECTIONS
+from shardvar.verbs.parameters import PROJECTIONS
 from shardvar.verbs.steps import natural_key
 
 _MOST_LEVELS = 32

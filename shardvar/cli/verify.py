@@ -36,9 +36,8 @@ from shardvar.formats.table import format_named
 from shardvar.pictures.words import named
 from shardvar.verbs.compare.manifest import manifest_beside, read_against, sums_beside
 from shardvar.verbs.locate import find_checkpoint
-from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import open_checkpoint
-from shardvar.verbs.reports import DAMAGED, OK, SCHEMA, VerifyReport
+from shardvar.verbs.reports import DAMAGED, OK, SCHEMA, Damage, VerifyReport
 from shardvar.verbs.verify import verify
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3

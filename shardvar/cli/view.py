@@ -35,7 +35,7 @@ from shardvar.errors import (
 from shardvar.formats.published import delta_of
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.local import split_path
-from shardvar.verbs.compare.stats import Statistics, histograms, measure
+from shardvar.verbs.compare.blocks import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import SCHEMA, WriteReport

@@ -23,10 +23,10 @@ from shardvar.jax.leaves import (
     written_shards,
 )
 from shardvar.planning.index import KEY_IMPL, Metadata
-from shardvar.verbs.staging import Staging
+from shardvar.verbs.background import Staging
 from shardvar.verbs.together.local_shards import LocalShard
 from shardvar.verbs.together.run import Peers
-from shardvar.verbs.training.meetings import gather
+from shardvar.verbs.training.resuming import gather
 from shardvar.verbs.training.states import encode_object
 
 

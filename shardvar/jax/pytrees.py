@@ -29,13 +29,12 @@ from shardvar.layout.dtypes import STRING, Array, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import KEY_IMPL
 from shardvar.verbs.arguments import texts_of
-from shardvar.verbs.background import PendingSave, Turn, save_next
+from shardvar.verbs.background import PendingSave, Staging, Turn, save_next
 from shardvar.verbs.compare.claims import digest_arrays
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
-from shardvar.verbs.staging import Staging
 from shardvar.verbs.together.attempts import telling
 from shardvar.verbs.together.local_shards import source_of_shards
 from shardvar.verbs.together.run import Run, find_run

@@ -29,7 +29,7 @@ from shardvar.torch.leaves import (
     numeric_arrays,
 )
 from shardvar.torch.tensors import DTYPES_READ, memory_of
-from shardvar.verbs.staging import Staging, copy_arrays, new_pages
+from shardvar.verbs.background import Staging, copy_arrays, new_pages
 from shardvar.verbs.together.local_shards import LocalShard
 
 _CONSTANTS = frozenset({int, float, bool, complex, str, bytes, type(None)})

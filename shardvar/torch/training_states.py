@@ -39,7 +39,7 @@ from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.together.attempts import telling
 from shardvar.verbs.together.run import Peers, Run, find_run
 from shardvar.verbs.together.shares import save_with_objects
-from shardvar.verbs.training.meetings import gather
+from shardvar.verbs.training.resuming import gather
 from shardvar.verbs.training.states import LoadReport, check_stored_tensor, unmatched_keys
 
 _TURN = Turn()

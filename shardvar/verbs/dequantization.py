@@ -1,16 +1,30 @@
 """Open a checkpoint with numbers in the place of quantised tensors (``dequantize=``).
 
     read      the names, dtypes and shapes, and what ``config.json`` says of the model
-    find      the quantised tensors among them (``verbs.quantization``)
+    find      the quantised tensors among them (``find_quantised``)
     wrap      a source that lists their numbers and computes these on the way
               (``engine.dequantize``)
 
 Blocks of GGUF have their scales within them, and the format's own source decodes them. Another
 dtype than float32 is their matter only here.
+
+The names, dtypes and shapes tell which tensors are quantised, and how:
+
+    X.weight              float8        X.weight_scale_inv  a number for each 128 x 128 weights
+                                        X.weight_scale      one for all, for each row, or as above
+    X_blocks [.., 16]     uint8         X_scales [..]       32 numbers of 4 bits, and an exponent
+
+The numbers get the key ``X.weight`` or ``X``, and the scales are not listed. The number of weights
+that share a scale is in ``config.json`` next to the checkpoint (``weight_block_size``), and so is
+the dtype of the model.
+
+A tensor of another scheme, scales without weights, weights without scales and scales of another
+shape are faults of their keys: they cannot be read, and all others can.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +34,8 @@ from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import (
     ArgumentError,
     CheckpointError,
+    InvalidCheckpoint,
+    ReadError,
     UnsupportedError,
     prefix_errors,
 )
@@ -28,26 +44,333 @@ from shardvar.formats.protocol import Source
 from shardvar.formats.source import WrappedSource
 from shardvar.layout.dtypes import Ints, parse_dtype
 from shardvar.layout.region import Region
-from shardvar.pictures.words import count, named
+from shardvar.pictures.words import count, human_shape, named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex, concatenate_entries
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable, widen
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.joined_source import JoinedSource
-from shardvar.verbs.quantization import (
-    COMFY,
-    CONFIG,
-    DEQUANTIZED,
-    DTYPES,
-    KNOWN,
-    SIDE_FILES,
-    Model,
-    QuantisedTensors,
-    find_quantised,
-    method_of,
-)
-from shardvar.verbs.rank_source import RankSource
+from shardvar.verbs.joined_source import JoinedSource, RankSource
+from shardvar.verbs.parameters import find_scaling, layer_of, names_by_layer
 from shardvar.wire.strict_json import parse_json
+
+DTYPES = ("bfloat16", "float16", "float32")
+"""The dtypes that numbers may get."""
+
+CONFIG = "config.json"
+"""The file of Hugging Face that describes a model."""
+
+COMFY = "ComfyUI's _quantization_metadata"
+"""The scheme of a file whose metadata have this text, and whose scales may be tiled."""
+
+_BLOCK = (128, 128)
+"""The rows and columns of a block of DeepSeek-V3 and Qwen3."""
+_MX_BLOCK = (1, 32)
+"""The numbers that share an exponent in the formats of OCP MX."""
+
+_EIGHT_BITS = {
+    "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
+    "float8_e5m2", "float8_e5m2fnuz",
+}  # fmt: skip
+_EXPONENTS = {"float8_e8m0fnu", "uint8"}
+_SCALES = {"float32", "bfloat16", "float16", *_EXPONENTS}
+
+_KEEP = "Leave it out with a filter, or read it as it is stored, without dequantizing."
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The description of a model in ``config.json``."""
+
+    method: str = ""
+    """The scheme of quantisation; empty if it says none."""
+    block: tuple[int, int] = _BLOCK
+    """The rows and columns that share a scale."""
+    dtype: str = "bfloat16"
+    """The dtype of the numbers."""
+    config: str = CONFIG
+    """The file that names the scheme."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedTensors:
+    """The quantised tensors of a checkpoint."""
+
+    tensors: dict[str, Quantised] = field(default_factory=dict)
+    """The tensors, by the keys of their weights."""
+    left_out: dict[str, None] = field(default_factory=dict)
+    """The keys of their scales."""
+    faults: dict[str, ReadError] = field(default_factory=dict)
+    """The keys that cannot be read, with the reason."""
+
+
+# --- What is quantised
+
+
+def find_quantised(
+    tensors: TensorTable, model: Model, wrong: Mapping[str, CheckpointError | UnsupportedError]
+) -> QuantisedTensors:
+    """Return the quantised tensors among some, and the faults; keys in ``wrong`` cannot be read."""
+    found = QuantisedTensors()
+    keys = tensors.facts()
+    layers = names_by_layer(keys)
+    for key, (dtype, shape) in keys.items():
+        if key in wrong:
+            continue
+        scheme = _refused(key, dtype, keys, layers)
+        scales = [] if scheme else _scales_of(key, dtype, shape, keys)
+        if (
+            not scheme
+            and (not scales or model.method == COMFY)
+            and (beside := find_scaling(key, dtype, layers))
+        ):
+            scheme = _guessed(dtype, beside, model)
+        if scheme:
+            found.faults[key] = UnsupportedError(
+                f"{key!r} is quantised with {scheme}, which shardvar does not dequantize.",
+                f"{DEQUANTIZED} {_KEEP}",
+            )
+        elif scales:
+            _add(found, key, scales, model, keys, wrong)
+        elif dtype in _EIGHT_BITS:
+            found.faults[key] = InvalidCheckpoint(
+                f"{key!r} is of {dtype}, and its scales, such as {key + '_scale_inv'!r}, are not "
+                "there.",
+                f"Add the file that has them. Values that need no scales are cast, not dequantized. {_KEEP}",
+            )
+    faulty = {*wrong, *found.faults}
+    for key, (dtype, _) in keys.items():
+        weights = _weights_of(key, dtype)
+        if weights and key not in found.left_out and faulty.isdisjoint([key, *weights]):
+            is_there = weights[0] in keys
+            what = (
+                f"{weights[0]!r} is {keys[weights[0]][0]}"
+                if is_there
+                else f"there is no {weights[0]!r}"
+            )
+            cause = f"{key!r} holds scales, and {what}."
+            found.faults[key] = (
+                InvalidCheckpoint(cause, f"Add the file that has the weights. {_KEEP}")
+                if model.method in KNOWN
+                else UnsupportedError(
+                    f"{cause} {model.config} names {model.method}.", f"{DEQUANTIZED} {_KEEP}"
+                )
+            )
+    return found
+
+
+_Tensors = Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+def _base(key: str) -> str:
+    """The key of a module with the point: the key of its weights without ``weight``."""
+    return key.removesuffix("weight") if key.endswith(".weight") or key == "weight" else f"{key}_"
+
+
+def _scales_of(key: str, dtype: str, shape: tuple[int, ...], keys: _Tensors) -> list[str]:
+    """The keys of the scales of weights: one if all is well."""
+    base = _base(key)
+    if key.endswith(("_blocks", ".blocks")):
+        if dtype != "uint8" or not shape or shape[-1] != 16:
+            return []
+        name = f"{key.removesuffix('blocks')}scales"
+        return [name]
+    names = [f"{key}_scale_inv", f"{key}_scale"]
+    if base != f"{key}_":
+        names += [f"{base}scale", f"{base}qscale_weight"]
+    there = [name for name in names if name in keys]
+    if dtype in _EIGHT_BITS:
+        return there
+    # Two numbers of 4 bits in a byte, as DeepSeek-V4 has them: only with exponents.
+    is_packed = dtype in ("int8", "uint8")
+    return [name for name in there if is_packed and keys[name][0] == "float8_e8m0fnu"]
+
+
+def _weights_of(key: str, dtype: str) -> list[str]:
+    """The keys that the weights of scales may have, if the key is of scales."""
+    for ending in (".weight_scale_inv", ".qscale_weight", ".weight_scale"):
+        if key.endswith(ending):
+            base = key.removesuffix(ending)
+            return [f"{base}.{name}" for name in ("weight", "weight_packed", "qweight")]
+    if key.endswith("_scale_inv"):
+        return [key.removesuffix("_scale_inv")]
+    if key.endswith(("_scales", ".scales")) and dtype == "uint8":
+        return [f"{key.removesuffix('scales')}{name}" for name in ("blocks", "weight")]
+    return []
+
+
+def _add(
+    found: QuantisedTensors,
+    key: str,
+    scales: list[str],
+    model: Model,
+    keys: _Tensors,
+    wrong: Mapping[str, CheckpointError | UnsupportedError],
+) -> None:
+    """Add a tensor with its scales, or the fault that it has."""
+    if len(scales) > 1:
+        found.faults[key] = InvalidCheckpoint(
+            f"{key!r} has two sets of scales: {named(scales)}.", f"Remove one of them. {_KEEP}"
+        )
+        return
+    (name,) = scales
+    new = _number_key(key, keys[key])
+    if name not in keys and name not in wrong:
+        fault: ReadError = InvalidCheckpoint(
+            f"{key!r} holds weights of 4 bits, and their scales {name!r} are not there.",
+            f"Add the file that has them. {_KEEP}",
+        )
+    elif name in wrong:
+        fault = wrong[name].at(repr(key))
+    elif new != key and new in keys:
+        fault = InvalidCheckpoint(
+            f"{key!r} would become {new!r}, which is there as well.", f"Remove one of them. {_KEEP}"
+        )
+    else:
+        tensor = _quantised(key, new, keys[key], name, keys[name], model)
+        if isinstance(tensor, Quantised):
+            found.tensors[key] = tensor
+            others = (f"{_base(key)}{each}" for each in ("input_scale", "activation_scale"))
+            found.left_out.update(dict.fromkeys([name, *(each for each in others if each in keys)]))
+            return
+        fault = tensor
+    found.faults[key] = fault
+
+
+def _number_key(key: str, tensor: tuple[str, tuple[int, ...]]) -> str:
+    """The key of the numbers: ``X_blocks`` becomes ``X``."""
+    is_blocks = key.endswith(("_blocks", ".blocks")) and tensor[0] == "uint8"
+    return key[: -len("_blocks")] if is_blocks else key
+
+
+def _quantised(
+    key: str,
+    new: str,
+    weights: tuple[str, tuple[int, ...]],
+    name: str,
+    scales: tuple[str, tuple[int, ...]],
+    model: Model,
+) -> Quantised | ReadError:
+    """Return a tensor whose scales have the right dtype and shape, or the fault."""
+    (dtype, stored), (scale_dtype, shape) = weights, scales
+    is_grouped, is_packed = new != key, dtype not in _EIGHT_BITS
+    numbers = stored
+    if is_grouped:
+        # As transformers does for GPT-OSS, whose layers multiply from the left: [experts, in, out].
+        numbers = (*stored[:-2], prod(stored[-2:]) * 2)
+    elif is_packed:
+        numbers = (*stored[:-1], stored[-1] * 2)
+    is_exponent = scale_dtype in _EXPONENTS
+    blocks = [_MX_BLOCK] if is_packed else [model.block, *([_MX_BLOCK] if is_exponent else [])]
+    choices = [Quantised(new, key, name, numbers, block) for block in blocks]
+    rows, columns = choices[0].matrix[-2:]
+    whole = replace(choices[0], block=(max(rows, 1), max(columns, 1)))
+    by_row = replace(whole, block=(1, max(columns, 1)))
+    # One number cannot be taken for one of several blocks. Rows have scales only without "inv".
+    others = [whole] if shape in ((), (1,)) and not is_packed else []
+    if not name.endswith("_inv") and not is_packed:
+        others += [each for each in (whole, by_row) if shape in (each.grid, each.grid[:-1])]
+    fitting = [each for each in choices if each.grid == shape] + others
+    if scale_dtype not in _SCALES:
+        cause = f"The scales {name!r} of {key!r} are {scale_dtype}"
+        return InvalidCheckpoint(
+            f"{cause}, which is not one of {', '.join(sorted(_SCALES))}.", _KEEP
+        )
+    if not fitting or (is_grouped and len(stored) < 3):
+        wanted = " or ".join(human_shape(each.grid) for each in choices)
+        cause = f"The scales {name!r} of {key!r} have the shape {human_shape(shape)}"
+        size = " or ".join(f"{each[0]} x {each[1]}" for each in blocks)
+        return InvalidCheckpoint(
+            f"{cause}, and weights of {human_shape(stored)} in blocks of {size} have {wanted}.",
+            f"The size of blocks is weight_block_size in {CONFIG}. {_KEEP}",
+        )
+    tensor = fitting[0]
+    size = (
+        "one scale"
+        if tensor.block == whole.block
+        else f"blocks of {tensor.block[0]} x {tensor.block[1]}"
+    )
+    is_transposed = is_grouped and key.endswith("_blocks") and len(numbers) == 3
+    kind = "MXFP4" if is_packed else f"FP8 with {size}" if size == "one scale" else f"FP8 in {size}"
+    return replace(tensor, kind=kind, is_packed=is_packed, is_transposed=is_transposed)
+
+
+DEQUANTIZED = "Blocks of GGUF, FP8 with scales and MXFP4 are dequantized."
+KNOWN = ("", "fp8", "fbgemm_fp8", "gguf", "mxfp4")
+"""The schemes of ``config.json`` whose tensors are all dequantized; empty without one."""
+
+SIDE_FILES = {
+    "hf_quant_config.json": "modelopt",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
+"""The schemes that files next to ``config.json`` describe, by the names of the files."""
+
+
+def method_of(described: Any, given: str = "") -> str:
+    """Return the scheme that a description of quantisation names, or what it has; ``given`` for one that
+    names none.
+
+    >>> method_of({"quant_method": "fp8"}), method_of({"group_size": 64, "bits": 4}), method_of(None)
+    ('fp8', 'MLX', '')
+    """
+    if not described:
+        return ""
+    if isinstance(described, str):
+        return described
+    if isinstance(described, dict) and described.get("quant_method"):
+        return str(described["quant_method"])
+    if isinstance(described, dict) and "quant_algo" in described:  # null in models without one
+        return str(described["quant_algo"] or "")
+    keys = described if isinstance(described, dict) else ()
+    if "weight_block_size" in keys:
+        return "fp8"
+    return given or ("MLX" if "group_size" in keys and "bits" in keys else "an unknown scheme")
+
+
+def _refused(key: str, dtype: str, keys: _Tensors, layers: Mapping[str, list[str]]) -> str:
+    """The scheme of weights that are not dequantized, known by its names; empty for all others."""
+    base, last = layer_of(key)
+    beside = {*layers[base], *layers.get(f"{key}.", ())}
+    if last == "qweight" and dtype == "int32" and beside & {"qzeros", "scales"}:
+        return "GPTQ" if "g_idx" in beside else "AWQ or GPTQ"
+    if last == "weight_packed":
+        return (
+            "NVFP4" if "weight_global_scale" in beside else "compressed-tensors (packed integers)"
+        )
+    if last == "W_q":
+        return "HQQ"
+    if key.endswith("scaled_fp8") and dtype in _EIGHT_BITS:
+        return "ComfyUI's scaled_fp8"
+    if "comfy_quant" in beside and last == "weight":
+        return "ComfyUI's comfy_quant"
+    if f"{key}.quant_state." in layers:
+        return "bitsandbytes (4 bits)"
+    if dtype in ("uint8", "int8") and last == "weight":
+        if beside & {"weight_scale_2", "weight_global_scale"}:
+            return "NVFP4"
+        if "absmax" in beside:
+            return "bitsandbytes (4 bits)"
+        if "SCB" in beside:
+            return "bitsandbytes (LLM.int8)"
+        if "weight_scale" in beside and keys[f"{base}weight_scale"][0] != "float8_e8m0fnu":
+            return "integers of 8 bits and scales"
+    return ""
+
+
+_SCHEMES = {"scale_weight": "ComfyUI's scaled_fp8", "dequant_scale": "SmoothQuant"}
+"""The schemes with scales of these names, which other weights have as well."""
+
+
+def _guessed(dtype: str, scales: list[str], model: Model) -> str:
+    """The scheme of weights with scales next to them that no other rule knows."""
+    names = {each.rpartition(".")[2] for each in scales}
+    if model.method not in KNOWN:
+        return model.method
+    known = next((scheme for name, scheme in _SCHEMES.items() if name in names), "")
+    if dtype == "uint32" and "scales" in names:
+        known = "MLX"
+    return known or f"an unknown scheme ({dtype}, with {named(scales)} next to it)"
+
 
 _CONFIG_NBYTES, _CONFIG_DEPTH = 1 << 24, 32
 """The bytes and the depth of the description of a model that are read at most."""

@@ -2,24 +2,382 @@
 
 Nothing is copied. The reader's source makes each tensor as it is read (``engine.mapped``), so every
 verb sees the map's tensors as it sees stored ones.
+
+A map may read several checkpoints as one, or make several, by their *ranks*:
+
+    sources    each with its number before its keys, in the order of the call
+    copies     tensors that a map leaves out because another rank has them: they are compared
+    targets    the tensors of each number, without it, as checkpoints of their own
+
+``maps.ranks`` has the rules that are meant by this.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count, takewhile
+from math import prod
 from typing import Any
 
-from shardvar.engine.mapped import mapped
-from shardvar.errors import ArgumentError, ArgumentTypeError, MapError
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.engine.mapped import MappedSource, mapped
+from shardvar.engine.pool import bytes_of
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointError,
+    InconsistentTensor,
+    MapError,
+    StorageError,
+    TargetExists,
+)
+from shardvar.formats.protocol import Source
+from shardvar.formats.table import format_of_name
+from shardvar.layout.dtypes import Array, is_whole
+from shardvar.layout.region import Region, regions_of_range
+from shardvar.maps.config import sizes_at
 from shardvar.maps.fitting import Problem
 from shardvar.maps.map import Map, facts_of, fit_map
 from shardvar.maps.plan import MapPlan
-from shardvar.maps.ranks import reads_ranks
+from shardvar.maps.proof import quoted_key
+from shardvar.maps.ranks import (
+    copies_left_out,
+    makes_ranks,
+    missing_rank,
+    numbered,
+    reads_ranks,
+    sizes_of_ranks,
+    split_rank,
+)
 from shardvar.maps.report import MapReport, first_problems, map_report, sentences_of
+from shardvar.pictures.words import human_shape
+from shardvar.planning.index import EntryTable, TableIndex, take_tensors
+from shardvar.planning.slices import SliceTable, concatenate
 from shardvar.storage.scratch import map_scratch
-from shardvar.verbs.ranks import check_left_out, number_ranks
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.walk import PairWalk
+from shardvar.verbs.joined_source import RankSource
+from shardvar.verbs.locate import Location, find_below, look_at
+from shardvar.verbs.reader import LazyTensor, Reader
 from shardvar.verbs.renaming import new_names, select_keys
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.writing import WritePlan, report_of
+
+_PLACE = re.compile(r"\{rank(?::0?([1-9]))?d?\}")
+"""The place of the number in the path of a target: ``{rank}``, or ``{rank:02}`` with its digits."""
+_PORTION = 1 << 22
+"""The elements that are compared at a time: at most 64 MiB."""
+
+
+# --- Sources
+
+
+def number_keys(reader: Reader, rank: int) -> Reader:
+    """Return a reader of the same tensors, with the number before their keys."""
+    prefix = numbered(rank, "")
+    entries = _renamed(
+        reader.entries(), [prefix + key for key in reader.entries().slices.tensors.keys]
+    )
+    faults = {prefix + key: error for key, error in reader.faults.items()}
+    index = TableIndex(entries, reader.index.files, reader.metadata, faults)
+    return Reader(reader.path, reader.format, RankSource(reader.source, prefix, index))
+
+
+def number_ranks(reader: Reader, given: Map, ranks: int | None) -> tuple[Reader, Map]:
+    """Return a reader of the keys that a map of ranks takes, and the map with their number.
+
+    ``ranks`` is None for one checkpoint. It is rank 0, unless all of its keys have numbers.
+    """
+    if ranks is None:
+        if missing_rank(given.parsed, [*reader]):
+            reader = number_keys(reader, 0)
+        ranks = 1 + max((parts[0] for key in reader if (parts := split_rank(key))), default=0)
+    size_of = sizes_at(given.sizes, reader.path)
+    return reader, given.extended((), sizes_of_ranks(given.parsed, given.sizes, size_of, ranks))
+
+
+def check_left_out(
+    reader: Reader, given: Map, keys: Collection[str], left_out: Mapping[str, int]
+) -> None:
+    """Raise ``InconsistentTensor`` unless what a map leaves out as copies is what it keeps."""
+    copies = copies_left_out(given.parsed, left_out, keys, sizes_at(given.sizes, reader.path))
+    for key, kept in copies.items():
+        place = _first_difference(reader[key], reader[kept])
+        if place is not None:
+            number = left_out[key]
+            raise InconsistentTensor(
+                f"Rule {number + 1}, {given.parsed[number].text!r}, leaves out {key!r} as a copy of "
+                f"{kept!r}, and they differ {place}.",
+                "Check that the sources are of one model. To leave it out uncompared, write its "
+                f"key: '{quoted_key(key)} -> nothing'.",
+            )
+
+
+def _first_difference(a: LazyTensor, b: LazyTensor) -> str | None:
+    """The place where two tensors differ first, bit by bit; None if they are the same."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return "in dtype or shape"
+    for region in _portions(a):
+        x, y = a[region.slices].reshape(-1), b[region.slices].reshape(-1)
+        if is_whole(a.dtype):
+            unlike = np.not_equal(x, y)
+        else:
+            unlike = (_octets(x) != _octets(y)).any(axis=1)
+        if unlike.any():
+            place = np.unravel_index(int(np.argmax(unlike)), region.shape)
+            at = [int(p) + o for p, o in zip(place, region.offset, strict=True)]
+            return f"first at {human_shape(at)}"
+    return None
+
+
+def _portions(tensor: LazyTensor) -> Iterator[Region]:
+    """Yield regions of a tensor in C order, of bounded size; strings are read whole."""
+    size = prod(tensor.shape)
+    step = max(size, 1) if is_whole(tensor.dtype) else _PORTION
+    for first in range(0, size, step):
+        yield from regions_of_range(tensor.shape, first, min(first + step, size))
+
+
+def _octets(array: Array) -> npt.NDArray[np.uint8]:
+    """[n, itemsize] the bytes of the elements of a vector."""
+    return np.frombuffer(bytes_of(array), np.uint8).reshape(len(array), -1)
+
+
+def _renamed(entries: EntryTable, keys: Sequence[str]) -> EntryTable:
+    """The entries with other keys."""
+    tensors = replace(entries.slices.tensors, keys=keys)
+    return replace(entries, slices=replace(entries.slices, tensors=tensors))
+
+
+# --- Targets
+
+
+def is_by_rank(given: Map, target: str | os.PathLike[str]) -> bool:
+    """Return True if a reshard writes one checkpoint a rank; ``ArgumentError`` if only the path
+    says so."""
+    has_place = "{rank" in os.fsdecode(target)
+    if has_place and not makes_ranks(given.parsed):
+        raise ArgumentError(
+            f"{os.fsdecode(target)} has {{rank}}, and no rule of the map makes keys '{{rank}}/...'.",
+            "Leave {rank} out of the path, or begin the targets of rules with {rank}/.",
+        )
+    return makes_ranks(given.parsed)
+
+
+def path_of_rank(target: str | os.PathLike[str], rank: int) -> str:
+    """Return the path of the checkpoint of a rank.
+
+    >>> path_of_rank("consolidated.{rank:02}.pth", 1)
+    'consolidated.01.pth'
+    """
+    path = os.fsdecode(target)
+    if "{rank" not in path:
+        if format_of_name(os.path.basename(path)):
+            raise ArgumentError(
+                f"{path} is the path of one file, and the map makes one checkpoint a rank.",
+                "Put {rank} in its name, such as model-{rank}.safetensors.",
+            )
+        return os.path.join(path, f"rank_{rank}")
+    found = _PLACE.sub(lambda place: f"{rank:0{place[1] or 1}}", path)
+    if "{rank" in found:
+        raise ArgumentError(
+            f"{path} has a {{rank}} that is not the place of a number.",
+            "Write {rank}, or {rank:02} for two digits.",
+        )
+    return found
+
+
+def paths_of_ranks(
+    path: str | os.PathLike[str], given: Map | None, *, is_made: bool
+) -> list[str | os.PathLike[str]]:
+    """Return the paths of all ranks that a map reads, or that it has made; else only ``path``.
+
+    A path with ``{rank}``, or a folder of ``rank_0``, ``rank_1`` ..., means the checkpoints that
+    are there, from rank 0 on.
+    """
+    has_place = "{rank" in os.fsdecode(path)
+    if given is None or not (makes_ranks if is_made else reads_ranks)(given.parsed):
+        if given is not None and has_place:
+            verb = "makes" if is_made else "reads"
+            raise ArgumentError(
+                f"{os.fsdecode(path)} has {{rank}}, and no rule of the map {verb} keys "
+                "'{rank}/...'.",
+                "Leave {rank} out of the path, or use {rank}/ in the rules.",
+            )
+        return [path]
+    if not has_place and not os.path.isdir(path):
+        return [path]
+    ranks = (path_of_rank(path, rank) for rank in count())
+    found = takewhile(lambda each: find_below(look_at(each)), ranks)
+    return [*found] or [path_of_rank(path, 0) if has_place else path]
+
+
+def check_numbered(reader: Reader, given: Map) -> None:
+    """Raise ``ArgumentError`` unless keys have the numbers that a map gives to keys of ranks."""
+    if makes_ranks(given.parsed) and not any(map(split_rank, reader)):
+        raise ArgumentError(
+            f"The map makes one checkpoint a rank, and the keys of {reader.path} have no numbers of "
+            "ranks.",
+            "Give the path of all ranks, with {rank} in it, such as out/rank_{rank}.safetensors.",
+        )
+
+
+def split_ranks(reader: Reader) -> Iterator[Reader]:
+    """Yield a reader of the tensors of each rank, without the number before their keys."""
+    source, found = reader.source, dict[int, dict[str, str]]()
+    for key in reader:
+        parts = split_rank(key)
+        if parts is None:
+            raise MapError(
+                f"The map makes {key!r}, which is in no checkpoint of a rank.",
+                "Begin its key with {rank}/, or with a number: 0/...",
+            )
+        found.setdefault(parts[0], {})[key] = parts[1]
+    missing = sorted(set(range(max(found, default=-1) + 1)).difference(found))
+    if missing:
+        raise MapError(
+            f"The map makes no tensor of rank {missing[0]}, and some of rank {max(found)}.",
+            "Ranks count from 0.",
+        )
+    for _, names in sorted(found.items()):
+        yield _reader_of_rank(reader, source, names)
+
+
+def _reader_of_rank(reader: Reader, source: Source, names: Mapping[str, str]) -> Reader:
+    if not isinstance(source, MappedSource):
+        raise TypeError(f"A {type(source).__name__} is not made by a map.")
+    entries = take_tensors(reader.entries(), names)
+    entries = _renamed(entries, [names[key] for key in entries.slices.tensors.keys])
+    faults: dict[str, CheckpointError] = {
+        names[key]: error for key, error in reader.faults.items() if key in names
+    }
+    old = {name: key for key, name in names.items()}
+    mine = replace(
+        source,
+        index=TableIndex(entries, reader.index.files, reader.metadata, faults),
+        sources_of={
+            n: source.sources_of[key] for n, key in old.items() if key in source.sources_of
+        },
+        kept={n: source.kept[key] for n, key in old.items() if key in source.kept},
+        renamed={n: source.renamed[key] for n, key in old.items() if key in source.renamed},
+    )
+    return Reader(reader.path, reader.format, mine)
+
+
+_KEPT = (
+    " If an earlier run was interrupted between ranks, this keeps the ones that it has finished: "
+    "every byte of them is compared."
+)
+"""The remedy if some ranks of a target exist and others do not."""
+
+
+def write_ranks(
+    target: str | os.PathLike[str],
+    ranks: Sequence[tuple[Location, Reader]],
+    write: Callable[..., Callable[[], WriteReport]],
+    *,
+    dry_run: bool,
+) -> WriteReport:
+    """Write the checkpoint of each rank, after all are planned and checked, and return the report.
+
+    If some of them exist and others do not, an earlier run was interrupted: with ``force``, what it
+    has finished is kept.
+    """
+    there = [bool(names_at(goal)) for goal, _ in ranks]
+    is_interrupted = any(there) and not all(there)
+    try:
+        writes = [write(*each, keep=is_interrupted and not dry_run) for each in ranks]
+    except TargetExists as error:
+        remedy = error.remedy + (_KEPT if is_interrupted else "")
+        raise TargetExists(error.cause, remedy) from None
+    return join_reports(target, [each() for each in writes])
+
+
+def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
+    """Return the report of a plan whose target has all of it already; else None.
+
+    Every byte is compared.
+    """
+    if not work.may_resume or work.metadata.objects:
+        return None
+    target, names = work.target, names_at(work.target)
+    if len(names) != 1:
+        return None
+    try:
+        source_there = target.format.open(target.storage, names[0])
+        with Reader(target.path, target.format.name, source_there) as there:
+            is_same = (
+                _places(there.entries().slices) == _places(work.assignment.slices)
+                and len(there.index.files) == work.assignment.num_files
+                and there.metadata.user == work.metadata.user
+                and there.metadata.ties == work.metadata.ties
+                and there.metadata.digests == work.metadata.digests
+            )
+            if not is_same or there.faults:
+                return None
+            sides = Blocks.of_entries(source, work.entries), Blocks.of(there)
+            walk = PairWalk(*sides, None, False, lambda _nbytes: None)
+            walk.compare([*there])
+            if walk.differences or walk.unreadable:
+                return None
+    except (CheckpointError, StorageError):
+        return None  # it is written again
+    report = report_of(work, target.storage.free_nbytes())
+    return replace(report, reused_files=work.assignment.num_files, dry_run=False)
+
+
+def names_at(goal: Location) -> list[str]:
+    """The names of the checkpoints that a target would replace."""
+    return goal.format.locate(goal.storage, "" if goal.is_folder else goal.name)
+
+
+def _places(slices: SliceTable) -> list[tuple[object, ...]]:
+    """The slices of a checkpoint in the order of their tensors: key, dtype, shape and region."""
+    tensors = slices.tensors
+    regions = [slices.region(number) for number in range(len(slices))]
+    return sorted(
+        (tensors.keys[row], tensors.dtype(row), tensors.shape(row), region.offset, region.shape)
+        for row, region in zip(slices.tensor.tolist(), regions, strict=True)
+    )
+
+
+def join_reports(target: str | os.PathLike[str], reports: Sequence[WriteReport]) -> WriteReport:
+    """Return the report of all ranks, with the report of each."""
+    numbers = (
+        "num_tensors num_slices nbytes num_copies read_nbytes callback_seconds num_empty_files "
+        "num_objects reused_files"
+    ).split()
+    lists = "file_nbytes exceeding untied left_out".split()
+    columns: dict[str, Any] = {
+        name: sum(getattr(each, name) for each in reports) for name in numbers
+    }
+    columns |= {name: sum((getattr(each, name) for each in reports), ()) for name in lists}
+    columns["planned"] = _all_planned(reports)
+    columns["peak_nbytes"] = max(each.peak_nbytes for each in reports)
+    return replace(reports[0], path=os.fsdecode(target), ranks=tuple(reports), **columns)
+
+
+def _all_planned(reports: Sequence[WriteReport]) -> EntryTable | None:
+    """The entries that all ranks would have, with their numbers before their keys; None after a
+    write."""
+    tables, files = list[EntryTable](), 0
+    for rank, report in enumerate(reports):
+        if report.planned is None:
+            return None
+        keys = [numbered(rank, key) for key in report.planned.slices.tensors.keys]
+        named = _renamed(report.planned, keys)
+        tables.append(replace(named, file=named.file + files))
+        files += report.num_files
+    file, start, checksum, plain = (
+        np.concatenate([getattr(each, name) for each in tables])
+        for name in ("file", "start", "checksum", "plain")
+    )
+    slices = concatenate([each.slices for each in tables])
+    return EntryTable(slices, file, start, checksum, plain)
+
 
 MapLike = Map | str | os.PathLike[str] | Iterable[str]
 """A map: itself, the path of its file or the name of a shipped one, or its rules."""

@@ -1,47 +1,102 @@
 """Reshard: write a checkpoint again in other slices, other files or another format, never holding a
 tensor whole.
 
-find     the source, and the location of the target
-plan     which tensors, under which keys and dtypes, in which slices and files
-move     through ``checkpoint.writing``, as a save does; the source is a checkpoint instead of
-         arrays
-commit   the index last; a run that was killed is taken up by its generation, a digest of all that
-         it would write
+    find     the source, and the location of the target
+    plan     which tensors, under which keys and dtypes, in which slices and files
+    move     through ``verbs.writing``, as a save does; the source is a checkpoint instead of
+             arrays
+    commit   the index last; a run that was killed is taken up by its generation, a digest of all that
+             it would write
+
+Tensors change their names, axes and dtypes on the way:
+
+    stored entries --names, transpose--> --cast--> entries to write
+
+New names and transposes are one map, whose rules are ``KEY -> NAME`` and ``KEY[a b] -> NAME[b a]``.
+Each step gives entries and a source that reads them, so that planning and the engine see tensors as
+they will be. Globs are of the keys of the target. A glob that matches nothing is an error.
+
+Objects that a checkpoint holds next to its tensors are carried along:
+
+    between distributed           as they are, of any class
+      checkpoints of PyTorch
+    to a format that holds        plain ones, as their encodings (``wire.plain``); ``formats.objects``
+      objects                     says where each format has them
+    to any other                  as string tensors of their literals, if it holds strings; else
+                                  refused by name, and a filter leaves them out
+
+TensorFlow's graph of objects is a string tensor that only TensorFlow reads. A format without
+strings leaves it out, and the report says so.
+
+An object of a class that is not plain is refused by name. One that would run code when it is loaded
+is never carried.
+
+Digests of tensors are carried as well, where they were compared or computed (``compare.claims``).
+
+To leave out lost tensors, every payload is read and compared before the first byte is written:
+which tensors the target has must be known when it is planned. A reshard that keeps going therefore
+reads the source twice.
+
+A *generation*, a digest, names the asides of a reshard, so that a second run takes up the files
+that a first one has finished. It covers the files that are read, as they are now; the stored
+entries; all that is made of them on the way; and the plan.
 """
 
+import hashlib
 import json
+import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from shardvar.engine.cast import CastSource, cast_entries
+from shardvar.engine.dequantize import ScaledSource
+from shardvar.engine.mapped import MappedSource, mapped
 from shardvar.engine.pool import Progress
-from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.errors import ArgumentError, CorruptCheckpoint, ReadError, UnsupportedError
 from shardvar.formats.deferred import prefer_whole
+from shardvar.formats.files import open_below
+from shardvar.formats.leaves import is_in_generator
 from shardvar.formats.parts import check_not_a_part
-from shardvar.formats.protocol import Source
+from shardvar.formats.protocol import Format, Source
 from shardvar.formats.published import check_no_delta
+from shardvar.formats.source import WrappedSource
+from shardvar.layout.dtypes import ITEMSIZES, STRING, Bools, Ints, is_whole, parse_dtype
 from shardvar.maps.map import Map
+from shardvar.maps.plan import plan_short_rules
 from shardvar.maps.ranks import numbers_sources
+from shardvar.pictures.words import human_shape, message, named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
-from shardvar.verbs.arguments import check_policy, check_progress
-from shardvar.verbs.carried import Carry, find_carry, find_objects, graph_left_out, readable_entries
-from shardvar.verbs.conversions import Conversions, warn_without_scales
-from shardvar.verbs.generation import digest_of_reshard
-from shardvar.verbs.joining import open_numbered, open_sources
+from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.scratch import map_scratch
+from shardvar.verbs.arguments import check_globs, check_policy, check_progress, strings_of
+from shardvar.verbs.dequantization import DTYPES, keys_of_numbers
+from shardvar.verbs.joined_source import JoinedSource
+from shardvar.verbs.joining import Join, open_numbered, open_sources
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
-from shardvar.verbs.mapping import MapLike, as_map, map_and_report
-from shardvar.verbs.part_places import Join
-from shardvar.verbs.problems import Damage
-from shardvar.verbs.ranks import is_by_rank, kept_report, path_of_rank, split_ranks, write_ranks
+from shardvar.verbs.mapping import (
+    MapLike,
+    as_map,
+    is_by_rank,
+    kept_report,
+    map_and_report,
+    path_of_rank,
+    split_ranks,
+    write_ranks,
+)
+from shardvar.verbs.numbers import is_floating
+from shardvar.verbs.payloads import check_payloads
 from shardvar.verbs.reader import Reader, open_found
-from shardvar.verbs.renaming import new_names, select_keys
-from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.rescue import find_lost, note_of, without_lost
+from shardvar.verbs.renaming import matches_any, matching, new_names, select_keys, such_as
+from shardvar.verbs.reports import Damage, WriteReport
 from shardvar.verbs.save import WRITER, check_keys
 from shardvar.verbs.together.executors import Opening, check_executor, runner_of
 from shardvar.verbs.writing import (
@@ -52,6 +107,344 @@ from shardvar.verbs.writing import (
     plan_checkpoint,
     preview,
 )
+
+_LOG = logging.getLogger("shardvar.checkpoint")
+_NEW = "Globs are of the names in the target. "
+
+
+@dataclass(frozen=True, slots=True)
+class Conversions:
+    """The tensors to convert, by globs of their keys in the target."""
+
+    cast: Mapping[str, str] | str | None
+    """Dtypes by globs, or the dtype of all floating-point tensors."""
+    transpose: str | Iterable[str] | None
+    """Globs of matrices to transpose."""
+
+    def dtype_of_numbers(self, dequantize: bool | str) -> bool | str:
+        """Return the dtype to dequantize to: the one of a cast, so that a number is rounded once.
+
+        A cast of some tensors begins with float32.
+        """
+        if dequantize is not True or not self.cast:
+            return dequantize
+        dtype = parse_dtype(self.cast) if isinstance(self.cast, str) else "float32"
+        return dtype if dtype in DTYPES else "float32"
+
+    def of(
+        self,
+        source: Source,
+        stored: EntryTable,
+        names: Sequence[str],
+        encodings: Mapping[str, str],
+        lost: Sequence[str] = (),
+    ) -> tuple[EntryTable, Source]:
+        """Return the converted entries and the source that reads them.
+
+        ``names`` are the tensors' new names, by which ``encodings`` are given. A glob that matches
+        only ``lost`` tensors, which are left out, is not wrong.
+        """
+        tensors = stored.slices.tensors
+        is_matrix = _transposed(tensors, names, self.transpose, encodings, lost)
+        if is_matrix.any() or names is not tensors.keys:
+            plan = plan_short_rules(tensors, names, is_matrix)
+            stored, source = mapped(source, stored, plan, map_scratch)
+        return _cast(source, stored, {} if self.cast is None else self.cast, encodings, lost)
+
+
+def warn_without_scales(path: str, source: Source, entries: EntryTable) -> None:
+    """Warn of tensors that a cast makes floats of at most 8 bits: it only rounds, and programs that
+    read such models expect scales."""
+    if not isinstance(source, CastSource):
+        return
+    tensors, before = entries.slices.tensors, source.stored.slices.tensors.codes
+    rows = np.flatnonzero((ITEMSIZES[tensors.codes] == 1) & (ITEMSIZES[before] > 1)).tolist()
+    dtypes = {tensors.keys[row]: tensors.dtype(row) for row in rows}
+    keys = [key for key, dtype in dtypes.items() if is_floating(dtype)]
+    if keys:
+        kinds = ", ".join(dict.fromkeys(map(dtypes.__getitem__, keys)))
+        cause = f"{path}: no scales are written with {named(keys)}, cast to {kinds}."
+        remedy = (
+            "Programs that run such models expect scales (weight_scale): quantise with their tools."
+        )
+        _LOG.warning("%s", message(f"{cause} {remedy}"))
+
+
+def _transposed(
+    tensors: TensorTable,
+    names: Sequence[str],
+    transpose: str | Iterable[str] | None,
+    encodings: Mapping[str, str],
+    lost: Sequence[str],
+) -> Bools:
+    """[n] True for the matrices that globs of new names take."""
+    ranks = tensors.ranks.tolist()
+    is_matrix = np.zeros(len(tensors), np.bool)
+    for glob in [] if transpose is None else strings_of(transpose, "globs"):
+        hits = [row for row, name in enumerate(names) if matches_any(name, [glob])]
+        for row in hits:
+            _check_transposable(names[row], tensors.dtype(row), tensors.shape(row), encodings)
+        # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
+        matrices = [row for row in hits if ranks[row] == 2]
+        if not matrices and not matching(lost, glob):
+            found = [name for name, rank in zip(names, ranks, strict=True) if rank == 2]
+            raise ArgumentError(
+                f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found)
+            )
+        is_matrix[matrices] = True
+    return is_matrix
+
+
+def _check_transposable(
+    key: str, dtype: str, shape: tuple[int, ...], encodings: Mapping[str, str]
+) -> None:
+    """Raise ``ArgumentError`` for tensors that have no transpose, or several."""
+    if len(shape) > 2:
+        cause = f"{key!r} has the shape {human_shape(shape)}, and only matrices are transposed."
+        raise ArgumentError(cause, "Choose a glob that does not match it.")
+    if len(shape) == 2 and is_whole(dtype):
+        raise ArgumentError(
+            f"{key!r} is of dtype {dtype}, which is never cut or transposed.", "Choose numbers."
+        )
+    if key in encodings:
+        cause = (
+            f"{key!r} consists of blocks of {encodings[key]}: transposed, their bytes would mean "
+            "nothing."
+        )
+        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
+
+
+def _cast(
+    source: Source,
+    stored: EntryTable,
+    cast: Mapping[str, str] | str,
+    encodings: Mapping[str, str],
+    lost: Sequence[str],
+) -> tuple[EntryTable, Source]:
+    """The entries with the dtypes that they are cast to, and the source that converts them."""
+    dtypes = (
+        _matching(stored, cast, lost) if isinstance(cast, Mapping) else _floats(stored, cast, lost)
+    )
+    if not dtypes:
+        return stored, source
+    for key in filter(encodings.__contains__, dtypes):
+        cause = (
+            f"{key!r} consists of blocks of {encodings[key]}: cast to {dtypes[key]}, their bytes "
+            "would mean nothing."
+        )
+        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
+    return cast_entries(stored, dtypes), CastSource.of(source, stored)
+
+
+def _floats(stored: EntryTable, given: str, lost: Sequence[str]) -> dict[str, str]:
+    """The dtype, for each floating-point tensor."""
+    dtype, tensors = parse_dtype(given), stored.slices.tensors
+    floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
+    if not floats and not lost:
+        raise ArgumentError(
+            f"No tensor has floating-point numbers, so none is cast to {dtype}.", "Leave it out."
+        )
+    return dict.fromkeys(floats, dtype)
+
+
+def _matching(stored: EntryTable, globs: Mapping[str, str], lost: Sequence[str]) -> dict[str, str]:
+    """The dtype of each tensor that matches a glob; of several, the last one counts."""
+    check_globs(globs, "globs to dtypes")
+    dtypes: dict[str, str] = {}
+    for glob, given in globs.items():
+        dtype = parse_dtype(given)
+        hits = matching(stored.slices.tensors.keys, glob)
+        if not hits and not matching(lost, glob):
+            cause = f"No tensor matches {glob!r}, so none is cast to {dtype}."
+            raise ArgumentError(cause, _NEW + such_as(stored.slices.tensors.keys))
+        dtypes |= dict.fromkeys(hits, dtype)
+    return dtypes
+
+
+_ARRAY = b'{"numpy.ndarray"'
+"""The beginning of the encoding of an array of NumPy."""
+
+Carry = Callable[..., tuple[WritePlan, str]]
+"""Gives a write the digests that it is to carry, as ``compare.claims.Claims.carry``."""
+
+
+def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping[str, bytes]:
+    """Return the objects among ``keys`` to write into a checkpoint of the format ``form``.
+
+    The others are written as string tensors, or refused.
+    """
+    if not form.capabilities.holds_objects:
+        return {}
+    # An object of a class that is not read may be carried. Any other fault is one of the
+    # checkpoint.
+    faults = reader.faults
+    readable = set(keys)
+    for key, fault in faults.items():
+        if not isinstance(fault, UnsupportedError):
+            readable.discard(key)
+    found = reader.source.objects(readable, form.name) or {}
+    names = dict.fromkeys(found, "")
+    for key, encoding in found.items():
+        # A distributed checkpoint of PyTorch does not say which of its objects are arrays. In a
+        # pickle they stay arrays.
+        if (
+            form.name not in ("torch", "pt")
+            and encoding.startswith(_ARRAY)
+            and not is_in_generator(key, names)
+        ):
+            cause = (
+                f"{key!r} is an array of NumPy, which {reader.path} keeps as an object: it would"
+            )
+            remedy = "Save it as a tensor, or leave it out with exclude= (--exclude)."
+            raise UnsupportedError(f"{cause} become a text.", remedy)
+    return found
+
+
+def graph_left_out(reader: Reader, form: Format, keys: Collection[str]) -> tuple[str, ...]:
+    """Return the key of TensorFlow's graph of objects if ``form`` cannot hold it next to the other
+    keys; else nothing."""
+    tensors = reader.entries().slices.tensors
+    row = tensors.rows().get(OBJECT_GRAPH_KEY) if OBJECT_GRAPH_KEY in keys else None
+    is_text = row is not None and tensors.dtype(row) == STRING
+    is_left_out = is_text and STRING not in form.capabilities.dtypes and len(keys) > 1
+    return (OBJECT_GRAPH_KEY,) * is_left_out
+
+
+def find_carry(reader: Reader, is_asked: bool, is_stored: bool, keep_going: bool) -> Carry | None:
+    """Return what gives a reshard its digests; None if the source carries none, and none are asked
+    for. ``is_stored`` is True if the keys are the ones of the file."""
+    if not is_asked and not reader.metadata.has_digests:
+        return None
+    from shardvar.verbs.compare.claims import Claims  # only where digests are carried
+
+    return Claims(reader, is_stored, is_asked, keep_going).carry
+
+
+def readable_entries(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
+    """The entries of the kept keys, without the objects; raises the fault of any."""
+    wrong = {
+        key: error for key, error in reader.faults.items() if key in kept and key not in objects
+    }
+    for first, error in wrong.items():
+        if not isinstance(error, UnsupportedError):
+            raise error.at().in_file(error.file)
+        others = [key for key, each in wrong.items() if key != first and type(each) is type(error)]
+        cause, leave = error.cause, " Or leave it out with exclude= (--exclude)."
+        if others:
+            cause += f" Nor can {named(others)} be converted."
+            leave = " Or leave them out with exclude= (--exclude)."
+        raise type(error)(cause, error.remedy + leave).in_file(error.file)
+    return take_tensors(reader.entries(), kept - objects)
+
+
+LOST = "shardvar.lost"
+"""The name in the metadata under which a target lists what could not be rescued."""
+
+
+def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
+    """Return, for each of the keys whose tensor cannot be read whole, the reason;
+    ``CorruptCheckpoint`` if none can."""
+    errors: dict[str, ReadError] = {
+        key: error for key, error in reader.faults.items() if key in keys
+    }
+    files: dict[str, str] = {}
+    errors |= reader.source.storage_errors(keys - errors.keys())
+    entries = reader.entries()
+    tensors = entries.slices.tensors
+    wanted = np.array([key in keys and key not in errors for key in tensors.keys], dtype=np.bool)
+    chosen = entries.take(np.flatnonzero(wanted[entries.slices.tensor]))
+    for row, error in sorted(check_payloads(reader.source, chosen).items()):
+        key = chosen.slices.key(row)
+        if key not in errors:
+            errors[key], files[key] = error, reader.index.files[int(chosen.file[row])]
+    if errors and len(errors) == len(keys):
+        raise CorruptCheckpoint(
+            f"No tensor of {reader.path} is whole.", "`shardvar verify` lists what is wrong."
+        )
+    return tuple(Damage.of(errors[key], key, files.get(key)) for key in reader if key in errors)
+
+
+def note_of(lost: tuple[Damage, ...]) -> dict[str, str]:
+    """Return the metadata that tell of lost tensors; none where nothing is lost."""
+    found: list[dict[str, Any]] = [
+        {"key": each.key, "kind": each.kind, "message": each.message} for each in lost
+    ]
+    return {LOST: json.dumps(found)} if found else {}
+
+
+def without_lost(partition: Partitions, keys: Sequence[str], lost: Sequence[str]) -> Partitions:
+    """Return a partition without the globs that match only lost tensors; they are right, and cut
+    nothing.
+
+    >>> without_lost({"a.*": 2, "b": 3}, ["b"], ["a.w"])
+    {'b': 3}
+    """
+    if not lost or not isinstance(partition, Mapping):
+        return partition
+    idle = {glob for glob in partition if matching(lost, glob) and not matching(keys, glob)}
+    return {glob: cut for glob, cut in partition.items() if glob not in idle}
+
+
+def digest_of_reshard(
+    found: Sequence[Location], reader: Reader, payloads: Source, work: WritePlan
+) -> str | None:
+    """Return a digest of the source as it is now, the plan and the writer: the same reshard again
+    has the same.
+
+    None where the plan does not say all that is written.
+    """
+    if not work.may_resume:
+        return None
+    # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
+    # they are stored in.
+    if isinstance(payloads, WrappedSource | JoinedSource):
+        stored, used, made = _stored_entries(payloads, work.entries)
+    else:
+        stored, used, made = work.entries, payloads.files_read(work.entries), b""
+    named = " ".join(map("{0.path} {0.format.name}".format, found))
+    digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
+    digest.update(
+        repr((work.assignment.num_files, work.metadata, made)).encode("utf-8", "surrogateescape")
+    )
+    joined, files = reader.source.places, reader.index.files
+    for number in used.tolist():  # a file that is not needed may be missing
+        storage, name = joined[number] if joined else (found[0].storage, files[number])
+        file = open_below(storage, name)
+        try:
+            digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))
+        finally:
+            file.close()
+    columns = [stored.file, stored.start, stored.checksum, work.assignment.file]
+    for slices in (work.assignment.slices, stored.slices):
+        # Separated by NUL: without it, the keys "ab", "c" and "a", "bc" would give one digest.
+        digest.update("\0".join(slices.tensors.keys).encode("utf-8", "surrogateescape"))
+        columns += [slices.tensors.codes, slices.tensor, slices.offset, slices.shape, slices.nbytes]
+    for column in columns:
+        digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())
+    # 64 bits keep names short, and two writes into one directory do not get the same ones by
+    # chance.
+    return digest.hexdigest()[:16]
+
+
+def _stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, Ints, bytes]:
+    """Return the stored entries of a converted source, the numbers of the files that are read, and
+    a digest of how a map makes others."""
+    if isinstance(source, CastSource):
+        entries = source.stored
+        source = source.inner
+    files, made = source.files_read(entries), b""
+    while isinstance(source, MappedSource):  # a map, and transposes of what it makes
+        entries, made, source = source.stored, made + source.digest(), source.inner
+    return entries, files, made + _blocks(source)
+
+
+def _blocks(source: Source) -> bytes:
+    """The blocks of quantised tensors, which a model's description gives, and no file with values."""
+    if isinstance(source, JoinedSource):
+        return b"".join(map(_blocks, source.sources))
+    if isinstance(source, ScaledSource):
+        return repr([*dict.fromkeys(source.quantised.values())]).encode("utf-8", "surrogateescape")
+    return _blocks(source.inner) if isinstance(source, WrappedSource) else b""
 
 
 def reshard(
@@ -199,17 +592,11 @@ def reshard(
             report = write_ranks(target, ranks, write, dry_run=dry_run)
         else:
             report = write(goal, reader)()
-        report = replace(report, dequantized=_dequantized(opened) if dequantize else ())
+        report = replace(report, dequantized=keys_of_numbers(opened) if dequantize else ())
         return replace(report, map=report_of_map()) if dry_run and report_of_map else report
 
 
 _UNCHANGED = Conversions(None, None)
-
-
-def _dequantized(source: Source) -> tuple[str, ...]:
-    from shardvar.verbs.dequantization import keys_of_numbers
-
-    return keys_of_numbers(source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 find    the location of the target
 plan    the arrays as a source with one entry each; slices, files and copies through
-        ``checkpoint.writing``
+        ``verbs.writing``
 move    arrays to files; one that lies in memory as its payload does is written from there
 commit  the index last
 """

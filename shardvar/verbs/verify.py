@@ -21,9 +21,9 @@ four outcomes:
                      though it may be whole
 
 The format says which keys its checksums cover, and whether they cover the index
-(``formats.protocol``). All else follows from that (``VerifyReport.verdict``). A tensor that could not be
-read keeps the report from being ``ok``, covered or not; one that was read and that nothing covers
-does not, and is named.
+(``formats.protocol``). All else follows from that (``VerifyReport.verdict``). A tensor that could
+not be read keeps the report from being ``ok``, covered or not; one that was read and that nothing
+covers does not, and is named.
 """
 
 from collections import Counter
@@ -56,7 +56,6 @@ from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.parameters import empty_note
 from shardvar.verbs.payloads import Check, payload_checker
-from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import (
@@ -65,6 +64,7 @@ from shardvar.verbs.reports import (
     NOT_VERIFIABLE,
     OK,
     VALUES_MATCH,
+    Damage,
     Unverified,
     VerifyReport,
 )

@@ -49,8 +49,8 @@ from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.local import LocalStorage, UnforcedDirectory
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_globs
-from shardvar.verbs.callbacks.call import ask_callback, overlay, overlay_entries
-from shardvar.verbs.callbacks.slice_source import SliceSource
+from shardvar.verbs.callbacks.answer import ask_callback, overlay, overlay_entries
+from shardvar.verbs.callbacks.shardable_tensor import SliceSource
 from shardvar.verbs.locate import Location, find_in_other_formats
 from shardvar.verbs.reports import WriteReport
 

@@ -17,13 +17,12 @@ from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadErr
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.compare.blocks import NUM_BINS, Statistics
 from shardvar.verbs.compare.comparison import DiffReport, ValueDifference
-from shardvar.verbs.compare.stats import NUM_BINS, Statistics
 from shardvar.verbs.holders import holders_of
 from shardvar.verbs.numbers import Number, json_number
-from shardvar.verbs.parameters import count_in, is_optimizer_state
+from shardvar.verbs.parameters import count_in, is_optimizer_state, reading_key
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.reading_order import reading_key
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.verify import guarded_keys

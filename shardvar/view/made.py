@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 
 from shardvar.maps.plan import MapPlan, Piece, View
-from shardvar.verbs.reading_order import reading_key
+from shardvar.verbs.parameters import reading_key
 from shardvar.verbs.reports import WriteReport
 from shardvar.view.collect import Columns, front_coded, packed
 

@@ -52,7 +52,7 @@ HOMES = {
     # A piece of a map, and the pieces that reads are made of.
     "piece": (
         "view/made.py",
-        "verbs/part_places.py",
+        "verbs/joining.py",
         "engine/pieces.py",
         "engine/lattices.py",
         "engine/map_entries.py",

@@ -10,7 +10,7 @@ from selenium.webdriver import Chrome
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.verbs.reading_order import reading_key
+from shardvar.verbs.parameters import reading_key
 from spec_tests.browser.looking import DOWN, END, ENTER, ESCAPE, RIGHT, Page, show, view
 from spec_tests.helpers import paths
 from spec_tests.helpers.view_pages import HOSTILE_KEYS

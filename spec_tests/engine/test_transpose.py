@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.engine import strides
 from shardvar.errors import ArgumentError, CorruptCheckpoint
-from shardvar.verbs.conversions import Conversions
+from shardvar.verbs.reshard import Conversions
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, values
 
 cuts = st.one_of(

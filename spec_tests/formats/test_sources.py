@@ -17,7 +17,7 @@ import shardvar.engine.cast
 import shardvar.engine.dequantize
 import shardvar.engine.mapped
 import shardvar.formats.gguf
-import shardvar.verbs.callbacks.call
+import shardvar.verbs.callbacks.answer
 import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
 from shardvar.engine.cast import CastSource
 from shardvar.engine.dequantize import ScaledSource
@@ -27,10 +27,9 @@ from shardvar.formats.listing import DequantizedSource
 from shardvar.formats.objects import ObjectsSource
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.source import WrappedSource
-from shardvar.verbs.callbacks.call import OverlaidSource
+from shardvar.verbs.callbacks.answer import OverlaidSource
 from shardvar.verbs.delta.dialects.applied import ResultSource
-from shardvar.verbs.joined_source import JoinedSource
-from shardvar.verbs.rank_source import RankSource
+from shardvar.verbs.joined_source import JoinedSource, RankSource
 from spec_tests.helpers.source_code import MODULES, at, tree_of
 
 READ = {"read_into", "in_order", "expect", "decode", "files_read"}

@@ -16,8 +16,8 @@ from shardvar.formats.table import format_named
 from shardvar.formats.tensorflow.protos import decode_bundle_entries, decode_header
 from shardvar.layout.region import format_slice_text, parse_slice_text
 from shardvar.reference.objects.stored_graph import decode_graph
+from shardvar.verbs.newest import SeriesState
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.state_file import SeriesState
 from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
 from shardvar.wire.btree import NodePlace, NodeRoom, parse_manifest, parse_node

@@ -31,7 +31,7 @@ MUTANTS = [
     mutant(
         "first-block-compared",
         "diff compares the beginning of large tensors.",
-        "verbs/compare/pairs.py",
+        "verbs/compare/walk.py",
         "        start += max(len(stretch.a), len(stretch.b))\n",
         "        return\n",
         "diff",
@@ -134,7 +134,7 @@ MUTANTS = [
     mutant(
         "step-with-nan-is-best",
         "A step whose value is NaN is kept as the best one.",
-        "verbs/training/retention.py",
+        "verbs/training/step_records.py",
         "        if value is not None and not math.isnan(value)",
         "        if value is not None",
         "saved_steps",
@@ -142,7 +142,7 @@ MUTANTS = [
     mutant(
         "newest-step-removed",
         "A step is kept only by its value: the newest one, from which the job resumes, may leave.",
-        "verbs/training/retention.py",
+        "verbs/training/step_records.py",
         "    kept = {*numbers[-rules.last :], *best_steps(values, rules, rules.best)}",
         "    kept = {*best_steps(values, rules, rules.best or rules.last)}",
         "saved_steps",
@@ -190,7 +190,7 @@ MUTANTS = [
     mutant(
         "one-place-for-all-meetings",
         "All meetings of a restore read the files of the first one.",
-        "verbs/training/meetings.py",
+        "verbs/training/resuming.py",
         "        self._round += 1\n",
         "        self._round = 1\n",
         "saved_steps::test_jobs_that_restore_at_once_find_the_newest_step_and_leave_nothing",
@@ -215,7 +215,7 @@ MUTANTS = [
         "empty-state-begins-anew",
         "An empty state file means that there is no checkpoint: training begins anew, and "
         "overwrites the first.",
-        "verbs/state_file.py",
+        "verbs/newest.py",
         "        if state is not None and not state.newest:\n",
         "        if state is not None and not state.newest:\n            return None\n",
         "existing_series::test_without_checkpoints_beside_it_the_remedy_is_another",
@@ -314,7 +314,7 @@ MUTANTS = [
     mutant(
         "overlaid-from-the-beginning",
         "Large payloads of an overlaid source are read from the beginning of their file.",
-        "verbs/callbacks/call.py",
+        "verbs/callbacks/answer.py",
         "int(entries.start[row]) + start, buffer)",
         "start, buffer)",
         "delta::test_frames_of_any_size_lie_next_to_whole_tensors",

@@ -6,7 +6,7 @@ MUTANTS = [
     mutant(
         "vector-refused-as-matrix",
         "A glob of transpose takes the first match alone: half of the kernels stay as they are.",
-        "verbs/conversions.py",
+        "verbs/reshard.py",
         "        is_matrix[matrices] = True\n",
         "        is_matrix[matrices[:1]] = True\n",
         "transpose",
@@ -14,7 +14,7 @@ MUTANTS = [
     mutant(
         "integers-cast",
         "A dtype alone casts the integers too: steps and token ids lose their last digits.",
-        "verbs/conversions.py",
+        "verbs/reshard.py",
         "    floats = [key for row, key in enumerate(tensors.keys) if "
         "is_floating(tensors.dtype(row))]\n",
         "    floats = [*tensors.keys]\n",
@@ -23,7 +23,7 @@ MUTANTS = [
     mutant(
         "blocks-transposed",
         "Quantised blocks are transposed as if they were numbers.",
-        "verbs/conversions.py",
+        "verbs/reshard.py",
         "    if key in encodings:\n",
         "    if False:\n",
         "gguf::test_blocks_are_resharded_with_their_encoding_or_as_numbers",
@@ -79,7 +79,7 @@ MUTANTS = [
     mutant(
         "finished-rank-not-compared",
         "A second run keeps a rank of an interrupted one, whatever its bytes are.",
-        "verbs/ranks.py",
+        "verbs/mapping.py",
         "            if walk.differences or walk.unreadable:\n",
         "            if walk.unreadable:\n",
         "ranks::test_a_second_run_keeps_the_ranks_that_an_interrupted_one_has_finished",
@@ -105,7 +105,7 @@ MUTANTS = [
     mutant(
         "parts-in-one-place",
         "The parts of all ranks are put at the beginning of the joined tensor.",
-        "verbs/part_places.py",
+        "verbs/joining.py",
         "[0, *accumulate(axis[part] for part in range(len(axis)))] for axis in extents",
         "[0] * (len(axis) + 1) for axis in extents",
         "joining",
@@ -165,7 +165,7 @@ MUTANTS = [
     mutant(
         "squares-overflow",
         "Norms are sums of squares as they are: of numbers near 1e200 the cosine is NaN.",
-        "verbs/compare/products.py",
+        "verbs/compare/distances.py",
         " and max(squares[:2]) < _SAFE[1]",
         "",
         "diff tolerance",
@@ -174,7 +174,7 @@ MUTANTS = [
         "norm-of-the-second",
         "The norm of a difference is relative to that of the second tensor: a tensor that became "
         "zero divides by zero.",
-        "verbs/compare/products.py",
+        "verbs/compare/distances.py",
         (
             "        (d, exponent_d), larger = (\n"
             "            self.squares_of_difference,\n"

@@ -162,7 +162,7 @@ MUTANTS = [
     mutant(
         "joined-in-c-order-of-the-axes",
         "Of several mesh axes on one tensor axis, parts are joined without their places.",
-        "verbs/part_places.py",
+        "verbs/joining.py",
         "    return [layout.regions(device)[0].offset for device in range(count)]",
         "    return [tuple(at and 0 for at in layout.regions(device)[0].offset) for device in "
         "range(count)]",
@@ -171,7 +171,7 @@ MUTANTS = [
     mutant(
         "copies-of-other-places",
         "Parts with one number along the first axis alone are taken for copies of each other.",
-        "verbs/part_places.py",
+        "verbs/joining.py",
         "seen.setdefault(place, number) for number, place",
         "seen.setdefault(place[:1], number) for number, place",
         "joining",
@@ -179,7 +179,7 @@ MUTANTS = [
     mutant(
         "extents-of-any-part",
         "Parts in one place of an axis may have other extents than the first one there.",
-        "verbs/part_places.py",
+        "verbs/joining.py",
         "        extents[axis][place[axis]] == extent\n",
         "        extents[axis][place[axis]] >= min(extent, 1)\n",
         "joining",
@@ -187,7 +187,7 @@ MUTANTS = [
     mutant(
         "sources-counted-loosely",
         "A mesh of other sizes than the number of sources is accepted.",
-        "verbs/part_places.py",
+        "verbs/joining.py",
         "    if mesh.size != count:\n",
         "    if mesh.size < count:\n",
         "joining",
@@ -195,7 +195,7 @@ MUTANTS = [
     mutant(
         "layouts-of-parts-by-the-first-name",
         "Of several mesh axes on one tensor axis, the first alone counts the parts.",
-        "verbs/part_places.py",
+        "verbs/joining.py",
         "for name in entry) for entry in names[: len(shape)]]",
         "for name in entry[:1]) for entry in names[: len(shape)]]",
         "joining",

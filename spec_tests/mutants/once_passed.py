@@ -55,7 +55,7 @@ MUTANTS = [
     mutant(
         "infinite-and-nan-is-infinite",
         "A complex number of an infinity and a NaN is counted as infinite.",
-        "verbs/compare/stats.py",
+        "verbs/compare/blocks.py",
         "np.where(np.isnan(values), np.nan, np.abs(values))",
         "np.abs(values)",
         "stats",

@@ -120,7 +120,7 @@ MUTANTS = [
     mutant(
         "inner-policy-alone",
         "A composition forgets what the outer policy decided.",
-        "verbs/callbacks/composition.py",
+        "verbs/callbacks/answer.py",
         "        first = self.outer.assign(slices, capabilities)",
         "        first = Assignment(slices, np.zeros(len(slices), np.int64), 1)",
         "policies",

@@ -117,7 +117,7 @@ MUTANTS = [
         "journal-of-another",
         "A finished file is taken up although the source was written anew since: files of two "
         "checkpoints in one.",
-        "verbs/generation.py",
+        "verbs/reshard.py",
         'digest.update(f"{name} {file.stamp}".encode(',
         "digest.update(name.encode(",
         "crash::test_a_source_that_changed_is_resharded_anew",
@@ -143,7 +143,7 @@ MUTANTS = [
     mutant(
         "resumed-whatever-metadata",
         "A finished file is taken up although the metadata in it are no longer those of the source.",
-        "verbs/generation.py",
+        "verbs/reshard.py",
         "repr((work.assignment.num_files, work.metadata, made))",
         "repr(work.assignment.num_files)",
         "resumed::test_files_of_other_metadata_are_written_anew",
@@ -152,7 +152,7 @@ MUTANTS = [
         "resumed-whatever-dtype",
         "A finished file is taken up although the source says now that the bytes it was cast "
         "from mean other numbers.",
-        "verbs/generation.py",
+        "verbs/reshard.py",
         "        columns += [slices.tensors.codes, slices.tensor,",
         "        columns += [slices.tensor,",
         "resumed::test_a_source_whose_bytes_mean_other_numbers_now_is_another_source",

@@ -27,7 +27,7 @@ from shardvar.planning.policies import BalancedPolicy
 from shardvar.reference.objects.rotation import Retention, plan_rotation
 from shardvar.reference.variables import MirroredVariable, create_sharded_variable
 from shardvar.storage.local import LocalStorage
-from shardvar.verbs.state_file import SeriesState, write_state
+from shardvar.verbs.newest import SeriesState, write_state
 from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems, value_of
 
 HOUR = 3600.0

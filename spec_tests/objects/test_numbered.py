@@ -23,7 +23,7 @@ from shardvar.errors import (
 from shardvar.reference.training.module import Module
 from shardvar.reference.variables import create_sharded_variable
 from shardvar.storage.local import LocalStorage
-from shardvar.verbs.state_file import SeriesState, read_state
+from shardvar.verbs.newest import SeriesState, read_state
 from spec_tests.helpers import paths
 from spec_tests.helpers.permissions import bound_by_permissions
 

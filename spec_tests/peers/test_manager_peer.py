@@ -13,7 +13,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.reference.variables import create_sharded_variable
-from shardvar.verbs.state_file import SeriesState
+from shardvar.verbs.newest import SeriesState
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.verbs.training.meetings import gather
+from shardvar.verbs.training.resuming import gather
 from spec_tests.helpers.programs import ENVIRONMENT
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")

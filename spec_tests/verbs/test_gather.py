@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import IncompleteCheckpoint, StorageError
-from shardvar.verbs.training import meetings
-from shardvar.verbs.training.meetings import gather
+from shardvar.verbs.training import resuming
+from shardvar.verbs.training.resuming import gather
 from shardvar.verbs.training.step_records import find_steps
 
 
@@ -65,7 +65,7 @@ def in_threads(processes: Sequence[int], act: Callable[[int], Any]) -> dict[int,
 
 def forget(process: int, count: int) -> None:
     """Put a new process in the place of one."""
-    meetings._rounds.pop((process, count), None)
+    resuming._rounds.pop((process, count), None)
 
 
 @given(count=st.integers(2, 4), seed=st.integers(0, 99), data=st.data())

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from shardvar.verbs.reading_order import reading_key
+from shardvar.verbs.parameters import reading_key
 from shardvar.verbs.steps import natural_key
 
 LLAMA = [

@@ -21,7 +21,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.storage.local import LocalStorage, split_path
-from shardvar.verbs import foreign
+from shardvar.verbs import locate
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.wire.test_kinds import KINDS, POINTER
@@ -237,8 +237,8 @@ def test_a_folder_of_any_size_costs_the_heads_of_a_few_files(
     for number in range(50):
         (tmp_path / f"{number}.tflite").write_bytes(KINDS["an ONNX model"])
     opened: list[str] = []
-    monkeypatch.setattr(foreign, "_head", lambda storage, name: opened.append(name) or b"")
-    error = foreign.explain(str(tmp_path), *split_path(tmp_path), is_misspelt=False)
+    monkeypatch.setattr(locate, "_head", lambda storage, name: opened.append(name) or b"")
+    error = locate.explain(str(tmp_path), *split_path(tmp_path), is_misspelt=False)
     assert isinstance(error, CheckpointNotFound) and len(opened) <= 4
 
 

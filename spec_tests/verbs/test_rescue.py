@@ -13,7 +13,7 @@ import shardvar as sv
 from shardvar.cli import main
 from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.verbs.rescue import LOST
+from shardvar.verbs.reshard import LOST
 from spec_tests.helpers import paths
 
 MODEL = {name: np.full(20_000, number, np.float32) for number, name in enumerate("abcd")}

@@ -28,9 +28,14 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.verbs.training import saved_steps
-from shardvar.verbs.training.meetings import Meetings
-from shardvar.verbs.training.retention import StepRules, best_steps, plan_removal
-from shardvar.verbs.training.step_records import RestoredStep, SavedStep
+from shardvar.verbs.training.resuming import Meetings
+from shardvar.verbs.training.step_records import (
+    RestoredStep,
+    SavedStep,
+    StepRules,
+    best_steps,
+    plan_removal,
+)
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.step_jobs import ROWS, Divided, run_job, table
 from spec_tests.helpers.thoroughness import EXHAUSTIVE

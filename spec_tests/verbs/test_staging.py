@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, StillSaving, StorageError
-from shardvar.verbs import staging
-from shardvar.verbs.background import Turn, start_save
-from shardvar.verbs.staging import Staging
+from shardvar.verbs import background
+from shardvar.verbs.background import Staging, Turn, start_save
 
 REPORT: Any = "a report"
 
@@ -32,7 +31,7 @@ def test_places_are_apart_and_aligned(rounds: list[list[int]]) -> None:
 def test_memory_is_kept_while_it_fits_and_given_back_when_it_is_much_larger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(staging, "_PORTION_NBYTES", 10)
+    monkeypatch.setattr(background, "_PORTION_NBYTES", 10)
     made: list[int] = []
 
     def new(nbytes: int) -> Any:
@@ -62,7 +61,7 @@ def test_values_that_take_more_than_the_most_are_refused() -> None:
 )
 def test_what_is_copied_equals_the_values(shapes: list[tuple[int, ...]], portion: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staging, "_PORTION_NBYTES", portion)
+        patch.setattr(background, "_PORTION_NBYTES", portion)
         values = [np.arange(np.prod(shape), dtype=np.int16).reshape(shape).T for shape in shapes]
         copies = Staging().copy(values)
     assert all(map(np.array_equal, copies, values))

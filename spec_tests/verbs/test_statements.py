@@ -10,8 +10,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import MalformedCheckpoint
-from shardvar.verbs.compare.manifest import read_manifest
-from shardvar.verbs.compare.statements import statement_of
+from shardvar.verbs.compare.manifest import read_manifest, statement_of
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.paths import GOLDEN
 

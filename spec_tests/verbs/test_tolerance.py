@@ -16,7 +16,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.compare.comparison import DiffReport
-from shardvar.verbs.compare.tolerance import Tolerance
+from shardvar.verbs.compare.distances import Tolerance
 from spec_tests.helpers.native_checkpoints import Piece, assignment_of
 from spec_tests.helpers.tensor_bundles import write_payloads
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.verbs.compare.stats import NUM_BINS, Statistics, bin_counts
+from shardvar.verbs.compare.blocks import NUM_BINS, Statistics, bin_counts
 from shardvar.view.collect import (
     HEIGHTS,
     bar_heights,

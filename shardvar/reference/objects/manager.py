@@ -55,13 +55,13 @@ from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.background import PendingSave
 from shardvar.verbs.locate import Location, Path, find_target
-from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.state_file import (
+from shardvar.verbs.newest import (
     SeriesState,
     read_state,
     resolve,
     write_state,
 )
+from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.writing import is_new_folder
 
 _LOG = logging.getLogger("shardvar.checkpoint")

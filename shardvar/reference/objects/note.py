@@ -10,13 +10,13 @@ from shardvar.formats.table import formats_of
 from shardvar.pictures.words import message
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location
-from shardvar.verbs.remove import remove_at
-from shardvar.verbs.state_file import (
+from shardvar.verbs.newest import (
     STATE_FILE,
     SeriesState,
     read_state_file,
     write_state,
 )
+from shardvar.verbs.remove import remove_at
 
 _NOTE = f"{STATE_FILE}.unfinished"
 """The name of the note."""

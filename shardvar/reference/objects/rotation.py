@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardvar.errors import ArgumentError
-from shardvar.verbs.state_file import (
+from shardvar.verbs.newest import (
     SeriesState,
 )
 

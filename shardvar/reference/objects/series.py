@@ -27,8 +27,7 @@ from shardvar.pictures.words import message
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location, Path, find_checkpoints, find_target
-from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.state_file import (
+from shardvar.verbs.newest import (
     NUMBER,
     STATE_FILE,
     SeriesState,
@@ -39,6 +38,7 @@ from shardvar.verbs.state_file import (
     resolve,
     write_state,
 )
+from shardvar.verbs.reports import WriteReport
 
 _LOG = logging.getLogger("shardvar.checkpoint")
 PlanWrite = Callable[[], Callable[[], WriteReport]]

@@ -1,5 +1,14 @@
-"""A callback's answer, read: from mappings of texts to slices in files, with every restriction
-checked.
+"""Ask a sharding callback once: which tensor goes to which file, and with which values.
+
+1. Call it with the slices, and read its answer (``read_answer``).
+2. Check the answer like any other policy's (``planning.decision``).
+3. Lay the values that it changed over the source's: they are arrays, "files" and entries after the
+   source's, so that rows and files of the source keep their numbers. Which value fills which slice
+   is a plan like any other.
+
+Policies that answer in columns never come here.
+
+An answer is read from mappings of texts to slices in files, with every restriction checked:
 
 1. Kind: the answer is a sequence of mappings from text to mappings from text; anything else is one
    clear error.
@@ -9,24 +18,48 @@ checked.
 
 R-POLICY-12 (RFC 001): "a list of dictionaries. Each dictionary maps a tensor (slice)'s unique
 `checkpoint_key` to the `tensor` itself."
+
+``compose`` applies one policy inside the files of another. A composition of two policies that
+answer in columns also answers in columns; any other is a callback. Both apply the inner policy to
+each file of the outer policy's answer, one file after the other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, cast
 
 import numpy as np
 
-from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array, Ints, dtype_name
+from shardvar.engine.arrays import ArraySource, array_source
+from shardvar.errors import ArgumentError, ArgumentTypeError, PolicyError
+from shardvar.formats.protocol import Source
+from shardvar.formats.source import WrappedSource
+from shardvar.layout.dtypes import Array, Bools, Ints, dtype_name
 from shardvar.layout.region import Region
-from shardvar.planning.decision import raise_losses
-from shardvar.planning.plan import Assignment
-from shardvar.planning.policies.policy import parse_slice_spec, take_parts
-from shardvar.planning.slices import TensorTable
-from shardvar.verbs.arguments import as_array
-from shardvar.verbs.callbacks.shardable_tensor import LazySlice, ShardableTensor, is_held_by, row_of
-from shardvar.verbs.callbacks.slice_source import SliceSource
+from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.decision import Decision, check_answer, find_exceeding, raise_losses
+from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries
+from shardvar.planning.plan import Assignment, CopyTable, Plan, plan_copies
+from shardvar.planning.policies import (
+    CallbackPolicy,
+    ColumnarPolicy,
+    Policy,
+    TablePolicy,
+    TensorSliceDict,
+)
+from shardvar.planning.policies.policy import Exceeding, parse_slice_spec, take_parts
+from shardvar.planning.slices import SliceTable, TensorTable, stack
+from shardvar.verbs.arguments import as_array, check_policy
+from shardvar.verbs.callbacks.shardable_tensor import (
+    LazySlice,
+    ShardableTensor,
+    ShardingCallback,
+    SliceSource,
+    is_held_by,
+    row_of,
+)
+from shardvar.wire.collection import without_collection
 
 REMEDY = (
     "A callback returns, for each file, a dict of checkpoint keys to dicts of slice specs to "
@@ -266,3 +299,299 @@ def _numbered(files: list[int]) -> tuple[Ints, int]:
 
 def _kind(value: Any) -> str:
     return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+def ask_callback(
+    policy: CallbackPolicy, capabilities: Capabilities, given: SliceSource
+) -> tuple[Decision, ArraySource | None]:
+    """Ask for an answer once, check it, and plan; with the values that the callback changed, if
+    there are any.
+
+    R-POLICY-5 (RFC 001): "The callback will only be called once for a given `checkpoint.save()`
+    call". ``PolicyError`` if the answer breaks a restriction or is of another kind, or if the
+    callback raises; its own error is the cause then.
+    """
+    # Ask the policy, and check its answer.
+    answer, seconds = _call(policy, given)
+    check_answer(given.slices, answer.assignment, capabilities)
+    assignment, entries = answer.assignment, given.entries
+    # Plan.
+    if answer.arrays:
+        assignment, arrays = _substitute(assignment, answer.arrays)
+        plan = _plan_substituted(
+            entries, assignment.slices, arrays, np.array(sorted(answer.arrays), dtype=np.int64)
+        )
+    else:
+        arrays, plan = None, plan_copies(entries.slices, assignment.slices)
+    return Decision(
+        assignment, plan, seconds, find_exceeding(policy, assignment), answer.num_empty
+    ), arrays
+
+
+def _call(policy: CallbackPolicy, held: SliceSource) -> tuple[Answer, float]:
+    description = policy.description
+    with without_collection():
+        given = held.shardable_tensors()
+        start = perf_counter()
+        try:
+            shards = policy(list(given))  # a copy: the callback may change its list
+        except PolicyError:
+            raise
+        except Exception as error:
+            raise PolicyError(
+                f"The policy {description!r} raised {type(error).__name__}: {error}.",
+                "That error is the cause of this one; nothing was written.",
+            ) from error
+        seconds = perf_counter() - start
+        answer = read_answer(shards, held, given, description)
+        del given, shards  # before garbage is looked for among them
+        return answer, seconds
+
+
+def _substitute(
+    assignment: Assignment, arrays: Mapping[int, Array]
+) -> tuple[Assignment, ArraySource]:
+    """The assignment with the sizes of changed values, and these values as a source, like arrays
+    that are saved.
+
+    R-POLICY-13 (RFC 001): "Note that not only can the sharding callback rearrange tensors, but also
+    modify tensors."
+    """
+    changed, slices = np.array(sorted(arrays), dtype=np.int64), assignment.slices
+    source = array_source(slices.take(changed), [arrays[row] for row in changed.tolist()])
+    nbytes = slices.nbytes.copy()
+    nbytes[changed] = source.index.entries.slices.nbytes  # strings may have grown
+    return replace(assignment, slices=replace(slices, nbytes=nbytes)), source
+
+
+def _plan_substituted(
+    entries: EntryTable, targets: SliceTable, arrays: ArraySource, changed: Ints
+) -> Plan:
+    """The plan that fills the changed targets from the arrays, the others from the source."""
+    is_changed = np.zeros(len(targets), dtype=np.bool)
+    is_changed[changed] = True
+    kept = np.flatnonzero(~is_changed)
+    parts = [
+        _renumbered(plan_copies(entries.slices, targets.take(kept)).copies, 0, kept),
+        _renumbered(
+            plan_copies(arrays.index.entries.slices, targets.take(changed)).copies,
+            len(entries),
+            changed,
+        ),
+    ]
+    columns = (
+        [getattr(part, name) for part in parts] for name in ("source", "target", "offset", "shape")
+    )
+    copies = CopyTable(*map(np.concatenate, columns))
+    # Both parts are ordered by target, and no target is in both, so a stable sort by target
+    # restores the order.
+    return Plan(
+        overlay_entries(entries, arrays).slices,
+        targets,
+        copies.take(np.argsort(copies.target, kind="stable")),
+    )
+
+
+def _renumbered(copies: CopyTable, first_source: int, targets: Ints) -> CopyTable:
+    return CopyTable(
+        copies.source + first_source, targets[copies.target], copies.offset, copies.shape
+    )
+
+
+def overlay_entries(entries: EntryTable, arrays: ArraySource) -> EntryTable:
+    """The entries of a source, followed by the entries of the arrays."""
+    mine = arrays.index.entries
+    num_files = int(entries.file.max(initial=-1)) + 1
+    return concatenate_entries([entries, replace(mine, file=mine.file + num_files)])
+
+
+def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:
+    """The source that reads the entries of ``overlay_entries``; arrays over arrays are one source
+    of arrays."""
+    count = len(arrays.arrays)
+    # The arrays come last, each as a file: behind 3 files, the last of 2 arrays is file 4, and 4 +
+    # 1 - 2 is 3.
+    num_files = int(entries.file[-1]) + 1 - count
+    if isinstance(source, ArraySource):
+        values = [*source.arrays[:num_files], *arrays.arrays]
+        return ArraySource(values, TableIndex(entries, ["memory"] * len(values)))
+    return OverlaidSource(source, arrays, num_files)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OverlaidSource(WrappedSource):
+    """Another source with arrays behind its files, and their entries behind its own."""
+
+    inner: Source = field()
+    """The source of the values that the callback kept."""
+    arrays: Source
+    """The values that it changed."""
+    num_files: int
+    """The number of the first array; lower ones are files of the other source."""
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Read bytes of a file, or of an array."""
+        if file < self.num_files:
+            self.inner.read_span(file, start, buffer)
+        else:
+            self.arrays.read_span(file - self.num_files, start, buffer)
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry."""
+        if entries.file[row] < self.num_files:
+            self.inner.read_into(entries, row, start, buffer)
+        else:
+            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Map a file, or an array."""
+        is_file = file < self.num_files
+        return self.inner.map(file) if is_file else self.arrays.map(file - self.num_files)
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        """[rows] Return True for payloads that the other source is best asked for in order."""
+        found = np.zeros(len(rows), np.bool)
+        is_stored = entries.file[rows] < self.num_files
+        found[is_stored] = self.inner.in_order(entries, rows[is_stored])
+        return found
+
+
+def compose(outer: Policy, inner: Policy) -> Policy:
+    """Return the policy that applies one policy inside the files of another, in order.
+
+    Parameters
+    ----------
+    outer : policy
+        The policy that is asked first.
+    inner : policy
+        The policy that is asked about the tensors of each file of the first answer.
+
+    Returns
+    -------
+    policy
+        The composition. Its description joins both descriptions. Two policies of shardvar compose
+        to one that decides in columns.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If one of them is not a policy.
+    ArgumentError
+        If one decides only in columns, and the other only in a callback.
+
+    Notes
+    -----
+    R-POLICY-17 (RFC 001): "we can even get some callback composition going". Law: each file of the
+    answer holds tensors of one file of ``outer``'s.
+
+    Examples
+    --------
+    >>> import shardvar as sv
+    >>> policy = sv.compose(sv.ShardByTaskPolicy(), sv.MaxShardSizePolicy(8))
+    >>> policy.inner.max_shard_size
+    8
+    >>> policy.description.partition(" Then, in each of these: ")[2]
+    'Fills files up to 8 bytes, cutting slices that do not fit.'
+    """
+    for policy in (outer, inner):
+        if policy is None:
+            raise ArgumentTypeError("A policy to compose is None.", "Give two policies.")
+        check_policy(policy)
+    if hasattr(outer, "assign") and hasattr(inner, "assign"):
+        return ColumnarComposition(cast("TablePolicy", outer), cast("TablePolicy", inner))
+    return CallbackComposition(_callable(outer), _callable(inner))
+
+
+def _callable(policy: Policy) -> CallbackPolicy:
+    if callable(policy):
+        return policy
+    raise ArgumentError(
+        f"{policy!r} decides only in columns and cannot be called.",
+        "Derive it from ColumnarPolicy.",
+    )
+
+
+class _Composition:
+    """The parts that both compositions share."""
+
+    __slots__ = ()
+
+    outer: Policy
+    inner: Policy
+
+    @property
+    def description(self) -> str:
+        """One sentence about each."""
+        return f"{self.outer.description} Then, in each of these: {self.inner.description}"
+
+    def exceeding(self, assignment: Assignment) -> list[Exceeding]:
+        """Files that exceed the inner policy's limit, if it has one."""
+        return list(find_exceeding(self.inner, assignment))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnarComposition(_Composition, ColumnarPolicy):
+    """``inner`` applied to the slices of each file of ``outer``'s answer."""
+
+    outer: TablePolicy
+    """The policy that decides first."""
+    inner: TablePolicy
+    """The policy that divides each of its files."""
+
+    def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
+        """The files that ``inner`` makes of the first file of ``outer``, then of the second, and so
+        on."""
+        first = self.outer.assign(slices, capabilities)
+        order, bounds = first.by_file()
+        answers = [
+            self.inner.assign(
+                first.slices.take(order[bounds[file] : bounds[file + 1]]), capabilities
+            )
+            for file in range(first.num_files)
+        ]
+        # The files of each answer are numbered after the files of the answers before it.
+        starts = np.cumsum([0, *(answer.num_files for answer in answers)]).tolist()
+        file = np.concatenate(
+            [answer.file + start for answer, start in zip(answers, starts, strict=False)]
+        )
+        return Assignment(
+            stack([answer.slices for answer in answers]), file, starts[-1], self.description
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackComposition(_Composition, ShardingCallback):
+    """``inner`` called with the tensors of each file of ``outer``'s answer."""
+
+    outer: CallbackPolicy
+    """The policy that is called first."""
+    inner: CallbackPolicy
+    """The policy that is called for each of its files."""
+
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor], /) -> list[TensorSliceDict]:
+        """The files that ``inner`` makes of the first file of ``outer``, then of the second, and so
+        on."""
+        # Reversed, so that the first of several slices with one key is kept.
+        known = {each.checkpoint_key: each for each in reversed(shardable_tensors)}
+        files: dict[int, list[ShardableTensor]] = {}
+        for file, key, spec, value in answer_items(
+            self.outer(shardable_tensors), self.outer.description
+        ):
+            files.setdefault(file, []).append(_shardable(key, spec, value, known))
+        return [shard for tensors in files.values() for shard in self.inner(tensors)]
+
+
+def _shardable(
+    key: str, spec: str, value: Any, known: dict[str, ShardableTensor]
+) -> ShardableTensor:
+    """A value of an answer, to be answered about again; its key leads to its device and object."""
+    origin = known.get(key)
+    if origin is not None and value is origin.tensor and spec == origin.slice_spec:
+        return origin
+    shape, spec = tuple(value.shape), spec.strip()
+    if origin is None:
+        return ShardableTensor(value, value.dtype, "", key, shape, spec, key)
+    device = value.device if isinstance(value, LazySlice) else origin.device
+    return origin._replace(
+        tensor=value, dtype=value.dtype, device=device, shape=shape, slice_spec=spec
+    )

@@ -1,4 +1,5 @@
-"""Claims: the digests that checkpoints carry in their metadata, and the ones that a write gives them.
+"""Claims: the digests that checkpoints carry in their metadata, and the ones that a write gives
+them.
 
 A carried digest is what a writer said once. ``sv.verify`` compares it, and a new checkpoint gets
 only digests that were computed of what is written:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shardvar.pictures.words import count, human_shape, short_name
 from shardvar.verbs.numbers import Number, is_number, json_number
-from shardvar.verbs.problems import Damage, lines_of_problems
-from shardvar.verbs.reports import MOST_ROWS, SCHEMA
+from shardvar.verbs.reports import MOST_ROWS, SCHEMA, Damage, lines_of_problems
 
 if TYPE_CHECKING:
     from shardvar.maps.report import MapReport

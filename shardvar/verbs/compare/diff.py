@@ -1,7 +1,7 @@
 """Diff: compare the tensors of two checkpoints in any formats and slices.
 
 It compares keys, dtypes, shapes, and then values. Both checkpoints are walked through block by
-block in the same order (``checkpoint.blocks``), so that neither is ever held whole, and every
+block in the same order (``compare.blocks``), so that neither is ever held whole, and every
 checksum on the way is compared. A tensor that cannot be read is named with its error, and hides no
 other.
 """
@@ -19,12 +19,18 @@ from shardvar.planning.index import DELTA
 from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.comparison import DiffReport
-from shardvar.verbs.compare.tolerance import Tolerance
+from shardvar.verbs.compare.distances import Tolerance
 from shardvar.verbs.compare.walk import PairWalk, compare_keys, comparer_of
 from shardvar.verbs.joining import open_numbered
 from shardvar.verbs.locate import Location, Path, find_checkpoint
-from shardvar.verbs.mapping import MapLike, as_map, map_and_report, renamed_reader
-from shardvar.verbs.ranks import check_numbered, paths_of_ranks
+from shardvar.verbs.mapping import (
+    MapLike,
+    as_map,
+    check_numbered,
+    map_and_report,
+    paths_of_ranks,
+    renamed_reader,
+)
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import new_names, select_keys
 from shardvar.verbs.together.executors import Opening, check_executor

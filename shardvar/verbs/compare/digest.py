@@ -16,7 +16,7 @@ fits ten lines of any language; with SHA-256 as ``H``, and ``+`` for one after t
 Leaves are why one tensor of many GiB is digested by several threads, and a part of it can be
 digested by itself.
 
-1. Read. One thread walks the tensors in C order (``checkpoint.blocks``), and every checksum on the
+1. Read. One thread walks the tensors in C order (``compare.blocks``), and every checksum on the
    way is compared.
 2. Hash. Other threads hash the leaves meanwhile. SHA-256 is the slower of the two.
 """
@@ -45,9 +45,8 @@ from shardvar.planning.index import take_tensors
 from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.locate import Path, find_checkpoint
-from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.reports import SCHEMA
+from shardvar.verbs.reports import SCHEMA, Damage
 from shardvar.verbs.steps import natural_key
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.wire.digests import (

@@ -11,23 +11,269 @@ counted apart.
 
     compare_arrays(a, b) = compare_arrays(a[:k], b[:k]) merged with compare_arrays(a[k:], b[k:], start=k)
 
-``checkpoint.products`` has the figures of whole tensors, to which the elements that are the same
+``Products`` has the figures of whole tensors, to which the elements that are the same
 also belong.
 
 Only a few elements have the largest distances of a tensor. Portions of floats of up to 32 bits are
 therefore looked through in float32 first, and judged exactly only where they may hold a larger
 distance than was found so far.
+
+With a tolerance, two numbers are the same if
+
+    |a - b| <= atol + rtol * |b|
+
+NaN is as NaN, and an infinity as itself; strings and opaque elements are the same if their bytes
+are. The defaults follow ``torch.testing.assert_close``, by the dtype of the less precise side.
+
+Sums of products give the angle between two tensors, and how far they are apart as vectors.
+
+    a . b      ->  cosine similarity = a . b / (|a| |b|)
+    |a - b|    ->  relative norm     = |a - b| / max(|a|, |b|)
+
+The sums are of float64, and grow portion by portion. A square of 1e200 is no float64, so a sum is a
+pair: a float in [0.5, 1) with a sign, and an exponent of 2. Elements that are NaN or infinite on
+either side are left out of all sums: one of them would make every figure NaN. A complex number
+counts as two real ones.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import frexp, ldexp, sqrt
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 
+from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, code, dtype_name, to_round_once
-from shardvar.verbs.compare.products import Products
-from shardvar.verbs.compare.tolerance import Tolerance
 from shardvar.verbs.numbers import Number, is_floating, is_number, python_number, widen_numbers
+
+_Wide = tuple[float, int]
+"""The number ``x * 2**e`` as (x, e) with 0.5 <= |x| < 1; (0.0, 0) for zero."""
+
+_ZERO: _Wide = (0.0, 0)
+_SAFE = 1e-200, 1e200
+"""Sums of squares in this range lost nothing visible to underflow or overflow."""
+
+_ROW = 1 << 13
+"""Elements of one call of BLAS: from 10,000 on, OpenBLAS starts threads, which cost more than they
+save here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Sums over pairs of elements, both finite."""
+
+    count: int = 0
+    """Pairs that were summed."""
+    squares_a: _Wide = _ZERO
+    """The sum of the squares of the first."""
+    squares_b: _Wide = _ZERO
+    """The sum of the squares of the second."""
+    products: _Wide = _ZERO
+    """The sum of the products of both."""
+    squares_of_difference: _Wide = _ZERO
+    """The sum of the squares of their difference."""
+
+    @classmethod
+    def of(cls, a: Array, b: Array) -> Self:
+        """Return the sums over two flat arrays of one dtype, whose values float64 holds."""
+        x, y = _reals(a), _reals(b)
+        rows = np.empty((3, len(x)))
+        with np.errstate(all="ignore"):
+            rows[0], rows[1] = x, y
+            np.subtract(rows[0], rows[1], out=rows[2])
+            squares, product = _dots(rows, rows).tolist(), float(_dots(rows[0], rows[1]))
+        # The fast way is right if all sums are finite, and too large to have lost squares that
+        # underflowed; a difference of only zeros has lost nothing.
+        if (
+            _SAFE[0] < min(squares[:2])
+            and max(squares[:2]) < _SAFE[1]
+            and (_SAFE[0] < squares[2] or not rows[2].any())
+        ):
+            return cls(len(a), *map(frexp, (squares[0], squares[1], product, squares[2])))
+        is_finite = np.isfinite(a) & np.isfinite(b)
+        x, y = (_reals(array[is_finite]).astype(np.float64) for array in (a, b))
+        return cls._scaled(x, y, int(np.count_nonzero(is_finite)))
+
+    @classmethod
+    def _scaled(cls, x: Array, y: Array, count: int) -> Self:
+        """The sums over finite numbers of any magnitude, each array divided by a power of two near
+        its largest one."""
+        (x, power_x), (y, power_y) = _scale(x), _scale(y)
+        power = max(power_x, power_y) + 1
+        d, power_d = _scale(np.ldexp(x, power_x - power) - np.ldexp(y, power_y - power))
+        pairs = (
+            (x, x, 2 * power_x),
+            (y, y, 2 * power_y),
+            (x, y, power_x + power_y),
+            (d, d, 2 * (power_d + power)),
+        )
+        sums = (_normal(float(_dots(p, q)), exponent) for p, q, exponent in pairs)
+        return cls(count, *sums)
+
+    def __add__(self, other: "Products") -> Self:
+        """The sums over the pairs of both."""
+        return type(self)(
+            self.count + other.count,
+            _add(self.squares_a, other.squares_a),
+            _add(self.squares_b, other.squares_b),
+            _add(self.products, other.products),
+            _add(self.squares_of_difference, other.squares_of_difference),
+        )
+
+    @property
+    def cosine(self) -> float | None:
+        """The cosine of the angle between the two, in [-1, 1]; None if one of them is zero.
+
+        >>> Products.of(np.array([1e300, 0.0]), np.array([1e-300, 1e-300])).cosine
+        0.7071067811865475
+        """
+        if not (self.squares_a[0] and self.squares_b[0]):
+            return None
+        (a, exponent_a), (b, exponent_b), (p, exponent) = (
+            self.squares_a,
+            self.squares_b,
+            self.products,
+        )
+        odd = (exponent_a + exponent_b) % 2
+        cosine = ldexp(p / sqrt(ldexp(a * b, odd)), exponent - (exponent_a + exponent_b - odd) // 2)
+        return max(-1.0, min(1.0, cosine))
+
+    @property
+    def relative_norm(self) -> float | None:
+        """The norm of the difference over the larger of the two norms; None if no pair is finite.
+
+        >>> Products.of(np.array([3e200, 0.0]), np.array([3e200, 4e200])).relative_norm
+        0.8
+        """
+        if not self.count:
+            return None
+        (d, exponent_d), larger = (
+            self.squares_of_difference,
+            max(self.squares_a, self.squares_b, key=_order),
+        )
+        if not d:
+            return 0.0
+        exponent = exponent_d - larger[1]
+        return ldexp(sqrt(ldexp(d / larger[0], exponent % 2)), exponent // 2)
+
+
+def _reals(array: Array) -> Array:
+    """Numbers as real ones; a complex one becomes two."""
+    if array.dtype.kind == "c":
+        return np.ascontiguousarray(array).view(array.real.dtype)
+    return array
+
+
+def _dots(x: Array, y: Array) -> Array:
+    """[...] the sums of the products along the last axis."""
+    whole = x.shape[-1] // _ROW * _ROW
+    rows = (*x.shape[:-1], whole // _ROW, _ROW)
+    sums = np.vecdot(x[..., :whole].reshape(rows), y[..., :whole].reshape(rows)).sum(axis=-1)
+    total: Array = sums + np.vecdot(x[..., whole:], y[..., whole:])
+    return total
+
+
+def _scale(x: Array) -> tuple[Array, int]:
+    """The array scaled to a largest element of about 1, and the exponent of two that undoes it."""
+    power = frexp(float(np.abs(x).max(initial=0.0)))[1]
+    scaled: Any = np.ldexp(x, -power)
+    return scaled, power
+
+
+def _normal(value: float, exponent: int) -> _Wide:
+    part, more = frexp(value)
+    return (part, more + exponent) if part else _ZERO
+
+
+def _add(a: _Wide, b: _Wide) -> _Wide:
+    if not (a[0] and b[0]):
+        return a if a[0] else b
+    exponent = max(a[1], b[1])
+    return _normal(ldexp(a[0], a[1] - exponent) + ldexp(b[0], b[1] - exponent), exponent)
+
+
+def _order(wide: _Wide) -> tuple[bool, int, float]:
+    """A key by which numbers that are not negative are ordered."""
+    return bool(wide[0]), wide[1], wide[0]
+
+
+_CLOSE = {
+    "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7),
+    "complex64": (1.3e-6, 1e-5), "complex128": (1e-7, 1e-7),
+}  # fmt: skip
+"""The relative and the absolute tolerance of a dtype; of all others, which are integers or have few
+bits, (0, 0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The distance at which elements count as the same; by default their dtypes'."""
+
+    rtol: float | None = None
+    """The part of the second value's magnitude."""
+    atol: float | None = None
+    """The distance that is allowed at any magnitude."""
+
+    @classmethod
+    def of(cls, rtol: float | None, atol: float | None, close: bool) -> Self | None:
+        """Return the tolerance that a caller asks for; None for bits.
+
+        With ``close``, a value that is not given follows from the dtypes; without it, 0.
+        """
+        given = cls(_finite("rtol", rtol), _finite("atol", atol))
+        if close:
+            return given
+        return None if rtol is None and atol is None else cls(given.rtol or 0.0, given.atol or 0.0)
+
+    def __str__(self) -> str:
+        texts = [
+            f"{name}={value:g}"
+            for name, value in (("rtol", self.rtol), ("atol", self.atol))
+            if value is not None
+        ]
+        return ", ".join(texts) or "the tolerances of the dtypes"
+
+    def of_dtypes(self, a: str, b: str) -> tuple[float, float]:
+        """Return the relative and the absolute tolerance of elements of two dtypes.
+
+        >>> Tolerance().of_dtypes("float32", "bfloat16"), Tolerance(atol=1.0).of_dtypes("float64", "float64")
+        ((0.016, 1e-05), (1e-07, 1.0))
+        """
+        defaults = [_CLOSE.get(name, (0.0, 0.0)) for name in (a, b)]
+        rtol, atol = (max(values) for values in zip(*defaults, strict=True))
+        return rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol
+
+    def beyond(self, a: Array, b: Array) -> Bools:
+        """[k] Return True where two numbers are further apart than allowed.
+
+        >>> Tolerance(rtol=0.5, atol=0.0).beyond(np.array([1.0, 3.0, np.nan]), np.array([2.0, 1.0, np.nan]))
+        array([False,  True, False])
+        """
+        rtol, atol = self.of_dtypes(a.dtype.name, b.dtype.name)
+        x, y = widen_numbers(a), widen_numbers(b)
+        same: Bools = (x == y) | ((x != x) & (y != y))
+        # As floats: integers beyond 2**53 that differ by less than their rounding are beyond a
+        # tolerance of 0 only.
+        with np.errstate(invalid="ignore", over="ignore"):
+            p, q = (v if v.dtype.kind == "c" else v.astype(np.float64) for v in (x, y))
+            allowed = atol + rtol * np.abs(q)
+            near = (np.abs(p - q) <= allowed) & (allowed > 0) & np.isfinite(q)
+        return ~(same | near)
+
+
+def _finite(name: str, value: Any) -> float | None:
+    """Return a tolerance of Python or NumPy as a float; None if it is not given."""
+    if value is None:
+        return None
+    if not isinstance(value, bool) and isinstance(value, Real):
+        with suppress(OverflowError):  # of an integer that no float holds
+            number = float(value)
+            if 0 <= number < float("inf"):
+                return number
+    raise ArgumentError(f"Invalid {name}={value!r}.", "Give a finite number >= 0.")
+
 
 _SUB_BYTE = {"int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
 

@@ -9,18 +9,39 @@
 The lines of tensors are true of every copy of the checkpoint, in any format. ``sha256sum --check
 model.sha256`` compares the files, and takes the other lines for comments. The digest of the
 checkpoint covers all tensors, so a lost line of a tensor is noticed. Checksums of other programs
-(``statements``) are compared as well, and never replaced: a manifest has another name then.
+are compared as well, and never replaced: a manifest has another name then.
+
+An in-toto statement has the digests of tensors in the form that tools for signatures carry.
+
+    {"_type": "https://in-toto.io/Statement/v1",
+     "subject": [{"name": "model", "digest": {"shardvarDigest1": "8dbf..."}}],
+     "predicateType": "https://shardvar/tensor-digest/v1",
+     "predicate": {"tensors": [{"name": "step", "digest": {"shardvarDigest1": "828d..."}}, ...]}}
+
+The subject is the digest of all tensors, so the statement is true of the model in every format. A
+signed statement is in a DSSE envelope, and that may be in a Sigstore bundle. Both are read here.
+Their signatures are not compared: only the tool that signed knows the key.
+
+Checksums of files are in lists next to them, as sha256sum writes them, and in stores that name a
+file by its checksum, such as caches of Hugging Face. The name of a list suggests it, and its lines
+decide. A checksum that disagrees proves damage only if the list names the file and no other
+checksum of the file agrees. Also here: downloads that are not finished.
 """
 
+import base64
+import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from shardvar.engine.pool import Progress
+from shardvar.engine.pool import Progress, block_ranges, new_buffer, run_all
 from shardvar.errors import (
     CheckpointError,
     CorruptCheckpoint,
@@ -29,45 +50,412 @@ from shardvar.errors import (
     MissingFile,
     TargetExists,
 )
-from shardvar.formats.files import look_into, write_file
+from shardvar.formats.files import look_into, open_below, read_beginning, write_file
 from shardvar.formats.protocol import Source
+from shardvar.formats.table import names_of_target
 from shardvar.limits import MAX_MANIFEST_NBYTES
-from shardvar.storage.local import split_place
+from shardvar.pictures.words import count
+from shardvar.storage.local import LocalStorage, split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
-from shardvar.verbs.compare.statements import (
-    SummedFiles,
-    beside,
-    checkpoint_files,
-    compare_sums,
-    has_sums,
-    is_manifest,
-    judge_sums,
-    summed_checkpoint,
-    summed_files,
-    tensors_of_statement,
-)
-from shardvar.verbs.locate import Location, Path
-from shardvar.verbs.problems import Damage
+from shardvar.verbs.locate import DOWNLOADS, UNFINISHED_DOWNLOAD, Location, Path
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.remove import find_named
-from shardvar.verbs.reports import DAMAGED, OK, VALUES_MATCH, VerifyReport
+from shardvar.verbs.reports import DAMAGED, OK, VALUES_MATCH, Damage, VerifyReport
 from shardvar.verbs.steps import natural_key
 from shardvar.wire.damage import past_limit
 from shardvar.wire.digests import (
     HEAD,
     decode_digests,
+    decode_sums,
+    digest_of_all,
     encode_digests,
     is_digests,
     not_digests,
 )
+from shardvar.wire.strict_json import parse_json
 
-__all__ = [
-    "Manifest",
-    "differences",
-    "read_manifest",
-    "write_manifest",
-]
+__all__ = ["Manifest", "differences", "read_manifest", "write_manifest"]
+
+TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://shardvar/tensor-digest/v1"
+ALGORITHM = "shardvarDigest1"
+"""The name of the digest in a set of digests; the number is the version of docs/digest.md."""
+_PAYLOAD_TYPE = "application/vnd.in-toto+json"
+_DIGEST = re.compile("[0-9a-f]{64}")
+_MAX_DEPTH = 64
+_WRITE_AGAIN = "`shardvar digest PATH --in-toto` prints one."
+
+
+def statement_of(report: DigestReport) -> dict[str, Any]:
+    """Return the statement of a checkpoint whose tensors all have digests."""
+    tensors = [{"name": key, "digest": {ALGORITHM: value}} for key, value in report.tensors.items()]
+    name = os.path.basename(report.path.rstrip("/"))
+    return {
+        "_type": TYPE,
+        "subject": [{"name": name, "digest": {ALGORITHM: report.checkpoint}}],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {"tensors": tensors},
+    }
+
+
+def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
+    """Return the digests of tensors by key; ``MalformedCheckpoint`` if the bytes are not a whole
+    statement, or not of these digests."""
+    try:
+        found = _unwrapped(parse_json(octets, _MAX_DEPTH))
+        kind, predicate_type = found["_type"], found["predicateType"]
+    except (ValueError, KeyError, TypeError):
+        raise MalformedCheckpoint(
+            f"{place} is neither a manifest nor an in-toto statement.", _WRITE_AGAIN
+        ) from None
+    if (kind, predicate_type) != (TYPE, PREDICATE_TYPE):
+        raise MalformedCheckpoint(
+            f"{place} is a statement of type {kind!r} with the predicate {predicate_type!r}, not "
+            f"of tensor digests.",
+            _WRITE_AGAIN,
+        )
+    try:
+        listed = [(each["name"], each["digest"][ALGORITHM]) for each in _tensors(found)]
+        subjects = [each["digest"][ALGORITHM] for each in found["subject"]]
+    except (KeyError, TypeError):
+        raise MalformedCheckpoint(
+            f"{place} lacks a name or a digest {ALGORITHM!r}.", _WRITE_AGAIN
+        ) from None
+    tensors = dict(listed)
+    if len(tensors) < len(listed) or not all(map(_is_entry, tensors.items())):
+        raise MalformedCheckpoint(
+            f"{place} has a wrong name or digest, or a name twice.", _WRITE_AGAIN
+        )
+    if subjects != [digest_of_all(tensors)]:
+        raise MalformedCheckpoint(
+            f"The digest of the subject in {place} does not match the tensors that it lists.",
+            _WRITE_AGAIN,
+        )
+    return tensors
+
+
+def _tensors(statement: Any) -> list[Any]:
+    found = statement["predicate"]["tensors"]
+    if not isinstance(found, list) or not isinstance(statement["subject"], list):
+        raise TypeError
+    return found
+
+
+def _unwrapped(value: Any) -> Any:
+    """The statement in a bundle or an envelope, or itself."""
+    value = value.get("dsseEnvelope", value) if isinstance(value, dict) else value
+    if "payload" not in value:
+        return value
+    if value["payloadType"] != _PAYLOAD_TYPE:
+        raise ValueError
+    return parse_json(base64.b64decode(value["payload"], validate=True), _MAX_DEPTH)
+
+
+def _is_entry(entry: tuple[Any, Any]) -> bool:
+    key, value = entry
+    return isinstance(key, str) and isinstance(value, str) and bool(_DIGEST.fullmatch(value))
+
+
+# Checksums of files.
+
+_ALGORITHM = r"(?:md5|sha-?(?:1|224|256|384|512))"
+_LIST_OF_FILE = re.compile(rf"(.+?)[._-]{_ALGORITHM}(?:sums?)?(?:\.txt)?", re.IGNORECASE)
+"""The name of a list that is of one file, whose name is the group, or of several."""
+_LIST = re.compile(
+    rf".*(?:checksums?|sums|checklist|{_ALGORITHM}(?:sum)?)(?:\.(?:txt|chk|{_ALGORITHM}))?",
+    re.IGNORECASE,
+)
+_STORES = re.compile(
+    r"(?:.*/)?(?:blobs/([0-9a-f]{40}|[0-9a-f]{64})|blobs/sha256[-/]([0-9a-f]{64})"
+    r"|lfs/objects/../../([0-9a-f]{64})|SHA256E?-s\d+--([0-9a-f]{64})[^/]*)",
+    re.DOTALL,
+)
+"""Files that are named by their checksum: in caches of Hugging Face, of Ollama and OCI, of Git LFS, of
+git-annex. One of 40 digits is the checksum of a blob of Git."""
+_BLOB = "the name of its blob"
+_LEVELS = 4
+"""The folders above a file in which these notes are looked for."""
+_MOST_NOTE_NBYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FileSum:
+    """A checksum that another program has of a file."""
+
+    file: str
+    """The file, by its name in the checkpoint's directory."""
+    algorithm: str
+    """The algorithm, as ``hashlib`` names it; ``"git"`` for a blob of Git."""
+    digits: str
+    """The checksum."""
+    place: str
+    """The place of the checksum, for messages."""
+    names_file: bool = True
+    """False if it may be another file's."""
+
+    @property
+    def label(self) -> str:
+        """The algorithm, for messages."""
+        return {"git": "Git SHA-1", "md5": "MD5"}.get(self.algorithm, f"SHA-{self.algorithm[3:]}")
+
+    @property
+    def disagreement(self) -> Damage:
+        """The damage of a file that has another one."""
+        cause = f"{self.file}: Its {self.label} is not the one in {self.place}, {self.digits}."
+        return Damage("CorruptCheckpoint", None, self.file, cause, self.remedy)
+
+    @property
+    def remedy(self) -> str:
+        """The remedy if the file has another one."""
+        if self.place == _BLOB:  # a cache keeps a blob that it has
+            return (
+                "Remove the blob that the file is, or that it is a link to, and download it again."
+            )
+        return f"Remove the file and fetch it again; if it was meant to change, mend or remove {self.place}."
+
+
+@dataclass(frozen=True, slots=True)
+class SummedFiles:
+    """The checksums that other programs have of a checkpoint's files, and doubts about the files."""
+
+    sums: tuple[FileSum, ...] = ()
+    """The checksums."""
+    unknown: tuple[str, ...] = ()
+    """Lists of one file without a checksum of it in a known form."""
+    unfinished: tuple[str, ...] = ()
+    """Files that a download leaves next to a file until it is finished."""
+
+    @property
+    def doubts(self) -> Iterator[Damage]:
+        """The lists that are not understood, and the downloads that seem unfinished."""
+        for name in self.unknown:
+            cause = (
+                f"{name} has no checksum in the form of sha256sum: nothing was compared with it."
+            )
+            remedy = "Compare it with the program that wrote it, or move it to another folder."
+            yield Damage("UnsupportedError", None, name, cause, remedy)
+        for name in self.unfinished:
+            cause = f"{name} is there, as long as a download is not finished."
+            remedy = "Finish the download; if it has been finished since, remove that file."
+            yield Damage("IncompleteCheckpoint", None, name, cause, remedy)
+
+
+def sums_in_list(
+    storage: Storage, name: str, files: Collection[str], own: str = "", prefix: str = ""
+) -> list[FileSum]:
+    """Return the checksums that a list has of files.
+
+    ``own`` is the one that lines without a name mean, and ``prefix`` leads from the list to the files.
+    """
+    lines = decode_sums(read_beginning(storage, name, MAX_MANIFEST_NBYTES))
+    sums = []
+    for algorithm, digits, listed in lines:
+        path = posixpath.normpath(listed.replace("\\", "/")) if listed else ""
+        path = (listed if listed in files else path).removeprefix(prefix)
+        names_own = path in ("", own) or posixpath.basename(path) == own
+        if path in files:
+            sums.append(FileSum(path, algorithm, digits, name))
+        elif own in files and (names_own or len(lines) == 1):
+            sums.append(FileSum(own, algorithm, digits, name, names_own))
+        else:  # an absolute path, or from a folder above
+            ends = [file for file in files if path.endswith(f"/{file}")]
+            sums += [FileSum(file, algorithm, digits, name, names_file=False) for file in ends]
+    return sums
+
+
+def summed_files(
+    storage: Storage, files: Collection[str], own: Collection[str] = ()
+) -> SummedFiles:
+    """Return the checksums that lie next to files of a directory, or are in the names of their stores.
+
+    ``own`` are other names of the checkpoint, which may have a list.
+    """
+    names, sums, unknown = storage.names(), list[FileSum](), list[str]()
+    for name in names:
+        one = found[1] if (found := _LIST_OF_FILE.fullmatch(name)) else ""
+        if name in files or not (found or _LIST.fullmatch(name)):
+            continue
+        if is_manifest(storage, name):
+            continue
+        listed = sums_in_list(storage, name, files, one)
+        sums += listed
+        if not listed and (one in files or one in own):
+            unknown.append(name)
+    unfinished = [
+        name
+        for name in [*names, *storage.folders()]
+        if (found := UNFINISHED_DOWNLOAD.fullmatch(name)) and found[1] in files
+    ]
+    if storage.local_path is not None:
+        of_hub, begun = _of_hub(os.path.abspath(storage.local_path), files)
+        sums, unfinished = sums + of_hub, unfinished + begun
+    return SummedFiles(tuple(sums), tuple(unknown), tuple(unfinished))
+
+
+def is_manifest(storage: Storage, name: str) -> bool:
+    """Return True if a file is one that ``read_manifest`` reads, whole or not."""
+    head = read_beginning(storage, name, 64)
+    return is_digests(head) or head.lstrip().startswith(b"{")
+
+
+def _of_hub(folder: str, files: Collection[str]) -> tuple[list[FileSum], list[str]]:
+    """The checksums in the names of stores and in the notes of downloads, and unfinished downloads."""
+    sums, begun, real = list[FileSum](), list[str](), os.path.realpath(folder)
+    above = [folder]
+    for _ in range(_LEVELS):
+        above.append(os.path.dirname(above[-1]))
+    roots = [root for root in dict.fromkeys(above) if os.path.isdir(os.path.join(root, DOWNLOADS))]
+    for file in files:
+        path = os.path.join(folder, file)
+        target = os.path.realpath(path) if os.path.islink(path) else os.path.join(real, file)
+        stored = _STORES.fullmatch(target.replace(os.sep, "/"))
+        places = [(each, _BLOB) for each in (stored.groups() if stored else ()) if each]
+        for root in roots:
+            note = os.path.join(DOWNLOADS, f"{os.path.relpath(path, root)}.metadata")
+            notes = LocalStorage(os.path.join(root, os.path.dirname(note)))
+            name = os.path.basename(note)
+            lines = (
+                read_beginning(notes, name, _MOST_NOTE_NBYTES)
+                .decode("utf-8", "replace")
+                .split("\n")
+            )
+            if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", etag := "".join(lines[1:2]).strip()):
+                places.append((etag, note))
+            # It is named after the note, or after the hash of its name.
+            hashed = hashlib.sha1(name.encode(), usedforsecurity=False).digest()
+            heads = (os.path.basename(path), base64.urlsafe_b64encode(hashed).decode())
+            begun += [
+                os.path.join(os.path.dirname(note), each)
+                for each in notes.names()
+                if each.endswith(".incomplete") and (each.startswith(heads) or len(lines) == 1)
+            ]
+        sums += [
+            FileSum(file, "git" if len(each) == 40 else "sha256", each, place)
+            for each, place in places
+        ]
+    return sums, begun
+
+
+def compare_sums(
+    storage: Storage,
+    sums: Iterable[FileSum],
+    files: Collection[str],
+    progress: Progress = lambda _nbytes: None,
+) -> tuple[dict[str, FileSum], list[FileSum], dict[str, str]]:
+    """Return a checksum that agrees for each file that has one, the ones that disagree, and the
+    SHA-256 of ``files``. A file that cannot be read has none: its error is known."""
+    sums = [*sums]
+    algorithms = {name: {"sha256"} for name in files}
+    for each in sums:
+        algorithms.setdefault(each.file, set()).add(each.algorithm)
+
+    def digits_of(name: str) -> dict[str, str]:
+        with suppress(CheckpointError):
+            return _digits_of_file(storage, name, algorithms[name], progress)
+        return {}
+
+    digits = dict(zip(algorithms, run_all(digits_of, [*algorithms]), strict=True))
+    right = [each for each in sums if digits[each.file].get(each.algorithm) == each.digits]
+    others = [each for each in sums if each not in right and digits[each.file]]
+    whole = {name: digits[name]["sha256"] for name in files if digits[name]}
+    return {each.file: each for each in right}, others, whole
+
+
+def _digits_of_file(
+    storage: Storage, name: str, algorithms: Collection[str], progress: Progress
+) -> dict[str, str]:
+    """The checksums of a file by their algorithms, in one pass."""
+    file = open_below(storage, name)
+    try:
+        states = {
+            each: hashlib.new("sha1" if each == "git" else each, usedforsecurity=False)
+            for each in algorithms
+        }
+        if "git" in states:
+            states["git"].update(b"blob %d\0" % file.size)
+        for start, stop in block_ranges(0, file.size):
+            block = new_buffer(stop - start)
+            file.read_into(start, block)
+            for state in states.values():
+                state.update(block)
+            progress(stop - start)
+        return {each: state.hexdigest() for each, state in states.items()}
+    finally:
+        file.close()
+
+
+def has_sums(storage: Storage, name: str) -> bool:
+    """Return True if a file is a list of checksums of files."""
+    return bool(decode_sums(read_beginning(storage, name, MAX_MANIFEST_NBYTES)))
+
+
+def beside(found: Location, ending: str) -> tuple[Storage, str]:
+    """Return the place of a file next to a checkpoint, whose name has another ending behind it."""
+    if not found.is_folder:
+        return found.storage, found.name + ending
+    # The folder above is not listed: it may be long, and that may need another right.
+    above, name = os.path.split(found.path)
+    return split_place(f"{above}/")[0], name + ending
+
+
+def _is_there(storage: Storage, name: str) -> bool:
+    return look_into(storage, name, lambda _: True, otherwise=False)
+
+
+def checkpoint_files(found: Location, source: Source) -> list[str]:
+    """Return the files of a checkpoint, by their names in its directory."""
+    indexes = {found.name, *names_of_target(found.stem, found.format.name)}
+    return sorted({*source.index.files, *indexes.intersection(found.storage.names())})
+
+
+def summed_checkpoint(found: Location, source: Source, against: str | None) -> SummedFiles:
+    """Return the checksums of files with which ``verify`` compares: the ones next to a checkpoint, or
+    in the list at the path ``against``."""
+    files = checkpoint_files(found, source)
+    if against is not None:
+        sums = sums_in_list(*split_place(against), files, files[0] if len(files) == 1 else "")
+        return SummedFiles(tuple(sums), () if sums else (against,))
+    summed = summed_files(found.storage, files, {found.name, found.stem})
+    storage, name = beside(found, ".sha256")
+    if not found.is_folder or is_manifest(storage, name) or not _is_there(storage, name):
+        return summed
+    sums = sums_in_list(storage, name, files, prefix=f"{os.path.basename(found.path)}/")
+    unknown = summed.unknown if sums else (*summed.unknown, f"{found.path}.sha256")
+    return replace(summed, sums=(*summed.sums, *sums), unknown=unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFiles:
+    """Files that were compared with their checksums."""
+
+    right: set[str]
+    """The files that have one that agrees."""
+    damages: list[Damage]
+    """Files that none agrees with, though one names the file."""
+    doubts: list[Damage]
+    """Doubts: also the checksums that disagree with another one that agrees."""
+    notes: list[str]
+    """Sentences that say which checksums agree."""
+
+
+def judge_sums(storage: Storage, summed: SummedFiles, progress: Progress) -> JudgedFiles:
+    """Compare files with their checksums."""
+    right, others, _ = compare_sums(storage, summed.sums, (), progress)
+    wrong = [each for each in others if each.names_file and each.file not in right]
+    doubts = [each.disagreement for each in others if each not in wrong]
+    agreed = dict[str, list[str]]()
+    for each in right.values():
+        agreed.setdefault(f"{each.label} in {each.place}", []).append(each.file)
+    notes = [
+        f"{files[0]} agrees with its {what}."
+        if len(files) == 1
+        else f"{count(len(files), 'file')} agree with their {what}."
+        for what, files in agreed.items()
+    ]
+    damages = [each.disagreement for each in wrong]
+    return JudgedFiles({*right}, damages, [*summed.doubts, *doubts], notes)
+
 
 ENDING = ".sha256"
 """The ending of a manifest's name; before it is the checkpoint's."""

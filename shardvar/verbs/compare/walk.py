@@ -1,22 +1,39 @@
 """The walk of two open checkpoints side by side, block by block in the same order
-(``checkpoint.blocks``), so that neither is ever held whole, and every checksum on the way is
+(``compare.blocks``), so that neither is ever held whole, and every checksum on the way is
 compared. A tensor that cannot be read is named with its error, and hides no other.
+
+Of large tensors, payloads that lie in a file as they are can be read from anywhere, so whichever
+thread wants a portion reads it. All else is assembled or decoded from its beginning to its end, one
+block ahead of the reader.
+
+Most of what is compared is equal: large tensors with the same bytes on both sides are found by
+several threads before any value is looked at. What is unlike or damaged is left to the comparison
+of values, which reads it again and tells how it differs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from shardvar._version import __version__
-from shardvar.engine.pool import Progress, map_ahead
-from shardvar.errors import ReadError
-from shardvar.layout.dtypes import Array
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.pool import (
+    BLOCK_NBYTES,
+    Progress,
+    block_ranges,
+    map_ahead,
+    run_ahead,
+    thread_buffer,
+)
+from shardvar.errors import READ_ERRORS, ReadError
+from shardvar.layout.dtypes import ITEMSIZES, Array, numpy_dtype
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.compare.comparison import (
     DiffReport,
@@ -27,19 +44,210 @@ from shardvar.verbs.compare.comparison import (
 from shardvar.verbs.compare.distances import (
     Difference,
     Highest,
+    Products,
+    Tolerance,
     are_comparable,
     compare_arrays,
     only_bytes,
     products_of_same,
 )
-from shardvar.verbs.compare.pairs import ReadStretch, SideError, Sides
-from shardvar.verbs.compare.products import Products
-from shardvar.verbs.compare.sameness import rows_of_same_bytes
-from shardvar.verbs.compare.tolerance import Tolerance
 from shardvar.verbs.numbers import is_number
-from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.reports import Damage
 from shardvar.verbs.together.executors import Opening, Payloads, portions, run_tasks
+
+
+class SideError(Exception):
+    """An error of one of two tensors."""
+
+    def __init__(self, side: str, error: ReadError) -> None:
+        super().__init__(side, error)
+        self.side, self.error = side, error
+
+
+class Stretch(NamedTuple):
+    """Flat portions of two tensors that begin at the same element."""
+
+    a: Array
+    """The first one's."""
+    b: Array
+    """The second one's."""
+    start: int
+    """The flat index of the first element."""
+
+    @property
+    def shared(self) -> int:
+        """Elements that both have. Two variants may differ in length; bytes that only one has count
+        as different."""
+        return min(len(self.a), len(self.b))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return self.a.nbytes + self.b.nbytes
+
+
+ReadStretch = Callable[[], Stretch]
+"""A function that returns a portion, for any thread. What it returns may be gone when the thread
+calls another one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sides:
+    """Two large tensors of two checkpoints, of one shape and comparable dtypes."""
+
+    a: Blocks
+    """The first checkpoint."""
+    row: int
+    """The tensor's number there."""
+    b: Blocks
+    """The second checkpoint."""
+    other: int
+    """The tensor's number there."""
+    payloads: tuple[Evidence, Evidence] | None
+    """The reads of both, if each has one payload that lies in a file as it is."""
+
+    @classmethod
+    def of(cls, a: Blocks, row: int, b: Blocks, other: int) -> Self:
+        """The sides of two tensors, before anything is read."""
+        first, second = a.payload(row), b.payload(other)
+        return cls(a, row, b, other, None if first is None or second is None else (first, second))
+
+    def portions(self) -> Iterator[ReadStretch]:
+        """Functions that read a portion each, in order. A side's error is a ``SideError``."""
+        itemsize = max(1, *(int(ITEMSIZES[code]) for code in self._codes()))  # variants count bytes
+        count = BLOCK_NBYTES // itemsize
+        if self.payloads is None:
+            with (
+                closing(run_ahead(self.a.stream(self.row, count))) as a,
+                closing(run_ahead(self.b.stream(self.other, count))) as b,
+            ):
+                for stretch in _together(a, b):
+                    yield partial(_given, stretch)
+            return
+        for start, stop in block_ranges(0, prod(self.a.tensors.shape(self.row)), count):
+            yield partial(self._read, self.payloads, start, stop)
+
+    def check(self) -> None:
+        """Raise ``SideError`` unless what was read of the payloads has the checksums that the
+        indexes give.
+
+        Streams compare them at their ends.
+        """
+        for side, evidence in zip("ab", self.payloads or (), strict=False):
+            _of_side(side, evidence.check)
+
+    def _codes(self) -> tuple[int, int]:
+        return int(self.a.tensors.codes[self.row]), int(self.b.tensors.codes[self.other])
+
+    def _read(self, payloads: tuple[Evidence, Evidence], start: int, stop: int) -> Stretch:
+        dtypes = (
+            numpy_dtype(self.a.tensors.dtype(self.row)),
+            numpy_dtype(self.b.tensors.dtype(self.other)),
+        )
+        arrays = []
+        for side, evidence, dtype, use in zip(
+            "ab", payloads, dtypes, ("unit", "span"), strict=True
+        ):
+            buffer = thread_buffer((stop - start) * dtype.itemsize, use)
+            _of_side(side, partial(evidence.read, 0, start * dtype.itemsize, buffer))
+            arrays.append(np.frombuffer(buffer, dtype))
+        return Stretch(arrays[0], arrays[1], start)
+
+
+def _given(stretch: Stretch) -> Stretch:
+    return stretch
+
+
+def _of_side(side: str, function: Callable[[], Any]) -> Any:
+    """Call the function; its errors of reading belong to a side."""
+    try:
+        return function()
+    except READ_ERRORS as error:
+        raise SideError(side, error) from error
+
+
+def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[Stretch]:
+    """The blocks of two streams in pairs; one that ends first goes on as empty blocks. Both are
+    drawn to their ends."""
+    start = 0
+    while True:
+        x, y = _of_side("a", partial(next, a, None)), _of_side("b", partial(next, b, None))
+        if x is None and y is None:
+            return
+        some = y if x is None else x
+        nothing = np.zeros(0, some.dtype)
+        stretch = Stretch(nothing if x is None else x, nothing if y is None else y, start)
+        yield stretch
+        start += max(len(stretch.a), len(stretch.b))
+
+
+def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[int]:
+    """Return the tensors whose bytes equal the other side's, both verified; each is of one dtype on
+    both.
+
+    ``progress`` is called with the bytes of both sides.
+    """
+    nbytes = dict.fromkeys(sides, 0)
+    same, unlike = set[int](), set[int]()
+
+    def portions() -> Iterator[tuple[int, ReadStretch | None]]:
+        for row, each in sides.items():
+            try:
+                for read in each.portions():
+                    # Another thread has found a difference: the rest need not be read.
+                    if row in unlike:
+                        break
+                    yield row, read
+            except SideError:
+                unlike.add(row)
+            yield row, None
+
+    def compare(portion: tuple[int, ReadStretch | None]) -> tuple[int, int | None]:
+        row, read = portion
+        if read is None or row in unlike:
+            return row, None
+        stretch = _read(read)
+        if stretch is None or not _are_same(stretch):
+            unlike.add(row)
+            return row, None
+        return row, stretch.nbytes
+
+    with closing(map_ahead(compare, portions())) as compared:
+        for row, count in compared:
+            if count is not None:
+                nbytes[row] += count
+            elif row not in unlike and _is_whole(sides[row]):
+                same.add(row)
+                progress(nbytes[row])
+    return same
+
+
+def _read(read: ReadStretch) -> Stretch | None:
+    """Return the portion; None if one side of it cannot be read."""
+    try:
+        return read()
+    except SideError:
+        return None
+
+
+def _are_same(stretch: Stretch) -> bool:
+    return np.array_equal(_words(stretch.a), _words(stretch.b))
+
+
+def _words(array: Array) -> Array:
+    """The bytes of a flat array, eight at a time where that is possible: comparing takes a bool for
+    each element."""
+    return array.view(np.uint64 if array.nbytes % 8 == 0 else np.uint8)
+
+
+def _is_whole(sides: Sides) -> bool:
+    """Return True if what was read of both has the checksums that the indexes give."""
+    try:
+        sides.check()
+    except SideError:
+        return False
+    return True
 
 
 def compare_readers(a: Reader, b: Reader, keys: list[str]) -> DiffReport:

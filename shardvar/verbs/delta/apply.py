@@ -35,9 +35,7 @@ from shardvar.planning.policies import Policy
 from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress
-from shardvar.verbs.carried import find_carry
 from shardvar.verbs.compare.digest import digests_of
-from shardvar.verbs.conversions import Conversions
 from shardvar.verbs.delta.chain import (
     by_kind,
     check_base,
@@ -53,12 +51,11 @@ from shardvar.verbs.delta.dialects.table import check_versions
 from shardvar.verbs.delta.draft import checked
 from shardvar.verbs.delta.patched import PatchedSource
 from shardvar.verbs.delta.report import ApplyReport, apply_report
-from shardvar.verbs.generation import digest_of_reshard
 from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
-from shardvar.verbs.ranks import names_at
+from shardvar.verbs.mapping import names_at
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.reshard import Changes, rewrite
+from shardvar.verbs.reshard import Changes, Conversions, digest_of_reshard, find_carry, rewrite
 from shardvar.verbs.writing import Partitions, WritePlan, carry_out, plan_checkpoint
 
 

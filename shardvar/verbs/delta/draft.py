@@ -28,8 +28,7 @@ from shardvar.planning.index import (
 )
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import ScratchFile
-from shardvar.verbs.callbacks.call import OverlaidSource
-from shardvar.verbs.carried import find_objects
+from shardvar.verbs.callbacks.answer import OverlaidSource
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.delta.contents import (
     CHANGED,
@@ -44,6 +43,7 @@ from shardvar.verbs.delta.contents import (
 from shardvar.verbs.delta.report import DeltaReport, TensorChange, encodings_of, report_kind
 from shardvar.verbs.locate import Location, Path, find_target, is_same
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.reshard import find_objects
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.writing import carry_out, plan_checkpoint, preview
 from shardvar.wire.digests import LEAF_NBYTES

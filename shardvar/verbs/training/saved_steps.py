@@ -39,18 +39,23 @@ from shardvar.pictures.words import message
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.locate import Path
 from shardvar.verbs.remove import remove_found, remove_leftovers
-from shardvar.verbs.training.framework import Arrays, Framework, check_takes_base, check_value
-from shardvar.verbs.training.meetings import Meetings
-from shardvar.verbs.training.resuming import resume
-from shardvar.verbs.training.retention import StepRules, best_steps, plan_removal, read_value
+from shardvar.verbs.training.resuming import Meetings, resume
 from shardvar.verbs.training.step_records import (
     DAMAGED,
     VALUE,
+    Arrays,
+    Framework,
     RestoredStep,
     SavedStep,
     StepRecord,
+    StepRules,
+    best_steps,
+    check_takes_base,
+    check_value,
     find_leftovers,
     find_steps,
+    plan_removal,
+    read_value,
     steps_storage,
 )
 

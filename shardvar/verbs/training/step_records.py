@@ -5,25 +5,193 @@
     unfinished   only files of a writer or a removal that was killed, or is still at work
 
 No payload is read. A step that was whole is looked at again only if one of its files has changed.
+
+A step stays if one of the rules keeps it:
+
+    last    it is one of the newest
+    every   its number is a multiple
+    best    its value is one of the best
+
+The rules do not take from each other: however bad the newest step is, it stays, since a job resumes
+from it. A step without a value, or with NaN, is never one of the best.
 """
 
+import inspect
+import math
+import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from shardvar.errors import IncompleteCheckpoint, ShardvarError, StorageError
-from shardvar.formats.table import names_of_target
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    IncompleteCheckpoint,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.formats.table import format_named, names_of_target
 from shardvar.formats.unfinished import are_of_removal, files_left, is_share_file
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.load import load
 from shardvar.verbs.locate import Location, SplitPath, found_at, several
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.remove import lock_files
+from shardvar.verbs.save import save
 
 __all__ = ["RestoredStep", "SavedStep"]
+
+MODES = "min", "max"
+"""Is a small value good, or a large one?"""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRules:
+    """The rules by which steps stay."""
+
+    last: int | None = None
+    """The number of the newest steps that stay; None for all."""
+    every: int | None = None
+    """The steps whose numbers are multiples of it stay; None for no such rule."""
+    best: int = 0
+    """The number of the steps with the best values that stay."""
+    mode: str = "min"
+    """``'min'`` if a small value is good, ``'max'`` if a large one is."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("last", 1), ("every", 1), ("best", 0)):
+            value: Any = getattr(self, name)
+            if value is None and name != "best":
+                continue
+            try:
+                number = operator.index(value)
+            except TypeError:
+                number = -1
+            if isinstance(value, bool) or number < least:
+                none = "" if name == "best" else ", or None"
+                cause = f"keep_{name}={value!r} is not a number of steps."
+                raise ArgumentError(cause, f"Give an integer >= {least}{none}.")
+            object.__setattr__(self, name, number)
+        if self.mode not in MODES:
+            raise ArgumentError(f"mode={self.mode!r} is unknown.", "Give 'min' or 'max'.")
+
+
+def best_steps(values: Mapping[int, float | None], rules: StepRules, count: int) -> list[int]:
+    """Return the numbers of the steps with the best values, the best first; of equal values, the
+    earlier step.
+
+    >>> best_steps({1: 0.5, 2: 0.25, 3: None, 4: 0.25}, StepRules(), 2)
+    [2, 4]
+    """
+    sign = -1.0 if rules.mode == "max" else 1.0
+    known = [
+        (sign * value, number)
+        for number, value in values.items()
+        if value is not None and not math.isnan(value)
+    ]
+    return [number for _, number in sorted(known)[:count]]
+
+
+def plan_removal(values: Mapping[int, float | None], rules: StepRules) -> list[int]:
+    """Return the numbers of the whole steps that no rule keeps, the oldest first.
+
+    >>> plan_removal({10: 0.1, 20: 0.4, 30: 0.3, 40: 0.2}, StepRules(last=1, every=20, best=1))
+    [30]
+    """
+    numbers = sorted(values)
+    if rules.last is None:
+        return []
+    kept = {*numbers[-rules.last :], *best_steps(values, rules, rules.best)}
+    if rules.every is not None:
+        kept.update(number for number in numbers if number % rules.every == 0)
+    return [number for number in numbers if number not in kept]
+
+
+def read_value(value: Any) -> float | None:
+    """Return the value of a step as a number of Python; ``ArgumentTypeError`` for anything else."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str | bytes | bool):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        cause = f"value={value!r} is not a number."
+        raise ArgumentTypeError(cause, "Give one number, such as the loss, or None.") from None
+
+
+class Framework(Protocol):
+    """Functions that save and load steps.
+
+    The modules ``shardvar.torch`` and ``shardvar.jax`` have them, and so may an object of your own. With
+    ``gather``, the processes agree through the group that connects them, and write nothing to restore.
+    """
+
+    # The types of the arguments are open: functions may have any others.
+
+    def save(self, *arguments: Any, **options: Any) -> Any:
+        """Save the share of this process, as ``sv.save_shards`` does.
+
+        The arguments are the path, the state, ``run=``, ``metadata=``, and what the caller adds.
+        """
+
+    def load(self, *arguments: Any, **options: Any) -> Any:
+        """Load what this process needs; raise a ``CheckpointError`` if the checkpoint is damaged.
+
+        The arguments are the path, and what the caller adds.
+        """
+
+    def processes(self) -> tuple[int, int]:
+        """Return the number of this process, and the number of processes."""
+
+
+@runtime_checkable
+class GatheringFramework(Framework, Protocol):
+    """Functions whose processes are connected."""
+
+    def gather(self, mine: list[int], timeout: float) -> list[list[int]]:
+        """Return the integers that each process gives."""
+
+
+class Arrays:
+    """Arrays of NumPy in one process."""
+
+    def save(
+        self, path: str, state: Any, *, run: str, metadata: Mapping[str, str], **options: Any
+    ) -> Any:
+        """Save with ``sv.save``."""
+        del run
+        return save(path, state, metadata=metadata, **options)
+
+    def load(self, path: str, *arguments: Any, **options: Any) -> Any:
+        """Load with ``sv.load``."""
+        return load(path, *arguments, **options)
+
+    def processes(self) -> tuple[int, int]:
+        """Return the only process."""
+        return 0, 1
+
+
+def check_takes_base(function: Callable[..., Any]) -> None:
+    """Raise ``UnsupportedError`` if a function that saves has no argument ``base``."""
+    parameters = inspect.signature(function).parameters
+    is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    if "base" not in parameters and not is_open:
+        cause = "incremental=True: the function that saves has no argument base."
+        raise UnsupportedError(cause, "Leave it out, and save whole steps.")
+
+
+def check_value(form: object) -> None:
+    """Raise ``UnsupportedError`` if a format has no metadata for a value."""
+    if isinstance(form, str) and not format_named(form).capabilities.holds_texts:
+        cause = f"The format {form} keeps no metadata, and so no value of a step."
+        raise UnsupportedError(cause, "Save in the format shardvar, or without a value.")
+
 
 VALUE, DAMAGED = "shardvar.value", "shardvar.damaged"
 """The metadata of a step: its value; and the numbers of other steps that a load found damaged."""

@@ -165,4 +165,4 @@ def _begins(storage: Storage, name: str) -> bool:
 
 
 NAMES = FileNames(".msgpack", _begins, _INDEX, re.compile(r"checkpoint_\d{1,18}"))
-FORMAT = ListedFormat("flax", NAMES, _read)
+FORMAT = ListedFormat("flax", NAMES.find, _read)

@@ -242,4 +242,4 @@ def _begins(storage: Storage, name: str) -> bool:
 
 
 NAMES = FileNames(".gguf", _begins)
-FORMAT = ListedFormat("gguf", NAMES, _read)
+FORMAT = ListedFormat("gguf", NAMES.find, _read)

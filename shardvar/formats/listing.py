@@ -1,17 +1,19 @@
 """Formats that are read by listing their tensors: a format that is only read is three values.
 
-    FORMAT = ListedFormat(name, names, read)
-    names    its files, and the names that a person may type: ``FileNames``
+    FORMAT = ListedFormat(name, find, read)
+    find     find(storage, name) -> the checkpoints that a person may mean: ``FileNames.find``, or
+             ``find_files`` if no file is a part of another checkpoint
     read     read(storage, name) -> Listing: each tensor with its file and place, plain values,
              faults and findings; no element is read
 
 ``ListedSource`` makes of a listing the table of contents, the reads of parts, and the answers that
-``verify`` and ``--dequantize`` ask for.
+``verify`` and ``--dequantize`` ask for. A format whose checksums cover more than single tensors
+gives a subclass of it.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +25,14 @@ from shardvar.formats.protocol import Finding, Format, Source
 from shardvar.formats.source import WrappedSource
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
 from shardvar.limits import MAX_NBYTES, MAX_OBJECTS_NBYTES
-from shardvar.planning.index import NO_CHECKSUM, OBJECTS, EntryTable, Metadata, TableIndex
+from shardvar.planning.index import (
+    NO_CHECKSUM,
+    OBJECTS,
+    EntryTable,
+    Metadata,
+    TableIndex,
+    find_shared,
+)
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import invalid, past_limit
@@ -47,6 +56,10 @@ class ListedTensor(NamedTuple):
     """Its first byte, in bytes of the file."""
     decode: Decode | None = None
     """None if the payload lies in the file byte for byte."""
+    is_in_order: bool = False
+    """True if it is best read from its beginning to its end."""
+    size: int | None = None
+    """Bytes of the payload, if dtype and shape do not tell them."""
 
     @property
     def itemsize(self) -> int:
@@ -56,7 +69,7 @@ class ListedTensor(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the payload."""
-        return prod(self.shape) * self.itemsize
+        return prod(self.shape) * self.itemsize if self.size is None else self.size
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +82,8 @@ class Listing:
     """The readable tensors."""
     user: Mapping[str, str] = field(default_factory=dict)
     """The metadata, as text."""
+    producer: str = ""
+    """The program that wrote them."""
     objects: dict[str, str] = field(default_factory=dict)
     """The encodings of plain values by key (``wire.plain``)."""
     faults: dict[str, ShardvarError] = field(default_factory=dict)
@@ -89,22 +104,39 @@ class Listing:
             raise past_limit("The plain values have more bytes", "MAX_OBJECTS_NBYTES")
         self.objects[key] = encoding
 
+    def shared(
+        self, file_nbytes: Ints, counts: Callable[[ListedTensor], bool] = lambda _tensor: True
+    ) -> list[ListedTensor]:
+        """Return the readable tensors that share too many bytes with others that count
+        (``find_shared``)."""
+        tensors = [each for each in self._readable() if counts(each)]
+        return [tensors[row] for row in np.flatnonzero(find_shared(_entries(tensors), file_nbytes))]
+
     def index(self) -> TableIndex:
         """Return the table of contents; ``start`` of a non-plain entry numbers ``tensors``."""
-        readable = (each for each in self.tensors if each.key not in self.faults)
-        self.tensors = tensors = sorted(readable, key=lambda each: each.key)
-        plain = np.array([each.decode is None for each in tensors], np.bool)
-        start = np.array([each.start if each.nbytes else 0 for each in tensors], np.int64)
-        entries = EntryTable(
-            TensorTable.of((each.key, each.dtype, each.shape) for each in tensors).whole(),
-            np.array([each.file for each in tensors], np.int64),
-            np.where(plain, start, np.arange(len(tensors))),
-            np.full(len(tensors), NO_CHECKSUM),
-            plain,
-        )
+        self.tensors = sorted(self._readable(), key=lambda each: each.key)
+        entries = _entries(self.tensors)
+        start = np.where(entries.plain, entries.start, np.arange(len(entries)))
         user = {OBJECTS: build_objects(self.objects)} if self.objects else {**self.user}
         faults = cast(Mapping[str, CheckpointError], self.faults)
-        return TableIndex(entries, [*self.data.names], Metadata(user=user), faults)
+        metadata = Metadata("", self.producer, user)
+        return TableIndex(replace(entries, start=start), [*self.data.names], metadata, faults)
+
+    def _readable(self) -> list[ListedTensor]:
+        return [each for each in self.tensors if each.key not in self.faults]
+
+
+def _entries(tensors: Sequence[ListedTensor]) -> EntryTable:
+    """Return the entries of tensors, each with its place in the file."""
+    slices = TensorTable.of((each.key, each.dtype, each.shape) for each in tensors).whole()
+    nbytes = np.array([each.nbytes for each in tensors], np.int64)
+    return EntryTable(
+        replace(slices, nbytes=nbytes),
+        np.array([each.file for each in tensors], np.int64),
+        np.where(nbytes > 0, np.array([each.start for each in tensors], np.int64), 0),
+        np.full(len(tensors), NO_CHECKSUM),
+        np.array([each.decode is None for each in tensors], np.bool),
+    )
 
 
 def check_size(shape: Sequence[int], itemsize: int) -> None:
@@ -132,8 +164,10 @@ class ListedSource(FileSource):
         return self.listing.data
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return False: any range is decoded without the bytes before it."""
-        return np.zeros(len(rows), np.bool)
+        """[rows] Return True for tensors that are decoded from their beginning on."""
+        tensors = self.listing.tensors
+        starts = np.where(entries.plain, -1, entries.start)[rows].tolist()
+        return np.array([at >= 0 and tensors[at].is_in_order for at in starts], np.bool)
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
@@ -248,21 +282,39 @@ class FileNames:
         return sorted(found | {name}.intersection(self.whole(each, names) for each in names))
 
 
+def find_files(
+    storage: Storage,
+    name: str,
+    suffixes: tuple[str, ...],
+    begins: Callable[[Storage, str], bool] = lambda _storage, _name: False,
+) -> list[str]:
+    """Return the files that a name may mean, if each is a checkpoint. An ending is believed; of a
+    file of another name, the first bytes decide, as ``begins`` says."""
+    names = storage.names()
+    if not name:
+        return [each for each in names if each.endswith(suffixes)]
+    if name in names and (name.endswith(suffixes) or begins(storage, name)):
+        return [name]
+    return [name + suffix for suffix in suffixes if name + suffix in names]
+
+
 @dataclass(frozen=True, slots=True)
 class ListedFormat(Format):
     """A format that is only read."""
 
     name: str
     """The name for ``format=``."""
-    names: FileNames
-    """Its files."""
+    find: Callable[[Storage, str], list[str]]
+    """Returns the checkpoints that a name may mean."""
     read: Callable[[Storage, str], Listing]
-    """Returns the contents of a checkpoint that ``names`` found."""
+    """Returns the contents of a checkpoint that was found."""
+    source: Callable[[Any], ListedSource] = ListedSource
+    """Returns the source of such contents."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the checkpoints that ``name`` may mean."""
-        return self.names.find(storage, name)
+        return self.find(storage, name)
 
     def open(self, storage: Storage, name: str) -> ListedSource:
         """Open a checkpoint; elements are not read."""
-        return ListedSource(self.read(storage, name))
+        return self.source(self.read(storage, name))

@@ -144,7 +144,7 @@ def test_varints_are_read_in_any_order_of_ranges(kind: int, step: int, data: st.
     held = b"".join(encode_varint(int(each)) for each in bits)
     tensor = onnx.tensor("t", (count,), kind, held, FIELD_OF.get(kind, onnx.INT32_DATA))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardvar.formats.onnx.source._STEP", step)
+        patch.setattr("shardvar.formats.onnx._STEP", step)
         bucket = MemoryBucket({"run/m.onnx": onnx.model(tensor)})
         with in_bucket(bucket), sv.open_checkpoint("s3://bucket/run/m.onnx") as reader:
             for _ in range(4):

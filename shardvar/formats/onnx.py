@@ -1,0 +1,447 @@
+"""ONNX, the tensors of models, in the model and in files next to it.
+
+    raw_data, external data     little-endian elements, in C order; elements of less than a byte
+                                follow each other without gaps, from the lowest bit on
+    float_data, double_data     elements of 4 or 8 bytes: the same, if they are in one field
+    int32_data, int64_data,     a varint for each element; narrow types are int32_data, and of
+    uint64_data                 elements of 4 and 2 bits, each varint has a byte of them
+    string_data                 a text each
+
+External data are in a file next to the model, or in a folder below: ``location`` is its path,
+``offset`` and ``length`` are the bytes (from the beginning, to the end without them), ``checksum``
+is the SHA-1 of the whole file, which few programs write.
+
+A fault of a tensor is a fault of its key and leaves the others readable.
+"""
+
+import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import (
+    COPY_AGAIN,
+    READ_ERRORS,
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MissingFile,
+    ReadError,
+    UnsupportedError,
+    prefix_errors,
+)
+from shardvar.forks import new_lock
+from shardvar.formats.files import DataFiles, of_another_set, open_below, strangers
+from shardvar.formats.listing import (
+    ListedFormat,
+    ListedSource,
+    ListedTensor,
+    Listing,
+    ReadSpan,
+    check_size,
+    find_files,
+)
+from shardvar.formats.protocol import Finding
+from shardvar.formats.sets import is_bare
+from shardvar.formats.window import structure_of
+from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
+from shardvar.storage.protocol import ReadableFile, Storage, Traits
+from shardvar.wire import onnx, strings
+from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, foreign_file, invalid, past_limit
+from shardvar.wire.kinds import kind_of
+from shardvar.wire.varint import MAX_VARINT_NBYTES, decode_varints
+
+_WHAT = "an ONNX model"
+_RENAME = "Rename one of them in the model, or export it again."
+_DATA = re.compile(r"(.*\.onnx)[._]data([._-]\d+)?", re.DOTALL)
+"""The usual names of the files next to a model: of torch.onnx, and of onnxruntime."""
+_STEP = 1 << 16
+"""Varints that are decoded at once."""
+
+
+class _Type(NamedTuple):
+    """A data type of ONNX."""
+
+    dtype: str
+    """The dtype of the payload."""
+    field: int
+    """The field of a tensor that has its numbers, if ``raw_data`` has not."""
+    bits: int = 0
+    """Bits of an element, if they are less than the payload's."""
+
+
+_TYPES = {
+    1: _Type("float32", onnx.FLOATS), 2: _Type("uint8", onnx.INT32S), 3: _Type("int8", onnx.INT32S),
+    4: _Type("uint16", onnx.INT32S), 5: _Type("int16", onnx.INT32S), 6: _Type("int32", onnx.INT32S),
+    7: _Type("int64", onnx.INT64S), 8: _Type(STRING, onnx.STRINGS), 9: _Type("bool", onnx.INT32S),
+    10: _Type("float16", onnx.INT32S), 11: _Type("float64", onnx.DOUBLES), 12: _Type("uint32", onnx.UINT64S),
+    13: _Type("uint64", onnx.UINT64S), 14: _Type("complex64", onnx.FLOATS), 15: _Type("complex128", onnx.DOUBLES),
+    16: _Type("bfloat16", onnx.INT32S), 17: _Type("float8_e4m3fn", onnx.INT32S),
+    18: _Type("float8_e4m3fnuz", onnx.INT32S), 19: _Type("float8_e5m2", onnx.INT32S),
+    20: _Type("float8_e5m2fnuz", onnx.INT32S), 21: _Type("uint4", onnx.INT32S, 4), 22: _Type("int4", onnx.INT32S, 4),
+    23: _Type(HALVES, onnx.INT32S), 24: _Type("float8_e8m0fnu", onnx.INT32S),
+    25: _Type("uint2", onnx.INT32S, 2), 26: _Type("int2", onnx.INT32S, 2),
+    27: _Type("float6_e2m3fn", onnx.INT32S, 6), 28: _Type("float6_e3m2fn", onnx.INT32S, 6),
+}  # fmt: skip
+"""The data types by their numbers. ONNX packs ``float4_e2m1fn`` as the packed dtype does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """The folder of a model, whose files have paths with "/"."""
+
+    root: Storage
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request."""
+        return self.root.traits
+
+    def open(self, name: str) -> ReadableFile:
+        """Open a file in the folder or below."""
+        return open_below(self.root, name)
+
+
+class _Guard(NamedTuple):
+    """The checksum of the file that a tensor is in."""
+
+    file: int
+    nbytes: int
+    """The bytes of the tensor in it."""
+    checksum: str
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _OnnxListing(Listing):
+    """The tensors of a model. The model is file 0, and files of external data follow."""
+
+    storage: Storage
+    model: onnx.OnnxModel
+    names: list[str]
+    sizes: list[int]
+    """[files] the size of each file; -1 if it is missing."""
+    numbers_of: dict[str, int] = field(default_factory=dict)
+    """The number of each file of external data, by its path."""
+    guards: dict[str, _Guard] = field(default_factory=dict)
+    varints: "_Varints"
+    wanted: list[str] = field(default_factory=list)
+    """The files that the model names, once one was missing."""
+    others: list[str] = field(default_factory=list)
+    """The files of another set, looked for then."""
+
+
+def _read(storage: Storage, name: str) -> _OnnxListing:
+    """Return the contents of a model; files of external data are looked for and not read."""
+    names = [name]
+    data = DataFiles(_Folder(storage), names, named=name)
+    file = data.open(0)
+    with prefix_errors(file.name):
+        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        # A model begins with the number of its version, as few other files do.
+        if not first or (not first.startswith(b"\x08") and kind_of(first) is not None):
+            raise foreign_file(_WHAT, first, file.size, "it begins otherwise")
+        model = onnx.parse_model(structure_of(file, data.traits).read, file.size)
+    listing = _OnnxListing(
+        data=data,
+        user=model.properties,
+        producer=model.producer,
+        storage=storage,
+        model=model,
+        names=names,
+        sizes=[file.size],
+        varints=_Varints(data),
+    )
+    if model.has_training:
+        cause = "It has graphs for training (training_info), whose tensors are not listed."
+        listing.findings.append(Finding(name, cause, False))
+    keys: set[str] = set()
+    for tensor in model.tensors:
+        try:
+            if tensor.name in keys:
+                raise InvalidCheckpoint("Two tensors have this name.", _RENAME)
+            listing.tensors.append(_placed(tensor, listing))
+        except (*READ_ERRORS, UnsupportedError) as error:
+            listing.faults[tensor.name] = error.at(file.name, repr(tensor.name))
+        keys.add(tensor.name)
+    for shared in listing.shared(np.maximum(np.array(listing.sizes, np.int64), 0)):
+        what = (
+            "Its bytes also belong to other tensors, and the tensors are many times the file's size"
+        )
+        fault = past_limit(what, "MAX_PAYLOAD_EXPANSION")
+        listing.faults[shared.key] = fault.at(name, repr(shared.key))
+    return listing
+
+
+def _placed(tensor: onnx.OnnxTensor, listing: _OnnxListing) -> ListedTensor:
+    """Return one tensor with the place of its elements; raise if it has none, or an impossible
+    one."""
+    if tensor.error is not None:
+        raise tensor.error
+    if tensor.kind not in _TYPES:
+        cause = f"It has the data type {tensor.kind}, which is unknown."
+        raise UnsupportedError(cause, "Leave it out with a filter (--exclude).")
+    kind, shape = _TYPES[tensor.kind], tensor.dims
+    if any(each < 0 for each in shape):
+        raise invalid(f"An extent of its shape {list(shape)} is negative.")
+    check_size(shape, 16)
+    if kind.dtype == STRING:
+        return _texts(tensor, listing.data.open(0))
+    extents = np.array([shape], np.int64).reshape(1, len(shape))
+    nbytes = int(slice_nbytes(np.array([code(kind.dtype)]), extents)[0])
+    stored = -(-prod(shape) * kind.bits // 8) if kind.bits else nbytes
+    placed = ListedTensor(tensor.name, kind.dtype, shape, 0, 0, size=nbytes)
+    if tensor.external is not None:
+        file, start, stop = _external(tensor.external, listing)
+        checksum = tensor.external.get("checksum", "").lower()
+        if checksum:
+            listing.guards[tensor.name] = _Guard(file, stop - start, checksum)
+    else:
+        file = 0
+        has_raw = onnx.RAW in tensor.data
+        start, stop = tensor.data.get(onnx.RAW if has_raw else kind.field, (0, 0))
+        if len(tensor.data) > 1 or (tensor.data and (start, stop) == (0, 0)):
+            raise invalid("Its elements are in several fields, or in one of another type.")
+        if not has_raw and kind.field not in (onnx.FLOATS, onnx.DOUBLES):
+            # Elements of 6 bits have a varint each, as all that have a byte or more.
+            bits = kind.bits if kind.bits != 6 else 0
+            count = stored if bits or kind.dtype == HALVES else prod(shape)
+            if not count <= stop - start <= 10 * count:  # a varint has 1 to 10 bytes
+                cause = f"Its {count} numbers cannot be in {stop - start} bytes."
+                raise IncompleteCheckpoint(cause, COPY_AGAIN)
+            elements = _Elements(stop, bits, count, listing.varints)
+            return placed._replace(start=start, decode=elements.read_into, is_in_order=True)
+    if stop - start != stored:
+        error = IncompleteCheckpoint if stop - start < stored else InvalidCheckpoint
+        cause = f"Its shape {list(shape)} of {kind.dtype} needs {stored} bytes, but it has {stop - start}."
+        raise error(cause, COPY_AGAIN)
+    decode = _Elements(stop, kind.bits).read_into if kind.bits else None
+    return placed._replace(file=file, start=start, decode=decode)
+
+
+def _texts(tensor: onnx.OnnxTensor, file: ReadableFile) -> ListedTensor:
+    """Return a tensor of texts, which are read at once."""
+    count = prod(tensor.dims)
+    if tensor.data or tensor.external is not None or len(tensor.strings) != count:
+        raise IncompleteCheckpoint(
+            f"It has {len(tensor.strings)} of the {count} texts that its shape {list(tensor.dims)} needs.",
+            COPY_AGAIN,
+        )
+    texts = np.empty(count, object)
+    texts[:] = [file.read(start, stop - start) for start, stop in tensor.strings]
+    payload = strings.encode(texts)
+
+    def decode(_read: ReadSpan, _tensor: ListedTensor, start: int, buffer: memoryview) -> None:
+        buffer[:] = payload[start : start + len(buffer)]
+
+    return ListedTensor(tensor.name, STRING, tensor.dims, 0, 0, decode, size=len(payload))
+
+
+def _external(external: Mapping[str, str], listing: _OnnxListing) -> tuple[int, int, int]:
+    """Return the number of a file of external data, and the range of a tensor in it."""
+    location = external.get("location", "")
+    *steps, last = location.removeprefix("./").split("/")
+    if not all(map(is_bare, (*steps, last))):
+        cause = f"Its data are at {location[:200]!r}, which is not in the folder of the model."
+        raise InvalidCheckpoint(cause, DISTRUST)
+    path = "/".join([*steps, last])
+    if path not in listing.numbers_of:
+        folder = listing.storage
+        for step in steps:
+            folder = folder.folder(step)
+        status = folder.status(last)
+        listing.numbers_of[path] = len(listing.names)
+        listing.names.append(path)
+        listing.sizes.append(-1 if status is None else status.nbytes)
+    number = listing.numbers_of[path]
+    size = listing.sizes[number]
+    if size < 0:
+        if not listing.wanted:
+            tensors = (each.external for each in listing.model.tensors if each.external)
+            places = {each.get("location", "").removeprefix("./") for each in tensors}
+            listing.wanted = sorted(places)
+            listing.others = strangers(listing.storage, listing.wanted)
+        if listing.others:
+            raise of_another_set(listing.others, listing.wanted)
+        remedy = "Copy the files of external data together with the model."
+        raise MissingFile(f"Its data are in {path}, which is missing.", remedy).in_file(path)
+    start = _number(external, "offset", 0)
+    stop = start + _number(external, "length", max(size - start, 0))
+    if stop > size:
+        cause = f"Its data are the bytes {start} to {stop} of {path}, which has {size}."
+        raise IncompleteCheckpoint(cause, COPY_AGAIN)
+    return number, start, stop
+
+
+def _number(external: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = external.get(name, "")
+    if not text:
+        return otherwise
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        raise invalid(f"The {name} of its data is {text[:40]!r}, which is not a number.")
+    return int(text)
+
+
+class _Varints:
+    """The numbers of a model that are varints, which have no positions: a range is decoded from the
+    nearest place before it that a read has reached, so that reading a payload block by block passes
+    over it once."""
+
+    def __init__(self, data: DataFiles) -> None:
+        self._data, self._lock = data, new_lock()
+        self._reached: dict[str, tuple[list[int], list[int]]] = {}
+        """By key, the numbers of elements that were reached, and their places."""
+
+    def read(
+        self, tensor: ListedTensor, end: int, total: int, first: int, stop: int
+    ) -> npt.NDArray[np.uint64]:
+        """Return the varints [first, stop) of a tensor, of ``total`` that take its bytes to
+        ``end``."""
+        with self._lock:
+            counts, places = self._reached.setdefault(tensor.key, ([0], [tensor.start]))
+            at = bisect_right(counts, first) - 1
+            count, place = counts[at], places[at]
+        parts: list[npt.NDArray[np.uint64]] = []
+        while count < stop:
+            wanted = min(_STEP - count % _STEP, total - count)
+            room = min(wanted * MAX_VARINT_NBYTES, end - place)
+            file = self._data.open(tensor.file)
+            with prefix_errors(f"{file.name}: {tensor.key!r}"):
+                values, used = decode_varints(file.read(place, room), wanted)
+            parts.append(values[max(first - count, 0) : max(stop - count, 0)])
+            count, place = count + wanted, place + used
+            with self._lock:
+                if count > counts[-1]:
+                    counts.append(count)
+                    places.append(place)
+        if count == total and place != end:
+            raise invalid(f"{tensor.key!r}: {end - place} bytes follow its {total} numbers.")
+        return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Elements:
+    """The elements of a tensor that are not in the file as in its payload."""
+
+    stop: int
+    """The byte after the last one."""
+    bits: int
+    """Bits of an element in the file, if its elements share bytes and the payload's do not."""
+    count: int = 0
+    """The number of varints."""
+    varints: _Varints | None = None
+    """The reader, if a varint has each element, or each byte of elements that share one."""
+
+    def read_into(
+        self, read: ReadSpan, tensor: ListedTensor, start: int, buffer: memoryview
+    ) -> None:
+        """Fill a buffer from the payload."""
+        if self.bits:
+            # Of elements of 6 bits, 4 have 3 bytes of the file. So the elements 5 to 9, which are
+            # bytes of the payload, are in the groups 1 and 2, from element 4 on.
+            count, nbytes = (4, 3) if self.bits == 6 else (8 // self.bits, 1)
+            first, stop = start // count, -(-(start + len(buffer)) // count)
+            octets = self._bytes(read, tensor, first * nbytes, stop * nbytes)
+            elements = _unpacked(octets, tensor.dtype, self.bits)
+            buffer[:] = elements[start - first * count :][: len(buffer)].tobytes()
+        elif self.varints:
+            size = max(tensor.itemsize, 1)
+            first, stop = start // size, -(-(start + len(buffer)) // size)
+            values = self.varints.read(tensor, self.stop, self.count, first, stop)
+            octets = values.astype(f"<u{size}").view(np.uint8)
+            buffer[:] = octets[start - first * size :][: len(buffer)].tobytes()
+
+    def _bytes(
+        self, read: ReadSpan, tensor: ListedTensor, first: int, stop: int
+    ) -> npt.NDArray[np.uint8]:
+        if self.varints:
+            stop = min(stop, self.count)
+            values = self.varints.read(tensor, self.stop, self.count, first, stop)
+            return values.astype(np.uint8)
+        octets = np.empty(min(stop, self.stop - tensor.start) - first, np.uint8)
+        read(tensor.file, tensor.start + first, octets.data)
+        return octets
+
+
+def _unpacked(octets: npt.NDArray[np.uint8], dtype: str, width: int) -> npt.NDArray[np.uint8]:
+    """Return elements that share bytes, a byte each as ``ml_dtypes`` has them."""
+    bits = np.unpackbits(octets, bitorder="little")
+    rows = bits[: len(bits) // width * width].reshape(-1, width)
+    elements = np.packbits(rows, axis=1, bitorder="little").reshape(-1)
+    if not dtype.startswith("int"):
+        return elements
+    # Two's complement of 4 bits: 15 is -1.
+    sign = 1 << (width - 1)
+    signed = (elements.astype(np.int8) ^ sign) - sign
+    return signed.astype(np.dtype(getattr(ml_dtypes, dtype))).view(np.uint8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OnnxSource(ListedSource):
+    """An open model; a checksum covers a whole file, and no read of only a tensor compares it."""
+
+    listing: _OnnxListing
+    _digests: dict[int, str] = field(init=False, default_factory=dict)
+    """The SHA-1 of files, once they were computed."""
+
+    def is_guarded(self, key: str) -> bool:
+        """Return True if the model has the checksum of the tensor's file."""
+        return key in self.listing.guards and key not in self.listing.faults
+
+    is_part = is_guarded
+
+    def storage_errors(
+        self, keys: Collection[str], only_read: bool = False
+    ) -> Mapping[str, ReadError]:
+        """Return the errors of those keys whose file has another checksum than the model says."""
+        guards = {
+            each.key: self.listing.guards[each.key]
+            for each in self.listing.tensors
+            if each.key in keys and each.key in self.listing.guards
+        }
+        nbytes: dict[int, int] = {}
+        for guard in guards.values():
+            nbytes[guard.file] = nbytes.get(guard.file, 0) + guard.nbytes
+        errors: dict[str, ReadError] = {}
+        for key, guard in guards.items():
+            if only_read and nbytes[guard.file] < self.listing.sizes[guard.file]:
+                continue
+            try:
+                self._check(key, guard)
+            except CheckpointError as error:
+                errors[key] = error
+        return errors
+
+    def _check(self, key: str, guard: _Guard) -> None:
+        if guard.file not in self._digests:
+            self._digests[guard.file] = _digest(self.data.open(guard.file))
+        digest = self._digests[guard.file]
+        if digest != guard.checksum:
+            cause = f"{self.data.names[guard.file]}: Its SHA-1 is {digest}, but the model says {guard.checksum}."
+            raise CorruptCheckpoint(cause, COPY_AGAIN).at(repr(key))
+
+
+def _digest(file: ReadableFile) -> str:
+    digest, at = hashlib.sha1(usedforsecurity=False), 0
+    while at < file.size:
+        octets = file.read(at, min(1 << 22, file.size - at))
+        digest.update(octets)
+        at += len(octets)
+    return digest.hexdigest()
+
+
+def _find(storage: Storage, name: str) -> list[str]:
+    """Return the models that a name may mean, which may be a file of external data."""
+    data = _DATA.fullmatch(name)
+    models = find_files(storage, name, (".onnx",))
+    return models or ([data[1]] if data and data[1] in storage.names() else [])
+
+
+FORMAT = ListedFormat("onnx", _find, _read, _OnnxSource)

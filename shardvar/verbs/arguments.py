@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return a value as an array that has lost nothing of it."""
     array = value if type(value) is np.ndarray else _convert(key, value)
     # Such a bool comes from a view of other bytes. It would be written as it is, and every load
     # would refuse it.
@@ -60,11 +59,8 @@ def _convert(key: str, value: Any) -> npt.NDArray[Any]:
 
 
 def without_torch(value: Any) -> Any:
-    """Return a tensor of PyTorch as an array, anything else as it is.
-
-    PyTorch converts neither tensors with a gradient nor dtypes that only ``ml_dtypes`` has; those
-    go by their bytes.
-    """
+    """PyTorch converts neither tensors with a gradient nor dtypes of ``ml_dtypes``: these go by
+    their bytes."""
     # Looked up, not imported: a program that has a tensor has imported PyTorch already.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
@@ -81,7 +77,7 @@ def without_torch(value: Any) -> Any:
 
 
 def stored_dtype(key: str, array: "npt.NDArray[Any] | LazyPayload") -> str:
-    """Return the name of an array's dtype; ``UnsupportedError``, with the key, if none holds it."""
+    """``UnsupportedError`` has the key."""
     try:
         name = dtype_name(array.dtype)
         code(name)
@@ -91,7 +87,6 @@ def stored_dtype(key: str, array: "npt.NDArray[Any] | LazyPayload") -> str:
 
 
 def check_mapping(value: Any, what: str) -> None:
-    """Raise ``ArgumentTypeError`` unless the value is a mapping; ``what`` says what from and to."""
     if not isinstance(value, Mapping):
         raise ArgumentTypeError(
             f"A {type(value).__name__} is not a mapping from {what}.", "Give a dict."
@@ -99,14 +94,12 @@ def check_mapping(value: Any, what: str) -> None:
 
 
 def check_globs(value: Any, what: str) -> None:
-    """Raise ``ArgumentTypeError`` unless the value is a mapping from globs."""
     check_mapping(value, what)
     for glob in value:
         check_string(glob, "globs")
 
 
 def check_policy(policy: Any) -> None:
-    """Raise ``ArgumentTypeError`` unless a policy can assign slices and has a description."""
     if policy is None:
         return
     # A class is callable, and would pass for a policy below.
@@ -124,7 +117,7 @@ def check_policy(policy: Any) -> None:
 
 
 def texts_of(metadata: Any) -> dict[str, str]:
-    """Return the metadata that a user gives, which map text to text in every format."""
+    """Metadata map text to text in every format."""
     if metadata is None:
         return {}
     check_mapping(metadata, "text to text")
@@ -165,7 +158,6 @@ def strings_of(values: str | Iterable[str], what: str) -> list[str]:
 
 
 def check_progress(progress: Any) -> None:
-    """Raise ``ArgumentTypeError`` unless numbers of bytes can be reported to it."""
     if not callable(progress):
         raise ArgumentTypeError(
             f"progress is {progress!r}.",
@@ -174,7 +166,6 @@ def check_progress(progress: Any) -> None:
 
 
 def check_string(value: Any, what: str) -> None:
-    """Raise ``ArgumentTypeError`` for anything but text."""
     if not isinstance(value, str):
         raise ArgumentTypeError(
             f"{value!r} has the type {type(value).__name__}, and the {what} are strings.",

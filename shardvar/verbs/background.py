@@ -51,19 +51,12 @@ _PORTION_NBYTES = 8 << 20
 
 
 def new_pages(nbytes: int) -> Array:
-    """Return new memory of the host as bytes."""
     return np.empty(nbytes, np.uint8)
 
 
 class Staging:
-    """The memory of one save at a time.
-
-    Parameters
-    ----------
-    new_buffer : callable, optional
-        Returns a new buffer of so many bytes, as an array of uint8; memory that is pinned for a
-        device, for example.
-    """
+    """``new_buffer`` returns so many bytes as an array of uint8, for example pinned for a
+    device."""
 
     def __init__(self, new_buffer: Callable[[int], Array] = new_pages) -> None:
         self._new_buffer = new_buffer
@@ -71,29 +64,11 @@ class Staging:
 
     @property
     def nbytes(self) -> int:
-        """The size of the memory that is kept."""
         return self._buffer.nbytes
 
     def places(self, nbytes: Sequence[int], most: int | None = None) -> list[Array]:
-        """Return a place for each value, as an array of uint8; the places of before are used again.
-
-        Parameters
-        ----------
-        nbytes : sequence of int
-            The sizes of the values.
-        most : int, optional
-            The most bytes to keep; without a limit by default.
-
-        Returns
-        -------
-        list of ndarray
-            The places, which are valid until the next call.
-
-        Raises
-        ------
-        ArgumentError
-            If the values need more.
-        """
+        """Return a place for each value, of uint8, valid until the next call; at most ``most``
+        bytes."""
         starts = [0, *accumulate(-(-each // _ALIGNMENT) * _ALIGNMENT for each in nbytes)]
         need = starts[-1]
         if most is not None and need > (most := read_integer(most, "staging_nbytes")):
@@ -109,7 +84,7 @@ class Staging:
         return [buffer[start : start + each] for start, each in zip(starts, nbytes, strict=False)]
 
     def copy(self, arrays: Sequence[Array], most: int | None = None) -> list[Array]:
-        """Return copies of arrays, in C order, in the places of before; otherwise as ``places``."""
+        """Return copies of arrays, in C order, in the places of before."""
         places = self.places([each.nbytes for each in arrays], most)
         copies = [
             place.view(each.dtype).reshape(each.shape)
@@ -119,15 +94,11 @@ class Staging:
         return copies
 
     def clear(self) -> None:
-        """Give the memory back."""
         self._buffer = np.empty(0, np.uint8)
 
 
 def copy_arrays(targets: Sequence[Array], sources: Sequence[Array]) -> None:
-    """Copy arrays into arrays of their shapes and dtypes; large ones by several threads.
-
-    NumPy copies without Python's global lock. Arrays are cut along their first axis.
-    """
+    """Large arrays are copied by several threads: NumPy copies without Python's global lock."""
     large: list[tuple[Array, Array]] = []
     for target, source in zip(targets, sources, strict=True):
         if source.nbytes <= _PORTION_NBYTES or not source.ndim:
@@ -141,7 +112,6 @@ def copy_arrays(targets: Sequence[Array], sources: Sequence[Array]) -> None:
 
 
 def _copy(pair: tuple[Array, Array]) -> None:
-    """Copy one array into another one."""
     np.copyto(*pair)
 
 
@@ -166,10 +136,8 @@ class Turn:
         self._last: PendingSave | None = None
 
     def take(self, *, waits: bool = True) -> None:
-        """Wait for the turn; ``LockHeld`` if this thread has it, and would wait for itself.
-
-        Without ``waits``, raise ``StillSaving`` if another thread has it.
-        """
+        """``LockHeld`` if this thread has the turn; without ``waits``, ``StillSaving`` if another
+        one has it."""
         if self._process != os.getpid():  # a fork, in which no thread has the turn
             self._process, self._thread, self._last = os.getpid(), None, None
         if self._thread == threading.get_ident():
@@ -183,11 +151,8 @@ class Turn:
         self.take_over()
 
     def take_next(self, busy: str) -> None:
-        """Take the turn for the next save of a training loop.
-
-        Raises the error of the last save in the background, once, unless its handle was joined;
-        with ``busy="raise"``, ``StillSaving`` while that save is under way.
-        """
+        """Raise the error of the last save in the background, once, unless its handle was
+        joined."""
         if busy not in BUSY:
             raise ArgumentError(f"busy={busy!r} is unknown.", "Give 'wait' or 'raise'.")
         self.take(waits=busy == "wait")
@@ -200,11 +165,9 @@ class Turn:
                 raise
 
     def keep(self, pending: "PendingSave") -> None:
-        """Keep a save whose error the next one raises."""
         self._last = pending
 
     def take_over(self) -> None:
-        """Make this thread the one that has the turn, after another thread has taken it."""
         self._thread = threading.get_ident()
 
     def name(self, path: str) -> None:
@@ -212,13 +175,11 @@ class Turn:
         self._path = path
 
     def give_back(self) -> None:
-        """End the turn."""
         self._thread, self._path = None, ""
         self._lock.release()
 
     @contextmanager
     def taken(self, path: str = "") -> Iterator[None]:
-        """Have the turn inside of a ``with`` block, for the checkpoint of that path."""
         self.take()
         try:
             self.name(path)
@@ -314,8 +275,7 @@ class PendingSave:
         self._finalizer.detach()
 
     def _check_is_here(self) -> None:
-        """Raise ``StillSaving`` in a forked process, which has no thread that saves, and hears
-        nothing of its end."""
+        """A forked process has no thread that saves, and hears nothing of its end."""
         if os.getpid() != self._process:
             raise StillSaving(
                 f"{self._path} is being written by process {self._process}; this one is a fork "
@@ -327,10 +287,8 @@ class PendingSave:
 def start_save(
     path: str, work: Callable[[], WriteReport], turn: Turn, *, is_kept: bool = False
 ) -> PendingSave:
-    """Do the work in a new thread, which takes over the turn and gives it back.
-
-    If the save ``is_kept``, ``take_next`` raises its error unless it is joined.
-    """
+    """Work in a new thread, which gives the turn back; ``take_next`` raises the error if
+    ``is_kept``."""
     future: Future[WriteReport] = Future()
     thread = threading.Thread(
         target=_work, args=(work, turn, future), name=f"save {path}", daemon=False
@@ -357,8 +315,7 @@ def save_next(
     busy: str,
     background: bool,
 ) -> WriteReport | PendingSave:
-    """Save the next checkpoint of a training loop, in the background if that is asked for: then
-    ``held`` returns a copy of the values."""
+    """In the background, ``held`` returns a copy of the values."""
     turn.take_next(busy)
     if not background:
         turn.give_back()
@@ -393,7 +350,6 @@ def _watch(future: "Future[WriteReport]", path: str, process: int) -> None:
 
 
 def _log_failure(path: str, future: "Future[WriteReport]") -> None:
-    """Log the error of a save that can no longer be joined."""
     error = future.exception()
     if error is not None:
         _LOG.error("%s", message(f"{path} was not saved: {error}"), exc_info=error)

@@ -79,8 +79,6 @@ _KEEP = "Leave it out with a filter, or read it as it is stored, without dequant
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The description of a model in ``config.json``."""
-
     method: str = ""
     """The scheme of quantisation; empty if it says none."""
     block: tuple[int, int] = _BLOCK
@@ -93,8 +91,6 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class QuantisedTensors:
-    """The quantised tensors of a checkpoint."""
-
     tensors: dict[str, Quantised] = field(default_factory=dict)
     """The tensors, by the keys of their weights."""
     left_out: dict[str, None] = field(default_factory=dict)
@@ -237,7 +233,6 @@ def _add(
 
 
 def _number_key(key: str, tensor: tuple[str, tuple[int, ...]]) -> str:
-    """The key of the numbers: ``X_blocks`` becomes ``X``."""
     is_blocks = key.endswith(("_blocks", ".blocks")) and tensor[0] == "uint8"
     return key[: -len("_blocks")] if is_blocks else key
 
@@ -377,7 +372,6 @@ _CONFIG_NBYTES, _CONFIG_DEPTH = 1 << 24, 32
 
 
 def check_dequantize(dequantize: Any) -> None:
-    """Raise ``ArgumentError`` unless it is a bool, or a dtype that numbers may get."""
     if not isinstance(dequantize, bool) and _parsed(dequantize) not in DTYPES:
         raise ArgumentError(
             f"dequantize={dequantize!r} is not a dtype of dequantized numbers.",
@@ -393,10 +387,7 @@ def _parsed(given: Any) -> str:
 
 
 def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Source:
-    """Return the checkpoint with numbers in the place of quantised tensors.
-
-    They have the dtype ``dequantize``; with True, the one of the model, and of GGUF float32.
-    """
+    """Numbers get the dtype ``dequantize``; with True the one of the model, and of GGUF float32."""
     check_dequantize(dequantize)
     encodings = source.encodings()
     source = source.dequantized()
@@ -424,7 +415,6 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
 
 
 def notes_of(source: Source) -> Sequence[str]:
-    """Return sentences that say what ``dequantized`` has changed; none if it was nothing."""
     return source.notes if isinstance(source, ScaledSource) else ()
 
 
@@ -447,8 +437,7 @@ def keys_of_numbers(source: Source) -> tuple[str, ...]:
 
 
 def read_model(storage: Storage) -> Model:
-    """Return what ``config.json`` in a directory, and the files next to it that describe quantisation,
-    say; ``MalformedCheckpoint`` if one is not JSON."""
+    """Read ``config.json`` and the files next to it that describe quantisation."""
     levels = _levels(_read_json(storage, CONFIG))
     told = [level[name] for level in levels for name in _QUANTIZATION if level.get(name)]
     method, config = next(filter(None, map(method_of, told)), ""), CONFIG
@@ -473,7 +462,6 @@ _QUANTIZATION = ("quantization_config", "quantization", "compression_config")
 
 
 def _read_json(storage: Storage, name: str) -> Any:
-    """Return the value of a file of JSON; None if there is none."""
     if name not in storage.names():
         return None
     with prefix_errors(name):
@@ -483,7 +471,6 @@ def _read_json(storage: Storage, name: str) -> Any:
 
 
 def _levels(config: Any) -> list[dict[str, Any]]:
-    """Return the descriptions of a model and of its parts, such as ``text_config``."""
     levels = [config] if isinstance(config, dict) else []
     for level in levels:
         parts = (each for name, each in level.items() if name not in _QUANTIZATION)
@@ -497,7 +484,6 @@ def _levels(config: Any) -> list[dict[str, Any]]:
 def _scaled(
     source: Source, stored: EntryTable, found: QuantisedTensors, dtype: str, model: Model
 ) -> ScaledSource:
-    """Return the source with the numbers of the tensors that were found."""
     order, bounds = stored.slices.by_tensor()
     keys = stored.slices.tensors.rows()
     rows_of = {key: order[bounds[row] : bounds[row + 1]] for key, row in keys.items()}
@@ -521,8 +507,8 @@ def _scaled(
 def _entries(
     stored: EntryTable, rows_of: Mapping[str, Ints], found: QuantisedTensors, dtype: str
 ) -> tuple[EntryTable, Ints, dict[int, Quantised]]:
-    """Return the entries of numbers and of other tensors, [m] the stored rows that they come from,
-    and the tensor of each entry that holds numbers."""
+    """Entries with numbers, [m] the stored rows that they come from, and the tensor of each with
+    numbers."""
     tensors = stored.slices.tensors
     names, slices = list[tuple[str, str, tuple[int, ...]]](), list[tuple[Ints, Ints]]()
     rows, numbers, first = [np.zeros(0, np.int64)], dict[int, Quantised](), 0
@@ -569,10 +555,8 @@ def _entries(
 def _cut_alike(
     tensor: Quantised, offset: Ints, shape: Ints, rows: Ints, stored: tuple[int, ...]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the slices of numbers, one for each slice of their weights, and its row.
-
-    There is one slice, the whole, if the bytes of a block are in several slices.
-    """
+    """A slice for each slice of the weights; one, the whole, if the bytes of a block are in
+    several."""
     rank = len(tensor.shape)
     if tensor.is_packed and len(stored) > rank and (shape[:, rank] != stored[-1]).any():
         offset, shape = np.zeros((1, rank), np.int64), np.array([tensor.shape])
@@ -592,7 +576,6 @@ def _cut_alike(
 
 
 def _notes(found: QuantisedTensors, dtype: str, model: Model) -> list[str]:
-    """Return sentences that say what has changed."""
     kinds = [each.kind for each in found.tensors.values()]
     each = [f"{count(kinds.count(kind), 'tensor')} of {kind}" for kind in dict.fromkeys(kinds)]
     notes = [f"dequantized {', '.join(each)} to {dtype}"] if each else []

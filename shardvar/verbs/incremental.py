@@ -37,8 +37,6 @@ from shardvar.wire.digests import has_unused_bits
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Increment:
-    """The comparison of new tensors with an older checkpoint."""
-
     changed: EntryTable
     """The entries of the new tensors that are to be written."""
     references: References | None
@@ -89,8 +87,8 @@ def partition_of(
 
 
 def check_unchanging(work: WritePlan) -> WritePlan:
-    """Return the plan of what has changed, without a file if that is nothing; raise
-    ``UnsupportedError`` if the policy changes values, which were not compared."""
+    """Leave no file if nothing changed; refuse a policy that changes values, which were not
+    compared."""
     if work.substitutes is not None:
         raise UnsupportedError(
             "The policy changes values, which were not compared with the base.",
@@ -141,8 +139,7 @@ def entries_alike(older: NativeIndex, tensors: TensorTable) -> EntryTable | None
 
 
 def _digests(path: str, older: NativeSource, entries: EntryTable) -> Mapping[str, str]:
-    """Return the digests of tensors of the older checkpoint: carried ones, else of its
-    bytes."""
+    """Carried digests of the older checkpoint, else of its bytes."""
     # The digest leaves out the bits of a byte that an element does not use, and a reference does not.
     tensors = entries.slices.tensors
     keys = {key for row, key in enumerate(tensors.keys) if not has_unused_bits(tensors.dtype(row))}
@@ -153,7 +150,6 @@ def _digests(path: str, older: NativeSource, entries: EntryTable) -> Mapping[str
 
 
 def _references(older: NativeSource, entries: EntryTable) -> References:
-    """Return references to entries of an open checkpoint."""
     used, numbers = np.unique(entries.file, return_inverse=True)
     return References(
         replace(entries, file=numbers),

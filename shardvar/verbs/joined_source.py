@@ -46,31 +46,25 @@ class JoinedSource(Source):
 
     @property
     def sources(self) -> list[Source]:
-        """The sources, in order."""
         return [each.source for each in self.stored]
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request: if some sources are in a bucket, the first such source's."""
         return next((each.traits for each in self.sources if each.traits is not None), None)
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with bytes of a file."""
         source, number = self._source_of(file)
         source.read_span(number, start, buffer)
 
     def map(self, file: int) -> memoryview:
-        """Return a file as a memory map."""
         source, number = self._source_of(file)
         return source.map(number)
 
     def close(self) -> None:
-        """Close all sources."""
         for source in self.sources:
             source.close()
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from a payload of one of the sources, from byte ``start`` of it on."""
         if entries.plain[row]:
             self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
             return
@@ -84,7 +78,6 @@ class JoinedSource(Source):
         stored.source.read_into(stored.entries, origin, start, buffer)
 
     def files_read(self, entries: EntryTable) -> Ints:
-        """Return the files that the sources read."""
         plain = np.flatnonzero(entries.plain)
         found = [np.unique(entries.file[plain[entries.slices.nbytes[plain] > 0]])]
         every = np.arange(len(entries))
@@ -95,41 +88,33 @@ class JoinedSource(Source):
         return np.unique(np.concatenate(found))
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for payloads that their source reads best in order."""
         found = np.zeros(len(rows), np.bool)
         for stored, at, origins in self._by_source(entries, rows):
             found[at] = stored.source.in_order(stored.entries, origins)
         return found
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
-        """Let each source prepare for the reads of its entries."""
         for stored, _, origins in self._by_source(entries, rows):
             stored.expect(origins)
 
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
-        """Let the source of an entry decode it, unless it is plain there."""
         stored, origin = self._origin(entries, row)
         is_plain = stored.entries.plain[origin]
         return None if is_plain else stored.source.decode(stored.entries, origin)
 
     def findings(self) -> Sequence[Finding]:
-        """Return the findings of all sources."""
         return [finding for source in self.sources for finding in source.findings()]
 
     def is_guarded(self, key: str) -> bool | None:
-        """Return True if all sources guard a key; None if the entries of one of them show it."""
         answers = {source.is_guarded(key) for source in self.sources}
         return False if False in answers else None if None in answers else True
 
     def compare_bytes(self, key: str) -> bool:
-        """Compare the checksums of a key in all sources; return False if one cannot compare
-        them."""
         return all(source.compare_bytes(key) for source in self.sources)
 
     def storage_errors(
         self, keys: Collection[str], only_read: bool = False
     ) -> Mapping[str, ReadError]:
-        """Return the errors of keys whose tensors are parts of damaged storages."""
         return {
             key: error
             for source in self.sources
@@ -137,30 +122,26 @@ class JoinedSource(Source):
         }
 
     def is_part(self, key: str) -> bool:
-        """Return True if a tensor is part of a storage in one of the sources."""
         return any(source.is_part(key) for source in self.sources)
 
     def encodings(self) -> Mapping[str, str]:
-        """Return the encodings of keys, on which all sources agree that have any."""
         found: dict[str, str] = {}
         for source in self.sources:
             found |= source.encodings()
         return found
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
-        """Return the objects of all sources; None if no source's format has objects."""
         found = [source.objects(keys, form) for source in self.sources]
         if all(each is None for each in found):
             return None
         return {key: value for each in found for key, value in (each or {}).items()}
 
     def _source_of(self, file: int) -> tuple[Source, int]:
-        """Return the source of a file, and the file's number there."""
         number = int(np.searchsorted(self.first_file, file, side="right")) - 1
         return self.stored[number].source, file - int(self.first_file[number])
 
     def _origin(self, entries: EntryTable, row: int) -> tuple[VerifiedRows, int]:
-        """Return the source of an entry that is not plain, and the row that it has there."""
+        """The source of an entry that is not plain, and its row there."""
         place = int(entries.start[row])
         number = int(np.searchsorted(self.first_entry, place, side="right")) - 1
         return self.stored[number], place - int(self.first_entry[number])
@@ -168,10 +149,8 @@ class JoinedSource(Source):
     def _by_source(
         self, entries: EntryTable, rows: Ints
     ) -> Iterator[tuple[VerifiedRows, Ints, Ints]]:
-        """Yield each source with the positions in ``rows`` of its entries, and their rows there.
-
-        Only of entries that are not plain.
-        """
+        """Each source with the positions in ``rows`` of its entries that are not plain, and their
+        rows there."""
         places = np.where(entries.plain[rows], -1, entries.start[rows])
         for number, stored in enumerate(self.stored):
             first, last = self.first_entry[number : number + 2].tolist()
@@ -180,10 +159,7 @@ class JoinedSource(Source):
 
 
 def join_sources(directories: Sequence[Storage], sources: Sequence[Source]) -> JoinedSource:
-    """Return sources as one, with the entries of none of them: a caller has these.
-
-    ``directories`` have the files of each, in order.
-    """
+    """Sources as one, with the entries of none: a caller has these."""
     stored = [
         VerifiedRows(source, concatenate_entries(list(source.index.scan()))) for source in sources
     ]
@@ -218,34 +194,28 @@ class RankSource(WrappedSource):
         return key.removeprefix(self.prefix) if key.startswith(self.prefix) else None
 
     def is_guarded(self, key: str) -> bool | None:
-        """Return True if the source guards a key, and for keys of other ranks."""
         own = self._own(key)
         return True if own is None else self.inner.is_guarded(own)
 
     def compare_bytes(self, key: str) -> bool:
-        """Let the source compare a key of its rank."""
         own = self._own(key)
         return True if own is None else self.inner.compare_bytes(own)
 
     def storage_errors(
         self, keys: Collection[str], only_read: bool = False
     ) -> Mapping[str, ReadError]:
-        """Return the errors of storages of this rank."""
         own = {name for key in keys if (name := self._own(key)) is not None}
         found = self.inner.storage_errors(own, only_read)
         return {self.prefix + key: error for key, error in found.items()}
 
     def is_part(self, key: str) -> bool:
-        """Return True if a tensor of this rank is part of a storage."""
         own = self._own(key)
         return own is not None and self.inner.is_part(own)
 
     def encodings(self) -> Mapping[str, str]:
-        """Return the encodings of this rank."""
         return {self.prefix + key: each for key, each in self.inner.encodings().items()}
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
-        """Return the objects of this rank."""
         own = [name for key in keys if (name := self._own(key)) is not None]
         found = self.inner.objects(own, form)
         return None if found is None else {self.prefix + key: each for key, each in found.items()}

@@ -109,8 +109,7 @@ def _places_on_mesh(mesh: Mesh, spec: Spec, count: int, shape: tuple[int, ...]) 
 
 
 def agree(tensors: Sequence[About], places: Sequence[Place]) -> bool:
-    """Return True if dtypes and ranks are equal, and along each axis the extents of parts in the
-    same place."""
+    """Return True if dtypes, ranks and the extents of parts in the same place are equal."""
     dtype, first = tensors[0]
     if any(each != dtype or len(shape) != len(first) for each, shape in tensors):
         return False
@@ -181,10 +180,7 @@ def open_sources(
     *,
     dequantize: bool | str,
 ) -> Reader:
-    """Open several checkpoints as one, with the keys that ``filter`` and ``exclude`` take.
-
-    The parts of a tensor become one, as ``concat`` says, and of copies the first is kept.
-    """
+    """Parts of a tensor become one, as ``concat`` says; of copies the first is kept."""
     if len(found) == 1:
         raise ArgumentError(
             "There is one source, so nothing is concatenated.",
@@ -215,17 +211,13 @@ def open_numbered(
     *,
     dequantize: bool | str,
 ) -> Reader:
-    """Open several checkpoints as one, each with its number before its keys.
-
-    ``filter`` and ``exclude`` are of the keys without it.
-    """
+    """Open several checkpoints as one, each with its number before its keys."""
     with _opened(found, dequantize) as readers:
         return _join(found, readers, _select(readers, filter, exclude))
 
 
 @contextmanager
 def _opened(found: Sequence[Location], dequantize: bool | str) -> Iterator[list[Reader]]:
-    """Open the checkpoints of a set, and close them after an error."""
     _check_apart(found)
     _check_set([each.path for each in found])
     _check_beside([each.path for each in found])
@@ -244,13 +236,11 @@ def _select(
     filter: str | Iterable[str] | None,
     exclude: str | Iterable[str] | None,
 ) -> set[str]:
-    """The keys of any source that ``filter`` and ``exclude`` take."""
     keys = dict.fromkeys(key for reader in readers for key in reader)
     return select_keys([*keys], filter, exclude)
 
 
 def _check_apart(found: Sequence[Location]) -> None:
-    """Raise ``ArgumentError`` if two paths are of one checkpoint."""
     for number, each in enumerate(found):
         other = next((before for before in found[:number] if is_same(before, each)), None)
         if other is not None:
@@ -260,11 +250,7 @@ def _check_apart(found: Sequence[Location]) -> None:
 
 
 def _check_set(paths: Sequence[str]) -> None:
-    """Raise ``ArgumentError`` if the numbers in names say that sources are missing, or in another
-    order.
-
-    Names without numbers say nothing.
-    """
+    """Numbers in names may show that sources are missing, or in another order."""
     for pattern in (_OF_TOTAL, _RANK):
         matches = [list(pattern.finditer(path)) for path in paths]
         if not all(matches):
@@ -289,7 +275,6 @@ def _check_set(paths: Sequence[str]) -> None:
 
 
 def _check_beside(paths: Sequence[str]) -> None:
-    """Raise ``ArgumentError`` if other ranks lie next to the given ones."""
     matches = [list(_RANK.finditer(path)) for path in paths]
     if not all(matches):
         return
@@ -338,7 +323,6 @@ def _unread_objects(readers: Sequence[Reader], kept: Collection[str]) -> list[st
 
 
 def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
-    """Raise if sources have blocks of different encodings under one key."""
     tables = [reader.encodings for reader in readers]
     for key in kept:
         kinds = sorted({table[key] for table in tables if key in table})
@@ -387,7 +371,6 @@ def _places(
 
 
 def _remedy(tensors: Sequence[About], has_rule: bool) -> str:
-    """The remedy for parts of a tensor that do not fit together."""
     if len({dtype for dtype, _ in tensors}) > 1:
         return "Cast each source to one dtype before: `shardvar reshard SRC DST --cast DTYPE`."
     if has_rule:
@@ -429,10 +412,8 @@ def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place
 
 
 def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection[str]) -> Reader:
-    """Return a reader of the kept keys of all sources, each key with the number of its source.
-
-    The path is the first one's, next to which a map looks for ``config.json``.
-    """
+    """Each key gets the number of its source. The path is the first one's, next to which a map
+    looks for ``config.json``."""
     readers = [number_keys(reader, rank) for rank, reader in enumerate(readers)]
     keys = [{numbered(rank, key) for key in kept} for rank in range(len(readers))]
     tables = [reader.entries() for reader in readers]
@@ -475,7 +456,6 @@ def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection
 
 
 def _metadata(all_of: Sequence[Metadata]) -> Metadata:
-    """The metadata of the first, without what the user's differ in."""
     common = {
         name: text
         for name, text in all_of[0].user.items()

@@ -49,12 +49,10 @@ class LazyArray(ABC):
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return Region.whole(self.shape).size
 
     def __len__(self) -> int:
@@ -86,13 +84,11 @@ class ComputedArray(LazyArray):
     """True if the function is also given the rows to compute."""
 
     def numpy(self) -> Array:
-        """The values that the function returns."""
         if self.by_rows:
             return self.rows(slice(0, self.shape[0]))
         return _values_of(self.function(*self.arguments))
 
     def rows(self, rows: slice) -> Array:
-        """Some rows of the values, if they are computed by rows."""
         return _values_of(self.function(rows, *self.arguments))
 
 
@@ -176,11 +172,7 @@ def as_values(key: str, value: Any) -> Array | LazyPayload:
 
 
 def _lazy_payload(key: str, value: Any) -> LazyPayload | None:
-    """Return a value that is made when it is written; None for all others.
-
-    These are arrays in memory, strings, whose size only their values tell, and what announces no
-    shape or dtype.
-    """
+    """None for arrays in memory, strings, and values without a shape or dtype."""
     if isinstance(value, LazyPayload):
         return value
     announced = _announced(value)
@@ -201,7 +193,6 @@ def _lazy_payload(key: str, value: Any) -> LazyPayload | None:
 
 
 def _announced(value: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return the shape and the dtype of a lazy value; None for any other value."""
     if isinstance(value, np.ndarray | np.generic | type) or _is_in_memory(value):
         return None
     # Without these, the value is not lazy, or NumPy makes no array of it.
@@ -229,8 +220,8 @@ def _is_torch(value: Any) -> bool:
 
 
 def _is_in_memory(value: Any) -> bool:
-    """Return True for values that are made arrays at once: nothing is gained later, or an error is
-    to come early."""
+    """True for values that become arrays at once: nothing is gained later, or an error is to come
+    early."""
     if _is_torch(value):
         torch = sys.modules["torch"]
         is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
@@ -244,10 +235,7 @@ def _is_in_memory(value: Any) -> bool:
 
 
 def _rows_at_a_time(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Return the rows of the first axis to read at a time; 0 for a value that is made whole.
-
-    Whole chunks are read, so that none is decoded twice.
-    """
+    """0 for a value that is made whole. Whole chunks are read, so that none is decoded twice."""
     graph = getattr(value, "__dask_graph__", None)
     is_whole = _is_torch(value) or isinstance(value, LazyArray)
     if isinstance(value, ComputedArray) and value.by_rows:
@@ -306,7 +294,6 @@ def _check_announced(
     dtype: np.dtype[Any],
     rows: tuple[int, int] | None,
 ) -> None:
-    """Raise ``ArgumentError`` unless an array is what was announced, or the given rows of it."""
     expected = shape if rows is None else (rows[1] - rows[0], *shape[1:])
     if array.shape == expected and _name_of(array.dtype) == _name_of(dtype):
         return

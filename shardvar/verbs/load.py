@@ -124,7 +124,6 @@ def load(
 
 
 def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
-    """The entries of the keys that are asked for, each without a fault and with values."""
     if keys is None:
         for error in reader.faults.values():
             raise error.at()
@@ -145,7 +144,6 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
 
 
 def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]:
-    """Views of the tensors that are contiguous in a file."""
     slices = entries.slices
     order, bounds = slices.by_tensor(by_offset=True)
     mapped = {}
@@ -157,8 +155,7 @@ def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]
 
 
 def _is_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64], slices: SliceTable) -> bool:
-    """Return True if the payloads of the slices, one after the other, are the tensor's: cut by
-    rows, and adjacent."""
+    """Payloads follow each other in a file, in slices cut by rows."""
     if (
         not len(rows)
         or not entries.plain[rows].all()

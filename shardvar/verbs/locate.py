@@ -148,11 +148,8 @@ _JSON_ITEM = FileKind(
 
 
 def explain(shown: str, storage: Storage, name: str, *, is_misspelt: bool) -> ShardvarError:
-    """Return the error for a path without a checkpoint, split into a directory and a name.
-
-    Only a path that may be misspelt is compared with its neighbours. A folder that was there when
-    it was first looked at has been removed since, and the one above it is not listed.
-    """
+    """Only a path that may be misspelt is compared with its neighbours; a folder that was removed
+    is not."""
     near = _nearest(shown, storage, name) if is_misspelt else None
     if not _exists(storage, name):
         with suppress(OSError, ShardvarError):
@@ -206,8 +203,7 @@ def _nearest_folder(path: str) -> str | None:
 
 
 def renamed_away(storage: Storage, name: str) -> str | None:
-    """Return the path of a folder that a writer had renamed and not replaced yet; None without
-    one."""
+    """The path of a folder that a writer had renamed and not replaced yet."""
     if storage.local_path is None:
         return None
     from shardvar.storage.exchange import left_beside  # only to explain
@@ -217,8 +213,7 @@ def renamed_away(storage: Storage, name: str) -> str | None:
 
 
 def _exists(storage: Storage, name: str) -> bool:
-    """Return True if a file has that name, or there is such a directory; folders of a bucket exist if
-    something is in them."""
+    """Folders of a bucket exist if something is in them."""
     if storage.local_path is not None:
         path = os.path.join(storage.local_path, name)
         # Where a folder has come since, there was nothing of that name.
@@ -240,7 +235,6 @@ def _is_json_item(files: Iterable[str], folders: Sequence[str]) -> bool:
 
 
 def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> ShardvarError:
-    """Return the error of a file of no format."""
     if unfinished := _unfinished_error(shown, storage, name, storage.names()):
         return unfinished
     formats = f"The formats are {', '.join(format_names())}."
@@ -265,7 +259,6 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
 
 
 def _archive_kind(storage: Storage, name: str) -> FileKind:
-    """Return the kind of a zip archive, by the checkpoints in it."""
     file = storage.open(name)
     try:
         with prefix_errors(name):
@@ -319,7 +312,6 @@ def _unfinished_error(
 
 
 def _folder_error(shown: str, storage: Storage) -> ShardvarError:
-    """Return the error of a folder without a checkpoint."""
     files, folders = storage.names(), storage.folders()
     kind = kind_of_folder([os.path.basename(storage.path), *folders, *files])
     if _is_json_item(files, folders) and _head(storage, "metadata")[:1] in (b"{", b"["):
@@ -356,7 +348,6 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
 
 
 def _links_error(shown: str, links: Sequence[str]) -> ShardvarError:
-    """Return the error of a folder without a checkpoint, but with links out of it."""
     which = f"a link that leads out of it, {named(links)}"
     if len(links) > 1:
         which = f"links that lead out of it, {named(links)}"
@@ -366,8 +357,7 @@ def _links_error(shown: str, links: Sequence[str]) -> ShardvarError:
 
 
 def _kinds_in(storage: Storage, names: Sequence[str]) -> list[tuple[str, FileKind]]:
-    """Return the kinds of a few files of a folder: those named as models are, and the largest; lost
-    ones first."""
+    """Kinds of a few files, named as models are or the largest; lost ones first."""
     sizes = dict[str, int]()
     for name in names:
         status = storage.status(name)
@@ -417,7 +407,6 @@ class SplitPath:
 
 
 def look_at(path: Path) -> SplitPath:
-    """Return the directory and the name that a path means at this moment."""
     storage, name = split_place(path)
     text = os.fsdecode(path)
     is_spelled = text.endswith(os.sep) and storage.local_path is not None
@@ -438,7 +427,6 @@ class Location:
 
     @property
     def path(self) -> str:
-        """The path, for messages."""
         return self.storage.path if self.is_folder else os.path.join(self.storage.path, self.name)
 
     @property
@@ -532,10 +520,8 @@ def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None
 
 
 def _location(form: Format, storage: Storage, name: str) -> Location:
-    """The location of a checkpoint in folders of the directory, as an item of a step of Orbax is.
-
-    The location is the folder's, so that a checkpoint has one location whichever path leads to it.
-    """
+    """The folder's location, as of an item of an Orbax step: a checkpoint has one whichever path
+    leads to it."""
     *folders, last = name.split("/")
     for folder in folders:
         storage = storage.folder(folder)
@@ -550,13 +536,8 @@ def _has_index(found: Location) -> bool:
 
 
 def find_below(place: SplitPath) -> list[Location]:
-    """Return the checkpoints that a path may mean; those below a folder that has none itself, in
-    natural order.
-
-    A folder of steps has its checkpoints one or two folders down, a pipeline in a folder for each
-    component. Folders within a folder that has a checkpoint are not searched. ``AmbiguousPath`` if
-    there are too many folders.
-    """
+    """The checkpoints that a path means, else those below its folder, in natural order; not within
+    one that has some."""
     found = found_at(place.storage, place.name)
     if not place.name and all(is_companion(each.name) for each in found):
         found = found + below(place.storage)
@@ -565,13 +546,8 @@ def find_below(place: SplitPath) -> list[Location]:
 
 
 def below(root: Storage, most: int | None = None) -> list[Location]:
-    """Return the checkpoints in the folders below a folder, also if it has one itself, in natural
-    order.
-
-    Links to folders below are followed, if the search does not come to these by itself; links to
-    others are not. ``AmbiguousPath`` if there are more than ``most`` folders; None stands for
-    10,000.
-    """
+    """Checkpoints in folders below, through inner links too; ``AmbiguousPath`` for more than
+    ``most`` folders."""
     most = _MAX_FOLDERS if most is None else most
     level, searched, found = [root], [root], list[Location]()
     for _ in range(_DEPTH):
@@ -601,7 +577,6 @@ def below(root: Storage, most: int | None = None) -> list[Location]:
 
 
 def _linked(root: Storage, searched: Sequence[Storage]) -> list[Storage]:
-    """Return the other folders inside the root that links in the searched folders lead to."""
     if root.local_path is None:
         return []
     links = [(folder, *link) for folder in searched for link in inner_links(folder.path, root.path)]
@@ -615,15 +590,13 @@ def _linked(root: Storage, searched: Sequence[Storage]) -> list[Storage]:
 
 
 def find_checkpoint(path: Path) -> Location:
-    """Return the checkpoint that a path means; else ``AmbiguousPath`` with all of them, or what is
-    there instead."""
+    """Return the checkpoint that a path means; ``AmbiguousPath`` for several, or what is there
+    instead."""
     place = look_at(path)
     return only_one(place, find_below(place))
 
 
 def only_one(place: SplitPath, found: Sequence[Location]) -> Location:
-    """Return the only one of the checkpoints that were found, or raise the error of a path that does
-    not mean one."""
     if len(found) == 1 and (found[0].storage == place.storage or not arrays_alone(found)):
         return found[0]
     if found:
@@ -656,10 +629,7 @@ def several(place: SplitPath, found: Sequence[Location]) -> AmbiguousPath:
 
 
 def arrays_alone(found: Sequence[Location]) -> FileKind | None:
-    """Return what several Zarr arrays that lie side by side without a group are; None for other
-    checkpoints. An array by itself has no name. The last array of a folder that is being removed looks
-    the same.
-    """
+    """Zarr arrays side by side without a group; a folder that is being removed looks the same."""
     if {each.format.name for each in found} == {"zarr"} and any(
         map(_is_nameless, found[:_MOST_LISTED])
     ):
@@ -668,7 +638,6 @@ def arrays_alone(found: Sequence[Location]) -> FileKind | None:
 
 
 def _is_nameless(found: Location) -> bool:
-    """Return True for an array that is a checkpoint by itself."""
     with suppress(ShardvarError), closing(found.open()) as source:
         return len(source.index.find("")) > 0
     return False
@@ -680,13 +649,8 @@ def parts(folder: str, found: Location) -> list[str]:
 
 
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:
-    """Return the location to write a checkpoint at: of the named format, else of the one that the
-    path's ending says.
-
-    A path whose ending says another format than the named one is an ``ArgumentError``.
-    ``otherwise`` is the format of a path whose ending says nothing. If the checkpoints of a format
-    are folders, its path is the folder, which need not exist, or the index in it.
-    """
+    """The format is the named one, else of the ending, ``otherwise`` without one; both must
+    agree."""
     storage, name = split_place(path)
     given = os.fsdecode(path)
     ending = format_of_name(name or os.path.basename(storage.path))
@@ -741,8 +705,7 @@ def is_same(a: Location, b: Location) -> bool:
 
 
 def is_inside(target: Location, source: Location) -> bool:
-    """Return True if a target is a folder in the folder that a source is, and might replace files
-    of the source."""
+    """True if a target is a folder in the folder of a source, and might replace its files."""
     if not (source.is_folder and target.is_folder):
         return False
     if None in (target.storage.local_path, source.storage.local_path):
@@ -753,10 +716,8 @@ def is_inside(target: Location, source: Location) -> bool:
 
 
 def find_in_other_formats(target: Location) -> Location | None:
-    """Return a checkpoint of another format under the target's very name, such as a prefix of both.
-
-    A folder has the names of all checkpoints in it whose files are named as their format does.
-    """
+    """A checkpoint of another format under the target's name; a folder has the names of all in
+    it."""
     storage, name = target.storage, target.name
     if target.is_folder:
         found = _locate(storage, "", formats_marked(storage.names()))

@@ -87,10 +87,7 @@ def number_keys(reader: Reader, rank: int) -> Reader:
 
 
 def number_ranks(reader: Reader, given: Map, ranks: int | None) -> tuple[Reader, Map]:
-    """Return a reader of the keys that a map of ranks takes, and the map with their number.
-
-    ``ranks`` is None for one checkpoint. It is rank 0, unless all of its keys have numbers.
-    """
+    """One checkpoint, without ``ranks``, is rank 0, unless all of its keys have numbers."""
     if ranks is None:
         if missing_rank(given.parsed, [*reader]):
             reader = number_keys(reader, 0)
@@ -117,7 +114,6 @@ def check_left_out(
 
 
 def _first_difference(a: LazyTensor, b: LazyTensor) -> str | None:
-    """The place where two tensors differ first, bit by bit; None if they are the same."""
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return "in dtype or shape"
     for region in _portions(a):
@@ -147,7 +143,6 @@ def _octets(array: Array) -> npt.NDArray[np.uint8]:
 
 
 def _renamed(entries: EntryTable, keys: Sequence[str]) -> EntryTable:
-    """The entries with other keys."""
     tensors = replace(entries.slices.tensors, keys=keys)
     return replace(entries, slices=replace(entries.slices, tensors=tensors))
 
@@ -156,8 +151,7 @@ def _renamed(entries: EntryTable, keys: Sequence[str]) -> EntryTable:
 
 
 def is_by_rank(given: Map, target: str | os.PathLike[str]) -> bool:
-    """Return True if a reshard writes one checkpoint a rank; ``ArgumentError`` if only the path
-    says so."""
+    """``ArgumentError`` if only the path has a rank."""
     has_place = "{rank" in os.fsdecode(target)
     if has_place and not makes_ranks(given.parsed):
         raise ArgumentError(
@@ -193,11 +187,8 @@ def path_of_rank(target: str | os.PathLike[str], rank: int) -> str:
 def paths_of_ranks(
     path: str | os.PathLike[str], given: Map | None, *, is_made: bool
 ) -> list[str | os.PathLike[str]]:
-    """Return the paths of all ranks that a map reads, or that it has made; else only ``path``.
-
-    A path with ``{rank}``, or a folder of ``rank_0``, ``rank_1`` ..., means the checkpoints that
-    are there, from rank 0 on.
-    """
+    """``{rank}``, or a folder of ``rank_0`` ..., means the checkpoints that are there, from rank 0
+    on."""
     has_place = "{rank" in os.fsdecode(path)
     if given is None or not (makes_ranks if is_made else reads_ranks)(given.parsed):
         if given is not None and has_place:
@@ -216,7 +207,6 @@ def paths_of_ranks(
 
 
 def check_numbered(reader: Reader, given: Map) -> None:
-    """Raise ``ArgumentError`` unless keys have the numbers that a map gives to keys of ranks."""
     if makes_ranks(given.parsed) and not any(map(split_rank, reader)):
         raise ArgumentError(
             f"The map makes one checkpoint a rank, and the keys of {reader.path} have no numbers of "
@@ -226,7 +216,6 @@ def check_numbered(reader: Reader, given: Map) -> None:
 
 
 def split_ranks(reader: Reader) -> Iterator[Reader]:
-    """Yield a reader of the tensors of each rank, without the number before their keys."""
     source, found = reader.source, dict[int, dict[str, str]]()
     for key in reader:
         parts = split_rank(key)
@@ -281,11 +270,8 @@ def write_ranks(
     *,
     dry_run: bool,
 ) -> WriteReport:
-    """Write the checkpoint of each rank, after all are planned and checked, and return the report.
-
-    If some of them exist and others do not, an earlier run was interrupted: with ``force``, what it
-    has finished is kept.
-    """
+    """All are planned before one is written. With ``force``, ranks that an interrupted run finished
+    are kept."""
     there = [bool(names_at(goal)) for goal, _ in ranks]
     is_interrupted = any(there) and not all(there)
     try:
@@ -297,10 +283,7 @@ def write_ranks(
 
 
 def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
-    """Return the report of a plan whose target has all of it already; else None.
-
-    Every byte is compared.
-    """
+    """The report of a plan whose target has every byte of it already; else None."""
     if not work.may_resume or work.metadata.objects:
         return None
     target, names = work.target, names_at(work.target)
@@ -330,7 +313,6 @@ def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
 
 
 def names_at(goal: Location) -> list[str]:
-    """The names of the checkpoints that a target would replace."""
     return goal.format.locate(goal.storage, "" if goal.is_folder else goal.name)
 
 
@@ -361,8 +343,7 @@ def join_reports(target: str | os.PathLike[str], reports: Sequence[WriteReport])
 
 
 def _all_planned(reports: Sequence[WriteReport]) -> EntryTable | None:
-    """The entries that all ranks would have, with their numbers before their keys; None after a
-    write."""
+    """All entries, with their ranks before their keys; None after a write."""
     tables, files = list[EntryTable](), 0
     for rank, report in enumerate(reports):
         if report.planned is None:
@@ -384,7 +365,6 @@ MapLike = Map | str | os.PathLike[str] | Iterable[str]
 
 
 def as_map(given: Any, keep_going: bool = False) -> Map:
-    """Return the map that a caller gives: a ``Map``, a path, a name, or a list of rules."""
     if keep_going:
         raise ArgumentError(
             "A map takes every tensor, so none is left out with keep_going.",
@@ -408,10 +388,7 @@ def map_reader(
     filter: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
 ) -> Reader:
-    """Return a reader of what a map makes of an open checkpoint; ``MapError`` if it does not fit.
-
-    The map sees the keys that ``filter`` and ``exclude`` take. Closing it closes the checkpoint.
-    """
+    """The map sees the keys that ``filter`` and ``exclude`` take."""
     return map_and_report(reader, given, filter, exclude)[0]
 
 
@@ -422,10 +399,7 @@ def map_and_report(
     exclude: str | Iterable[str] | None = None,
     ranks: int | None = None,
 ) -> tuple[Reader, Callable[[], MapReport]]:
-    """Return a reader as ``map_reader`` does, and what makes the report of the map.
-
-    ``ranks`` is the number of sources that were joined by their ranks.
-    """
+    """As ``map_reader``, with what makes the report; ``ranks`` is the number of joined sources."""
     is_ranked, stored = reads_ranks(given.parsed), reader
     keys = None
     if filter is not None or exclude is not None:
@@ -448,8 +422,6 @@ def map_and_report(
 
 
 def renamed_reader(reader: Reader, rename: Mapping[str, str]) -> Reader:
-    """Return a reader of an open checkpoint whose keys have new names, as ``new_names`` gives
-    them."""
     if not rename:
         return reader
     keys, stored = reader.keys(), reader.entries().slices.tensors.keys

@@ -139,7 +139,6 @@ class SeriesState:
     """The time when the last checkpoint was saved that is kept for good."""
 
     def encode(self) -> bytes:
-        """Return the content of the file."""
         paths = [(_PATHS[0], self.newest), *((_PATHS[1], path) for path in self.kept)]
         times = [
             *((_TIMES[0], time) for time in self.times),
@@ -168,12 +167,8 @@ class SeriesState:
 
 
 def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
-    """Return the state of a directory, None without a state file.
-
-    ``MalformedCheckpoint``, which names the checkpoints of the directory, if the file cannot be
-    decoded or names no newest checkpoint. Then it is unknown whether there is one, and a new start
-    might abandon it.
-    """
+    """An undecodable file is an error that names the checkpoints there: a new start might abandon
+    them."""
     try:
         state = read_state_file(storage, name)
         if state is not None and not state.newest:
@@ -187,7 +182,6 @@ def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
 
 
 def read_state_file(storage: Storage, name: str) -> SeriesState | None:
-    """Return the content of a state file, None without one; ``MalformedCheckpoint``."""
     if name not in storage.names():
         return None
     file = storage.open(name)
@@ -216,7 +210,6 @@ def _by_number(name: str) -> tuple[str, int, str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return a clause that names the checkpoints of a directory, the newest ones of many."""
     if not names:
         return "no checkpoint lies next to it"
     more = f"{len(names) - _LISTED} more and " if len(names) > _LISTED else ""
@@ -224,7 +217,6 @@ def listed(names: Sequence[str]) -> str:
 
 
 def remedy_of(names: Sequence[str]) -> str:
-    """Return the remedy for a state file that does not lead to a checkpoint."""
     if not names:
         return "Remove it to start a new series."
     return (
@@ -240,8 +232,7 @@ def write_state(storage: Storage, state: SeriesState, name: str = STATE_FILE) ->
 
 
 def resolve(directory: str, stated: str) -> str:
-    """Return the path of a checkpoint that a state file names; ``InvalidCheckpoint`` outside of the
-    directory."""
+    """``InvalidCheckpoint`` outside of the directory."""
     path = os.path.join(directory, stated)
     if not _is_within(directory, path):
         raise InvalidCheckpoint(
@@ -265,7 +256,6 @@ def _is_within(directory: str, path: str) -> bool:
 
 @contextmanager
 def _locked(storage: Storage, name: str) -> Iterator[None]:
-    """Hold the lock of the state file; wait for another writer, which holds it briefly."""
     # The lock is entered by hand, since only the attempt to lock is repeated, and not the work
     # inside. The clock is monotonic, because the wall clock may be set back while this waits.
     deadline = time.monotonic() + _LOCK_SECONDS
@@ -285,7 +275,6 @@ def _locked(storage: Storage, name: str) -> Iterator[None]:
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the fields of the file, (name, value), with texts unescaped."""
     text, position = text + "\n", 0  # a comment may end with the file
     while True:
         match = _FIELD.match(text, position)
@@ -363,8 +352,6 @@ _LOG = logging.getLogger("shardvar.checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One of the checkpoints that a folder holds."""
-
     location: Location
     """The checkpoint."""
     step: str
@@ -379,8 +366,6 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The answer to the question which checkpoint is the newest."""
-
     newest: Sequence[Candidate] = ()
     """The newest; several if they are items of one step, none if it is unknown."""
     reason: str = ""
@@ -392,7 +377,6 @@ class Newest:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about what is not as it should be."""
         steps = [*dict.fromkeys(each.step for each in self.passed)]
         unfinished = f"passed over {count(len(steps), 'unfinished checkpoint')}"
         return [f"{unfinished}: {', '.join(steps[-3:])}"] * bool(steps) + [self.doubt] * bool(
@@ -470,7 +454,6 @@ def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
 
 
 def _of_item(path: Path, choice: Newest, item: str) -> list[Candidate]:
-    """The candidates of an item of the newest step."""
     wanted = [each for each in choice.newest if item in (*each.item.split("/"), each.location.stem)]
     if choice.newest and not wanted:
         there = named([each.item for each in choice.newest]) or "none"
@@ -482,7 +465,6 @@ def _of_item(path: Path, choice: Newest, item: str) -> list[Candidate]:
 
 
 def _items_error(path: Path, newest: Sequence[Candidate]) -> AmbiguousPath:
-    """Return the error of a newest step that has several checkpoints."""
     listed = ", ".join(f"{each.location.path} ({each.location.format.name})" for each in newest)
     cause = (
         f"The newest step of {os.fspath(path)} is {newest[0].step}, and it has several items: "
@@ -495,15 +477,13 @@ def _items_error(path: Path, newest: Sequence[Candidate]) -> AmbiguousPath:
 
 
 def candidates_of(place: SplitPath) -> list[Candidate]:
-    """Return the checkpoints that a path may mean, in natural order, and the folders of steps that
-    have none."""
+    """Checkpoints in natural order, and folders of steps without one."""
     found = find_below(place)
     return _candidates(place.storage, found) if not place.name else _of_one_name(found)
 
 
 def _steps_of(place: SplitPath) -> list[Candidate]:
-    """Return the checkpoints among which the newest is: the ones that a path may mean, or the steps
-    next to a single one."""
+    """The checkpoints that a path means, or the steps next to a single one."""
     found, storage = candidates_of(place), place.storage
     # The folders in a checkpoint that is a folder itself are its arrays.
     own = found[0].location if len(found) == 1 else None
@@ -515,12 +495,10 @@ def _steps_of(place: SplitPath) -> list[Candidate]:
 
 
 def _of_one_name(found: Sequence[Location]) -> list[Candidate]:
-    """The candidates of a path that is not a folder's."""
     return [Candidate(each, each.name, "", _saved(each), _is_finished(each, "")) for each in found]
 
 
 def _candidates(storage: Storage, found: Sequence[Location]) -> list[Candidate]:
-    """The checkpoints below a folder, with their steps and items."""
     paths = [parts(storage.path, each) for each in found]
     # The paths first differ in the names of steps, or it is one before that that names a step, if
     # several items of one step are there.
@@ -592,7 +570,6 @@ def _series_of(found: Sequence[Candidate]) -> list[str]:
 
 
 def _stated(storage: Storage, found: Sequence[Candidate]) -> tuple[list[Candidate], str]:
-    """The checkpoints of the step that a file or a link in the folder names, and what it says."""
     names = storage.names()
     state = read_state_file(storage, STATE_FILE) if STATE_FILE in names else None
     if state is not None:
@@ -620,7 +597,6 @@ def _stated(storage: Storage, found: Sequence[Candidate]) -> tuple[list[Candidat
 
 
 def _pointer(storage: Storage, name: str) -> str:
-    """The text of a small file."""
     file = storage.open(name)
     try:
         return file.read(0, min(file.size, _POINTER_NBYTES)).decode("utf-8", "replace").strip()
@@ -643,8 +619,7 @@ def _saved(found: Location) -> float | None:
 
 
 def _is_finished(found: Location, step: str) -> bool:
-    """Return False if the checkpoint is named by its index, and that is missing, or its step has a
-    temporary name."""
+    """False without its index, or with a temporary name."""
     form = found.format
     if _is_temporary(step) or (isinstance(form, PartsFormat) and form.kind.is_lost):
         return False
@@ -692,8 +667,7 @@ class Omissions:
 
 
 def find_omissions(path: Path) -> Omissions:
-    """Return what a path of a local folder passes over; nothing for any other path, and for one
-    without a checkpoint."""
+    """Only of the path of a local folder with a checkpoint."""
     place = look_at(path)
     storage, folder = place.storage, place.storage.local_path
     found = find_below(place) if folder is not None and not place.name else []
@@ -711,6 +685,5 @@ def find_omissions(path: Path) -> Omissions:
 
 
 def _side_files(storage: Storage) -> list[Location]:
-    """Return the checkpoints of formats that a folder means only if it means no others."""
     sides = [form for form in formats_of(storage.names(), "") if side_of(form.name)]
     return [Location(form, storage, name) for form in sides for name in form.locate(storage, "")]

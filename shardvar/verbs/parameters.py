@@ -113,7 +113,6 @@ def layer_of(key: str) -> tuple[str, str]:
 
 
 def names_by_layer(keys: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of the tensors of each layer."""
     layers: dict[str, list[str]] = {}
     for key in keys:
         layer, name = layer_of(key)
@@ -147,8 +146,7 @@ def find_scaling(key: str, dtype: str | None, layers: Mapping[str, list[str]]) -
 
 
 def _schemes(key: str, tensors: Mapping[str, _Described]) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield the scheme of a tensor that is packed, its number of weights, and the keys of the
-    tensors next to it."""
+    """The scheme of a packed tensor, its number of weights, and the keys next to it."""
     dtype, shape = tensors[key]
     if shape is None:
         return
@@ -171,7 +169,6 @@ def _schemes(key: str, tensors: Mapping[str, _Described]) -> Iterator[tuple[str,
 def _of_columns(
     layer: str, shape: _Shape, tensors: Mapping[str, _Described]
 ) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield the scheme of a ``qweight`` of GPTQ or AWQ."""
     scales, zeros = shape_of(tensors, f"{layer}scales"), shape_of(tensors, f"{layer}qzeros")
     index = shape_of(tensors, f"{layer}g_idx")
     others = [
@@ -197,7 +194,6 @@ def _of_columns(
 def _of_bytes(
     key: str, shape: _Shape, tensors: Mapping[str, _Described]
 ) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield the scheme of a ``weight`` of bytes with two numbers each."""
     for state, name in _STATES.items():
         if f"{key}.quant_state.{state}" in tensors and f"{key}.absmax" in tensors:
             parts = (
@@ -220,7 +216,6 @@ def _of_bytes(
 
 
 def shape_of(tensors: Mapping[str, _Described], key: str) -> _Shape | None:
-    """Return the shape of a tensor; None if it does not exist."""
     return tensors[key][1] if key in tensors else None
 
 
@@ -245,8 +240,6 @@ _Row = tuple[str, str | None, tuple[int, ...] | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """The parameters of some tensors."""
-
     counted: Mapping[str, tuple[str, int]]
     """The number of each tensor that has any, with its dtype, its encoding, or the scheme by which
     it is packed."""
@@ -256,7 +249,6 @@ class ParameterCount:
 
     @property
     def total(self) -> int:
-        """Their number."""
         return sum(number for _, number in self.counted.values())
 
     @property
@@ -268,7 +260,6 @@ class ParameterCount:
         return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
     def among(self, keys: Collection[str]) -> "ParameterCount":
-        """Return the count of some of the tensors."""
         counted = {key: found for key, found in self.counted.items() if key in keys}
         return ParameterCount(counted, tuple(key for key in self.left_out if key in keys))
 
@@ -336,14 +327,11 @@ def empty_note(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> str:
 
 
 def count_in(tensors: TensorTable, encodings: Mapping[str, str]) -> ParameterCount:
-    """Count the parameters of the tensors of an index; ``encodings`` has the names of quantised
-    blocks."""
     facts = tensors.facts().items()
     return count_parameters((key, *fact, encodings.get(key)) for key, fact in facts)
 
 
 def _num_parameters(dtype: str, shape: tuple[int, ...], encoding: str | None) -> int:
-    """Return the number of parameters of a tensor that is judged by itself."""
     if encoding is not None:
         from shardvar.wire.ggml import BLOCKS  # not above: few checkpoints have such blocks
 

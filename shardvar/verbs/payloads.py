@@ -59,7 +59,6 @@ def check_payloads(
 def payload_checker(
     executor: Executor | None, found: Location, source: Source, progress: Progress
 ) -> Check:
-    """Return what reads every payload, here or by the workers of an executor."""
     if executor is None:
         return partial(check_payloads, source, progress=progress)
     return partial(_check_elsewhere, executor, Opening(found), source, progress)
@@ -68,8 +67,6 @@ def payload_checker(
 def _check_elsewhere(
     executor: Executor, opening: Opening, source: Source, progress: Progress, entries: EntryTable
 ) -> dict[int, ReadError]:
-    """Read every payload by the workers of an executor; the error of each row that is damaged."""
-
     def calls() -> Iterator[
         tuple[Callable[..., tuple[Ints, dict[int, ReadError]]], tuple[object, ...]]
     ]:

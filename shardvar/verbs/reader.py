@@ -63,8 +63,6 @@ Request = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The result of a batch of reads."""
-
     arrays: list[Array]
     """The array of each request, in order."""
     unverified: list[tuple[str, Region]]
@@ -101,7 +99,6 @@ class _Item:
         return np.empty(self.gather.full, self.dtype) if len(self.gather.offset) != 1 else None
 
     def arrange(self, array: Array) -> Array:
-        """Return the array for the caller, from what was read."""
         if array is self.into:
             return array
         if self.asked is not self.gather:
@@ -109,7 +106,6 @@ class _Item:
         return self.give(self.asked.take(array.reshape(self.asked.full)))
 
     def give(self, array: Array) -> Array:
-        """Return an array, or the caller's with its values."""
         if self.into is None:
             return array
         self.into[...] = array
@@ -124,11 +120,8 @@ def read_batch(
     is_full: bool,
     out: Sequence[Array | None] | None = None,
 ) -> Batch:
-    """Read all requests with one plan; ``entries`` are of all their keys.
-
-    Arguments are checked before the first byte is read, and everything that was read is verified
-    before an array is returned. With ``is_full``, everything that has checksums is compared.
-    """
+    """``entries`` are of all keys. Everything is verified before an array is returned; all of it
+    with ``is_full``."""
     given = _read_out(out, len(requests))
     tensors = entries.slices.tensors
     number = tensors.rows()
@@ -185,7 +178,6 @@ def _item(
     is_full: bool,
     into: Any,
 ) -> _Item:
-    """Return a request with its regions; raise what is wrong with it."""
     tensors = entries.slices.tensors
     key, shape, name = tensors.keys[tensor], tensors.shape(tensor), tensors.dtype(tensor)
     dtype = numpy_dtype(name)
@@ -231,7 +223,7 @@ def _check_out(into: Any, key: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 def _read_at_once(
     source: Source, entries: EntryTable, items: Sequence[_Item], is_full: bool
 ) -> tuple[list[Array], list[bool]]:
-    """Return the array of each item, and True for the ones with bytes that were not compared."""
+    """The arrays, and True for items with bytes that were not compared."""
     # Plan.
     counts = np.array([len(item.gather.offset) for item in items], np.int64)
     item_of = np.repeat(np.arange(len(items)), counts)
@@ -255,7 +247,6 @@ def _read_at_once(
 
 
 def _targets(entries: EntryTable, items: Sequence[_Item], counts: Ints) -> SliceTable:
-    """The regions of all items, one after the other."""
     tensors = entries.slices.tensors
     rank = tensors.shapes.shape[1]
     tensor = np.repeat(np.array([item.tensor for item in items], np.int64), counts)
@@ -269,7 +260,6 @@ def _targets(entries: EntryTable, items: Sequence[_Item], counts: Ints) -> Slice
 def _places(
     targets: SliceTable, places: Sequence[Array | None], item_of: Ints, first: Ints
 ) -> Places:
-    """The bytes of the arrays that each target is read into."""
     given = [(item, each) for item, each in enumerate(places) if each is not None]
     array = np.full(len(places), -1)
     array[[item for item, _ in given]] = np.arange(len(given))
@@ -280,11 +270,8 @@ def _places(
 
 
 def _bare_rows(source: Source, entries: EntryTable, plan: Plan) -> Bools:
-    """[entries] True for payloads that are wanted in part, where a checksum covers only the whole.
-
-    Of checksums of runs, these are payloads in a bucket, if the runs have more than twice the bytes
-    that are read without them, and more than are wasted otherwise.
-    """
+    """[entries] True for payloads wanted in part, where a checksum covers more: in a bucket, if
+    runs cost twice as much."""
     none = np.zeros(len(entries), np.bool)
     if entries.runs is not None and source.traits is None:
         return none
@@ -302,7 +289,6 @@ def _bare_rows(source: Source, entries: EntryTable, plan: Plan) -> Bools:
 
 
 def _cut(array: Array, gather: Gather) -> Array:
-    """The elements of regions of an array, one region after the other."""
     parts = [array.reshape(-1)[:0]]
     for offset, shape in zip(gather.offset.tolist(), gather.shape.tolist(), strict=True):
         # The ellipsis keeps an array of objects without axes an array.
@@ -332,10 +318,8 @@ def _is_part_of_guarded(entries: EntryTable, guarded: Bools, wanted: Region) -> 
 
 
 def _spanned(region: Region, shape: tuple[int, ...]) -> int:
-    """Return the number of elements from the first to the last one of a region, at least 1.
-
-    Column 1 of the rows 2 to 7 of shape (10, 1000) spans these rows.
-    """
+    """Elements from the first to the last of a region: column 1 of rows 2 to 7 of (10, 1000) spans
+    these rows."""
     axis = next((axis for axis, extent in enumerate(region.shape) if extent > 1), region.rank)
     return max(prod((*region.shape[: axis + 1], *shape[axis + 1 :])), 1)
 
@@ -622,7 +606,6 @@ class Reader:
             return entries
 
     def _look_up(self, index: Index, key: str) -> EntryTable:
-        """Return the entries of one key of an index; raise what is wrong with it."""
         check_string(key, "keys")
         with self.explain_policy():
             fault = index.faults.get(key)
@@ -743,12 +726,10 @@ def open_checkpoint(path: Path, *, dequantize: bool | str = False) -> Reader:
 
 
 def open_found(found: Location, *, dequantize: bool | str) -> Reader:
-    """Open the checkpoint of a location."""
     return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
 
 
 def _read_request(request: Any) -> Request:
-    """Return a request as a key and what is wanted of it."""
     if not isinstance(request, tuple) or len(request) != 2:
         raise ArgumentTypeError(
             f"Invalid request {request!r}.", "Give a tuple of a key and a region, or None."

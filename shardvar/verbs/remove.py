@@ -86,10 +86,7 @@ def remove(path: Path) -> None:
 
 
 def find_named(path: Path | SplitPath) -> Location:
-    """Return the checkpoint that lies at a path itself, for what is removed or replaced.
-
-    ``CheckpointNotFound`` names checkpoints in folders below: the caller decides.
-    """
+    """``CheckpointNotFound`` names checkpoints in folders below: the caller decides."""
     place = path if isinstance(path, SplitPath) else look_at(path)
     found = found_at(place.storage, place.name)
     # The path of a folder means a companion only if nothing else is there, below either.
@@ -131,7 +128,6 @@ def remove_found(found: Location) -> None:
 
 
 def remove_at(target: Location) -> None:
-    """Remove a checkpoint by the name under which it is written, and what writers left of it."""
     with target.storage.lock(target.stem):
         target.format.remove(target.storage, target.name)
 
@@ -156,11 +152,7 @@ def _finish(storage: Storage, stem: str) -> bool:
 
 
 def remove_leftovers(storage: Storage, stem: str) -> None:
-    """Remove what writers and removals that were killed have left of a checkpoint without an index.
-
-    ``LockHeld`` if a writer is at work. Files that other checkpoints need stay, and so does all that
-    a folder in the place of an index may name.
-    """
+    """What killed writers left of a checkpoint without an index; ``LockHeld`` if one is at work."""
     _remove_left(storage, stem)
     if stem in storage.folders():
         _remove_left(storage.folder(stem), "")
@@ -194,7 +186,7 @@ def _remove_left(storage: Storage, prefix: str) -> None:
 
 
 def lock_files(storage: Storage, stems: Iterable[str]) -> list[str]:
-    """Return the lock files of checkpoints on a disk, which are empty; files of other programs are not."""
+    """Empty files on a disk; files of other programs are not."""
     names = [f".{stem}.lock" for stem in stems]
     return [name for name in names if (at := storage.status(name)) and not at.nbytes]
 

@@ -37,7 +37,6 @@ def matches_any(key: str, globs: Iterable[str]) -> bool:
 
 
 def matching(keys: Iterable[str], glob: str) -> list[str]:
-    """Return the keys that match a glob, in order."""
     return [key for key in keys if fnmatchcase(key, glob)]
 
 
@@ -129,7 +128,6 @@ def such_as(keys: Sequence[str]) -> str:
 
 
 def _stripped(keys: Sequence[str], prefix: str | None) -> list[str]:
-    """The keys without a prefix, where they have it."""
     if not prefix:
         return list(keys)
     if not any(key.startswith(prefix) for key in keys):
@@ -142,7 +140,6 @@ def _stripped(keys: Sequence[str], prefix: str | None) -> list[str]:
 
 
 def _naming(old: str, new: str) -> Callable[[str], str | None]:
-    """Return what gives a key its new name; None for a key that the old name does not match."""
     if old.startswith(REGULAR):
         return _substitution(old.removeprefix(REGULAR), new)
     if "*" not in old:
@@ -164,13 +161,8 @@ def _naming(old: str, new: str) -> Callable[[str], str | None]:
 
 
 def _texts_of_stars(parts: Sequence[str], key: str) -> list[str] | None:
-    """The text that each * between the parts stands for, the first as short as can be; None if the
-    key does not match.
-
-    If each part is found as early as can be, what is left for the others is as long as can be, so
-    no part is tried twice. A regular expression would try all places: for a hostile key, thousands
-    of dots, that takes hours.
-    """
+    """Each part is found as early as can be, so none is tried twice: a regular expression may take
+    hours."""
     head, *middle, tail = parts
     start, stop = len(head), len(key) - len(tail)
     if stop < start or not (key.startswith(head) and key.endswith(tail)):
@@ -201,7 +193,6 @@ def _substitution(pattern: str, template: str) -> Callable[[str], str | None]:
 
 
 def _check_apart(keys: Sequence[str], names: Sequence[str]) -> None:
-    """Raise ``ArgumentError``, with the keys, where several tensors would get one name."""
     if len(set(names)) == len(names):
         return
     sources: dict[str, list[str]] = {}

@@ -97,8 +97,6 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Problems that have one cause."""
-
     kind: str
     """The name of the error's class."""
     file: str | None
@@ -114,12 +112,10 @@ class Cause:
 
     @property
     def word(self) -> str:
-        """A word for the kind of the problem."""
         return (_WORDS_OF_FILES if self.file else _WORDS).get(self.kind, "invalid")
 
     @property
     def more(self) -> str:
-        """A sentence on the other problems; empty without any."""
         return f"{self.num_more:,} more in this file; `--json` lists all." if self.num_more else ""
 
 
@@ -157,7 +153,6 @@ def lines_of_problems(
 
 
 def causes_of(problems: Iterable[Damage]) -> list[Cause]:
-    """Return the causes of problems: one may concern many tensors, such as a missing file."""
     causes: dict[tuple[str, str | None, str, str], Cause] = {}
     for each in problems:
         # The causes of one file's tensors differ only in the key.
@@ -169,7 +164,7 @@ def causes_of(problems: Iterable[Damage]) -> list[Cause]:
 
 
 def main_causes_of(problems: Iterable[Damage]) -> list[Cause]:
-    """Return causes, with similar ones shortened: the first ones, and the number of the others."""
+    """Of causes that differ in their numbers, the first ones, and the number of the others."""
     # Many causes may differ only in their numbers, such as lost files: the first ones are examples
     # of the others.
     shown: Counter[tuple[str, str]] = Counter()
@@ -193,7 +188,7 @@ def main_causes_of(problems: Iterable[Damage]) -> list[Cause]:
 
 
 def _by_file(causes: Sequence[Cause]) -> Iterator[Cause]:
-    """Yield causes; of many in one file that differ only in their numbers, the first one."""
+    """Of many causes in one file that differ only in their numbers, the first."""
     alike: dict[tuple[str, str, str], list[Cause]] = {}
     for each in causes:
         file = each.file or (each.text.partition(": ")[0] if _FILE.match(each.text) else "")
@@ -212,8 +207,6 @@ def _without_numbers(cause: Cause) -> str:
 
 
 def _named(keys: Sequence[str], everything: bool) -> str:
-    """The keys of a line: one by its name, several by their number, and by their names where there
-    is room."""
     if not keys:
         return ""
     if len(keys) == 1:
@@ -314,7 +307,6 @@ class WriteReport:
         return {"schema": SCHEMA, **fields, **lists, "num_files": self.num_files}
 
     def _repr_html_(self) -> str:
-        """The report as a table, for notebooks."""
         return _write_html(self)
 
 
@@ -437,7 +429,6 @@ class VerifyReport:
         return {"schema": SCHEMA, "ok": self.ok, **fields, **lists, "verdict": self.verdict}
 
     def _repr_html_(self) -> str:
-        """The report as a table, for notebooks."""
         return _verify_html(self)
 
 
@@ -448,7 +439,6 @@ MOST_ROWS = 24
 
 
 def _write_html(report: WriteReport) -> str:
-    """A table of the files and their bytes."""
     from shardvar.pictures.table import Markup, bar, html_block, html_table
 
     about = [
@@ -473,7 +463,6 @@ def _write_html(report: WriteReport) -> str:
 
 
 def _verify_html(report: VerifyReport) -> str:
-    """A table of the damage, if any."""
     from shardvar.pictures.table import bad, html_block, html_table
 
     about = [
@@ -505,7 +494,6 @@ def as_html(
     faults: Mapping[str, CheckpointError],
     num_files: int,
 ) -> str:
-    """Return a table of the first tensors, with the faults of unreadable ones."""
     from shardvar.pictures.table import Markup, bad, bar, html_block, html_table
 
     tensors = entries.slices.tensors

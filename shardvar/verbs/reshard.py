@@ -122,10 +122,7 @@ class Conversions:
     """Globs of matrices to transpose."""
 
     def dtype_of_numbers(self, dequantize: bool | str) -> bool | str:
-        """Return the dtype to dequantize to: the one of a cast, so that a number is rounded once.
-
-        A cast of some tensors begins with float32.
-        """
+        """Dequantize to the dtype of a cast, so that a number is rounded once; else to float32."""
         if dequantize is not True or not self.cast:
             return dequantize
         dtype = parse_dtype(self.cast) if isinstance(self.cast, str) else "float32"
@@ -153,8 +150,7 @@ class Conversions:
 
 
 def warn_without_scales(path: str, source: Source, entries: EntryTable) -> None:
-    """Warn of tensors that a cast makes floats of at most 8 bits: it only rounds, and programs that
-    read such models expect scales."""
+    """A cast to 8 bits only rounds, and programs that read such models expect scales."""
     if not isinstance(source, CastSource):
         return
     tensors, before = entries.slices.tensors, source.stored.slices.tensors.codes
@@ -177,7 +173,6 @@ def _transposed(
     encodings: Mapping[str, str],
     lost: Sequence[str],
 ) -> Bools:
-    """[n] True for the matrices that globs of new names take."""
     ranks = tensors.ranks.tolist()
     is_matrix = np.zeros(len(tensors), np.bool)
     for glob in [] if transpose is None else strings_of(transpose, "globs"):
@@ -198,7 +193,6 @@ def _transposed(
 def _check_transposable(
     key: str, dtype: str, shape: tuple[int, ...], encodings: Mapping[str, str]
 ) -> None:
-    """Raise ``ArgumentError`` for tensors that have no transpose, or several."""
     if len(shape) > 2:
         cause = f"{key!r} has the shape {human_shape(shape)}, and only matrices are transposed."
         raise ArgumentError(cause, "Choose a glob that does not match it.")
@@ -221,7 +215,6 @@ def _cast(
     encodings: Mapping[str, str],
     lost: Sequence[str],
 ) -> tuple[EntryTable, Source]:
-    """The entries with the dtypes that they are cast to, and the source that converts them."""
     dtypes = (
         _matching(stored, cast, lost) if isinstance(cast, Mapping) else _floats(stored, cast, lost)
     )
@@ -237,7 +230,6 @@ def _cast(
 
 
 def _floats(stored: EntryTable, given: str, lost: Sequence[str]) -> dict[str, str]:
-    """The dtype, for each floating-point tensor."""
     dtype, tensors = parse_dtype(given), stored.slices.tensors
     floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
     if not floats and not lost:
@@ -269,10 +261,7 @@ Carry = Callable[..., tuple[WritePlan, str]]
 
 
 def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping[str, bytes]:
-    """Return the objects among ``keys`` to write into a checkpoint of the format ``form``.
-
-    The others are written as string tensors, or refused.
-    """
+    """The objects that ``form`` holds; others become string tensors, or are refused."""
     if not form.capabilities.holds_objects:
         return {}
     # An object of a class that is not read may be carried. Any other fault is one of the
@@ -301,8 +290,7 @@ def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping
 
 
 def graph_left_out(reader: Reader, form: Format, keys: Collection[str]) -> tuple[str, ...]:
-    """Return the key of TensorFlow's graph of objects if ``form`` cannot hold it next to the other
-    keys; else nothing."""
+    """The key of TensorFlow's graph of objects if ``form`` cannot hold it next to others."""
     tensors = reader.entries().slices.tensors
     row = tensors.rows().get(OBJECT_GRAPH_KEY) if OBJECT_GRAPH_KEY in keys else None
     is_text = row is not None and tensors.dtype(row) == STRING
@@ -311,8 +299,7 @@ def graph_left_out(reader: Reader, form: Format, keys: Collection[str]) -> tuple
 
 
 def find_carry(reader: Reader, is_asked: bool, is_stored: bool, keep_going: bool) -> Carry | None:
-    """Return what gives a reshard its digests; None if the source carries none, and none are asked
-    for. ``is_stored`` is True if the keys are the ones of the file."""
+    """What gives a reshard its digests. ``is_stored``: the keys are the file's."""
     if not is_asked and not reader.metadata.has_digests:
         return None
     from shardvar.verbs.compare.claims import Claims  # only where digests are carried
@@ -342,8 +329,7 @@ LOST = "shardvar.lost"
 
 
 def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
-    """Return, for each of the keys whose tensor cannot be read whole, the reason;
-    ``CorruptCheckpoint`` if none can."""
+    """Reasons for tensors that cannot be read whole; ``CorruptCheckpoint`` if none can."""
     errors: dict[str, ReadError] = {
         key: error for key, error in reader.faults.items() if key in keys
     }
@@ -365,7 +351,6 @@ def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
 
 
 def note_of(lost: tuple[Damage, ...]) -> dict[str, str]:
-    """Return the metadata that tell of lost tensors; none where nothing is lost."""
     found: list[dict[str, Any]] = [
         {"key": each.key, "kind": each.kind, "message": each.message} for each in lost
     ]
@@ -388,11 +373,7 @@ def without_lost(partition: Partitions, keys: Sequence[str], lost: Sequence[str]
 def digest_of_reshard(
     found: Sequence[Location], reader: Reader, payloads: Source, work: WritePlan
 ) -> str | None:
-    """Return a digest of the source as it is now, the plan and the writer: the same reshard again
-    has the same.
-
-    None where the plan does not say all that is written.
-    """
+    """None where the plan does not tell all that is written."""
     if not work.may_resume:
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
@@ -427,8 +408,7 @@ def digest_of_reshard(
 
 
 def _stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, Ints, bytes]:
-    """Return the stored entries of a converted source, the numbers of the files that are read, and
-    a digest of how a map makes others."""
+    """The stored entries, the files that are read, and a digest of how a map makes others."""
     if isinstance(source, CastSource):
         entries = source.stored
         source = source.inner
@@ -632,8 +612,8 @@ def rewrite(
     reader: Reader,
     keep: bool = False,
 ) -> Callable[[], WriteReport]:
-    """Plan and check a write; return what carries it out, or only reports it without ``move``, or
-    with ``keep`` leaves a target that has all of it already."""
+    """Plan and check; return what carries it out, or previews without ``move``. ``keep``: leave
+    what is there already."""
     check_no_delta(found[0].path, found[0].storage, found[0].format.name, reader.index)
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
@@ -697,7 +677,6 @@ def _move(
     dequantize: bool | str,
     progress: Progress,
 ) -> WriteReport:
-    """Write the files, here or by the workers of an executor, and commit."""
     if executor is None:
         return carry_out(work, source, generation, progress)
     check_executor(executor)
@@ -738,7 +717,6 @@ def _open(
 
 
 def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Location]:
-    """The locations of sources."""
     given: Any = source
     is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
     sources: list[Path] = [given] if is_one else list(given)
@@ -756,7 +734,6 @@ def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Locat
 
 
 def _find_goal(found: Sequence[Location], target: Path, format: str | None) -> Location:
-    """The location of a target, which must not be a source."""
     goal = find_target(target, format, otherwise=found[0].format.name)
     for each in found:
         if is_same(each, goal):
@@ -813,7 +790,6 @@ def _select(
 def _lost(
     reader: Reader, kept: set[str], objects: Mapping[str, bytes], changes: Changes
 ) -> tuple[Damage, ...]:
-    """The tensors that cannot be read."""
     # A pattern that is wrong is found before all is read.
     unreadable = kept.intersection(reader.faults).difference(objects)
     _select(reader, kept, objects, changes, unreadable)
@@ -823,7 +799,6 @@ def _lost(
 def _metadata(
     reader: Reader, chosen: _Chosen, objects: Mapping[str, bytes], lost: tuple[Damage, ...]
 ) -> Metadata:
-    """The metadata that are kept with the tensors."""
     new = chosen.names
     user = dict(reader.metadata.user)
     if lost:

@@ -154,7 +154,6 @@ def save(
 
 
 def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
-    """Return the arrays of a mapping as a source, one whole tensor each."""
     check_mapping(tensors, "keys to arrays")
     keys = list(tensors)
     arrays = [
@@ -174,7 +173,6 @@ def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
 
 
 def check_keys(keys: Sequence[Any]) -> None:
-    """Raise ``ArgumentError`` unless all keys are text that can be stored."""
     for key in keys:
         if not isinstance(key, str):
             raise ArgumentError(f"The key {key!r} is a {type(key).__name__}.", "Keys are strings.")

@@ -29,8 +29,6 @@ _MOST_NBYTES = 1000
 
 @dataclass(frozen=True, slots=True)
 class ScalarValue:
-    """The value of a scalar."""
-
     text: str
     """The value as a person writes it: ``0.001``, ``True``, ``'adamw'``."""
     value: bool | int | float | str
@@ -38,8 +36,7 @@ class ScalarValue:
 
 
 def has_settings(reader: Reader) -> bool:
-    """Return True if the format keeps plain objects, which are listed as strings without a
-    shape."""
+    """Settings are listed as strings without a shape."""
     # No keys and no format are asked about, so that nothing is read.
     return reader.source.objects((), "") is not None
 
@@ -52,13 +49,8 @@ def is_setting(reader: Reader, dtype: str | None, shape: tuple[int, ...] | None)
 def read_scalars(
     reader: Reader, keys: Iterable[str], *, is_listing: bool = False
 ) -> dict[str, ScalarValue]:
-    """Return the values of the scalars among some keys: all settings, then numbers, at most 1,000
-    together.
-
-    A scalar that is damaged, or longer than 1,000 bytes, is left out. In a bucket each number would
-    take a request, so only settings are read, which are in the index. A listing reads
-    only the index; if that is in another file than the payloads, there are no values.
-    """
+    """All settings, then numbers, at most 1,000; in a bucket, and in a listing of payloads
+    elsewhere, only what the index has."""
     index = reader.index
     if is_listing and isinstance(index, DeferredIndex) and index.is_apart:
         return {}
@@ -93,7 +85,6 @@ def read_scalars(
 
 
 def _readable(reader: Reader, blocks: Blocks, names: list[str]) -> tuple[Blocks, list[str]]:
-    """Return the tensors with their places, and the names without a fault."""
     if not isinstance(reader.index, DeferredIndex) or not names:
         return blocks, names
     reader.index.expect(names)

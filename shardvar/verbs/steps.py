@@ -109,7 +109,6 @@ def in_series(names: Sequence[str], found: Sequence[Openable] = ()) -> list[str]
 
 
 def _steps_in(name: str) -> list[int]:
-    """Return the numbers of steps in a name that have a word for it."""
     return [int(first or second) for first, second in _STEP.findall(split_numbers(name)[0])]
 
 
@@ -120,8 +119,7 @@ def _counts_steps(series: Sequence[str]) -> bool:
 
 
 def _is_bare_series(names: Sequence[str], series: Sequence[str], found: Sequence[Openable]) -> bool:
-    """Return True if names that have no word but those for a model are of steps, as their
-    checkpoints show."""
+    """Names without a word but those for a model are of steps if their checkpoints show it."""
     if not found or not all(_BARE.fullmatch(_ENDING.sub("", name)) for name in series):
         return False
     # Of a step that has several checkpoints, the first one.
@@ -138,12 +136,10 @@ def _is_bare_series(names: Sequence[str], series: Sequence[str], found: Sequence
 
 
 def _is_item(found: Openable, step: str) -> bool:
-    """Return True if a checkpoint is an item in a step of an Orbax manager."""
     return found.format.name == "orbax" and os.path.basename(found.storage.path) != step
 
 
 def _tensors(found: Openable) -> dict[str, tuple[int, ...]] | None:
-    """Return the shape of each tensor; None if the checkpoint cannot be read."""
     try:
         with closing(found.open()) as source:
             tables = [table.slices.tensors.facts() for table in source.index.scan()]

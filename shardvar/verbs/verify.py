@@ -231,7 +231,6 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
 
 
 def _notes(findings: Iterable[Finding], tables: Iterable[EntryTable]) -> Iterator[str]:
-    """Yield what is odd about the files and the shapes, and is not damage."""
     yield from (_sentence(each) for each in findings if not each.is_damage)
     facts = {key: fact for each in tables for key, fact in each.slices.tensors.facts().items()}
     if empty := empty_note(facts):
@@ -318,7 +317,6 @@ def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
 def _storage_problems(
     source: Source, keys: Collection[str], known: Collection[str]
 ) -> Iterator[_Problem]:
-    """The keys of parts of damaged storages, without keys that have a problem already."""
     # A tensor that spans its storage is compared when it is read. If that failed, it is left out
     # here, so that the storage is compared for the others.
     for key, error in source.storage_errors({*keys}.difference(known)).items():
@@ -327,7 +325,6 @@ def _storage_problems(
 
 
 def _read_nbytes(entries: EntryTable, errors: Mapping[int, ReadError]) -> dict[str, int]:
-    """The payload bytes of each key that were read."""
     nbytes = entries.slices.nbytes.copy()
     nbytes[[row for row, error in errors.items() if isinstance(error, _UNREAD)]] = 0
     # Sums of integers: as floats, ``bincount`` with weights would round beyond 2**53.
@@ -342,8 +339,6 @@ def _unverified(
     damaged: Collection[str | None],
     no_checksum: str,
 ) -> list[Unverified]:
-    """The tensors that are not damaged and could not be read, or have no checksum, for the reason
-    ``no_checksum``."""
     reasons = {key: error for key, _, error in problems if isinstance(error, UnsupportedError)}
     unverified = []
     for key, is_guarded in guarded.items():
@@ -367,7 +362,6 @@ def _outcomes(
 
 
 def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
-    """All entries, as far as the index can be read."""
     tables: list[EntryTable] = []
     try:
         for entries in source.index.scan():
@@ -380,7 +374,6 @@ def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
 def _faults(
     unreadable: dict[str, ReadError], tables: Sequence[EntryTable], damages: list[Damage]
 ) -> dict[str, ReadError]:
-    """The keys that cannot be read, because of their index entries or slices."""
     try:
         return {**find_faults(concatenate([entries.slices for entries in tables])), **unreadable}
     except CheckpointError as error:
@@ -389,7 +382,6 @@ def _faults(
 
 
 def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
-    """Return the findings of the format about its files."""
     try:
         return source.findings()
     except CheckpointError as error:

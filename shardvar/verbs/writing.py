@@ -65,8 +65,6 @@ PEAK_NBYTES = min(PEAK_BLOCKS * WORKERS * BLOCK_NBYTES, BUFFERS_NBYTES)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WritePlan:
-    """A write that is decided and not yet begun."""
-
     target: Location
     """The location of the new checkpoint."""
     entries: EntryTable
@@ -86,12 +84,10 @@ class WritePlan:
 
     @property
     def plan(self) -> Plan:
-        """The copies that fill the slices."""
         return self.decision.plan
 
     @property
     def assignment(self) -> Assignment:
-        """The slices, and the file of each."""
         return self.decision.assignment
 
     @property
@@ -205,8 +201,7 @@ def carry_out(
     progress: Progress,
     runner: FileRunner | None = None,
 ) -> WriteReport:
-    """Write and commit. A ``generation`` that says what is written lets a second run go on where a
-    first was killed."""
+    """A ``generation`` lets a second run go on where a first was killed."""
     target = work.target
     for each in work.decision.exceeding:
         _LOG.warning("%s", message(f"{target.path}: {each}"), extra={"is_in_report": True})
@@ -263,21 +258,16 @@ def carry_out(
 
 
 def check_new_folder(work: WritePlan, generation: str | None = None) -> None:
-    """Raise what the write would raise before its first byte, where its folder is still to be made.
-
-    So an error leaves no new folder.
-    """
+    """Raise what the write would raise, before its folder is made: an error leaves none."""
     if is_new_folder(work.target.storage):
         _prepare(work, generation, work.target.storage.free_nbytes())
 
 
 def is_new_folder(storage: Storage) -> bool:
-    """Return True for a folder on a disk that is still to be made."""
     return storage.local_path is not None and not os.path.isdir(storage.local_path)
 
 
 def preview(work: WritePlan, generation: str | None) -> WriteReport:
-    """Return the report of a write, after the checks that come before its first byte."""
     target = work.target
     target.storage.check_writable(target.stem)
     free = target.storage.free_nbytes()
@@ -293,10 +283,8 @@ def _planned(work: WritePlan, sink: Sink) -> EntryTable:
 
 
 def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, str]:
-    """Check that the write is allowed, possible and has room; plan the places of all payloads.
-
-    Returns the sink, and the token in the names of the files.
-    """
+    """Check, and plan the places of all payloads; return the sink, and the token in the names of
+    the files."""
     target, storage = work.target, work.target.storage
     # Check.
     check_may_write(work)
@@ -374,8 +362,7 @@ def _manner(target: Location) -> str:
 
 
 def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
-    """Return True if the old checkpoint is replaced in one step: always in most formats, else one
-    file by another, or one set by another."""
+    """In most formats always, else one file by another, or one set by another."""
     target, capabilities = work.target, work.target.format.capabilities
     if capabilities.atomic_overwrite or capabilities.is_grid:
         return capabilities.atomic_overwrite
@@ -389,13 +376,8 @@ def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
 
 
 def _is_unfinished(target: Location, there: list[str]) -> bool:
-    """Return True if only files of an interrupted commit are present, which no reader takes for a
-    checkpoint.
-
-    Data files without an index might be all that is left of a checkpoint. With the journal of an
-    unfinished write next to them they belong to that write: before it began, it had checked that
-    there was nothing to replace.
-    """
+    """Only files of an interrupted commit are there: data files with the journal of a write, which
+    had checked before."""
     journals = (name for name in target.storage.names() if name.endswith(JOURNAL))
     if not any(target.is_folder or name.startswith(target.stem) for name in journals):
         return False
@@ -409,7 +391,6 @@ def _is_unfinished(target: Location, there: list[str]) -> bool:
 
 
 def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
-    """Return the report of a write before it begins."""
     slices = work.assignment.slices
     answers_nbytes = 0 if work.source is None or work.source.traits is None else IN_FLIGHT_NBYTES
     uploads_nbytes = 0 if work.target.storage.traits is None else IN_FLIGHT_NBYTES

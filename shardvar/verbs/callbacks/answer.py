@@ -81,8 +81,6 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerItem:
-    """One value of an answer."""
-
     file: int
     """The number of its mapping."""
     key: str
@@ -95,7 +93,7 @@ class AnswerItem:
 
 @dataclass(frozen=True, slots=True)
 class ItemDescription:
-    """An item's own word on itself: the metadata that its key, its spec and its value claim."""
+    """The metadata that the key, the spec and the value of an item claim."""
 
     key: str
     """Its checkpoint key."""
@@ -149,12 +147,7 @@ def read_answer(
 
 
 def answer_items(shards: Any, description: str) -> Iterator[tuple[int, str, str, Any]]:
-    """The fields of the ``AnswerItem`` of every value, in order; ``PolicyError`` for an answer of
-    another kind.
-
-    Tuples instead of the dataclass: most of 100,000 items are given back unchanged and never become
-    one.
-    """
+    """The fields of each ``AnswerItem``, as tuples: most of 100,000 items never become one."""
     if not isinstance(shards, Sequence) or isinstance(shards, (str, bytes)):
         raise_losses(
             description, [f"answered with {_kind(shards)} instead of a sequence of files"], REMEDY
@@ -204,7 +197,6 @@ def check_items(description: str, tensors: TensorTable, items: Sequence[ItemDesc
 
 
 def find_added(rows: Mapping[str, int], items: Sequence[ItemDescription]) -> list[str]:
-    """The keys that were not given: tensors must not be removed, nor invented."""
     added = dict.fromkeys(item.key for item in items if item.key not in rows)
     return [f"added {key!r}, which it was not given" for key in added]
 
@@ -241,7 +233,6 @@ def find_cast(
 def _describe(
     items: Sequence[AnswerItem], held: SliceSource, description: str
 ) -> list[ItemDescription]:
-    """The metadata of items; ``PolicyError`` for invalid specs and values that are not tensors."""
     described, losses = [], []
     for item in items:
         try:
@@ -367,7 +358,6 @@ def _substitute(
 def _plan_substituted(
     entries: EntryTable, targets: SliceTable, arrays: ArraySource, changed: Ints
 ) -> Plan:
-    """The plan that fills the changed targets from the arrays, the others from the source."""
     is_changed = np.zeros(len(targets), dtype=np.bool)
     is_changed[changed] = True
     kept = np.flatnonzero(~is_changed)
@@ -399,15 +389,13 @@ def _renumbered(copies: CopyTable, first_source: int, targets: Ints) -> CopyTabl
 
 
 def overlay_entries(entries: EntryTable, arrays: ArraySource) -> EntryTable:
-    """The entries of a source, followed by the entries of the arrays."""
     mine = arrays.index.entries
     num_files = int(entries.file.max(initial=-1)) + 1
     return concatenate_entries([entries, replace(mine, file=mine.file + num_files)])
 
 
 def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:
-    """The source that reads the entries of ``overlay_entries``; arrays over arrays are one source
-    of arrays."""
+    """The source that reads the entries of ``overlay_entries``."""
     count = len(arrays.arrays)
     # The arrays come last, each as a file: behind 3 files, the last of 2 arrays is file 4, and 4 +
     # 1 - 2 is 3.
@@ -430,26 +418,22 @@ class OverlaidSource(WrappedSource):
     """The number of the first array; lower ones are files of the other source."""
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Read bytes of a file, or of an array."""
         if file < self.num_files:
             self.inner.read_span(file, start, buffer)
         else:
             self.arrays.read_span(file - self.num_files, start, buffer)
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry."""
         if entries.file[row] < self.num_files:
             self.inner.read_into(entries, row, start, buffer)
         else:
             self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
 
     def map(self, file: int) -> memoryview:
-        """Map a file, or an array."""
         is_file = file < self.num_files
         return self.inner.map(file) if is_file else self.arrays.map(file - self.num_files)
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for payloads that the other source is best asked for in order."""
         found = np.zeros(len(rows), np.bool)
         is_stored = entries.file[rows] < self.num_files
         found[is_stored] = self.inner.in_order(entries, rows[is_stored])
@@ -512,8 +496,6 @@ def _callable(policy: Policy) -> CallbackPolicy:
 
 
 class _Composition:
-    """The parts that both compositions share."""
-
     __slots__ = ()
 
     outer: Policy
@@ -521,7 +503,6 @@ class _Composition:
 
     @property
     def description(self) -> str:
-        """One sentence about each."""
         return f"{self.outer.description} Then, in each of these: {self.inner.description}"
 
     def exceeding(self, assignment: Assignment) -> list[Exceeding]:
@@ -539,8 +520,6 @@ class ColumnarComposition(_Composition, ColumnarPolicy):
     """The policy that divides each of its files."""
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """The files that ``inner`` makes of the first file of ``outer``, then of the second, and so
-        on."""
         first = self.outer.assign(slices, capabilities)
         order, bounds = first.by_file()
         answers = [
@@ -569,8 +548,6 @@ class CallbackComposition(_Composition, ShardingCallback):
     """The policy that is called for each of its files."""
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor], /) -> list[TensorSliceDict]:
-        """The files that ``inner`` makes of the first file of ``outer``, then of the second, and so
-        on."""
         # Reversed, so that the first of several slices with one key is kept.
         known = {each.checkpoint_key: each for each in reversed(shardable_tensors)}
         files: dict[int, list[ShardableTensor]] = {}

@@ -276,7 +276,6 @@ class ShardingCallback(ABC):
 
 
 def _fields(callback: object) -> dict[str, Any]:
-    """Return the fields of a callback by name, also in slots."""
     slots = [name for kind in type(callback).__mro__ for name in vars(kind).get("__slots__", ())]
     return {
         **getattr(callback, "__dict__", {}),
@@ -297,8 +296,7 @@ ShardingCallback.register(ColumnarPolicy)
 
 @dataclass(slots=True, eq=False)
 class SliceSource:
-    """The slices that a callback gets, and the source of their values. It is the ``Holder`` of
-    their lazy slices."""
+    """The slices that a callback gets, and the ``Holder`` of their lazy slices."""
 
     slices: SliceTable
     """The slices, row by row."""
@@ -311,23 +309,18 @@ class SliceSource:
     _groups: tuple[Ints, Ints] | None = field(default=None, init=False)
 
     def dtype(self, row: int) -> np.dtype[Any]:
-        """The dtype of the elements."""
         return _dtype_of(self.slices.dtype(row))
 
     def region(self, row: int) -> Region:
-        """The part of the whole tensor."""
         return self.slices.region(row)
 
     def nbytes(self, row: int) -> int:
-        """The bytes of the payload."""
         return int(self.slices.nbytes[row])
 
     def name(self, row: int) -> str:
-        """The name of the variable, or the key."""
         return self._name(self.slices.key(row))
 
     def device(self, row: int) -> str:
-        """The full name of the device."""
         return self.slices.device_of(row)
 
     def read(self, row: int, region: Region) -> Array:
@@ -352,7 +345,6 @@ class SliceSource:
         return read_region(source, self.entries, order[bounds[tensor] : bounds[tensor + 1]], region)
 
     def shardable_tensors(self) -> list[ShardableTensor]:
-        """The slices as a callback gets them, in order."""
         slices, tensors = self.slices, self.slices.tensors
         rows = slices.tensor.tolist()
         keys = [tensors.keys[tensor] for tensor in rows]

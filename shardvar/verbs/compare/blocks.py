@@ -72,17 +72,14 @@ class Blocks:
 
     @classmethod
     def of(cls, reader: Reader) -> Self:
-        """The tensors of a reader."""
         return cls.of_entries(reader.source, reader.entries())
 
     @classmethod
     def of_entries(cls, source: Source, entries: EntryTable) -> Self:
-        """The tensors of some entries of a source."""
         return cls(source, entries, *entries.slices.by_tensor(), entries.slices.nbytes_of_tensors())
 
     @property
     def tensors(self) -> TensorTable:
-        """The tensors."""
         return self.entries.slices.tensors
 
     def is_small(self, tensor: int) -> bool:
@@ -114,23 +111,16 @@ class Blocks:
             return [self.read([tensor])[0] for tensor in tensors]
 
     def payload(self, tensor: int) -> Evidence | None:
-        """The one payload of a tensor of numbers, as a file has it, to be read in any order by any
-        thread.
-
-        None if the tensor has several payloads, if the source decodes them, or if some bytes mean
-        no number.
-        """
+        """The one payload of a tensor of numbers, readable in any order; None if it is not one, or
+        decoded."""
         entries, dtype = self.entries_of([tensor]), self.tensors.dtype(tensor)
         if len(entries) != 1 or not entries.plain.all() or not is_number(dtype) or dtype == "bool":
             return None
         return Evidence(self.source, entries)
 
     def stream(self, tensor: int, count: int) -> Iterator[Array]:
-        """A large tensor as flat arrays of about ``count`` elements at most, in C order.
-
-        Opaque tensors come as unsigned integers of their item size, variants as their payload's
-        bytes. The error of a damaged tensor comes at the latest in the place of the end.
-        """
+        """Flat arrays of about ``count`` elements, in C order; opaque elements as unsigned
+        integers, variants as bytes."""
         entries = self.entries_of([tensor])
         evidence = Evidence(self.source, entries)
         if not ITEMSIZES[entries.slices.tensors.codes[0]]:
@@ -141,7 +131,6 @@ class Blocks:
 
 
 def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
-    """Batches of tensors of at most ``BATCH_NBYTES`` and ``BATCH_COUNT``, or one larger tensor."""
     batch: list[int] = []
     total = 0
     for tensor, size in zip(
@@ -225,7 +214,6 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
 
 
 def _payloads(entries: EntryTable, evidence: Evidence) -> Iterator[Array]:
-    """The bytes of what is never cut, as they are stored."""
     for row, nbytes in enumerate(entries.slices.nbytes.tolist()):
         for start, stop in block_ranges(0, nbytes):
             array = np.empty(stop - start, np.uint8)
@@ -247,8 +235,6 @@ def _flat_dtype(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Statistics of the elements of a tensor, from one pass over them."""
-
     count: int = 0
     """The number of elements."""
     finite: int = 0
@@ -274,7 +260,6 @@ class Statistics:
         return sqrt(self.m2 / self.finite) if self.finite else None
 
     def merge(self, other: "Statistics") -> Self:
-        """Return the statistics of both sets of elements together."""
         finite = self.finite + other.finite
         mean, m2 = self.mean, self.m2 + other.m2
         if self.mean is None or other.mean is None:
@@ -298,7 +283,6 @@ class Statistics:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as a JSON object with stable keys."""
         return {
             "count": self.count,
             "min": json_number(self.minimum),
@@ -312,11 +296,7 @@ class Statistics:
 
 
 def reals(array: Array) -> Array:
-    """Return the elements as flat real numbers: magnitudes of complex ones, bools as 0 and 1.
-
-    A complex number with a NaN in either part is NaN. NumPy takes the magnitude of one that also
-    has an infinity to be infinite.
-    """
+    """Magnitudes of complex numbers (NaN if either part is), bools as 0 and 1."""
     values = widen_numbers(array.reshape(-1))
     return (
         np.where(np.isnan(values), np.nan, np.abs(values)) if values.dtype.kind == "c" else values
@@ -353,11 +333,7 @@ def statistics(array: Array) -> Statistics:
 def measure(
     reader: Reader, keys: Iterable[str], progress: Progress = lambda _nbytes: None
 ) -> Iterator[tuple[str, Statistics | ReadError]]:
-    """Yield the statistics of each tensor of numbers among ``keys``, or the error that keeps it
-    from being read.
-
-    Strings and opaque tensors are left out. Memory: some blocks, for a tensor of any size.
-    """
+    """Strings and opaque tensors are left out; a tensor that cannot be read has its error."""
     blocks = Blocks.of(reader)
     rows, faults = blocks.tensors.rows(), reader.faults
     wanted = [rows[key] for key in keys if key in rows and key not in faults]
@@ -433,7 +409,6 @@ def histograms(
     measured: Mapping[str, Statistics | ReadError],
     progress: Progress = lambda _nbytes: None,
 ) -> Iterator[tuple[str, Ints]]:
-    """Yield the bin counts of each tensor with statistics and a finite element."""
     blocks = Blocks.of(reader)
     rows = blocks.tensors.rows()
     ranges = {

@@ -30,7 +30,6 @@ IN_A_FILE = "`shardvar digest PATH --write` keeps digests in a file."
 
 
 def digest_arrays(work: WritePlan, source: ArraySource) -> WritePlan:
-    """Return a save that carries the digests of its arrays."""
     _check_can_carry(work)
     if source.is_lazy.any():
         raise UnsupportedError(
@@ -52,8 +51,6 @@ def _digests(source: Source, entries: EntryTable, path: str) -> dict[str, str]:
 
 
 def _check_can_carry(work: WritePlan) -> None:
-    """Raise ``UnsupportedError`` unless the digests of a write are known, and its format has a place
-    for them."""
     form, remedy = work.target.format, f"Leave digest (--digest) out: {IN_A_FILE}"
     if not form.capabilities.holds_digests:
         raise UnsupportedError(f"The format {form.name} cannot carry digests.", remedy)
@@ -86,11 +83,8 @@ class Claims:
         *,
         is_dry: bool,
     ) -> tuple[WritePlan, str]:
-        """Return the write with the digests of its tensors, and a sentence on them for its report.
-
-        ``entries`` of ``source`` are the tensors under their new names. ``names`` has these by the
-        keys of the reader, which may be of a map, also for ``objects``.
-        """
+        """``entries`` of ``source`` are under their new names, which ``names`` has by the keys of
+        the reader."""
         is_carried = self.stored.metadata.has_digests
         if self.is_asked:
             _check_can_carry(work)
@@ -125,7 +119,6 @@ class Claims:
         return _with(work, found), f"It carries the digests of {count(len(found), 'tensor')}{how}."
 
     def _compare(self, found: Mapping[str, str]) -> None:
-        """Raise ``CorruptCheckpoint`` if a tensor has not the digest that its checkpoint carries."""
         carried = self.stored.digests
         for key, value in found.items():
             if carried.get(key, value) != value:

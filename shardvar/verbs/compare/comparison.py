@@ -257,7 +257,6 @@ class DiffReport:
         }
 
     def _repr_html_(self) -> str:
-        """The report as a table, for notebooks."""
         return _diff_html(self)
 
 
@@ -288,7 +287,6 @@ only the dtype follow."""
 
 
 def verdict_of_diff(report: DiffReport) -> str:
-    """Return one line: the number of tensors that differ, and how many of them in what."""
     if report.equal:
         within = "" if report.tolerance is None else f", within {report.tolerance}"
         return f"equal: {count(report.num_equal, 'tensor')} in both{within}"
@@ -309,7 +307,6 @@ def verdict_of_diff(report: DiffReport) -> str:
 
 
 def _kind(each: TensorDifference, tolerance: str | None) -> str:
-    """Return what differs, for the verdict."""
     how = each.only_dtype
     return f"only in dtype ({agreement(how, tolerance)})" if how else f"in {each.kind}"
 
@@ -381,7 +378,6 @@ def _place(index: Sequence[int] | None, first: Sequence[int] | None) -> str:
 
 
 def _diff_html(report: DiffReport) -> str:
-    """A table of the differences, tensor by tensor."""
     from shardvar.pictures.table import Markup, html_block, html_table
 
     about = [f"A: {report.path_a}", f"B: {report.path_b}", f"{report.num_equal:,} equal"]

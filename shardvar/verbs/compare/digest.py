@@ -162,7 +162,6 @@ def digest(
 def digest_reader(
     reader: Reader, progress: Progress = lambda _nbytes: None, keys: Collection[str] | None = None
 ) -> DigestReport:
-    """Return the digests of an open checkpoint's tensors, of all or of some keys."""
     entries = reader.entries() if keys is None else take_tensors(reader.entries(), keys)
     errors: dict[str, ReadError] = {
         key: error for key, error in reader.faults.items() if keys is None or key in keys
@@ -174,7 +173,6 @@ def digest_reader(
 def _digest_elsewhere(
     reader: Reader, executor: Executor, opening: Opening, progress: Progress
 ) -> DigestReport:
-    """The digests by the workers of an executor."""
     blocks, errors = Blocks.of(reader), dict[str, ReadError](reader.faults)
     keys = blocks.tensors.keys
     rows = np.array([row for row, key in enumerate(keys) if key not in errors], dtype=np.int64)
@@ -194,7 +192,7 @@ def _digest_elsewhere(
 def digest_portion(
     version: str, payloads: Payloads
 ) -> tuple[dict[str, str], dict[str, ReadError], int]:
-    """Return, in a worker, the digests of some tensors, errors of others, and payload bytes."""
+    """In a worker: digests, errors of other tensors, and payload bytes."""
     with payloads.opened(version) as source:
         blocks = Blocks.of_entries(source, payloads.entries)
         walk = _Walk(blocks, lambda _: None, {})
@@ -246,10 +244,7 @@ def digests_of(
     *,
     names: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the digests of some tensors of a reader; raises the error of one that is unreadable.
-
-    ``names`` are the names that tensors have for their digests, if these are others.
-    """
+    """``names`` are the names that tensors have for their digests, if these are others."""
     entries = take_tensors(reader.entries(), keys)
     if names:
         slices = entries.slices
@@ -265,8 +260,7 @@ def digests_of(
 def digests_of_blocks(
     blocks: Blocks, rows: Sequence[int] | None = None, progress: Progress = lambda _nbytes: None
 ) -> dict[str, str]:
-    """Return the digests of tensors, of all or of some rows; raise the error of one that is
-    unreadable."""
+    """Raises the error of a tensor that is unreadable."""
     if rows is not None:
         blocks = Blocks.of_entries(blocks.source, blocks.entries_of(rows))
     walk = _Walk(blocks, progress, {})
@@ -277,7 +271,6 @@ def digests_of_blocks(
 
 
 def _data(array: Array) -> memoryview:
-    """The bytes of an array that its digest is of."""
     if array.dtype.kind == "O":
         return memoryview(
             b"".join(len(each).to_bytes(8, "little") + each for each in array.ravel().tolist())
@@ -296,8 +289,6 @@ class _Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Walk:
-    """The tensors of a checkpoint, and what was found of them so far."""
-
     blocks: Blocks
     """The tensors."""
     progress: Progress
@@ -310,7 +301,6 @@ class _Walk:
     """The reads of large tensors that lie in a file as they are, by number."""
 
     def digests(self) -> dict[str, str]:
-        """The digest of each tensor that can be read."""
         tensors = self.blocks.tensors
         rows = [row for row, key in enumerate(tensors.keys) if key not in self.errors]
         small = [row for row in rows if self.blocks.is_small(row)]

@@ -98,8 +98,7 @@ class Products:
 
     @classmethod
     def _scaled(cls, x: Array, y: Array, count: int) -> Self:
-        """The sums over finite numbers of any magnitude, each array divided by a power of two near
-        its largest one."""
+        """For any magnitude: each array is divided by a power of two near its largest number."""
         (x, power_x), (y, power_y) = _scale(x), _scale(y)
         power = max(power_x, power_y) + 1
         d, power_d = _scale(np.ldexp(x, power_x - power) - np.ldexp(y, power_y - power))
@@ -113,7 +112,6 @@ class Products:
         return cls(count, *sums)
 
     def __add__(self, other: "Products") -> Self:
-        """The sums over the pairs of both."""
         return type(self)(
             self.count + other.count,
             _add(self.squares_a, other.squares_a),
@@ -160,7 +158,6 @@ class Products:
 
 
 def _reals(array: Array) -> Array:
-    """Numbers as real ones; a complex one becomes two."""
     if array.dtype.kind == "c":
         return np.ascontiguousarray(array).view(array.real.dtype)
     return array
@@ -195,7 +192,6 @@ def _add(a: _Wide, b: _Wide) -> _Wide:
 
 
 def _order(wide: _Wide) -> tuple[bool, int, float]:
-    """A key by which numbers that are not negative are ordered."""
     return bool(wide[0]), wide[1], wide[0]
 
 
@@ -264,7 +260,6 @@ class Tolerance:
 
 
 def _finite(name: str, value: Any) -> float | None:
-    """Return a tolerance of Python or NumPy as a float; None if it is not given."""
     if value is None:
         return None
     if not isinstance(value, bool) and isinstance(value, Real):
@@ -291,8 +286,6 @@ _LEAST_RELATIVE = 1e-30
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of two flat arrays of one length."""
-
     count: int = 0
     """Elements that differ."""
     first: int | None = None
@@ -333,11 +326,8 @@ class Difference:
 
 @dataclass(slots=True)
 class Highest:
-    """The largest distances of a tensor that any of its portions had so far; shared by threads that
-    judge them.
-
-    An update that another thread overwrites only makes a portion be judged that need not have been.
-    """
+    """The largest distances so far, shared by threads: a lost update only judges a portion too
+    many."""
 
     absolute: float = -1.0
     """The largest distance."""
@@ -345,7 +335,6 @@ class Highest:
     """The largest relative distance."""
 
     def note(self, found: Difference) -> None:
-        """Note the distances of a portion."""
         if found.absolute is not None:
             self.absolute = max(self.absolute, float(found.absolute[0]))
         if found.relative is not None:
@@ -440,8 +429,7 @@ def _differ(a: Array, b: Array) -> Bools:
 
 
 def _num_rounded(a: Array, b: Array, mask: Bools) -> int:
-    """Return how many elements in the mask are the same once the wider dtype is rounded to the
-    other."""
+    """Elements in the mask that are the same once the wider dtype is rounded to the other."""
     if a.dtype == b.dtype or not (is_floating(a.dtype.name) and is_floating(b.dtype.name)):
         return 0
     wide, narrow = (a, b) if a.itemsize >= b.itemsize else (b, a)
@@ -520,10 +508,7 @@ def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Dif
 
 
 def _are_below(a: Array, b: Array, num_same: int, highest: Highest) -> bool:
-    """Return True if float32 shows that no element of two portions reaches the highest distances.
-
-    False also if an element has no distance, or if some differ only in the sign of zero.
-    """
+    """True if float32 shows that no element reaches the highest distances; False in doubt."""
     with np.errstate(all="ignore"):
         distance = np.abs(a - b)
         # A NaN is the largest, and compares as False.
@@ -540,7 +525,7 @@ def _are_below(a: Array, b: Array, num_same: int, highest: Highest) -> bool:
 
 
 def _largest(values: Array, where: Ints | None, start: int) -> tuple[Any, int] | None:
-    """The largest of the values, and the flat index of its element; None if a NaN is among them."""
+    """The largest value and the flat index of its element; None if a NaN is among them."""
     at = int(values.argmax())
     value = values[at]
     if value != value:
@@ -549,11 +534,8 @@ def _largest(values: Array, where: Ints | None, start: int) -> tuple[Any, int] |
 
 
 def _distances(a: Array, b: Array) -> tuple[Array, Array]:
-    """The distances of elements, and these over the larger magnitudes.
-
-    Both are NaN where a NaN is among the two elements; the second too where both are zero, or one
-    is an infinity.
-    """
+    """Distances, and these over the larger magnitudes; NaN where a NaN is, or for 0 / 0 and inf /
+    inf."""
     if a.dtype.kind in "iu":
         # Modulo 2**64, which is exact: the smaller is taken from the larger. For int64 the largest
         # distance, from -2**63 to 2**63 - 1, is 2**64 - 1, which fits uint64.
@@ -568,5 +550,5 @@ def _distances(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _larger(a: Any, b: Any) -> Any:
-    """The larger of two pairs of a value and a place, the first one if the values are equal."""
+    """The larger of two pairs of a value and a place; the first if they are equal."""
     return b if a is None else a if b is None or a[0] >= b[0] else b

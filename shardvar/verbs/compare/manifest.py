@@ -88,7 +88,6 @@ _WRITE_AGAIN = "`shardvar digest PATH --in-toto` prints one."
 
 
 def statement_of(report: DigestReport) -> dict[str, Any]:
-    """Return the statement of a checkpoint whose tensors all have digests."""
     tensors = [{"name": key, "digest": {ALGORITHM: value}} for key, value in report.tensors.items()]
     name = os.path.basename(report.path.rstrip("/"))
     return {
@@ -100,8 +99,7 @@ def statement_of(report: DigestReport) -> dict[str, Any]:
 
 
 def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
-    """Return the digests of tensors by key; ``MalformedCheckpoint`` if the bytes are not a whole
-    statement, or not of these digests."""
+    """``MalformedCheckpoint`` unless the bytes are a whole statement of these digests."""
     try:
         found = _unwrapped(parse_json(octets, _MAX_DEPTH))
         kind, predicate_type = found["_type"], found["predicateType"]
@@ -143,7 +141,6 @@ def _tensors(statement: Any) -> list[Any]:
 
 
 def _unwrapped(value: Any) -> Any:
-    """The statement in a bundle or an envelope, or itself."""
     value = value.get("dsseEnvelope", value) if isinstance(value, dict) else value
     if "payload" not in value:
         return value
@@ -196,18 +193,15 @@ class FileSum:
 
     @property
     def label(self) -> str:
-        """The algorithm, for messages."""
         return {"git": "Git SHA-1", "md5": "MD5"}.get(self.algorithm, f"SHA-{self.algorithm[3:]}")
 
     @property
     def disagreement(self) -> Damage:
-        """The damage of a file that has another one."""
         cause = f"{self.file}: Its {self.label} is not the one in {self.place}, {self.digits}."
         return Damage("CorruptCheckpoint", None, self.file, cause, self.remedy)
 
     @property
     def remedy(self) -> str:
-        """The remedy if the file has another one."""
         if self.place == _BLOB:  # a cache keeps a blob that it has
             return (
                 "Remove the blob that the file is, or that it is a link to, and download it again."
@@ -217,7 +211,7 @@ class FileSum:
 
 @dataclass(frozen=True, slots=True)
 class SummedFiles:
-    """The checksums that other programs have of a checkpoint's files, and doubts about the files."""
+    """The checksums of other programs, and doubts about the files."""
 
     sums: tuple[FileSum, ...] = ()
     """The checksums."""
@@ -244,10 +238,8 @@ class SummedFiles:
 def sums_in_list(
     storage: Storage, name: str, files: Collection[str], own: str = "", prefix: str = ""
 ) -> list[FileSum]:
-    """Return the checksums that a list has of files.
-
-    ``own`` is the one that lines without a name mean, and ``prefix`` leads from the list to the files.
-    """
+    """``own`` is the file that lines without a name mean; ``prefix`` leads from the list to the
+    files."""
     lines = decode_sums(read_beginning(storage, name, MAX_MANIFEST_NBYTES))
     sums = []
     for algorithm, digits, listed in lines:
@@ -267,10 +259,8 @@ def sums_in_list(
 def summed_files(
     storage: Storage, files: Collection[str], own: Collection[str] = ()
 ) -> SummedFiles:
-    """Return the checksums that lie next to files of a directory, or are in the names of their stores.
-
-    ``own`` are other names of the checkpoint, which may have a list.
-    """
+    """Checksums next to files, or in the names of their stores; ``own`` are more names of the
+    checkpoint."""
     names, sums, unknown = storage.names(), list[FileSum](), list[str]()
     for name in names:
         one = found[1] if (found := _LIST_OF_FILE.fullmatch(name)) else ""
@@ -343,8 +333,7 @@ def compare_sums(
     files: Collection[str],
     progress: Progress = lambda _nbytes: None,
 ) -> tuple[dict[str, FileSum], list[FileSum], dict[str, str]]:
-    """Return a checksum that agrees for each file that has one, the ones that disagree, and the
-    SHA-256 of ``files``. A file that cannot be read has none: its error is known."""
+    """An agreeing checksum by file, the disagreeing ones, and the SHA-256 of ``files``."""
     sums = [*sums]
     algorithms = {name: {"sha256"} for name in files}
     for each in sums:
@@ -365,7 +354,6 @@ def compare_sums(
 def _digits_of_file(
     storage: Storage, name: str, algorithms: Collection[str], progress: Progress
 ) -> dict[str, str]:
-    """The checksums of a file by their algorithms, in one pass."""
     file = open_below(storage, name)
     try:
         states = {
@@ -386,12 +374,11 @@ def _digits_of_file(
 
 
 def has_sums(storage: Storage, name: str) -> bool:
-    """Return True if a file is a list of checksums of files."""
     return bool(decode_sums(read_beginning(storage, name, MAX_MANIFEST_NBYTES)))
 
 
 def beside(found: Location, ending: str) -> tuple[Storage, str]:
-    """Return the place of a file next to a checkpoint, whose name has another ending behind it."""
+    """The place of a file that is named as a checkpoint, with another ending behind it."""
     if not found.is_folder:
         return found.storage, found.name + ending
     # The folder above is not listed: it may be long, and that may need another right.
@@ -404,14 +391,12 @@ def _is_there(storage: Storage, name: str) -> bool:
 
 
 def checkpoint_files(found: Location, source: Source) -> list[str]:
-    """Return the files of a checkpoint, by their names in its directory."""
     indexes = {found.name, *names_of_target(found.stem, found.format.name)}
     return sorted({*source.index.files, *indexes.intersection(found.storage.names())})
 
 
 def summed_checkpoint(found: Location, source: Source, against: str | None) -> SummedFiles:
-    """Return the checksums of files with which ``verify`` compares: the ones next to a checkpoint, or
-    in the list at the path ``against``."""
+    """The checksums next to a checkpoint, or in the list at the path ``against``."""
     files = checkpoint_files(found, source)
     if against is not None:
         sums = sums_in_list(*split_place(against), files, files[0] if len(files) == 1 else "")
@@ -427,8 +412,6 @@ def summed_checkpoint(found: Location, source: Source, against: str | None) -> S
 
 @dataclass(frozen=True, slots=True)
 class JudgedFiles:
-    """Files that were compared with their checksums."""
-
     right: set[str]
     """The files that have one that agrees."""
     damages: list[Damage]
@@ -440,7 +423,6 @@ class JudgedFiles:
 
 
 def judge_sums(storage: Storage, summed: SummedFiles, progress: Progress) -> JudgedFiles:
-    """Compare files with their checksums."""
     right, others, _ = compare_sums(storage, summed.sums, (), progress)
     wrong = [each for each in others if each.names_file and each.file not in right]
     doubts = [each.disagreement for each in others if each not in wrong]
@@ -488,8 +470,7 @@ class Manifest:
 
 
 def manifest_path(found: Location) -> str:
-    """Return the path of the manifest next to a checkpoint, or of one to be written: not the path of
-    another program's checksum."""
+    """Not the path of another program's checksum."""
     storage, name = beside(found, ENDING)
     head = look_into(
         storage, name, lambda file: file.read(0, min(file.size, _MOST_HEAD_NBYTES)), None
@@ -498,7 +479,6 @@ def manifest_path(found: Location) -> str:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the bytes of a manifest's file."""
     lines = []
     for name, value in manifest.files.items():
         # As sha256sum writes names with such characters.
@@ -509,8 +489,6 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(octets: bytes, place: str) -> Manifest:
-    """Return the manifest in the bytes of a file; ``MalformedCheckpoint`` if they are not one, or
-    not a whole one."""
     return Manifest(place, *decode_digests(octets.decode("utf-8", "surrogateescape"), place))
 
 
@@ -575,7 +553,6 @@ def read_against(path: Path) -> Manifest:
 
 
 def manifest_beside(found: Location) -> Manifest | None:
-    """Return the manifest next to a checkpoint; None without one."""
     for ending in (manifest_path(found).removeprefix(found.path), ENDING):
         with suppress(MissingFile):
             if is_manifest(*beside(found, ending)):
@@ -634,11 +611,8 @@ def check_without_manifest(found: Location, force: bool) -> str:
 
 
 def _digest_files(found: Location) -> dict[str, str]:
-    """The SHA-256 of each file of a checkpoint, by its name as seen from the checkpoint's place.
-
-    ``CorruptCheckpoint`` if a file disagrees with another program's checksum: a manifest would hide
-    the damage.
-    """
+    """SHA-256 by name; ``CorruptCheckpoint`` if another program's checksum disagrees, which a
+    manifest would hide."""
     with closing(found.open()) as source:
         files = checkpoint_files(found, source)
     sums = summed_files(found.storage, files).sums
@@ -717,8 +691,8 @@ def confirmed(
     progress: Progress,
     choose: Choose | None,
 ) -> VerifyReport:
-    """Return the report of ``verify`` with the outcomes of the digests that the checkpoint carries,
-    of ``against`` (``read_against``), or of what is next to it."""
+    """The report with the outcomes of carried digests, of ``against``, or of what is next to the
+    checkpoint."""
     place = manifest_path(found) if against is None else against.place
     digests: DigestReport | None = None
     own = found.path if source.index.metadata.has_digests else None
@@ -755,7 +729,6 @@ def confirmed(
 
 
 def sums_beside(found: Location, source: Source, against: Manifest | None) -> SummedFiles:
-    """Return the checksums of files with which a checkpoint is compared."""
     if against is not None and not against.is_list:
         return SummedFiles()
     return summed_checkpoint(found, source, None if against is None else against.place)
@@ -782,13 +755,11 @@ def _with_sums(
 
 
 def _carried(source: Source) -> Manifest:
-    """The digests that a checkpoint carries."""
     digests = source.index.metadata.digests
     return Manifest("its own metadata", dict(digests), {}, is_carried=True)
 
 
 def _chosen(manifest: Manifest, report: VerifyReport, source: Source, choose: Choose) -> Manifest:
-    """The manifest of the chosen keys."""
     check_lists_some(manifest, list(Reader(report.path, report.format, source)), report.path)
     # Also a key that only the manifest has: a tensor that was lost.
     chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
@@ -799,11 +770,8 @@ def _chosen(manifest: Manifest, report: VerifyReport, source: Source, choose: Ch
 def _with_outcomes(
     report: VerifyReport, source: Source, manifest: Manifest, digests: DigestReport
 ) -> VerifyReport:
-    """The report with the outcomes of a manifest.
-
-    A tensor whose digest agrees is right, whether its format has checksums or not. One that
-    disagrees is damaged.
-    """
+    """A tensor whose digest agrees is right, with or without checksums; one that disagrees is
+    damaged."""
     wrong = differences(manifest, digests)
     right = {
         key for key in digests.tensors if key not in wrong and report.outcomes.get(key) != DAMAGED
@@ -820,7 +788,6 @@ def _settled(
     *,
     covers_index: bool,
 ) -> VerifyReport:
-    """The report with the outcomes of tensors that are right, and with the ones that are wrong."""
     known = {damage.key for damage in report.damages}
     settled = {*right, *wrong}
     slices = Reader(report.path, report.format, source).entries().slices

@@ -58,8 +58,6 @@ from shardvar.verbs.together.executors import Opening, Payloads, portions, run_t
 
 
 class SideError(Exception):
-    """An error of one of two tensors."""
-
     def __init__(self, side: str, error: ReadError) -> None:
         super().__init__(side, error)
         self.side, self.error = side, error
@@ -77,13 +75,11 @@ class Stretch(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """Elements that both have. Two variants may differ in length; bytes that only one has count
-        as different."""
+        """Elements that both have: two variants may differ in length."""
         return min(len(self.a), len(self.b))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both."""
         return self.a.nbytes + self.b.nbytes
 
 
@@ -94,8 +90,6 @@ calls another one."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sides:
-    """Two large tensors of two checkpoints, of one shape and comparable dtypes."""
-
     a: Blocks
     """The first checkpoint."""
     row: int
@@ -129,11 +123,8 @@ class Sides:
             yield partial(self._read, self.payloads, start, stop)
 
     def check(self) -> None:
-        """Raise ``SideError`` unless what was read of the payloads has the checksums that the
-        indexes give.
-
-        Streams compare them at their ends.
-        """
+        """Raise ``SideError`` unless payloads have their checksums; streams compare them at their
+        ends."""
         for side, evidence in zip("ab", self.payloads or (), strict=False):
             _of_side(side, evidence.check)
 
@@ -160,7 +151,6 @@ def _given(stretch: Stretch) -> Stretch:
 
 
 def _of_side(side: str, function: Callable[[], Any]) -> Any:
-    """Call the function; its errors of reading belong to a side."""
     try:
         return function()
     except READ_ERRORS as error:
@@ -168,8 +158,8 @@ def _of_side(side: str, function: Callable[[], Any]) -> Any:
 
 
 def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[Stretch]:
-    """The blocks of two streams in pairs; one that ends first goes on as empty blocks. Both are
-    drawn to their ends."""
+    """Blocks of two streams in pairs, both drawn to their ends; one that ends first goes on
+    empty."""
     start = 0
     while True:
         x, y = _of_side("a", partial(next, a, None)), _of_side("b", partial(next, b, None))
@@ -183,11 +173,7 @@ def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[Stretch]:
 
 
 def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[int]:
-    """Return the tensors whose bytes equal the other side's, both verified; each is of one dtype on
-    both.
-
-    ``progress`` is called with the bytes of both sides.
-    """
+    """The tensors, of one dtype on both sides, whose verified bytes are equal."""
     nbytes = dict.fromkeys(sides, 0)
     same, unlike = set[int](), set[int]()
 
@@ -236,13 +222,11 @@ def _are_same(stretch: Stretch) -> bool:
 
 
 def _words(array: Array) -> Array:
-    """The bytes of a flat array, eight at a time where that is possible: comparing takes a bool for
-    each element."""
+    """Bytes eight at a time if possible: comparing takes a bool for each element."""
     return array.view(np.uint64 if array.nbytes % 8 == 0 else np.uint8)
 
 
 def _is_whole(sides: Sides) -> bool:
-    """Return True if what was read of both has the checksums that the indexes give."""
     try:
         sides.check()
     except SideError:
@@ -264,7 +248,7 @@ def compare_keys(
     keys_b: list[str],
     compare: Callable[[list[str]], object],
 ) -> DiffReport:
-    """Return the report of a comparison of some keys of both, whose values ``compare`` walks through."""
+    """``compare`` walks through the values."""
     in_a, in_b = set(keys_a), set(keys_b)
     common = {key: row for row, key in enumerate(keys_a) if key in in_b}
     # Check: a key that either index has a fault for is not read.
@@ -401,7 +385,6 @@ class PairWalk:
         return self.a.tensors.keys[row]
 
     def _note(self, row: int, other: int, found: Difference) -> None:
-        """Keep the difference of two tensors, unless they are the same."""
         a, b = self.a.tensors, self.b.tensors
         key, shape = self._name(row), a.shape(row)
         is_other_dtype = a.codes[row] != b.codes[other] and not self.ignore_dtype
@@ -415,7 +398,6 @@ class PairWalk:
 def comparer_of(
     walk: PairWalk, executor: Executor | None, openings: Sequence[Opening]
 ) -> Callable[[list[str]], object]:
-    """Return what compares the tensors of some keys, here or by the workers of an executor."""
     return (
         walk.compare if executor is None else partial(_compare_elsewhere, walk, executor, openings)
     )
@@ -424,7 +406,6 @@ def comparer_of(
 def _compare_elsewhere(
     walk: PairWalk, executor: Executor, openings: Sequence[Opening], keys: list[str]
 ) -> None:
-    """Compare the tensors of these keys by the workers of an executor."""
     rows_a, rows_b = walk.a.tensors.rows(), walk.b.tensors.rows()
     pairs = np.array([(rows_a[key], rows_b[key]) for key in keys], np.int64).reshape(-1, 2)
 
@@ -453,8 +434,7 @@ def compare_portion(
     tolerance: Tolerance | None,
     ignore_dtype: bool,
 ) -> tuple[dict[str, TensorDifference], dict[tuple[str, str], Unreadable], int]:
-    """Compare some tensors, in a worker; return differences, unreadable tensors, and payload
-    bytes."""
+    """In a worker: differences, unreadable tensors, and payload bytes."""
     with a.opened(version) as source_a, b.opened(version) as source_b:
         blocks = Blocks.of_entries(source_a, a.entries), Blocks.of_entries(source_b, b.entries)
         walk = PairWalk(*blocks, tolerance, ignore_dtype, lambda _: None)

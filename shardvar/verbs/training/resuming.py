@@ -94,7 +94,6 @@ def gather(
 
 
 def _ask(peers: Peers, processes: tuple[int, int], mine: list[int], pace: WaitPace) -> Outcome:
-    """Return the outcome of a new round, as process 0."""
     count = processes[1]
     session, number, before = _rounds.get(processes) or (secrets.token_hex(8), 0, None)
     found: dict[int, Any] = {0: mine}
@@ -117,7 +116,6 @@ def _ask(peers: Peers, processes: tuple[int, int], mine: list[int], pace: WaitPa
 
 
 def _answer(peers: Peers, processes: tuple[int, int], mine: list[int], pace: WaitPace) -> Outcome:
-    """Return the outcome of the round that process 0 opens."""
     process, count = processes
     session, number, _ = _rounds.get(processes) or ("", 0, None)
     given: tuple[str, int] | None = None
@@ -146,7 +144,7 @@ def _answer(peers: Peers, processes: tuple[int, int], mine: list[int], pace: Wai
 
 
 def _missing(peers: Peers, count: int, which: tuple[str, int], found: dict[int, Any]) -> list[int]:
-    """Return the processes that have not answered a round; put the other answers into ``found``."""
+    """The processes that have not answered a round; other answers go into ``found``."""
     for each in range(1, count):
         if each not in found and (text := peers.told(f"{_BOARD}/{each}")):
             session, number, answer = parse_json(text.encode(), 2)
@@ -166,8 +164,6 @@ def _late(missing: list[int], count: int, pace: WaitPace) -> str:
 
 
 class Meetings:
-    """The meetings of the processes of a job, which all of them hold in the same order."""
-
     def __init__(self, directory: str, name: str, using: Framework, timeout: float) -> None:
         self._directory, self._prefix = directory, f".{name}-restore-"
         self._using, self._timeout = using, timeout
@@ -234,7 +230,6 @@ class Meetings:
         return room
 
     def _seat(self, process: int, count: int, mine: list[int]) -> str:
-        """Return the room in which this process has taken its seat."""
         taken: list[str] = []
 
         def look(there: set[str]) -> list[int]:
@@ -246,7 +241,6 @@ class Meetings:
         return taken[0]
 
     def _free(self, process: int, count: int, there: set[str]) -> list[str]:
-        """Return the rooms that have not begun, and where a seat is free."""
         ending = f"-{count:05d}.0"
         rooms = sorted(each.removesuffix(".0") for each in there if each.endswith(ending))
         return [each for each in rooms if {f"{each}.{process}", f"{each}.begin"}.isdisjoint(there)]
@@ -320,8 +314,6 @@ _MOST_LOOKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The step that was loaded, and what was passed over."""
-
     record: StepRecord | None
     """The step; None if no step could be loaded."""
     loaded: Any
@@ -339,11 +331,8 @@ def resume(
     meetings: Meetings,
     load: Callable[[StepRecord], Any],
 ) -> Resumed:
-    """Load the newest step that all processes find whole, leaving out ``damaged`` ones.
-
-    Raises what ``load`` raises, unless it is damage; and the fault of a newer step that may be
-    whole, but that this release cannot read.
-    """
+    """Raises what ``load`` raises, unless it is damage, and the fault of a newer step that this
+    release cannot read."""
     gone, met = True, set[int]()
     for look in range(_MOST_LOOKS):
         if not gone:
@@ -428,7 +417,6 @@ def _check_still_newest(
 
 
 def _reason(record: StepRecord, is_known: bool) -> str:
-    """Return why a step is passed over, if it is."""
     if record.fault is not None:
         return record.fault.cause
     return "It was found damaged." if is_known else "Other processes do not find it whole."

@@ -376,7 +376,6 @@ class SavedSteps:
         return dict(self._known)
 
     def _whole(self) -> list[StepRecord]:
-        """Return the whole steps, but for the steps that were found damaged."""
         found = [each for each in self._find().values() if each.is_whole]
         if found and self._last is None:
             self._damaged.update(found[-1].damaged)
@@ -432,7 +431,6 @@ class SavedSteps:
             self._warn(f"{what} could not be removed: {error}")
 
     def _load_one(self, number: int, arguments: Any, options: Mapping[str, Any]) -> RestoredStep:
-        """Load a step that the caller has chosen."""
         record = self._find().get(number)
         if record is not None and record.fault is not None:
             raise record.fault
@@ -443,7 +441,6 @@ class SavedSteps:
         return RestoredStep(number, self.path_of(number), value, loaded)
 
     def _warn(self, text: str) -> None:
-        """Log a warning, once for all processes."""
         if not self._using.processes()[0]:
             _LOG.warning("%s", message(f"{self._directory}: {text}"))
 

@@ -63,7 +63,6 @@ class LoadReport:
 
 
 def by_key(leaves: Iterable[L]) -> dict[str, L]:
-    """Return leaves by their keys; ``ArgumentError`` if two have one."""
     found: dict[str, L] = {}
     for leaf in leaves:
         key = ".".join(map(str, leaf.path))
@@ -77,11 +76,8 @@ def by_key(leaves: Iterable[L]) -> dict[str, L]:
 def unmatched_keys(
     reader: Reader, keys: Collection[str], is_strict: bool, *, count: int
 ) -> LoadReport:
-    """Return the keys that only one of a state and a checkpoint has; if ``is_strict``, raise
-    ``ArgumentError`` for them.
-
-    Where a job has several processes, ``count``, another one may have a key that only some had.
-    """
+    """If ``is_strict``, raise for them; of several processes another may have a key that only some
+    had."""
     stored = dict.fromkeys(reader)
     missing = tuple(key for key in keys if key not in stored)
     unexpected = tuple(key for key in stored if key not in keys)
@@ -110,8 +106,6 @@ def _differing(path: str, missing: tuple[str, ...], unexpected: tuple[str, ...])
 def check_stored_tensor(
     reader: Reader, key: str, shape: tuple[int, ...], dtype: str, *, cast: bool
 ) -> None:
-    """Raise ``ArgumentError`` unless a stored tensor has the shape and, without ``cast``, the dtype
-    of the state."""
     stored = reader[key]
     if stored.shape != shape:
         cause = f"{key!r} is {list(stored.shape)} in {reader.path}, and {list(shape)} in"
@@ -205,7 +199,6 @@ def objects_of(reader: Reader, keys: Collection[str]) -> dict[str, Any]:
 
 
 def _python(value: Any) -> Any:
-    """Return a plain value as Python has it."""
     kind = type(value)
     if kind in (list, tuple):
         return kind(map(_python, value))

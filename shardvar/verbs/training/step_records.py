@@ -52,8 +52,6 @@ MODES = "min", "max"
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
-    """The rules by which steps stay."""
-
     last: int | None = None
     """The number of the newest steps that stay; None for all."""
     every: int | None = None
@@ -113,7 +111,6 @@ def plan_removal(values: Mapping[int, float | None], rules: StepRules) -> list[i
 
 
 def read_value(value: Any) -> float | None:
-    """Return the value of a step as a number of Python; ``ArgumentTypeError`` for anything else."""
     if value is None:
         return None
     try:
@@ -178,7 +175,6 @@ class Arrays:
 
 
 def check_takes_base(function: Callable[..., Any]) -> None:
-    """Raise ``UnsupportedError`` if a function that saves has no argument ``base``."""
     parameters = inspect.signature(function).parameters
     is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     if "base" not in parameters and not is_open:
@@ -187,7 +183,6 @@ def check_takes_base(function: Callable[..., Any]) -> None:
 
 
 def check_value(form: object) -> None:
-    """Raise ``UnsupportedError`` if a format has no metadata for a value."""
     if isinstance(form, str) and not format_named(form).capabilities.holds_texts:
         cause = f"The format {form} keeps no metadata, and so no value of a step."
         raise UnsupportedError(cause, "Save in the format shardvar, or without a value.")
@@ -223,8 +218,6 @@ class RestoredStep(SavedStep):
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step of a directory."""
-
     number: int
     """Its number."""
     name: str
@@ -242,7 +235,6 @@ class StepRecord:
 
     @property
     def is_whole(self) -> bool:
-        """True if all of its files are there."""
         return self.fault is None
 
 
@@ -252,11 +244,7 @@ def steps_storage(directory: str) -> Storage:
 
 
 def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> dict[int, StepRecord]:
-    """Return the steps of a directory by their numbers, in order.
-
-    ``known`` has the steps of an earlier look. Files of other names do not count, and neither do
-    files next to a step that no writer of it has made.
-    """
+    """``known`` has the steps of an earlier look. Only files that a writer of a step made count."""
     storage = steps_storage(directory)
     names, folders = storage.names(), {*storage.folders()}
     pattern = re.compile(_PATTERN.format(name=re.escape(name)))
@@ -277,13 +265,8 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
 def find_leftovers(
     storage: Storage, name: str, known: Mapping[int, StepRecord], seen: set[str]
 ) -> list[str]:
-    """Return the names of steps before the newest whole one that have no index, but files that no
-    whole step needs: of writers and removals that were killed.
-
-    On a disk the lock tells whether a writer is at work. It guards neither shares nor a folder
-    without files, so these count if the look before has ``seen`` them. A bucket has no locks: only
-    what a removal has left counts.
-    """
+    """Steps before the newest whole one without an index. A lock guards neither shares nor empty
+    folders: these must have been ``seen`` before."""
     before = seen.copy()
     seen.clear()
     names, folders = storage.names(), storage.folders()
@@ -312,7 +295,6 @@ def find_leftovers(
 
 
 def _is_unchanged(record: StepRecord, storage: Storage, place: Storage | None) -> bool:
-    """Return True if a whole step still has the files that it had."""
     at = record.location
     if at is None or not record.stamps:
         return False
@@ -350,7 +332,6 @@ def _has_index(found: Location) -> bool:
 
 
 def _opened(number: int, stem: str, found: Location) -> StepRecord:
-    """Return a step that has a checkpoint."""
     try:
         with closing(found.open()) as source:
             reader = Reader(found.path, found.format.name, source)

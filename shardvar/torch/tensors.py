@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardvar.formats.torch.tensors import DTYPES
+from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import TORCH_ONLY, Array, numpy_dtype
 
 _NAMES = frozenset(DTYPES.values()) - {*TORCH_ONLY}

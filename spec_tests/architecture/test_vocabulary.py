@@ -22,7 +22,7 @@ HOMES = {
     "chunk": (
         "layout/partition.py",
         "conformance/adapters/torch.py",
-        "formats/torch/metadata.py",
+        "formats/torch/dcp.py",
         "formats/torch/sink.py",
         "torch/reader.py",
         "torch/writer.py",

@@ -18,11 +18,9 @@ from shardvar.cli.main import main
 from shardvar.errors import CorruptCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.files import DataFiles
 from shardvar.formats.leaves import leaves_of
-from shardvar.formats.torch.dcp import open_dcp
+from shardvar.formats.torch.dcp import open_dcp, parse_metadata
 from shardvar.formats.torch.items import Frames
-from shardvar.formats.torch.metadata import parse_metadata
-from shardvar.formats.torch.objects import plain_of
-from shardvar.formats.torch.tensors import is_tensor, tensor_of
+from shardvar.formats.torch.values import is_tensor, plain_of, tensor_of
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.inert import Global, Node, Reference

@@ -21,8 +21,8 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.torch.archive import frame_of
-from shardvar.formats.torch.metadata import parse_metadata
-from shardvar.formats.torch.tensors import DTYPES
+from shardvar.formats.torch.dcp import parse_metadata
+from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.wire.inert import Global

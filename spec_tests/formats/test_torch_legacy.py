@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, ShardvarError, UnsupportedError
-from shardvar.formats.torch.tensors import STORAGES
+from shardvar.formats.torch.values import STORAGES
 from shardvar.wire.inert import Global, Reference
 from shardvar.wire.kinds import LEGACY_MAGIC
 from shardvar.wire.opcode_writer import Call, build_pickle

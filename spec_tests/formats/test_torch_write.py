@@ -16,7 +16,7 @@ import shardvar as sv
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.torch.archive import build_frame, open_archive, records_of, tensor_call
 from shardvar.formats.torch.saved import plan_saved
-from shardvar.formats.torch.tensors import DTYPES, tensor_of
+from shardvar.formats.torch.values import DTYPES, tensor_of
 from shardvar.wire.inert import Node
 from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle

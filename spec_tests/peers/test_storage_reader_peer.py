@@ -12,7 +12,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import ArgumentError
-from shardvar.formats.torch.tensors import DTYPES
+from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import TORCH_ONLY
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.torch_training import differences, emptied, run_training

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.formats.torch.tensors import DTYPES
+from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import TORCH_ONLY
 from spec_tests.helpers import torch_ranks
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.formats.torch.tensors import DTYPES
+from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import TORCH_ONLY, numpy_dtype
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.format_protocol import GOLDEN

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, ShardvarError, UnsupportedError
-from shardvar.formats.torch.objects import pickled_of, plain_of
+from shardvar.formats.torch.values import pickled_of, plain_of
 from shardvar.wire.inert import Global, Node, OrderedMap, Size
 from shardvar.wire.literals import literal_of
 from shardvar.wire.opcode_writer import build_pickle

@@ -3,35 +3,28 @@
 Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, which opens a file of
 ``torch.save``. In the order in which they build on each other:
 
-    names       file names, and what a person may type for a checkpoint
-    tensors     tensors, from the nodes of a pickle; the names of element types
-    archive     the zip archives of ``torch.save``, read and written
-    items       a stored tensor or object, and what surrounds it in a file
-    metadata    the index of a distributed checkpoint
+    values      tensors and plain objects, from the nodes of a pickle; the names of element types
+    archive     the archives of ``torch.save``, read and written, and their old form
+    items       a stored tensor or object, and its place in a file
     source      the payloads of an open checkpoint
     dcp         opening a distributed checkpoint
     sink        writing a distributed checkpoint
     shares      the part of a tensor that the file of one rank holds
     state_dict  opening a file of ``torch.save``, or a set of them
-    ranks       the files of all ranks, as one checkpoint
-    rankwise    the files of torch_checkpointing, as one checkpoint
-    llama       the files of Meta's Llama, as one checkpoint
-    whole       all that a Universal Checkpoint is written of, as keys
-    zero        the files of DeepSpeed's ZeRO, as one checkpoint
-    universal   a Universal Checkpoint of DeepSpeed
+    ranks       the files of all ranks, joined; the dialects of FSDP and of Meta's Llama
+    rankwise    the dialect of torch_checkpointing
+    deepspeed   the files of ZeRO, and Universal Checkpoints of DeepSpeed
     completeness, parameter_folders   writing one: whether it is whole, and its files
-    saved       the format of files of ``torch.save``, and writing one
+    saved       the format of files of ``torch.save``, its table of dialects, and writing a file
 """
 
 from dataclasses import dataclass
 
 from shardvar.formats.protocol import SharedFormat, WrittenFiles
-from shardvar.formats.torch.dcp import open_dcp
-from shardvar.formats.torch.metadata import parse_metadata
-from shardvar.formats.torch.names import METADATA, find_dcp
+from shardvar.formats.torch.dcp import METADATA, find_dcp, open_dcp, parse_metadata
 from shardvar.formats.torch.sink import DcpSink, adopt_dcp, plan_dcp, process_name, remove_dcp
 from shardvar.formats.torch.source import TorchSource
-from shardvar.formats.torch.tensors import DTYPES
+from shardvar.formats.torch.values import DTYPES
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_RANK
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata

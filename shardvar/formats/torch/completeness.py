@@ -18,9 +18,8 @@ import numpy as np
 
 from shardvar.errors import IncompleteCheckpoint, UnsupportedError
 from shardvar.formats.torch.archive import build_frame, records_of, tensor_call
-from shardvar.formats.torch.names import OF_MODEL, UNIVERSAL
-from shardvar.formats.torch.objects import pickled_of
-from shardvar.formats.torch.whole import GROUPS, RUN, SCALER, STATE
+from shardvar.formats.torch.deepspeed import GROUPS, OF_MODEL, RUN, SCALER, STATE, UNIVERSAL
+from shardvar.formats.torch.values import pickled_of
 from shardvar.layout.dtypes import dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.slices import TensorTable

@@ -36,11 +36,16 @@ from shardvar.formats.torch.archive import (
     tensor_call,
 )
 from shardvar.formats.torch.completeness import STEP, UniversalPlan, path_of, with_step
-from shardvar.formats.torch.names import OF_MODEL, OF_OPTIMIZER, UNIVERSAL, find_universal
+from shardvar.formats.torch.deepspeed import (
+    OF_MODEL,
+    OF_OPTIMIZER,
+    STATE,
+    UNIVERSAL,
+    find_universal,
+    open_universal,
+)
 from shardvar.formats.torch.source import TorchSource
-from shardvar.formats.torch.tensors import DTYPES
-from shardvar.formats.torch.universal import open_universal
-from shardvar.formats.torch.whole import STATE
+from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -183,11 +188,11 @@ class UniversalFormat(Format):
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the checkpoint of the folder."""
-        return find_universal(storage, name)
+        return find_universal(storage, name, storage.names())
 
     def open(self, storage: Storage, name: str) -> TorchSource:
         """Open the checkpoint of the folder."""
-        return open_universal(storage)
+        return open_universal(storage, name)
 
     def create(
         self,

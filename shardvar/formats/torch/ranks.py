@@ -1,195 +1,267 @@
-"""The files of single ranks as one checkpoint: model_world_size_4_rank_0.pt to
-model_world_size_4_rank_3.pt.
+"""The files of single ranks as one checkpoint: a table of dialects over one joiner.
 
-Trainers with FSDP let every rank save its own state dict. A tensor of it is a DTensor, a
-ShardedTensor or a plain tensor (``shares``). Here the parts of all ranks become slices of the whole
-tensor.
+    FSDP                model_world_size_4_rank_0.pt, …: trainers let every rank save its state dict
+    torch_checkpointing metadata.pkl, and model_0.pt, model_1.pt, …: a file for each item and rank
+    Meta's Llama        params.json, and consolidated.00.pth, …: the state dict of each rank
 
-    check     all ranks are there, and each file says itself that it is of the rank in its name
+A tensor of a rank is a DTensor, a ShardedTensor or a plain tensor (``shares``). The parts of all
+ranks become slices of the whole tensor.
+
+    read      all files are there; a dialect says where a part lies in the whole (``RankFile.place``)
     join      dtypes, shapes and kinds agree; the parts that several ranks hold are read from the
               first one
-    compare   copies agree: at once where their checksums tell, else when the checkpoint is verified
+    compare   copies agree: at once if their checksums tell, else when the checkpoint is verified
 
 Plain tensors and objects that differ from rank to rank, such as the states of random generators,
 have no common value: their keys are refused, and the others are read. The readers of tensors check
 that slices fill them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from math import prod
+from typing import Any, NamedTuple
 
 from shardvar.errors import (
     READ_ERRORS,
     IncompleteCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
+    MissingFile,
     OutOfBounds,
+    ShardvarError,
     UnsupportedError,
+    prefix_errors,
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.items import StoredObject, TensorView
-from shardvar.formats.torch.names import files_of_ranks, find_ranks, rank_file, world_size_of
-from shardvar.formats.torch.places import Stored
-from shardvar.formats.torch.shares import Runs, Share, held_regions, local_shape, share_of
+from shardvar.formats.torch.items import Stored, StoredObject, TensorView
+from shardvar.formats.torch.shares import (
+    Runs,
+    Share,
+    held_regions,
+    local_shape,
+    share_of,
+)
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import unpickle
+from shardvar.limits import MAX_NAMED, MAX_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.storage.protocol import Storage
+from shardvar.storage.concurrency import do_all
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
+from shardvar.wire.strict_json import parse_json
 
 _ALONE = "To read what one rank holds, copy its file to another name, such as x.pt."
 _AGAIN = "The ranks had diverged when they saved: save the checkpoint again."
+COPY = "Copy the files of all ranks to one folder."
 _MIN_SLICES = 1 << 12
 """Slices that the files of any checkpoint may describe, however small they are."""
 
-Part = tuple[int, Share | StoredObject]
-"""A rank, and the part of a tensor or the payload of an object that it holds under a key."""
-KeyedParts = Iterable[tuple[str, Sequence[Part]]]
-"""Keys, each with what the ranks hold under it."""
-Shares = Sequence[tuple[int, Share]]
-"""The parts of a tensor, each with the rank that holds it."""
-Area = tuple[int, TensorView, tuple[int, ...]]
-"""A rank, a region that it holds, and the first indices of the region in the whole tensor."""
+
+# --- The joiner
 
 
-def open_ranks(storage: Storage, name: str) -> TorchSource:
-    """Open the files of all ranks; ``MissingFile`` names the missing ones."""
-    world = max(world_size_of(name) or 0, 1)
-    data = DataFiles(
-        storage,
-        files_of_ranks(storage, partial(rank_file, name), world, "the names of the files tell"),
-    )
-    contents = SavedContents()
-    parts, nbytes = read_ranks(data, contents)
-    join_parts(data, parts.items(), nbytes, contents)
-    others = [each for each in find_ranks(storage.names(), "") if each != name]
-    if others:
-        remark = (
-            f"The ranks also saved {named(others)}, which are checkpoints to be opened by these "
-            "names."
-        )
-        contents.findings.append(Finding(name, remark, False))
-    return torch_source(data, contents)
+class Part(NamedTuple):
+    """The part of a tensor or the object that a rank holds under a key."""
+
+    rank: int
+    file: int
+    """The number of its file."""
+    value: Share | StoredObject
 
 
-def read_ranks(data: DataFiles, contents: SavedContents) -> tuple[dict[str, list[Part]], int]:
-    """Return what the files of all ranks hold by key, and the size of their pickles; keys that
-    cannot be read become faults."""
-    parts = dict[str, list[Part]]()
-    nbytes = sum(_read_rank(data, rank, contents, parts) for rank in range(len(data.names)))
+Parts = dict[str, list[Part]]
+Area = tuple[Part, TensorView, tuple[int, ...]]
+"""A region that a rank holds, and its first indices in the whole tensor."""
+
+
+class RankLeaves(NamedTuple):
+    """The contents of a file of a rank."""
+
+    names: Iterable[str]
+    value: Callable[[str], Share | StoredObject]
+    """Returns the value of a name, or raises what is wrong with it."""
+    nbytes: int
+    """The size of the pickle or the header."""
+    is_guarded: bool
+    """True if all bytes have checksums."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """The file of a rank, as a dialect reads it."""
+
+    rank: int
+    read: Callable[[ReadableFile, int], RankLeaves]
+    item: str = ""
+    """The beginning of its keys."""
+    place: Callable[[str, int, Share], Share] = lambda _name, _rank, share: share
+    """Returns a share in its place in the whole, of the name, the rank, and what the file holds."""
+
+    def key(self, name: str) -> str:
+        return f"{self.item}.{name}" if self.item and name else self.item or name
+
+
+def files_of_ranks(
+    storage: Storage, file_of: Callable[[int], str], world: int, told_by: str
+) -> list[str]:
+    """Return the names of the files of all ranks; ``MissingFile`` names the missing ones.
+
+    ``told_by`` names the source of the number of ranks, for the message.
+    """
+    there = set(storage.names())
+    # The folder has a bounded number of files, so the search ends, for any number that a file
+    # claims.
+    missing = (rank for rank in count() if file_of(rank) not in there)
+    lost = [file_of(rank) for rank in islice(missing, MAX_NAMED + 1) if rank < world]
+    if lost:
+        cause = f"{storage.path}: {named(lost)} is missing, of the {world} ranks that {told_by}."
+        raise MissingFile(cause, COPY)
+    return [file_of(rank) for rank in range(world)]
+
+
+def read_torch(file: ReadableFile, rank: int, *, may_be_value: bool = False) -> RankLeaves:
+    """Return the contents of a file of ``torch.save``."""
+    unpickled = unpickle(file, may_be_value=may_be_value)
+
+    def value(name: str) -> Share | StoredObject:
+        if unpickled.has_tensor(name):
+            return share_of(unpickled.value(name), rank, unpickled.view)
+        return unpickled.object(name)
+
+    return RankLeaves(unpickled.leaves, value, unpickled.nbytes, unpickled.archive.has_checksums)
+
+
+def read_parts(
+    data: DataFiles, files: Sequence[RankFile], contents: SavedContents
+) -> tuple[Parts, int]:
+    """Return what the files hold by key, and the size of their pickles; keys that cannot be read
+    become faults."""
+    read: dict[int, tuple[list[tuple[str, Part | ShardvarError]], int]] = {}
+
+    def read_file(number: int) -> None:
+        about, file = files[number], data.open(number)
+        with prefix_errors(file.name):
+            leaves = about.read(file, about.rank)
+        found = list[tuple[str, Part | ShardvarError]]()
+        for name in leaves.names:
+            key = about.key(name)
+            if not leaves.is_guarded:
+                contents.unguarded.add(key)
+            try:
+                value = leaves.value(name)
+                if isinstance(value, Share):
+                    value = about.place(name, about.rank, value)
+                found.append((key, Part(about.rank, number, value)))
+            except READ_ERRORS as error:
+                found.append((key, error.at(file.name, repr(key))))
+        read[number] = found, leaves.nbytes
+
+    do_all(read_file, range(len(files)), data.traits)
     data.check_in_place()
-    return parts, nbytes
+    parts: Parts = {}
+    for number in range(len(files)):
+        for key, part in read[number][0]:
+            if isinstance(part, Part):
+                parts.setdefault(key, []).append(part)
+            else:
+                contents.faults.setdefault(key, part)
+    return parts, sum(nbytes for _, nbytes in read.values())
 
 
 def join_parts(
     data: DataFiles,
-    parts: KeyedParts,
+    parts: Iterable[tuple[str, Sequence[Part]]],
     nbytes: int,
     contents: SavedContents,
-    numbers: Mapping[int, int] | None = None,
-) -> None:
-    """Add the slices and the copies of each key; keys without a common value become faults.
+) -> TorchSource:
+    """Return the source of the slices of each key; keys without a common value become faults.
 
-    The keys are taken one by one, and their slices counted. ``numbers`` has the number of the file
-    of each rank, if that is not the rank.
+    The keys are taken one by one, and their slices counted.
     """
-    left = max(nbytes, _MIN_SLICES)
+    count = 0
     for key, held in parts:
         try:
             stored, copies = _join(held)
         except READ_ERRORS as error:
             contents.faults.setdefault(key, error.at(repr(key)))
             continue
-        if numbers is not None:
-            stored = [replace(each, file=numbers[each.file]) for each in stored]
-            copies = [
-                (replace(a, file=numbers[a.file]), replace(b, file=numbers[b.file]))
-                for a, b in copies
-            ]
         contents.stored[key], contents.replicas[key] = stored, copies
-        # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small
-        # file very large.
-        left -= len(stored) + len(copies)
-        if left < 0:
-            raise InvalidCheckpoint(
-                f"{data.names[0]}: The files describe too many slices for their size.", DISTRUST
-            )
+        count += len(stored) + len(copies)
+        check_slices(count, nbytes, data)
+    return torch_source(data, contents)
 
 
-def _read_rank(
-    data: DataFiles, rank: int, contents: SavedContents, parts: dict[str, list[Part]]
-) -> int:
-    """Add what the file of a rank holds; return the size of its pickle."""
-    file = data.open(rank)
-    unpickled = unpickle(file)
-    if not unpickled.archive.has_checksums:
-        contents.unguarded |= unpickled.leaves.keys()
-    for key in unpickled.leaves:
-        try:
-            part = (
-                share_of(unpickled.value(key), rank, unpickled.view)
-                if unpickled.has_tensor(key)
-                else unpickled.object(key)
-            )
-            parts.setdefault(key, []).append((rank, part))
-        except READ_ERRORS as error:
-            contents.faults.setdefault(key, error.at(file.name, repr(key)))
-    return unpickled.nbytes
+def check_slices(count: int, nbytes: int, data: DataFiles) -> None:
+    """Raise if files describe more slices than the size of their pickles allows."""
+    # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small file
+    # very large.
+    if count > max(nbytes, _MIN_SLICES):
+        cause = f"{data.names[0]}: The files describe too many slices for their size."
+        raise InvalidCheckpoint(cause, DISTRUST)
 
 
 def _join(held: Sequence[Part]) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
     """Return the slices of a tensor, or the object of all ranks; and the copies."""
-    objects = [(rank, part) for rank, part in held if isinstance(part, StoredObject)]
+    objects = [(part, part.value) for part in held if isinstance(part.value, StoredObject)]
     if objects:
-        if len(objects) < len(held) or len({part for _, part in objects}) > 1:
+        if len(objects) < len(held) or len({value for _, value in objects}) > 1:
             raise UnsupportedError("The ranks hold different objects under this key.", _ALONE)
-        return [Stored(*objects[0])], []
-    shares = [(rank, part) for rank, part in held if isinstance(part, Share)]
-    _check_alike(shares)
-    return _without_copies([*_areas(shares)], shares[0][1])
-
-
-def _check_alike(shares: Shares) -> None:
-    """Raise if ranks disagree on the kind, the dtype or the shape of a tensor."""
+        return [Stored(objects[0][0].file, objects[0][1])], []
+    shares = [(part, part.value) for part in held if isinstance(part.value, Share)]
     first, share = shares[0]
-    for rank, other in shares:
+    for part, other in shares:
         if (share.kind, share.dtype, share.shape) != (other.kind, other.dtype, other.shape):
-            cause = f"Rank {first} holds {share.words}, and rank {rank} {other.words}."
-            raise (UnsupportedError if share.is_plain and other.is_plain else InconsistentTensor)(
-                cause, _ALONE
-            )
+            cause = f"Rank {first.rank} holds {share.words}, and rank {part.rank} {other.words}."
+            is_plain = share.is_plain and other.is_plain
+            raise (UnsupportedError if is_plain else InconsistentTensor)(cause, _ALONE)
+    return _without_copies([*_areas(shares)], share)
 
 
-def _areas(shares: Shares) -> Iterator[Area]:
+def _areas(shares: Sequence[tuple[Part, Share]]) -> Iterator[Area]:
     """Yield the regions that ranks hold, copies and empty ones included."""
     runs = _choose_runs(shares) if shares[0][1].spread else None
-    for number, (rank, share) in enumerate(shares):
+    for number, (part, share) in enumerate(shares):
         if runs is not None:
             (view,) = share.views
             for held in held_regions(runs[number]):
-                yield rank, part_of(view, held.inner, held.shape), held.offset
-        else:
-            offsets = [(0,) * len(share.shape)] if share.offsets is None else share.offsets
-            for view, offset in zip(share.views, offsets, strict=True):
-                _check_within(view.tensor.shape, offset, share.shape, rank)
-                yield rank, view, offset
+                yield part, part_of(view, held.inner, held.shape), held.offset
+            continue
+        full = share.shape
+        offsets = [(0,) * len(full)] if share.offsets is None else share.offsets
+        for view, offset in zip(share.views, offsets, strict=True):
+            shape = view.tensor.shape
+            if len(shape) != len(full) or any(
+                at + size > most for at, size, most in zip(offset, shape, full, strict=True)
+            ):
+                cause = f"Rank {part.rank} holds a shard of shape {shape} at {offset}, outside of a"
+                raise OutOfBounds(f"{cause} tensor of shape {full}.", WRITE_AGAIN)
+            yield part, view, offset
 
 
-def _choose_runs(shares: Shares) -> list[list[Runs]]:
+def _choose_runs(shares: Sequence[tuple[Part, Share]]) -> list[list[Runs]]:
     """Return the indices that each rank holds of a DTensor, by the rule that the shapes of what
     they keep obey."""
     parts = [
-        (rank, share.views[0].tensor.shape, share.spread) for rank, share in shares if share.spread
+        (part.rank, share.views[0].tensor.shape, share.spread)
+        for part, share in shares
+        if share.spread
     ]
+
+    def is_alike(shape: tuple[int, ...], held: tuple[int, ...]) -> bool:
+        # FSDP2 gives empty parts special shapes.
+        return shape == held or (len(shape) == len(held) and 0 in shape and 0 in held)
+
     # Where the two rules differ, so do their shapes: for all sizes up to 100 on all meshes up to 8
     # x 8.
     for strided_last in (False, True):
         runs = [spread.runs(strided_last) for _, _, spread in parts]
         both = zip(parts, map(local_shape, runs), strict=True)
-        wrong = [(rank, kept, held) for (rank, kept, _), held in both if not _is_alike(kept, held)]
+        wrong = [(rank, kept, held) for (rank, kept, _), held in both if not is_alike(kept, held)]
         if not wrong:
             return runs
         if not all(spread.may_be_fsdp for _, _, spread in parts):
@@ -197,11 +269,6 @@ def _choose_runs(shares: Shares) -> list[list[Runs]]:
     rank, kept, held = wrong[0]
     cause = f"Rank {rank} keeps the shape {kept}, but its placements say {held}."
     raise InvalidCheckpoint(cause, WRITE_AGAIN)
-
-
-def _is_alike(shape: tuple[int, ...], held: tuple[int, ...]) -> bool:
-    """Return True if two shapes are equal; FSDP2 gives empty parts special shapes."""
-    return shape == held or (len(shape) == len(held) and 0 in shape and 0 in held)
 
 
 def part_of(view: TensorView, inner: tuple[int, ...], shape: tuple[int, ...]) -> TensorView:
@@ -213,53 +280,372 @@ def part_of(view: TensorView, inner: tuple[int, ...], shape: tuple[int, ...]) ->
     return replace(view, tensor=replace(tensor, offset=start, shape=shape))
 
 
-def _check_within(
-    shape: tuple[int, ...], offset: tuple[int, ...], full: tuple[int, ...], rank: int
-) -> None:
-    """Raise ``OutOfBounds`` if a shard reaches out of its tensor."""
-    if len(shape) != len(full) or any(
-        at + size > most for at, size, most in zip(offset, shape, full, strict=True)
-    ):
-        cause = (
-            f"Rank {rank} holds a shard of shape {shape} at {offset}, outside of a tensor of shape "
-            f"{full}."
-        )
-        raise OutOfBounds(cause, WRITE_AGAIN)
-
-
 def _without_copies(
     areas: Sequence[Area], share: Share
 ) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
     """Return one of each slice, and the copies; raise if checksums show that a copy differs."""
     if 0 in share.shape and areas:
         # A tensor without elements is one slice, the whole of it.
-        rank, view, _ = areas[0]
-        whole = replace(
-            view, tensor=replace(view.tensor, offset=0, shape=share.shape, strides=share.shape)
-        )
-        return [Stored.whole(rank, whole)], []
-    kept: dict[tuple[tuple[int, ...], tuple[int, ...]], Stored] = {}
+        part, view, _ = areas[0]
+        empty = replace(view.tensor, offset=0, shape=share.shape, strides=share.shape)
+        return [Stored.whole(part.file, replace(view, tensor=empty))], []
+    kept: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, Stored]] = {}
     copies: list[tuple[Stored, Stored]] = []
-    for rank, view, offset in areas:
-        if 0 not in view.tensor.shape:
-            each = Stored(rank, view, offset, share.shape)
-            first = kept.setdefault((offset, view.tensor.shape), each)
-            if first is not each:
-                _check_copy(first, each, share)
-                copies.append((first, each))
+    for part, view, offset in areas:
+        if 0 in view.tensor.shape:
+            continue
+        stored = Stored(part.file, view, offset, share.shape)
+        rank, first = kept.setdefault((offset, view.tensor.shape), (part.rank, stored))
+        if first is stored:
+            continue
+        # Copies without checksums are compared by ``verify``.
+        sums = [
+            each.value.checksum for each in (first, stored) if isinstance(each.value, TensorView)
+        ]
+        if NO_CHECKSUM not in sums and len(set(sums)) > 1:
+            cause = (
+                f"The ranks {rank} and {part.rank} hold different values of the slice at {offset}."
+            )
+            raise (
+                UnsupportedError(cause, _ALONE)
+                if share.is_plain
+                else InvalidCheckpoint(cause, _AGAIN)
+            )
+        copies.append((first, stored))
     if not kept:
         raise IncompleteCheckpoint("No rank holds an element of it.", _AGAIN)
-    return [*kept.values()], copies
+    return [stored for _, stored in kept.values()], copies
 
 
-def _check_copy(first: Stored, copy: Stored, share: Share) -> None:
-    """Raise if the checksums of two copies differ; copies without are compared by ``verify``."""
-    sums = [each.value.checksum for each in (first, copy) if isinstance(each.value, TensorView)]
-    if NO_CHECKSUM not in sums and len(set(sums)) > 1:
-        cause = (
-            f"The ranks {first.file} and {copy.file} hold different values of the slice at "
-            f"{first.offset}."
+# --- FSDP
+
+_RANKS = re.compile(r".*world_size_(\d{1,6})", re.DOTALL)
+RANK = re.compile(r"(.*world_size_\d{1,6})_rank_\d{1,6}\.pt", re.DOTALL)
+"""The file of a rank, with the checkpoint that it belongs to."""
+
+
+def find_ranks(_storage: Storage, name: str, names: Sequence[str]) -> list[str]:
+    """Return the checkpoints of single ranks that a name may mean: ``model_world_size_2`` of
+    ``model_world_size_2_rank_1.pt``."""
+    matches = (
+        RANK.fullmatch(file)
+        for file in names
+        if name in ("", file) or file.startswith(f"{name}_rank_")
+    )
+    return list(dict.fromkeys(match[1] for match in matches if match))
+
+
+def open_ranks(storage: Storage, name: str) -> TorchSource:
+    """Open the files of all ranks; ``MissingFile`` names the missing ones."""
+    match = _RANKS.fullmatch(name)
+    world = max(int(match[1]) if match else 0, 1)
+    names = files_of_ranks(
+        storage, lambda rank: f"{name}_rank_{rank}.pt", world, "the names of the files tell"
+    )
+    data, contents = DataFiles(storage, names), SavedContents()
+    parts, nbytes = read_parts(
+        data, [RankFile(rank, read_torch) for rank in range(world)], contents
+    )
+    siblings = [other for other in find_ranks(storage, "", storage.names()) if other != name]
+    if siblings:
+        remark = (
+            f"The ranks also saved {named(siblings)}, which are checkpoints to be opened by these "
+            "names."
         )
-        if share.is_plain:
-            raise UnsupportedError(cause, _ALONE)
-        raise InvalidCheckpoint(cause, _AGAIN)
+        contents.findings.append(Finding(name, remark, False))
+    return join_parts(data, parts.items(), nbytes, contents)
+
+
+# --- Meta's Llama
+#
+# Nothing in a file says which part of a tensor it has. The names of the layers do, as ``reshard_mp``
+# of Meta's llama-models joins them, and as its layers are defined where the two differ:
+#
+#     columns      queries, keys, values, w1, w3, output   the parts follow each other on axis 0
+#     rows         wo, w2                                  the parts follow each other on the last axis
+#     embedding    tok_embeddings                          axis 0; of Llama 1 and 2 axis 1
+#     several      wqkv, fc1, moe_w_out of Llama 4         a rank has a part of each of several tensors
+#                                                          that are stacked on axis 0
+#     copies       norms, gates, routers, rope.freqs       every rank has all of it
+#
+# Where more ranks than heads of keys and values wrote, neighbours have the same head: ``params.json``
+# tells their number, and without it keys and values are refused. The width of ``wo`` tells the number
+# of ranks. A tensor that one rank lacks is incomplete.
+
+LLAMA = "consolidated"
+"""The checkpoint of all files of Meta's Llama."""
+_PARAMS_FILE = "params.json"
+_OF_LLAMA = re.compile(r"consolidated\.(\d{2,4})\.pth")
+_LEAF = r"(?:weight|bias)"
+_COLUMNS = re.compile(
+    rf"(?:.*\.)?(?:output|attention\.w[qkv]|attn\.w[qkv]|feed_forward\.(?:shared_expert\.)?w[13]"
+    rf"|w_in_shared_FD|w_swiglu_FD|mlp\.c_fc|mlp\.fc[13]|conv1\._linear|vision_projection"
+    rf"|vision_adapter\.fc)\.{_LEAF}"
+)
+_ROWS = re.compile(
+    r"(?:.*\.)?(?:(?:attention|attn)\.wo\.weight|feed_forward\.(?:shared_expert\.)?w2\.weight"
+    r"|w_out_shared_DF\.weight|mlp\.c_proj\.weight|mlp\.fc2[._]weight"
+    r"|experts\.moe_w_(?:in|swiglu)_eD_F)"
+)
+_EMBEDDING = re.compile(r"(.*\.)?(?:tok_embeddings|learnable_embedding)\.weight")
+_EXPERTS_OUT = re.compile(r"(.*\.)?experts\.moe_w_out_eF_D")
+_GATE_AND_UP = re.compile(r"(?:.*\.)?mlp\.fc1_weight")
+_QKV = re.compile(r"((?:.*\.)?attention\.)wqkv\.weight")
+_KEYS_AND_VALUES = re.compile(r"(?:text_model\.)?layers\.\d+\.attention\.w[kv]\.weight")
+_OUT = re.compile(r"(?:text_model\.)?layers\.\d+\.attention\.wo\.weight")
+_PARAMS_NBYTES, _PARAMS_DEPTH = 1 << 20, 16
+_MOST_STACKED = 1 << 12
+"""Experts of a layer; published models have at most a few hundred."""
+_JOIN_BY_HAND = (
+    "Copy params.json of the model next to the files, or join them with --concat, which takes the "
+    "axis of each tensor."
+)
+
+
+def _llama_file(rank: int) -> str:
+    return f"{LLAMA}.{rank:02}.pth"
+
+
+def _llama_ranks(names: Iterable[str]) -> list[int]:
+    matches = (_OF_LLAMA.fullmatch(name) for name in names)
+    ranks = ((int(match[1]), match[0]) for match in matches if match)
+    return sorted(rank for rank, name in ranks if _llama_file(rank) == name)
+
+
+def find_llama(_storage: Storage, name: str, names: Sequence[str]) -> list[str]:
+    """Return the checkpoint of Meta's Llama that a name may mean; one file without ``params.json``
+    may be of any model."""
+    ranks = _llama_ranks(names) if name in ("", LLAMA) else []
+    return [LLAMA] if any(ranks) or (ranks and _PARAMS_FILE in names) else []
+
+
+def open_llama(storage: Storage, _name: str) -> TorchSource:
+    """Open the files of all ranks; ``MissingFile`` names the missing ones."""
+    params = _read_params(storage)
+    world = _llama_ranks(storage.names())[-1] + 1
+    told_by = f"the name {_llama_file(world - 1)} tells"
+    data = DataFiles(storage, files_of_ranks(storage, _llama_file, world, told_by))
+    contents = SavedContents()
+    parts, nbytes = read_parts(
+        data, [RankFile(rank, read_torch) for rank in range(world)], contents
+    )
+    model = _Llama(parts, params, world, contents)
+    model.check_world(storage)
+    return join_parts(data, model.placed(), nbytes, contents)
+
+
+class _Params(NamedTuple):
+    """The sizes in ``params.json``; None for one that it lacks."""
+
+    dim: int | None = None
+    head: int | None = None
+    """The size of a head."""
+    heads: int | None = None
+    kv_heads: int | None = None
+    experts: int | None = None
+
+
+def _read_params(storage: Storage) -> _Params:
+    if _PARAMS_FILE not in storage.names():
+        return _Params()
+    file = storage.open(_PARAMS_FILE)
+    try:
+        with prefix_errors(file.name):
+            if file.size > _PARAMS_NBYTES:
+                cause = f"It has {file.size} bytes, and no file of sizes has more than {_PARAMS_NBYTES}."
+                raise InvalidCheckpoint(cause, DISTRUST)
+            value = parse_json(file.read(0, file.size), _PARAMS_DEPTH, allow_nan=True)
+            table = value if isinstance(value, dict) else {}
+            experts = table.get("moe_args")
+            dim, heads = _size(table, "dim"), _size(table, "n_heads")
+            head = _size(table, "head_dim") or (dim // heads if dim and heads else None)
+            kv_heads = _size(table, "n_kv_heads") or heads
+            return _Params(
+                dim,
+                head,
+                heads,
+                kv_heads,
+                _size(experts, "num_experts") if isinstance(experts, dict) else None,
+            )
+    finally:
+        file.close()
+
+
+def _size(table: Mapping[str, Any], name: str) -> int | None:
+    """Return a size; None if it is absent, or the -1 that stands for a default."""
+    size = table.get(name)
+    if size is None or size == -1:
+        return None
+    if type(size) is not int or not 0 < size <= MAX_NBYTES:
+        raise InvalidCheckpoint(f"Its {name!r} is {size!r}, and not a size.", "Mend it.")
+    return size
+
+
+class _Stacked(NamedTuple):
+    """One of the tensors that are stacked on an axis of a rank's tensor."""
+
+    length: int
+    """The number of its indices that the rank has."""
+    copies: int = 1
+    """The number of neighbouring ranks that have the same part."""
+
+
+class _Cut(NamedTuple):
+    """The axis on which the parts of ranks follow each other, and the tensors stacked on it."""
+
+    axis: int
+    stacked: tuple[_Stacked, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Llama:
+    """A model in parts, one a rank."""
+
+    parts: Parts
+    params: _Params
+    world: int
+    contents: SavedContents
+
+    def placed(self) -> Iterator[tuple[str, Sequence[Part]]]:
+        """Yield the keys with what the ranks hold, in its place; other keys become faults."""
+        for key, held in self.parts.items():
+            try:
+                yield key, self._placed(key, held)
+            except READ_ERRORS as error:
+                self.contents.faults.setdefault(key, error.at(_llama_file(0), repr(key)))
+
+    def check_world(self, storage: Storage) -> None:
+        """Raise unless there are as many files as the width of the attention tells."""
+        params, world = self.params, self.world
+        key = next(filter(_OUT.fullmatch, self.parts), "")
+        shape = self._shape(key)
+        if len(shape) != 2 or not shape[1]:
+            return
+        full = params.head * params.heads if params.head and params.heads else shape[0]
+        ranks, rest = divmod(full, shape[1])
+        if rest or ranks == world:
+            return
+        told_by = f"the shape {shape} of {key!r} in {_llama_file(0)} tells"
+        if ranks > world:
+            files_of_ranks(storage, _llama_file, ranks, told_by)
+        cause = (
+            f"{storage.path}: {_llama_file(world - 1)} is left over, because {told_by} that "
+            f"{ranks or 'no'} rank{'s' * (ranks != 1)} wrote the model."
+        )
+        raise InvalidCheckpoint(cause, "Move files of other checkpoints away.")
+
+    def _shape(self, key: str) -> tuple[int, ...]:
+        """Return the shape of what the first rank has under a key; empty for anything else."""
+        value = self.parts[key][0].value if self.parts.get(key) else None
+        return value.shape if isinstance(value, Share) else ()
+
+    def _placed(self, key: str, held: Sequence[Part]) -> Sequence[Part]:
+        """Return what the ranks hold of a tensor, each with its place in the whole."""
+        lost = sorted({*range(self.world)} - {part.rank for part in held})
+        names = named([*map(_llama_file, lost)]) if lost else ""
+        cut = self._cut(key) if self.world > 1 else None
+        if cut is None:
+            if lost:
+                remark = f"{key!r}: {names} lacks it; all ranks should have it."
+                self.contents.findings.append(Finding(LLAMA, remark, True))
+            return held
+        if lost:
+            raise IncompleteCheckpoint(f"{names} has no part of it.", "Copy that file again.")
+        first, placed = held[0].value, list[Part]()
+        for part in held:
+            share = part.value
+            if not isinstance(share, Share) or not isinstance(first, Share) or not share.is_plain:
+                cause = "It is not a plain tensor in the file of each rank."
+                raise UnsupportedError(cause, _JOIN_BY_HAND)
+            if (share.dtype, share.shape) != (first.dtype, first.shape):
+                cause = f"Rank 0 has {first.dtype} {first.shape}, and rank {part.rank} {share.dtype} {share.shape}."
+                raise InconsistentTensor(cause, "Give the files of one model.")
+            placed.append(part._replace(value=self._in_place(share, cut, part.rank)))
+        return placed
+
+    def _in_place(self, share: Share, cut: _Cut, rank: int) -> Share:
+        """Return what a rank holds, with its places in the whole tensor."""
+        axis, (view,) = cut.axis, share.views
+        views, offsets, inner, outer = [], [], 0, 0
+        for length, copies in cut.stacked:
+            at = [0] * len(share.shape)
+            at[axis] = inner
+            views.append(
+                part_of(view, tuple(at), (*share.shape[:axis], length, *share.shape[axis + 1 :]))
+            )
+            at[axis] = outer + rank // copies * length
+            offsets.append(tuple(at))
+            inner, outer = inner + length, outer + self.world // copies * length
+        full = (*share.shape[:axis], outer, *share.shape[axis + 1 :])
+        if prod(filter(None, full)) > MAX_NBYTES // 16:
+            raise InvalidCheckpoint(f"Its shape {full} is too large to exist.", WRITE_AGAIN)
+        return replace(share, shape=full, views=tuple(views), offsets=tuple(offsets))
+
+    def _cut(self, key: str) -> _Cut | None:
+        """Return how the ranks share a tensor; None if each of them has all of it."""
+        shape = self._shape(key)
+        if not shape:
+            return None
+        rows = shape[0]
+        if _KEYS_AND_VALUES.fullmatch(key):
+            return _Cut(0, (_Stacked(rows, self._copies(rows)),))
+        if _COLUMNS.fullmatch(key):
+            return _Cut(0, (_Stacked(rows),))
+        if _ROWS.fullmatch(key):
+            return _Cut(len(shape) - 1, (_Stacked(shape[-1]),))
+        if match := _EMBEDDING.fullmatch(key):
+            return self._cut_of_embedding(match[1] or "", shape)
+        if _GATE_AND_UP.fullmatch(key):
+            return _Cut(0, _even(rows, 2))
+        if match := _EXPERTS_OUT.fullmatch(key):
+            router = self._shape(f"{match[1] or ''}router_DE")
+            return _Cut(0, _even(rows, self.params.experts or (router[-1] if router else 0)))
+        if match := _QKV.fullmatch(key):
+            # The rank has as many queries as columns of its ``wo``.
+            out = self._shape(match[1] + "wo.weight")
+            queries = out[1] if len(out) == 2 else 0
+            keys, rest = divmod(rows - queries, 2)
+            if not queries or keys <= 0 or rest:
+                cause = f"Its {rows} rows are not queries, keys and values of {queries or 'unknown'} queries."
+                raise UnsupportedError(cause, _JOIN_BY_HAND)
+            both = _Stacked(keys, self._copies(keys))
+            return _Cut(0, (_Stacked(queries), both, both))
+        return None
+
+    def _copies(self, rows: int) -> int:
+        """Return how many neighbouring ranks have the same keys and values."""
+        heads, head, world = self.params.kv_heads, self.params.head, self.world
+        if not heads or not head:
+            cause = (
+                f"Without the number of heads in {_PARAMS_FILE}, nothing tells whether neighbours of "
+                f"{world} ranks have the same keys and values."
+            )
+            raise UnsupportedError(cause, _JOIN_BY_HAND)
+        if heads >= world:
+            return 1
+        copies, rest = divmod(rows * world, heads * head)
+        if rest or not copies or world % copies:
+            cause = f"Each of {world} ranks has {rows} rows of {heads} heads of {head} rows."
+            raise UnsupportedError(cause, _JOIN_BY_HAND)
+        return copies
+
+    def _cut_of_embedding(self, prefix: str, shape: tuple[int, ...]) -> _Cut:
+        """Return the cut of an embedding: Llama 3 cuts the words, Llama 1 and 2 cut the width."""
+        # The width of the model: of the norm that every rank has, or of the file of sizes.
+        norm, world = self._shape(f"{prefix}norm.weight"), self.world
+        width = norm[0] if len(norm) == 1 else self.params.dim
+        if len(shape) == 2 and width is not None and width in (shape[1], shape[1] * world):
+            axis = 0 if shape[1] == width else 1
+            return _Cut(axis, (_Stacked(shape[axis]),))
+        cause = (
+            f"Its shape is {shape} in each of {world} files, and the width of the model {width}."
+        )
+        raise UnsupportedError(cause, _JOIN_BY_HAND)
+
+
+def _even(rows: int, count: int) -> tuple[_Stacked, ...]:
+    """Return tensors of one length that are stacked."""
+    if not 0 < count <= min(rows, _MOST_STACKED) or rows % count:
+        cause = f"Its {rows} rows are not a number of {count or 'unknown'} tensors."
+        raise UnsupportedError(cause, _JOIN_BY_HAND)
+    return (_Stacked(rows // count),) * count

@@ -1,14 +1,13 @@
-"""Checkpoints of PyTorch's package torch_checkpointing: a file for each item and rank, and an index.
+"""Checkpoints of PyTorch's package torch_checkpointing, joined as other files of ranks (``ranks``).
 
-    metadata.pkl                      the index, plain data: for each item the file of each rank, and
-                                      for each tensor how the ranks hold it
-    model_0.pt, model_1.pt, …         an item of each rank: ITEM_RANK.pt, or the path that the index
-                                      says, as a file of torch.save or of safetensors
+    metadata.pkl                 the index, plain data: for each item the file of each rank, and for
+                                 each tensor how the ranks hold it
+    model_0.pt, model_1.pt, …    an item of each rank: ITEM_RANK.pt, or the path in the index, as a
+                                 file of torch.save or of safetensors
 
 Keys are ITEM.NAME, such as ``model.emb.weight`` and ``optimizer.state.emb.weight.exp_avg``; an item
 that is one value has the key ITEM. A DTensor says itself which part of it a rank holds, and must
-agree with the index. A plain tensor has the part that the index says, or all of it. Copies are
-compared, as of other files of ranks (``ranks``).
+agree with the index. A plain tensor has the part that the index says, or all of it.
 
 The index is written if an item can be resharded. It may lack items, whose files are found by their
 names. Files of JSON and of raw bytes are left out, which ``verify`` notes.
@@ -17,16 +16,19 @@ names. Files of JSON and of raw bytes are left out, which ``verify`` notes.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any
 
 from shardvar.errors import (
-    READ_ERRORS,
+    CheckpointError,
     IncompleteCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
     MalformedCheckpoint,
     MissingFile,
+    ServerError,
+    StorageError,
     UnsupportedError,
     prefix_errors,
 )
@@ -34,24 +36,35 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.formats.torch.archive import Record
-from shardvar.formats.torch.items import StoredObject, TensorView
-from shardvar.formats.torch.names import RANKWISE, read_rankwise
-from shardvar.formats.torch.ranks import Part, join_parts, part_of
-from shardvar.formats.torch.shares import Placement, Share, Spread, share_of, sizes
-from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
-from shardvar.formats.torch.state_dict import unpickle
-from shardvar.formats.torch.tensors import StoredTensor, dtype_of
-from shardvar.formats.torch.universal import FilesBelow
-from shardvar.limits import MAX_NAMED, MAX_NBYTES, MAX_RANK
+from shardvar.formats.torch.items import TensorView
+from shardvar.formats.torch.ranks import (
+    COPY,
+    RankFile,
+    RankLeaves,
+    join_parts,
+    part_of,
+    read_parts,
+    read_torch,
+)
+from shardvar.formats.torch.shares import (
+    Placement,
+    Share,
+    Spread,
+    sizes,
+)
+from shardvar.formats.torch.source import FilesBelow, SavedContents, TorchSource
+from shardvar.formats.torch.values import StoredTensor, dtype_of
+from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_NBYTES, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN
+from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, malformed, past_limit
+from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.safetensors_header import PREAMBLE_NBYTES, header_nbytes, parse_header
 from shardvar.wire.strict_json import parse_json
 
-_COPY = "Copy the files of all ranks to one folder."
+RANKWISE = "metadata.pkl"
+"""The index of a checkpoint of torch_checkpointing."""
 _TORCH, _SAFETENSORS = "TorchSerialization", "SafetensorsSerialization"
 _OTHERS = ("JsonSerialization", "RawSerialization")
 _OF_ITEM = re.compile(r"(.+)_(0|[1-9]\d{0,8})\.pt", re.DOTALL)
@@ -70,26 +83,63 @@ class _Item:
     tensors: dict[str, dict[int, Sharding]] = field(default_factory=dict)
     """The ranks that hold a tensor, by its name, and how they do."""
 
+    def place(self, name: str, rank: int, share: Share) -> Share:
+        """Return what a rank holds, in the place that the index says."""
+        if rank not in self.tensors.get(name, {}):
+            return share
+        sharding = self.tensors[name][rank]
+        kind, about = sharding.get("type"), _dict(sharding.get("data"))
+        shape = sizes(about.get("global_shape"), MAX_NBYTES, MAX_RANK)
+        dtype = about.get("dtype")
+        if type(dtype) is not str or dtype_of(dtype) != share.dtype:
+            cause = f"The index says the dtype {dtype!r}, and the file {share.dtype}."
+            raise InconsistentTensor(cause, WRITE_AGAIN)
+        if kind == "DTensorShardingMetadata":
+            placed = _of_mesh(share, shape, about, rank)
+        elif kind == "default_tensor_v1":
+            placed = _of_offsets(share, shape, about)
+        else:
+            raise UnsupportedError(f"The index describes it as {kind!r}.", "Update shardvar.")
+        if placed.shape != shape:
+            cause = f"The index says the shape {shape}, and the file {placed.shape}."
+            raise InconsistentTensor(cause, WRITE_AGAIN)
+        return placed
 
-@dataclass(frozen=True, slots=True)
-class _RankFile:
-    """The file of a rank."""
 
-    item: str
-    """The item."""
-    rank: int
-    """The rank."""
-    kind: str
-    """The kind of file."""
+def _read_index(storage: Storage) -> Mapping[Any, Any]:
+    file = storage.open(RANKWISE)
+    try:
+        if file.size > MAX_METADATA_NBYTES:
+            raise past_limit(f"It has {file.size} bytes", "MAX_METADATA_NBYTES")
+        root, _ = parse_pickle(file.read(0, file.size))
+    finally:
+        file.close()
+    if type(root) is not dict or type(root.get("metadata")) is not dict:
+        raise malformed("It is not an index of torch_checkpointing.")
+    return root
 
 
-def open_rankwise(storage: Storage) -> TorchSource:
+def find_rankwise(storage: Storage, name: str, names: Sequence[str]) -> list[str]:
+    """Return the checkpoint of torch_checkpointing that a name may mean in a folder."""
+    if name not in ("", RANKWISE) or RANKWISE not in names:
+        return []
+    try:
+        root = _read_index(storage)
+    except ServerError:
+        raise
+    except (CheckpointError, StorageError, UnsupportedError):
+        return []
+    return [RANKWISE] if "world_size" in root else []
+
+
+def open_rankwise(storage: Storage, _name: str) -> TorchSource:
     """Open the files of all items and ranks; ``MissingFile`` names the missing ones."""
     contents = SavedContents()
     there = storage.tree()
     with prefix_errors(RANKWISE):
-        items = _items_of(read_rankwise(storage), there)
-    lost, paths, about = list[str](), list[str](), list[_RankFile]()
+        items = _items_of(_read_index(storage), there)
+    read_value = partial(read_torch, may_be_value=True)
+    lost, paths, files = list[str](), list[str](), list[RankFile]()
     for name, item in items.items():
         needed = {rank for held in item.tensors.values() for rank in held}
         for rank, (path, kind) in item.files.items():
@@ -100,19 +150,27 @@ def open_rankwise(storage: Storage) -> TorchSource:
                 contents.findings.append(Finding(path, remark, False))
             else:
                 paths.append(path)
-                about.append(_RankFile(name, rank, kind))
+                files.append(
+                    RankFile(
+                        rank, read_value if kind == _TORCH else _read_safetensors, name, item.place
+                    )
+                )
     if lost:
-        raise MissingFile(f"{storage.path}: {named(lost[: MAX_NAMED + 1])} is missing.", _COPY)
+        raise MissingFile(f"{storage.path}: {named(lost[: MAX_NAMED + 1])} is missing.", COPY)
     if not paths:
-        raise IncompleteCheckpoint(f"{RANKWISE} names no file with a tensor.", _COPY)
+        raise IncompleteCheckpoint(f"{RANKWISE} names no file with a tensor.", COPY)
     data = DataFiles(FilesBelow(storage), paths)
-    parts, nbytes = _read_all(data, about, items, contents)
-    data.check_in_place()
+    parts, nbytes = read_parts(data, files, contents)
     for name, item in items.items():
-        numbers = {each.rank: n for n, each in enumerate(about) if each.item == name}
-        held = _complete(name, item, parts.get(name, {}), contents)
-        join_parts(data, held, nbytes, contents, numbers)
-    return torch_source(data, contents)
+        for tensor, held in item.tensors.items():
+            key = f"{name}.{tensor}" if tensor else name
+            lacking = sorted({*held} - {part.rank for part in parts.get(key, ())})
+            if lacking and key not in contents.faults:
+                which = named([item.files[rank][0] for rank in lacking[: MAX_NAMED + 1]])
+                cause = f"{which} has no part of {key!r}, which the index names."
+                contents.faults[key] = IncompleteCheckpoint(cause, COPY)
+    whole = ((key, held) for key, held in parts.items() if key not in contents.faults)
+    return join_parts(data, whole, nbytes, contents)
 
 
 def _items_of(root: Mapping[Any, Any], there: Mapping[str, Any]) -> dict[str, _Item]:
@@ -127,20 +185,22 @@ def _items_of(root: Mapping[Any, Any], there: Mapping[str, Any]) -> dict[str, _I
     for name, (tensors, files) in _described(root, version).items():
         if type(name) is not str or not is_bare(name):
             raise InvalidCheckpoint(f"An item is named {name!r}.", DISTRUST)
-        items[name] = _Item(dict(_files(name, files, world)))
+        items[name] = item = _Item(dict(_files(name, files, world)))
         for path, groups in tensors.items():
-            key, held = _name_of(path), items[name].tensors.setdefault(_name_of(path), {})
-            for sharding, ranks in _groups(groups):
-                for rank in ranks:
-                    if type(rank) is not int or rank not in items[name].files or rank in held:
+            key = ".".join(_steps(path))
+            held = item.tensors.setdefault(key, {})
+            for group in _list(groups):
+                sharding = _dict(_dict(group).get("sharding_metadata"))
+                for rank in _list(group.get("ranks")):
+                    if type(rank) is not int or rank not in item.files or rank in held:
                         cause = f"{key!r} of {name!r} is of the rank {rank!r}, or twice."
                         raise InvalidCheckpoint(cause, WRITE_AGAIN)
                     held[rank] = sharding
     for path in there:
-        found = _OF_ITEM.fullmatch(path)
-        if found and "/" not in path and int(found[2]) < world:
-            files_of_item = items.setdefault(found[1], _Item()).files
-            files_of_item.setdefault(int(found[2]), (path, _TORCH))
+        match = _OF_ITEM.fullmatch(path)
+        if match and "/" not in path and int(match[2]) < world:
+            files_of_item = items.setdefault(match[1], _Item()).files
+            files_of_item.setdefault(int(match[2]), (path, _TORCH))
     return items
 
 
@@ -151,24 +211,21 @@ def _described(root: Mapping[Any, Any], version: str) -> dict[Any, tuple[dict[An
     if version == "2.0":
         return {
             name: (
-                _dict(_dict(each).get("nested_path_to_metadata")),
-                each.get("rank_to_layout_info"),
+                _dict(_dict(item).get("nested_path_to_metadata")),
+                item.get("rank_to_layout_info"),
             )
-            for name, each in table.items()
+            for name, item in table.items()
         }
-    files: dict[Any, dict[Any, Any]] = {}
-    for rank, mine in _dict(root.get("rank_to_layout_info_mappings")).items():
-        for name, layout in _dict(mine).items():
-            files.setdefault(name, {})[rank] = layout
-    found: dict[Any, tuple[dict[Any, Any], Any]] = {
-        name: ({}, each) for name, each in files.items()
-    }
+    items: dict[Any, tuple[dict[Any, Any], Any]] = {}
+    for rank, layouts in _dict(root.get("rank_to_layout_info_mappings")).items():
+        for name, layout in _dict(layouts).items():
+            items.setdefault(name, ({}, {}))[1][rank] = layout
     for path, groups in table.items():
         name, *rest = _steps(path)
-        if name not in found:
+        if name not in items:
             raise MalformedCheckpoint(f"The item {name!r} has no files.", WRITE_AGAIN)
-        found[name][0][tuple(rest)] = groups
-    return found
+        items[name][0][tuple(rest)] = groups
+    return items
 
 
 def _dict(value: Any) -> dict[Any, Any]:
@@ -214,112 +271,22 @@ def _steps(path: Any) -> list[str]:
     return [str(step) for step in steps]
 
 
-def _name_of(path: Any) -> str:
-    return ".".join(_steps(path))
-
-
-def _groups(groups: Any) -> Iterator[tuple[Sharding, Sequence[Any]]]:
-    """Yield how groups of ranks hold a tensor, with the ranks."""
-    for group in _list(groups):
-        yield _dict(_dict(group).get("sharding_metadata")), _list(group.get("ranks"))
-
-
-def _read_all(
-    data: DataFiles, about: Sequence[_RankFile], items: Mapping[str, _Item], contents: SavedContents
-) -> tuple[dict[str, dict[str, list[Part]]], int]:
-    """Return what the files hold by item and key, and the size of their pickles and headers."""
-    found: dict[int, tuple[list[tuple[str, Share | StoredObject]], int]] = {}
-
-    def read(number: int) -> None:
-        each, file = about[number], data.open(number)
-        tensors = items[each.item].tensors
-        reading = _read_torch if each.kind == _TORCH else _read_safetensors
-        with prefix_errors(file.name):
-            found[number] = reading(file, each, tensors, contents)
-
-    do_all(read, range(len(about)), data.traits)
-    parts: dict[str, dict[str, list[Part]]] = {}
-    for number, each in enumerate(about):
-        for key, part in found[number][0]:
-            parts.setdefault(each.item, {}).setdefault(key, []).append((each.rank, part))
-    return parts, sum(nbytes for _, nbytes in found.values())
-
-
-def _key(item: str, name: str) -> str:
-    return f"{item}.{name}" if name else item
-
-
-def _read_torch(
-    file: ReadableFile,
-    about: _RankFile,
-    tensors: Mapping[str, Mapping[int, Sharding]],
-    contents: SavedContents,
-) -> tuple[list[tuple[str, Share | StoredObject]], int]:
-    """Return what a file of torch.save holds by key, and the size of its pickle."""
-    unpickled = unpickle(file, may_be_value=True)
-    found = list[tuple[str, Share | StoredObject]]()
-    for name in unpickled.leaves:
-        key = _key(about.item, name)
-        if not unpickled.archive.has_checksums:
-            contents.unguarded.add(key)
-        try:
-            if unpickled.has_tensor(name):
-                share = share_of(unpickled.value(name), about.rank, unpickled.view)
-                found.append((key, _placed(share, tensors.get(name, {}), about.rank)))
-            else:
-                found.append((key, unpickled.object(name)))
-        except READ_ERRORS as error:
-            contents.faults.setdefault(key, error.at(file.name, repr(key)))
-    return found, unpickled.nbytes
-
-
-def _read_safetensors(
-    file: ReadableFile,
-    about: _RankFile,
-    tensors: Mapping[str, Mapping[int, Sharding]],
-    contents: SavedContents,
-) -> tuple[list[tuple[str, Share | StoredObject]], int]:
-    """Return what a file of safetensors holds by key, and the size of its header."""
+def _read_safetensors(file: ReadableFile, _rank: int) -> RankLeaves:
+    """Return the contents of a file of safetensors."""
     nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
     header = parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
-    found = list[tuple[str, Share | StoredObject]]()
-    for row, name in enumerate(header.keys):
-        key, dtype, shape = _key(about.item, name), header.dtypes[row], tuple(header.shapes[row])
-        contents.unguarded.add(key)
-        start, size = int(header.start[row]), int(header.nbytes[row])
-        strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        tensor = StoredTensor(dtype, shape, strides, 0, name, size, False, False)
-        view = TensorView(tensor, Record(start, size, NO_CHECKSUM), False)
-        try:
-            if len(shape) > MAX_RANK:
-                raise UnsupportedError(f"It has {len(shape)} axes.", "Reshape it.")
-            share = Share(dtype, shape, (view,))
-            found.append((key, _placed(share, tensors.get(name, {}), about.rank)))
-        except READ_ERRORS as error:
-            contents.faults.setdefault(key, error.at(file.name, repr(key)))
-    return found, nbytes
+    rows = {name: row for row, name in enumerate(header.keys)}
 
+    def value(name: str) -> Share:
+        row = rows[name]
+        dtype, shape, size = header.dtypes[row], tuple(header.shapes[row]), int(header.nbytes[row])
+        if len(shape) > MAX_RANK:
+            raise UnsupportedError(f"It has {len(shape)} axes.", "Reshape it.")
+        tensor = StoredTensor.whole(dtype, shape, name, size)
+        record = Record(int(header.start[row]), size, NO_CHECKSUM)
+        return Share(dtype, shape, (TensorView(tensor, record, False),))
 
-def _placed(share: Share, held: Mapping[int, Sharding], rank: int) -> Share:
-    """Return what a rank holds, in the place that the index says."""
-    if rank not in held:
-        return share
-    kind, about = held[rank].get("type"), _dict(held[rank].get("data"))
-    shape = sizes(about.get("global_shape"), MAX_NBYTES, MAX_RANK)
-    dtype = about.get("dtype")
-    if type(dtype) is not str or dtype_of(dtype) != share.dtype:
-        cause = f"The index says the dtype {dtype!r}, and the file {share.dtype}."
-        raise InconsistentTensor(cause, WRITE_AGAIN)
-    if kind == "DTensorShardingMetadata":
-        placed = _of_mesh(share, shape, about, rank)
-    elif kind == "default_tensor_v1":
-        placed = _of_offsets(share, shape, about)
-    else:
-        raise UnsupportedError(f"The index describes it as {kind!r}.", "Update shardvar.")
-    if placed.shape != shape:
-        cause = f"The index says the shape {shape}, and the file {placed.shape}."
-        raise InconsistentTensor(cause, WRITE_AGAIN)
-    return placed
+    return RankLeaves(rows, value, nbytes, False)
 
 
 def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -> Share:
@@ -330,8 +297,8 @@ def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -
     if len(ranks) != prod(extents) or rank not in ranks or len(placements) != len(extents):
         cause = f"Its mesh of {extents} has {len(ranks)} ranks and {len(placements)} placements."
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
-    chosen = tuple(_placement(each, len(shape)) for each in placements)
-    if share.spread is None and share.offsets is None and all(each.dim is None for each in chosen):
+    chosen = tuple(_placement(placement, len(shape)) for placement in placements)
+    if share.is_plain and all(placement.dim is None for placement in chosen):
         return share
     at, coordinate = ranks.index(rank), list[int]()
     for extent in reversed(extents):
@@ -367,7 +334,7 @@ def _of_offsets(share: Share, shape: tuple[int, ...], about: Sharding) -> Share:
         raise MalformedCheckpoint("Its offsets and sizes differ in number.", WRITE_AGAIN)
     (view,), offsets, views = share.views, list[tuple[int, ...]](), list[TensorView]()
     for triple in zip(*lists, strict=True):
-        offset, inner, size = (sizes(each, MAX_NBYTES, MAX_RANK) for each in triple)
+        offset, inner, size = (sizes(numbers, MAX_NBYTES, MAX_RANK) for numbers in triple)
         own = view.tensor.shape
         if not len(offset) == len(inner) == len(size) == len(own) or any(
             at + n > most for at, n, most in zip(inner, size, own, strict=True)
@@ -377,19 +344,3 @@ def _of_offsets(share: Share, shape: tuple[int, ...], about: Sharding) -> Share:
         offsets.append(offset)
         views.append(part_of(view, inner, size))
     return replace(share, shape=shape, views=tuple(views), offsets=tuple(offsets))
-
-
-def _complete(
-    name: str, item: _Item, parts: Mapping[str, Sequence[Part]], contents: SavedContents
-) -> Iterator[tuple[str, Sequence[Part]]]:
-    """Yield what all ranks hold; tensors that a rank lacks become faults."""
-    for tensor, held in item.tensors.items():
-        key = _key(name, tensor)
-        lost = sorted({*held} - {rank for rank, _ in parts.get(key, ())})
-        if lost and key not in contents.faults:
-            which = named([item.files[rank][0] for rank in lost[: MAX_NAMED + 1]])
-            cause = f"{which} has no part of {key!r}, which the index names."
-            contents.faults[key] = IncompleteCheckpoint(cause, _COPY)
-    for key, held_by in parts.items():
-        if key not in contents.faults:
-            yield key, held_by

@@ -8,13 +8,15 @@ parameter groups, follow the tensors in the dict. The same tensors make the same
 describes the file.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.files import look_into
 from shardvar.formats.leaves import leaves_of
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format
 from shardvar.formats.sinks import OneFileSink, check_uncut, remove_one_file
@@ -25,38 +27,136 @@ from shardvar.formats.torch.archive import (
     records_of,
     tensor_call,
 )
-from shardvar.formats.torch.llama import open_llama
-from shardvar.formats.torch.names import (
-    RANKWISE,
-    SAVED_SUFFIXES,
+from shardvar.formats.torch.dcp import DATA_SUFFIX
+from shardvar.formats.torch.deepspeed import (
     UNIVERSAL,
-    find_llama,
-    find_ranks,
-    find_saved,
     find_universal,
     find_zero,
-    set_of,
-    world_size_of,
+    open_universal,
+    open_zero,
 )
-from shardvar.formats.torch.objects import pickled_of
 from shardvar.formats.torch.parameter_folders import UniversalFormat
-from shardvar.formats.torch.ranks import open_ranks
-from shardvar.formats.torch.rankwise import open_rankwise
+from shardvar.formats.torch.ranks import (
+    RANK,
+    find_llama,
+    find_ranks,
+    open_llama,
+    open_ranks,
+)
+from shardvar.formats.torch.rankwise import RANKWISE, find_rankwise, open_rankwise
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.state_dict import open_file, open_set
-from shardvar.formats.torch.tensors import DTYPES, is_tensor
-from shardvar.formats.torch.universal import open_universal
-from shardvar.formats.torch.zero import open_zero
+from shardvar.formats.torch.values import DTYPES, is_tensor, pickled_of
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
-from shardvar.storage.protocol import Storage
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.kinds import LEGACY_MAGIC
 from shardvar.wire.opcode_writer import Call, LazyDict, build_pickle
 from shardvar.wire.plain import decode_value
+from shardvar.wire.zip import LOCAL, local_nbytes
+
+_MODEL = re.compile(r"model_world_size_")
+SET_INDEX_SUFFIX = ".bin.index.json"
+SAVE_SUFFIXES = (".pt", ".pth")
+"""The endings of files that are torch's, with any content."""
+_SHARED_SUFFIXES = (".bin", ".ckpt")
+SAVED_SUFFIXES = (*SAVE_SUFFIXES, *_SHARED_SUFFIXES)
+"""The endings that files of torch.save have."""
+_INDEX = re.compile(r"(.*)\.bin\.index(\.[^.]+)?\.json", re.DOTALL)
+_PART = re.compile(r"(.*)-\d{5,}-of-\d{5,}\.bin", re.DOTALL)
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_PICKLE_RECORD = b"/data.pkl"
+
+
+def set_of(name: str) -> str | None:
+    """Return the prefix of the files of a set by the name of its index; None for other names.
+
+    >>> set_of("pytorch_model.bin.index.json"), set_of("pytorch_model.bin.index.fp16.json"), set_of("model.bin")
+    ('pytorch_model', 'pytorch_model.fp16', None)
+    """
+    index = _INDEX.fullmatch(name)
+    return index[1] + (index[2] or "") if index else None
+
+
+class Dialect(NamedTuple):
+    """A checkpoint in several files of ``torch.save``, which another program has written."""
+
+    find: Callable[[Storage, str, Sequence[str]], list[str]]
+    """Returns the checkpoints that a name may mean in a folder with these files."""
+    open: Callable[..., TorchSource]
+    """Opens a checkpoint of that name."""
+    is_deepspeed: bool = False
+    """True if a Universal Checkpoint can be written of its contents (``is_whole``)."""
+
+
+DIALECTS = (
+    Dialect(find_zero, open_zero, is_deepspeed=True),
+    Dialect(find_llama, open_llama),
+    Dialect(find_universal, open_universal, is_deepspeed=True),
+    Dialect(find_rankwise, open_rankwise),
+    Dialect(find_ranks, open_ranks),
+)
+"""In the order in which a name is offered to them. Files of the last may lie next to other files."""
+
+
+def find_saved(storage: Storage, name: str) -> list[str]:
+    """Return the files of torch.save, and the indexes of sets, that a name may mean."""
+    names = storage.names()
+    indexes = [file for file in names if set_of(file) is not None]
+    for dialect in DIALECTS[:-1]:
+        if joined := dialect.find(storage, name, names):
+            return joined
+    ranks = find_ranks(storage, name, names)
+    if not name:
+        # An index speaks for its folder: the files next to it belong to it.
+        single = (file for file in names if not RANK.fullmatch(file) and _is_saved(storage, file))
+        # The ranks of a trainer also save their optimizers and states: the model speaks for them.
+        return indexes or [*([*filter(_MODEL.match, ranks)] or ranks), *single]
+    part = _PART.fullmatch(name)
+    own = [index for index in indexes if part and set_of(index) == part[1]]
+    if own and name in names:
+        return own
+    if ranks:
+        return ranks
+    if name in names:
+        if name in indexes or _is_saved(storage, name):
+            return [name]
+        # Items of distributed checkpoints are archives too.
+        is_other = name.endswith(DATA_SUFFIX)
+        return [name] if not is_other and _begins_as_saved(storage, name, (LEGACY_MAGIC,)) else []
+    endings = (*SAVED_SUFFIXES, SET_INDEX_SUFFIX)
+    return [
+        name + each for each in endings if name + each in names and find_saved(storage, name + each)
+    ]
+
+
+def _is_saved(storage: Storage, name: str) -> bool:
+    """Return True if a file is torch's by its name, or by its name and its first bytes."""
+    return name.endswith(SAVE_SUFFIXES) or (
+        name.endswith(_SHARED_SUFFIXES) and _begins_as_saved(storage, name, _PICKLES)
+    )
+
+
+def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) -> bool:
+    """Return True if a file begins as a pickle, or as an archive with a pickle first."""
+
+    def look(file: ReadableFile) -> bool:
+        first = file.read(0, min(LOCAL.size, file.size))
+        if first.startswith(pickles):
+            return True
+        local = file.read(0, local_nbytes(first)) if len(first) == LOCAL.size else b""
+        # The bytes 26 and 27 of a local header are the length of the name, which follows the 30
+        # bytes of the header.
+        return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(
+            _PICKLE_RECORD
+        )
+
+    return look_into(storage, name, look, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +197,8 @@ def plan_saved(
             "A pt checkpoint is one file.", "Choose another format for several files."
         )
     check_uncut(slices, "pt")
-    if name not in storage.names() and find_ranks(storage.names(), name):
+    names = storage.names()
+    if name not in names and find_ranks(storage, name, names):
         cause = (
             f"{storage.path} has files of single ranks of {name}, which are read and not written."
         )
@@ -215,16 +316,11 @@ class SavedFormat(Format):
 
     def open(self, storage: Storage, name: str) -> TorchSource:
         """Open a file, the set of that index, or the files of all ranks."""
-        if find_zero(storage.names(), name) == [name]:
-            return open_zero(storage, name, is_whole=self.is_whole)
-        if name == RANKWISE:
-            return open_rankwise(storage)
-        if name == UNIVERSAL and find_universal(storage, name):
-            return open_universal(storage, is_whole=self.is_whole)
-        if find_llama(storage.names(), name) == [name]:
-            return open_llama(storage)
-        if world_size_of(name) is not None and find_ranks(storage.names(), name):
-            return open_ranks(storage, name)
+        names = storage.names()
+        for dialect in DIALECTS:
+            if name in dialect.find(storage, name, names):
+                options = {"is_whole": self.is_whole} if dialect.is_deepspeed else {}
+                return dialect.open(storage, name, **options)
         return open_set(storage, name) if set_of(name) is not None else open_file(storage, name)
 
     def create(
@@ -241,8 +337,8 @@ class SavedFormat(Format):
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the file; ``UnsupportedError`` for files of all ranks, and for folders."""
         names = storage.names()
-        is_joined = name in (RANKWISE, UNIVERSAL) or name in find_zero(names, name)
-        if is_joined or name in find_llama(names, name) or find_ranks(names, name):
+        is_joined = name in (RANKWISE, UNIVERSAL) or find_ranks(storage, name, names)
+        if is_joined or any(name in dialect.find(storage, name, names) for dialect in DIALECTS):
             cause = f"{storage.path}: The checkpoint {name} is several files of another program."
             raise UnsupportedError(cause, "Remove the files, or the folder.")
         remove_saved(storage, name)

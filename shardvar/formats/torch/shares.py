@@ -51,7 +51,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.torch.items import TensorView
-from shardvar.formats.torch.tensors import (
+from shardvar.formats.torch.values import (
     FROM_TYPE,
     OF_RANKS,
     SUBCLASS,

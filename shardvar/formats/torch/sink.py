@@ -40,8 +40,7 @@ from shardvar.formats.files import (
 from shardvar.formats.protocol import FileChecksums, FileWriter, WrittenFiles
 from shardvar.formats.sinks import FileSink, take_away
 from shardvar.formats.torch.archive import ItemFrame, frame_of, item_of
-from shardvar.formats.torch.metadata import ABOUT, DCP
-from shardvar.formats.torch.names import DATA_SUFFIX, METADATA
+from shardvar.formats.torch.dcp import ABOUT, DATA_SUFFIX, DCP, METADATA
 from shardvar.formats.unfinished import JOURNAL_ENDING, share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds

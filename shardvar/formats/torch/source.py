@@ -13,15 +13,24 @@ import numpy as np
 from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, prefix_errors
 from shardvar.formats.deferred import DeferredIndex
 from shardvar.formats.enclosed import ADDRESSES
-from shardvar.formats.files import DataFiles, FileSource
+from shardvar.formats.files import DataFiles, FileSource, open_below
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.items import AnyRecord, StoredObject, TensorView, read_view
-from shardvar.formats.torch.places import PlaceReader, Stored, begin_of, tie_number
+from shardvar.formats.torch.items import (
+    AnyRecord,
+    PlaceReader,
+    Stored,
+    StoredObject,
+    TensorView,
+    begin_of,
+    read_view,
+    tie_number,
+)
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, past_limit
 
@@ -119,6 +128,20 @@ class TorchSource(FileSource):
 _BLOCK_NBYTES = 1 << 22
 _FREE_NBYTES = 1 << 26
 """Bytes that the tensors of any files may have, however small these are."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesBelow:
+    """The files in and below a folder, by their paths."""
+
+    root: Storage
+
+    @property
+    def traits(self) -> Traits | None:
+        return self.root.traits
+
+    def open(self, name: str) -> ReadableFile:
+        return open_below(self.root, name)
 
 
 @dataclass(slots=True, eq=False)

@@ -24,14 +24,11 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles, check_same
 from shardvar.formats.leaves import is_in_generator, leaves_of
 from shardvar.formats.sets import add_files, read_weight_map
-from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, open_archive
-from shardvar.formats.torch.items import StoredObject, TensorView, object_of, view_of
-from shardvar.formats.torch.legacy import OldFile, open_old
-from shardvar.formats.torch.objects import TextRoom
-from shardvar.formats.torch.places import Stored
+from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, OldFile, open_archive, open_old
+from shardvar.formats.torch.items import Stored, StoredObject, TensorView, object_of, view_of
 from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
-from shardvar.formats.torch.tensors import ARRAYS, StoredTensor, is_tensor, unsupported
+from shardvar.formats.torch.values import ARRAYS, StoredTensor, TextRoom, is_tensor, unsupported
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
     SNIFF_NBYTES,
@@ -83,6 +80,16 @@ class Unpickled:
     def object(self, key: str) -> StoredObject:
         """Return the plain object of a key."""
         return object_of(self.value(key), self.room, is_in_generator(key, self.leaves))
+
+    def tensor(self, key: str) -> TensorView:
+        """Return the tensor of a key, whose elements are all in the file."""
+        return whole_of(self.value(key), self.view)
+
+    def stored(self, key: str, number: int) -> Stored:
+        """Return the tensor or the object of a key, in the data file of that number."""
+        if self.has_tensor(key):
+            return Stored.whole(number, self.tensor(key))
+        return Stored(number, self.object(key))
 
     def view(self, tensor: StoredTensor) -> TensorView:
         """Return a tensor with the place of its storage."""
@@ -188,11 +195,11 @@ def _add(
     short: dict[bytes, StoredObject] = {}
     for key in [key for key in unpickled.leaves if wanted is None or key in wanted]:
         try:
-            stored = (
-                Stored.whole(number, whole_of(unpickled.value(key), unpickled.view))
-                if unpickled.has_tensor(key)
-                else Stored(number, _once(unpickled.object(key), short))
-            )
+            stored = unpickled.stored(key, number)
+            if isinstance(stored.value, StoredObject) and len(stored.value.encoding) <= _SHORT:
+                # A byte of a file can make an object, which takes about 140 bytes of memory.
+                first = short.setdefault(stored.value.encoding, stored.value)
+                stored = Stored(number, first)
             contents.stored[key] = [stored]
         except READ_ERRORS as error:
             contents.faults[key] = error.at(file.name, repr(key))
@@ -201,11 +208,3 @@ def _add(
 
 _SHORT = 5
 """The characters of the encodings that many objects have: null, false, small numbers."""
-
-
-def _once(found: StoredObject, short: dict[bytes, StoredObject]) -> StoredObject:
-    """Return the first object with the same short encoding: a byte of a file can make one, which
-    takes about 140 bytes of memory."""
-    if len(found.encoding) > _SHORT:
-        return found
-    return short.setdefault(found.encoding, found)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -156,3 +157,19 @@ def test_an_error_of_one_process_that_restores_ends_the_others(
     assert time.monotonic() < since + 50
     assert told[process] is error
     assert f"Process {process} could not l" in str(told[1 - process])
+
+
+def test_files_that_are_not_of_a_room_are_left_alone(tmp_path: Path) -> None:
+    """Their names begin like a room's, and say no time."""
+    sv.SavedSteps(tmp_path).save(1, {"w": np.ones(2)})
+    others = [f".step-restore-{rest}" for rest in ("xyz", "0", "00000000zz-a-00002.0", "notes.txt")]
+    for name in others:
+        (tmp_path / name).write_text("[]")
+
+    def restore(process: int) -> int:
+        two = SimpleNamespace(save=sv.save, load=sv.load, processes=lambda: (process, 2))
+        found = sv.SavedSteps(tmp_path, using=two, timeout=60).restore()
+        return found.number
+
+    assert in_threads(range(2), restore) == {0: 1, 1: 1}
+    assert {path.name for path in tmp_path.glob(".step-restore-*")} == set(others)

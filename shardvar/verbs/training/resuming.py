@@ -21,6 +21,7 @@ silent    where nothing can be written, processes hear nothing from each other
 
 import json
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -163,6 +164,10 @@ def _late(missing: list[int], count: int, pace: WaitPace) -> str:
     return f"{who[:1].upper()}{who[1:]} of {count} {what}, so the processes do not agree on a step."
 
 
+_IN_A_ROOM = re.compile(r"[0-9a-f]{10}-[0-9a-f]{16}-\d{5}\..+")
+"""The name of a file of a room, below the prefix. Others are not of a meeting, and stay."""
+
+
 class Meetings:
     def __init__(self, directory: str, name: str, using: Framework, timeout: float) -> None:
         self._directory, self._prefix = directory, f".{name}-restore-"
@@ -271,7 +276,9 @@ class Meetings:
         return steps_storage(self._directory)
 
     def _there(self) -> set[str]:
-        return {each for each in self._storage().names() if each.startswith(self._prefix)}
+        start, names = len(self._prefix), self._storage().names()
+        names = [name for name in names if name.startswith(self._prefix)]
+        return {name for name in names if _IN_A_ROOM.fullmatch(name, start)}
 
     def _wait(self, count: int, look: Callable[[set[str]], list[int]]) -> None:
         """Wait until no process is awaited, as ``look`` finds in the names that are there."""

@@ -29,7 +29,7 @@ from shardvar.reference import nn as nn
 from shardvar.reference import random as random
 from shardvar.reference.devices import track_transfers as track_transfers
 from shardvar.reference.devices.redistribute import redistribute as redistribute
-from shardvar.reference.nn.matmul import matmul as matmul
+from shardvar.reference.nn.gradients import matmul as matmul
 from shardvar.reference.objects.checkpoint import Checkpoint as Checkpoint
 from shardvar.reference.objects.export import export as export
 from shardvar.reference.objects.export import load_exported as load_exported
@@ -55,8 +55,8 @@ from shardvar.reference.variables import Variable as Variable
 from shardvar.reference.variables import initializers as initializers
 from shardvar.reference.variables import variable_creator_scope as variable_creator_scope
 from shardvar.reference.variables import variable_operations as variable_operations
-from shardvar.reference.variables.scopes import name_scope as name_scope
-from shardvar.reference.objects.options import CheckpointOptions as CheckpointOptions
+from shardvar.reference.variables.initial_value import name_scope as name_scope
+from shardvar.reference.objects.image import CheckpointOptions as CheckpointOptions
 from shardvar.verbs.callbacks import ShardableTensor as ShardableTensor
 from shardvar.verbs.callbacks import ShardingCallback as ShardingCallback
 from shardvar.verbs.callbacks import compose as compose

@@ -26,7 +26,7 @@ from shardvar import forks
 from shardvar.errors import LockHeld, StillSaving
 from shardvar.forks import new_latch, new_lock, unforked
 from shardvar.reference.variables.operations import read_variable_op, variable_handle
-from shardvar.reference.variables.writes import Resource, Write, commit
+from shardvar.reference.variables.values import Resource, Write, commit
 from shardvar.storage.local import LocalStorage
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -33,7 +33,7 @@ from shardvar.reference.devices import (
     track_transfers,
     value_nbytes,
 )
-from shardvar.reference.variables.row_layout import RowLayout
+from shardvar.reference.variables.rows import RowLayout
 
 
 def floats(count: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from shardvar.layout.region import Region
 from shardvar.layout.shard_counts import FixedShardsPartitioner, fixed_size_partitioner
 from shardvar.planning.decision import cut_slices
 from shardvar.planning.slices import TensorTable
-from shardvar.reference.variables.create import create_sharded_variable
+from shardvar.reference.variables.sharded import create_sharded_variable
 from spec_tests.helpers.hypothesis_strategies import filled_shapes
 
 shapes_with_an_axis = st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple)

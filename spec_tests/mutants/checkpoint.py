@@ -118,7 +118,7 @@ MUTANTS = [
         "half-consumed",
         "assert_consumed is content if the objects got values, though values of the checkpoint "
         "were left.",
-        "reference/objects/status.py",
+        "reference/objects/restoration.py",
         "        self._check(self.unmatched_objects, self.unmatched_keys)\n        return self\n",
         "        self._check(self.unmatched_objects, [])\n        return self\n",
         "checkpoint_objects::test_existing_objects_may_match_while_values_are_left restore_objects",
@@ -198,7 +198,7 @@ MUTANTS = [
     mutant(
         "newest-removed",
         "Of the checkpoints that are one too many the second newest goes, not the oldest.",
-        "reference/objects/rotation.py",
+        "reference/objects/series.py",
         "        name, saved = kept.pop(0)",
         "        name, saved = kept.pop(-2)",
         "manager",
@@ -206,7 +206,7 @@ MUTANTS = [
     mutant(
         "preserved-too-late",
         "A checkpoint that is exactly as many hours later as it must be is removed.",
-        "reference/objects/rotation.py",
+        "reference/objects/series.py",
         "        if keep.every_n_hours and saved - keep.every_n_hours * _HOUR >= preserved:",
         "        if keep.every_n_hours and saved - keep.every_n_hours * _HOUR > preserved:",
         "existing_series::test_a_checkpoint_of_the_very_hour_is_preserved",

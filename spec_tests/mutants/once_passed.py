@@ -39,7 +39,7 @@ MUTANTS = [
     mutant(
         "any-slot-mirrored",
         "A mirrored variable with a slot that is not mirrored is updated copy by copy.",
-        "reference/training/optimizers/step.py",
+        "reference/training/steps.py",
         "if all(isinstance(slot, MirroredVariable)",
         "if any(isinstance(slot, MirroredVariable)",
         "optimizer_formulas",
@@ -47,7 +47,7 @@ MUTANTS = [
     mutant(
         "remainder-to-the-first-copy",
         "What is left over of an integer goes to the first copy, not one to each of the first.",
-        "reference/variables/sync_on_read.py",
+        "reference/variables/mirrored.py",
         "share + (left > number)",
         "share + left * (number == 0)",
         "sync_on_read",
@@ -143,7 +143,7 @@ MUTANTS = [
     mutant(
         "adagrad-of-tf1-with-epsilon",
         "TensorFlow 1's Adagrad, which has no epsilon, divides by more than the root.",
-        "reference/training/optimizers/rules.py",
+        "reference/training/optimizers.py",
         '(epsilon if self._compat == "keras_legacy" else 0)',
         '(epsilon if self._compat != "keras3" else 0)',
         "optimizer_formulas",

@@ -215,7 +215,7 @@ MUTANTS = [
         "forked-within-a-write",
         "A process that is forked while another thread assigns a variable has a part of the new "
         "value.",
-        "reference/variables/writes.py",
+        "reference/variables/values.py",
         'np.errstate(all="ignore"), unforked:',
         'np.errstate(all="ignore"):',
         "forks::test_a_child_sees_an_assignment_whole_or_not_at_all",

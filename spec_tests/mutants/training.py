@@ -15,7 +15,7 @@ MUTANTS = [
     mutant(
         "empty-last-bags-dropped",
         "Rows of ids without entries at the end give no row: tf.nn.embedding_lookup_sparse.",
-        "reference/nn/sparse.py",
+        "reference/nn/lookup.py",
         "count = sp_ids.dense_shape[0] if compat is None else int",
         "count = int",
         "nn_sparse",
@@ -25,7 +25,7 @@ MUTANTS = [
         "mean-by-count",
         "The mean of weighted rows is divided by how many they are, not by the sum of their "
         "weights.",
-        "reference/nn/sparse.py",
+        "reference/nn/lookup.py",
         "        return self.sums(weights) if combiner ==",
         "        weights = np.ones_like(weights)\n        return self.sums(weights) if combiner ==",
         "nn_sparse",
@@ -34,7 +34,7 @@ MUTANTS = [
     mutant(
         "zero-weight-kept",
         "An entry of weight 0 counts as one in a safe lookup, and its row of ids gets no default.",
-        "reference/nn/sparse.py",
+        "reference/nn/lookup.py",
         "        keep &= weights > 0",
         "        keep &= weights >= 0",
         "nn_sparse",
@@ -59,7 +59,7 @@ MUTANTS = [
         "last-term-only",
         "The product with a sharded matrix is that with its last shard: terms take each other's "
         "place.",
-        "reference/nn/matmul.py",
+        "reference/nn/gradients.py",
         "        out = term if out is None else np.add(out, term, out=out)",
         "        out = term",
         "nn_matmul",
@@ -68,7 +68,7 @@ MUTANTS = [
     mutant(
         "gradient-of-duplicates-lost",
         "The gradient of a row that was looked up twice is that of the last time.",
-        "reference/variables/scatter.py",
+        "reference/variables/values.py",
         "        _folded(sums[block], starts[block], counts[block], values, order, ADD)\n",
         "",
         "nn_gradients optimizers",
@@ -78,7 +78,7 @@ MUTANTS = [
         "lazy-adam",
         "Sparse gradients move only their rows: torch.optim.SparseAdam and LazyAdam, where Adam "
         "decays every row.",
-        "reference/training/optimizers/rules.py",
+        "reference/training/optimizers.py",
         '{"m": 0.0, "v": 0.0}\n\n    def _touches_all_rows(self) -> bool:\n        return True',
         '{"m": 0.0, "v": 0.0}\n\n    def _touches_all_rows(self) -> bool:\n        return False',
         "optimizers",
@@ -88,7 +88,7 @@ MUTANTS = [
         "adam-biased",
         "Adam's means are not freed of their bias towards zero: the first steps are a fraction "
         "of what they should be.",
-        "reference/training/optimizers/rules.py",
+        "reference/training/optimizers.py",
         'numbers["learning_rate"] * unbiased',
         'numbers["learning_rate"]',
         "optimizers",
@@ -97,7 +97,7 @@ MUTANTS = [
     mutant(
         "adagrad-squares-duplicates",
         "Adagrad squares the gradients of a row's duplicates before it sums them: Keras 3.",
-        "reference/training/optimizers/step.py",
+        "reference/training/steps.py",
         "        if not sum_squares:\n",
         "        if False:\n",
         "optimizers",
@@ -106,7 +106,7 @@ MUTANTS = [
     mutant(
         "momentum-after-the-step",
         "The value moves by the momentum of the step before.",
-        "reference/training/optimizers/rules.py",
+        "reference/training/optimizers.py",
         "            sums -= down\n            value += decay * sums - down if self._nesterov "
         "else sums\n",
         "            value += decay * sums - down if self._nesterov else sums\n            sums "
@@ -117,7 +117,7 @@ MUTANTS = [
     mutant(
         "first-replica-only",
         "An optimizer's step changes the first copy of a mirrored variable; the others fall behind.",
-        "reference/training/optimizers/step.py",
+        "reference/training/steps.py",
         "for number, copy in enumerate(variable.copies):",
         "for number, copy in enumerate(variable.copies[:1]):",
         "optimizer_replicas",

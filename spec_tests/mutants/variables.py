@@ -7,7 +7,7 @@ MUTANTS = [
         "unstitched-lookup",
         "Rows come in the order of the shards, not of the ids: ShardedVariable.sparse_read of "
         "TensorFlow 2.21.",
-        "reference/variables/row_access.py",
+        "reference/variables/rows.py",
         "            buffers = [\n",
         (
             '            rows = rows[np.argsort(self.row_layout.owner(rows)[0], kind="stable")]\n'
@@ -19,7 +19,7 @@ MUTANTS = [
     mutant(
         "ids-clamped",
         "An id that is out of range reads the last row: JAX's indexing.",
-        "reference/variables/row_layout.py",
+        "reference/variables/rows.py",
         "    if array.size and (array.min() < 0",
         "    array = np.clip(array, 0, num_rows - 1)\n    if array.size and (array.min() < 0",
         "sharded variable",
@@ -28,7 +28,7 @@ MUTANTS = [
     mutant(
         "ids-wrap",
         "A negative id counts from the end: NumPy's indexing, where an id is no index.",
-        "reference/variables/row_layout.py",
+        "reference/variables/rows.py",
         "    if array.size and (array.min() < 0",
         "    array = np.where((array < 0) & (array >= -num_rows), array.astype(np.int64) + "
         "num_rows, array)\n"
@@ -40,7 +40,7 @@ MUTANTS = [
         "slice-start-unclamped",
         "A start before the first row wraps around: TensorFlow's ShardedVariable, where the step "
         "is not 1.",
-        "reference/variables/index.py",
+        "reference/variables/rows.py",
         "        rows, pick = range(shape[0])[item], slice(None)",
         "        if item.start is not None and item.start < -shape[0]:\n"
         "            item = slice(item.start % shape[0], item.stop, item.step)\n"
@@ -51,7 +51,7 @@ MUTANTS = [
     mutant(
         "reversed-run-off-by-one",
         "A slice with a negative step reads from one row past each shard's last.",
-        "reference/variables/row_layout.py",
+        "reference/variables/rows.py",
         "else (stop - 1, start - 1)",
         "else (stop, start - 1)",
         "sharded_index",
@@ -73,7 +73,7 @@ MUTANTS = [
     mutant(
         "sequential-scatter-lost",
         "Of several updates of one row the first is applied: array[ids] += values.",
-        "reference/variables/scatter.py",
+        "reference/variables/values.py",
         "        array[distinct] = _folded(new, starts[block], counts[block], values, None, update)",
         "        array[distinct] = new",
         "sharded_scatter::test_the_kernel_is_a_plain_loop_bit_for_bit "
@@ -83,7 +83,7 @@ MUTANTS = [
     mutant(
         "scatter-update-first",
         "Of several replacements of one row the first stays.",
-        "reference/variables/scatter.py",
+        "reference/variables/values.py",
         "values[starts + counts - 1]",
         "values[starts]",
         "sharded_scatter",
@@ -92,7 +92,7 @@ MUTANTS = [
     mutant(
         "scatter-pairwise",
         "Duplicates are added in pairs, so that sums depend on how rows are spread over shards.",
-        "reference/variables/updates.py",
+        "reference/variables/values.py",
         "        if stack[0].size == 1:\n            return np.asarray(ufunc.accumulate(stack, "
         "axis=0)[-1])\n",
         "",
@@ -103,7 +103,7 @@ MUTANTS = [
         "integers-divided-down",
         "Integers are divided towards minus infinity, as Python does, not towards zero as "
         "TensorFlow does.",
-        "reference/variables/updates.py",
+        "reference/variables/values.py",
         (
             "    return np.asarray(\n"
             "        quotient + ((remainder != 0) & ((old < 0) != (value < 0))).astype(quotient.dtype)\n"
@@ -117,7 +117,7 @@ MUTANTS = [
         "half-a-write",
         "A write to many shards is committed shard by shard: who reads in between sees a half of "
         "it.",
-        "reference/variables/writes.py",
+        "reference/variables/values.py",
         '    with holding(resources), np.errstate(all="ignore"), unforked:\n'
         "        for write in writes:\n"
         "            write.apply()",
@@ -130,7 +130,7 @@ MUTANTS = [
         "initial-value-shared",
         "The variable keeps the caller's array, and changes with it: torch.from_numpy and "
         "tf.Variable on some arrays.",
-        "reference/variables/writes.py",
+        "reference/variables/values.py",
         "adopt(value, device) if owns_value else",
         "adopt(value, device) if owns_value or source is None or source is device else",
         "variable variable_hazards",
@@ -140,7 +140,7 @@ MUTANTS = [
         "equal-seeds",
         "Every shard is drawn from the same seed, and has the same values: TensorFlow's "
         "initializers.",
-        "reference/variables/initializers/base.py",
+        "reference/variables/initializers.py",
         "    return seed + (region.offset[0] if region.offset else 0)",
         "    return seed",
         "initializers",
@@ -149,7 +149,7 @@ MUTANTS = [
     mutant(
         "fan-of-the-shard",
         "Scaled initializers take the fans of the shard, so that more shards mean larger weights.",
-        "reference/variables/initializers/kinds.py",
+        "reference/variables/initializers.py",
         "fan_in, fan_out = fans(shape)",
         "fan_in, fan_out = fans(region.shape)",
         "initializers",
@@ -169,7 +169,7 @@ MUTANTS = [
         "subtract-from-every-copy",
         "Every copy of a variable that is read as a sum is subtracted from: the sum changes "
         "several times.",
-        "reference/variables/sync_on_read.py",
+        "reference/variables/mirrored.py",
         "if update in (ADD, SUB) and",
         "if update in (ADD,) and",
         "sync_on_read",
@@ -177,7 +177,7 @@ MUTANTS = [
     mutant(
         "rows-beyond-the-bits",
         "A row number and its place are packed into one integer that they do not fit.",
-        "reference/variables/scatter.py",
+        "reference/variables/values.py",
         "1 << (63 - bits):",
         "1 << (64 - bits):",
         "sharded_scatter",
@@ -203,7 +203,7 @@ MUTANTS = [
     mutant(
         "global-seed-by-part",
         'With seed_mode="global" each part is drawn as if it were the whole.',
-        "reference/variables/initializers/base.py",
+        "reference/variables/initializers.py",
         "return _INDEXED[distribution](shape, seed % 2**64, *limits, dtype, region)",
         "return _INDEXED[distribution](region.shape, seed % 2**64, *limits, dtype, "
         "Region.whole(region.shape))",

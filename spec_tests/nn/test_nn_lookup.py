@@ -16,7 +16,7 @@ from shardvar.layout.partition import div_owner
 from shardvar.reference.devices import Device, track_transfers
 from shardvar.reference.nn import embedding_lookup, mod_to_div
 from shardvar.reference.nn.lookup import clip_rows
-from shardvar.reference.nn.mod import mod_owner, mod_sizes
+from shardvar.reference.nn.rebalance import mod_owner, mod_sizes
 from shardvar.reference.variables import ShardedVariable, Variable, create_sharded_variable
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 

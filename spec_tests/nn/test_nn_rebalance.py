@@ -26,7 +26,7 @@ from shardvar.reference.variables import (
     ShardedVariable,
     Variable,
 )
-from shardvar.reference.variables.row_layout import RowLayout
+from shardvar.reference.variables.rows import RowLayout
 from spec_tests.helpers.embedding_tables import Table, ids_for, sizes, tables
 
 

@@ -24,12 +24,14 @@ from shardvar.errors import (
     MalformedCheckpoint,
     UnmatchedObjects,
 )
-from shardvar.reference.objects.keys import VARIABLE_VALUE, key_of, split_key
 from shardvar.reference.objects.stored_graph import (
     GRAPH_KEY,
+    VARIABLE_VALUE,
     decode_graph,
     encode_graph,
+    key_of,
     nodes_of_keys,
+    split_key,
 )
 from shardvar.reference.tracking import ObjectGraph, Trackable
 from shardvar.reference.training.module import Module

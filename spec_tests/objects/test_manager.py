@@ -24,7 +24,7 @@ from shardvar.errors import (
     TargetExists,
 )
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.reference.objects.rotation import Retention, plan_rotation
+from shardvar.reference.objects.series import Retention, plan_rotation
 from shardvar.reference.variables import MirroredVariable, create_sharded_variable
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.newest import SeriesState, write_state

@@ -44,7 +44,7 @@ class Mention:
 
     @property
     def module(self) -> str:
-        """``reference/variables/create.py`` of the package, ``test_cut.py`` of the tests."""
+        """``reference/variables/sharded.py`` of the package, ``test_cut.py`` of the tests."""
         return self.path.split("/", 1)[1]
 
     @property

@@ -14,7 +14,7 @@ from shardvar.layout import shard_counts
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.partition import chunk, div, div_owner
 from shardvar.layout.region import format_slice_text, parse_slice_text
-from shardvar.reference.nn.mod import mod_owner
+from shardvar.reference.nn.rebalance import mod_owner
 from shardvar.spec import checkpoints, meshes, partitioners, partitions
 from shardvar.testing import regions
 

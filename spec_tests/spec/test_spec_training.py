@@ -13,7 +13,7 @@ from shardvar.layout.dtypes import Array
 from shardvar.reference.nn import gradients as fast_gradients
 from shardvar.reference.nn import losses as fast_losses
 from shardvar.reference.nn.rebalance import plan_balanced_rows
-from shardvar.reference.variables.row_layout import RowLayout
+from shardvar.reference.variables.rows import RowLayout
 from shardvar.spec import gradients, lookups, losses, optimizers, variables
 from shardvar.testing import assert_matches_oracle, bits, sparse_ids
 from spec_tests.helpers.embedding_tables import shard

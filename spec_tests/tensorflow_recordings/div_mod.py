@@ -8,9 +8,9 @@ import numpy as np
 
 from shardvar.errors import LayoutError
 from shardvar.layout.partition import div
-from shardvar.reference.nn.mod import mod_sizes, mod_to_div
+from shardvar.reference.nn.rebalance import mod_sizes, mod_to_div
 from shardvar.reference.variables import ShardedVariable, Variable
-from shardvar.reference.variables.row_layout import RowLayout, check_rows
+from shardvar.reference.variables.rows import RowLayout, check_rows
 from spec_tests.tensorflow_recordings import lookups
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped
 

@@ -18,9 +18,9 @@ from shardvar.reference.training.optimizers import (
     Optimizer,
     RMSprop,
 )
-from shardvar.reference.training.optimizers.step import plan_steps
+from shardvar.reference.training.steps import plan_steps
 from shardvar.reference.variables import IndexedSlices, MirroredVariable, Variable
-from shardvar.reference.variables.writes import commit
+from shardvar.reference.variables.values import commit
 from spec_tests.helpers.optimizer_steps import COMPATS
 
 Formula = Callable[[float, float, dict[str, float], int], float]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError
 from shardvar.reference.devices import Device, track_transfers
-from shardvar.reference.training.optimizers import SGD, Adagrad, step
+from shardvar.reference.training import steps
+from shardvar.reference.training.optimizers import SGD, Adagrad
 from shardvar.reference.variables import (
     AggregatingVariable,
     IndexedSlices,
@@ -19,7 +20,7 @@ from shardvar.reference.variables import (
     ShardedVariable,
     Variable,
 )
-from shardvar.reference.variables.scatter import sum_sorted
+from shardvar.reference.variables.values import sum_sorted
 from spec_tests.helpers.embedding_tables import Table, tables
 from spec_tests.helpers.optimizer_steps import COMPATS, MAKERS, gradients
 
@@ -104,7 +105,7 @@ def test_a_step_sums_the_rows_of_a_gradient_once_for_all_copies_and_shards(
         summed.append(len(rows))
         return sum_sorted(rows, values, order)
 
-    monkeypatch.setattr(step, "sum_sorted", counted)
+    monkeypatch.setattr(steps, "sum_sorted", counted)
     for variable in (
         mirrored(np.ones((5, 2), np.float32), sizes=sizes),
         Variable(np.ones((5, 2), np.float32)),

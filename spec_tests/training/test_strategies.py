@@ -21,8 +21,8 @@ from shardvar.reference.training.strategies import (
     ParameterServerStrategy,
     Strategy,
 )
-from shardvar.reference.training.strategies.arguments import check_devices
 from shardvar.reference.training.strategies.hints import Workload
+from shardvar.reference.training.strategies.strategy import check_devices
 from shardvar.reference.variables import (
     AggregatingVariable,
     MirroredVariable,

@@ -18,7 +18,7 @@ from shardvar.layout import Partition, Region
 from shardvar.reference.devices import Device, current_device
 from shardvar.reference.random import indexed_uniform, stateless_uniform
 from shardvar.reference.variables import initializers as init
-from shardvar.reference.variables.initializers.kinds import fans
+from shardvar.reference.variables.initializers import fans
 from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import filled_shapes, regions_in, shapes, tilings
 from spec_tests.tensorflow_recordings import initializers as vectors

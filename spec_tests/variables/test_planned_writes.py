@@ -21,9 +21,16 @@ from shardvar.reference.variables import (
     replica_scope,
 )
 from shardvar.reference.variables.operations import plan_replacements
-from shardvar.reference.variables.scatter import ascending
-from shardvar.reference.variables.updates import ADD, MAX, MUL, REPLACE, SUB, UpdateKind
-from shardvar.reference.variables.writes import commit
+from shardvar.reference.variables.values import (
+    ADD,
+    MAX,
+    MUL,
+    REPLACE,
+    SUB,
+    UpdateKind,
+    ascending,
+    commit,
+)
 
 SHAPE = (5, 2)
 

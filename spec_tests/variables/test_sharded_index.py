@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.reference.devices import Device, device_scope, track_transfers
 from shardvar.reference.variables import Variable
-from shardvar.reference.variables.index import plan_index
+from shardvar.reference.variables.rows import plan_index
 from spec_tests.helpers.sharded_variables import Array, counting, sharded_arrays, sharded_of
 
 

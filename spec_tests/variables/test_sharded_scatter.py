@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.reference.variables import Variable
-from shardvar.reference.variables.row_layout import RowLayout
-from shardvar.reference.variables.scatter import scatter_sorted, sort_rows, sum_sorted
-from shardvar.reference.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB
+from shardvar.reference.variables.rows import RowLayout
+from shardvar.reference.variables.values import (
+    ADD,
+    DIV,
+    MAX,
+    MIN,
+    MUL,
+    REPLACE,
+    SUB,
+    scatter_sorted,
+    sort_rows,
+    sum_sorted,
+)
 from shardvar.spec.variables import scatter
 from spec_tests.helpers.sharded_variables import counting, ids_of, sharded_arrays, sharded_of
 

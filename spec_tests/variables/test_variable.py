@@ -29,9 +29,8 @@ from shardvar.reference.variables import (
     variable_operations,
 )
 from shardvar.reference.variables.interface import VariableInterface
-from shardvar.reference.variables.updates import ADD, REPLACE
+from shardvar.reference.variables.values import ADD, REPLACE, Resource, Write, commit
 from shardvar.reference.variables.variable import VariableSynchronization
-from shardvar.reference.variables.writes import Resource, Write, commit
 from spec_tests.helpers.sharded_variables import counting
 
 WRITES = {

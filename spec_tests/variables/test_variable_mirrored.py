@@ -114,7 +114,7 @@ def test_no_reader_finds_two_copies_that_differ() -> None:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        from shardvar.reference.variables.writes import holding
+        from shardvar.reference.variables.values import holding
 
         for _ in range(200):
             with holding(variable.resources):

@@ -12,7 +12,7 @@ from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.layout.region import format_slice_text
 from shardvar.reference.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.reference.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
-from shardvar.reference.variables.create import create_sharded_variable
+from shardvar.reference.variables.sharded import create_sharded_variable
 
 _Gradient = Array | tuple[Array, Array]
 _Steps = Sequence[Mapping[str, _Gradient]]

@@ -20,9 +20,7 @@ from shardvar.layout.dtypes import Array
 from shardvar.layout.meshes.layout import Layout
 from shardvar.layout.meshes.redistribution import Redistribution, plan_redistribution
 from shardvar.layout.region import Region
-from shardvar.reference.devices.device import Device
-from shardvar.reference.devices.ledger import operation_scope
-from shardvar.reference.devices.moves import allocate, copy_all
+from shardvar.reference.devices.device import Device, allocate, copy_all, operation_scope
 
 Parts = tuple[Array, ...]
 """An array for each region that one device holds, in their order."""

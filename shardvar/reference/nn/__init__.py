@@ -1,23 +1,25 @@
 """Operations on variables: lookups, products, sampled losses, and their gradients."""
 
-from shardvar.reference.nn.bag_ids import SparseTensor
-from shardvar.reference.nn.gradients import gradient, vjp
-from shardvar.reference.nn.lookup import embedding_lookup
+from shardvar.reference.nn.gradients import gradient, matmul, vjp
+from shardvar.reference.nn.lookup import (
+    SparseTensor,
+    embedding_lookup,
+    embedding_lookup_sparse,
+    safe_embedding_lookup_sparse,
+)
 from shardvar.reference.nn.losses import (
     SampledValues,
     log_uniform_sampler,
     nce_loss,
     sampled_softmax_loss,
 )
-from shardvar.reference.nn.matmul import matmul
-from shardvar.reference.nn.mod import mod_to_div
 from shardvar.reference.nn.rebalance import (
     RebalancedEmbedding,
+    mod_to_div,
     permute_rows,
     plan_balanced_rows,
     plan_shuffled_rows,
 )
-from shardvar.reference.nn.sparse import embedding_lookup_sparse, safe_embedding_lookup_sparse
 
 __all__ = [
     "RebalancedEmbedding",

@@ -1,4 +1,6 @@
-"""Tables and dense lookups: check what is given as a table, and read rows of it by their ids.
+"""Lookups of rows of a table: dense, and in bags of sparse ids.
+
+Tables and dense lookups: check what is given as a table, and read rows of it by their ids.
 
 A *table* is one variable, or one sharded variable. R-LOOKUP-1 (RFC 002): "let embedding_lookup take
 a tf.Variable or a ShardedVariable rather than a list of variables". A list of shards does not say
@@ -12,19 +14,43 @@ rows. All functions of ``nn`` take their table through ``check_table``.
 2. read: every shard gives the rows that it holds, and they are put in the order of the ids. No
    other row moves.
 3. clip: rows that are longer than ``max_norm`` are shortened to it.
+
+SparseTensor: the ids of bags, as rows of a matrix with few entries.
+
+Sparse lookups: each row of sparse ids is a bag of rows of the table, combined into one row of
+the answer.
+
+``embedding_lookup_sparse`` takes ids as they are: every row of ``sp_ids`` gives a row of the
+answer, and one without entries gives zeros. ``safe_embedding_lookup_sparse`` first drops invalid
+entries, negative ids and weights that are not positive, and fills rows that are then empty with
+``default_id``.
+
+1. ``plan_bags`` and ``plan_safe_bags`` say which rows are combined, as a ``Bags`` value; nothing
+   has moved yet.
+2. ``read_bags`` fetches every row that any bag holds, once, and combines:
+
+       sum     S(w * e)          mean    S(w * e) / S(w)          sqrtn    S(w * e) / sqrt(S(w^2))
+
+   A bag whose divisor is 0 gives zeros. Rows of few bits are combined in float32.
+3. ``bag_gradients`` goes the same way back.
+
+R-SPARSE-1 (RFC 002): "we will remove partition_strategy from all v2 symbols".
 """
 
-from math import isnan
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan, prod
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import Array
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.reference.variables.interface import VariableInterface
-from shardvar.reference.variables.row_layout import RowLayout
+from shardvar.reference.variables.rows import RowLayout
 from shardvar.reference.variables.sharded import ShardedVariable
+from shardvar.reference.variables.values import ADD, as_value, scatter_sorted, sort_rows
 from shardvar.reference.variables.variable import Variable
 
 
@@ -210,3 +236,445 @@ def check_max_norm(max_norm: float | None, dtype: np.dtype[Any]) -> float | None
     if isnan(limit):
         raise ArgumentError(f"max_norm is {max_norm!r}.", "Give a number, or None for no limit.")
     return max(limit, 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseTensor:
+    """A tensor given by some elements with their indices; TensorFlow's form, in NumPy.
+
+    Parameters
+    ----------
+    indices : array_like of int
+        The indices of the entries, [n, rank].
+    values : array_like
+        The entries, [n]; ``values[i]`` is at ``indices[i]``.
+    dense_shape : sequence of int
+        The shape of the tensor; every index lies in it.
+
+    Raises
+    ------
+    ArgumentError
+        If `indices` does not fit `dense_shape`, or there is not one value for each index.
+    OutOfRange
+        If an index is outside of `dense_shape`.
+
+    Examples
+    --------
+    >>> SparseTensor.from_rows([[1, 3], [], [0]]).indices.tolist()
+    [[0, 0], [0, 1], [2, 0]]
+    """
+
+    indices: Ints
+    values: Array
+    dense_shape: tuple[int, ...]
+
+    def __init__(
+        self, indices: npt.ArrayLike, values: npt.ArrayLike, dense_shape: Sequence[int]
+    ) -> None:
+        shape = tuple(as_integers(dense_shape, "The extents of a dense shape").tolist())
+        places = as_integers(indices, "Indices")
+        places = places.reshape(-1, len(shape)) if places.size == 0 and shape else places
+        if places.ndim != 2 or places.shape[1] != len(shape) or not shape:
+            raise ArgumentError(
+                f"Indices of shape {places.shape} do not fit the dense shape {shape}.",
+                "Give integers [n, rank].",
+            )
+        # Parsed before the fields are set: the dataclass is frozen, and holds arrays only, never
+        # lists.
+        object.__setattr__(self, "indices", places.astype(np.int64))
+        object.__setattr__(
+            self, "values", as_value(values) if np.size(values) else np.asarray(values).reshape(-1)
+        )
+        object.__setattr__(self, "dense_shape", shape)
+        self._check()
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Sequence[Any]], dtype: npt.DTypeLike | None = None) -> Self:
+        """Return the matrix whose rows begin with given values; the longest one gives its width.
+
+        Parameters
+        ----------
+        rows : sequence of sequences
+            The values of each row, which may differ in number.
+        dtype : dtype_like, optional
+            The dtype of the values.
+
+        Returns
+        -------
+        SparseTensor
+            A matrix with an entry for each value.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If a row is not a list, a tuple or an array.
+        """
+        if not all(isinstance(values, list | tuple | np.ndarray) for values in rows):
+            raise ArgumentTypeError(
+                "Not all rows are lists.", "Give a list of values for each row."
+            )
+        indices = [
+            (row, column) for row, values in enumerate(rows) for column in range(len(values))
+        ]
+        values = np.asarray(
+            [value for row in rows for value in row], dtype or (None if indices else np.int64)
+        )
+        return cls(indices, values, (len(rows), max(map(len, rows), default=0)))
+
+    def _check(self) -> None:
+        if self.values.shape != self.indices.shape[:1]:
+            raise ArgumentError(
+                f"There are {len(self.indices)} indices and values of shape {self.values.shape}.",
+                "Give one value for each index.",
+            )
+        outside = np.flatnonzero(
+            ((self.indices < 0) | (self.indices >= np.array(self.dense_shape))).any(axis=1)
+        )
+        if len(outside):
+            first = int(outside[0])
+            raise OutOfRange(
+                f"Index {self.indices[first].tolist()} at {first} is outside {self.dense_shape}."
+            )
+
+
+Combiner = Literal["sum", "mean", "sqrtn"]
+EmptyRows = Literal["tf"]
+"""The treatment of trailing rows without entries: dropped as in TensorFlow, or kept like any other
+row (None)."""
+
+
+def embedding_lookup_sparse(
+    params: VariableInterface,
+    sp_ids: SparseTensor,
+    sp_weights: SparseTensor | None,
+    combiner: str | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+    *,
+    compat: EmptyRows | None = None,
+) -> Array:
+    """Return the rows of a table at each row of ids, combined into one.
+
+    Parameters
+    ----------
+    params : Variable or ShardedVariable
+        The table.
+    sp_ids : SparseTensor
+        Ids, each row of them a bag; entries are sorted by row.
+    sp_weights : SparseTensor or None
+        A weight for each id, at the same indices; None where all are 1.
+    combiner : {"sum", "mean", "sqrtn"}, optional
+        The rule that combines the rows of a bag: ``S(w * e)``, and for the others that over
+        ``S(w)`` or ``sqrt(S(w^2))``. By default "mean".
+    max_norm : float, optional
+        Rows with a larger l2 norm are scaled down to it before they are combined.
+    name : str, optional
+        The operation's name in the transfer ledger.
+    compat : {"tf"}, optional
+        "tf" drops the last rows of the answer if they are empty, as TensorFlow does.
+
+    Returns
+    -------
+    ndarray
+        [rows of sp_ids, *row], of the table's dtype; zeros for empty rows.
+
+    Raises
+    ------
+    OutOfRange
+        If an id is negative or not below the number of rows.
+    ArgumentTypeError
+        If `params` is not a variable, ids or weights are not sparse, or ids are not integers.
+    ArgumentError
+        If weights are at other indices, entries are not sorted, or the table's dtype has no such
+        combiner.
+    """
+    table = check_table(params)
+    chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)
+    bags = plan_bags(sp_ids, sp_weights, compat)
+    return read_bags(table, bags, chosen, limit, name or "embedding_lookup_sparse")
+
+
+def safe_embedding_lookup_sparse(
+    embedding_weights: VariableInterface,
+    sparse_ids: SparseTensor,
+    sparse_weights: SparseTensor | None = None,
+    combiner: str | None = "mean",
+    default_id: int | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+) -> Array:
+    """Return the rows of a table at each row of ids, combined into one, without invalid entries.
+
+    Negative ids and weights that are not positive count as absent. As in TensorFlow, "sum" keeps
+    such weights.
+
+    Parameters
+    ----------
+    embedding_weights : Variable or ShardedVariable
+        The table.
+    sparse_ids : SparseTensor
+        Ids [*batch, width], sorted by row.
+    sparse_weights : SparseTensor, optional
+        A weight of the table's dtype for each id, at the same indices; by default all are 1.
+    combiner : {"sum", "mean", "sqrtn"}, default "mean"
+        The rule that combines the rows of a bag, as in ``embedding_lookup_sparse``.
+    default_id : int, optional
+        The row of the table that fills rows without entries; by default they are zeros.
+    max_norm : float, optional
+        Rows with a larger l2 norm are scaled down to it before they are combined.
+    name : str, optional
+        The operation's name in the transfer ledger.
+
+    Returns
+    -------
+    ndarray
+        [*batch, *row], of the table's dtype.
+
+    Raises
+    ------
+    OutOfRange
+        If an id, or `default_id`, is not below the number of rows.
+    ArgumentTypeError
+        If `embedding_weights` is not a variable, ids or weights are not sparse, or ids are not
+        integers.
+    ArgumentError
+        If ids have no rows, weights are at other indices or of another dtype, entries are not
+        sorted, or the table's dtype has no such combiner.
+    """
+    table = check_table(embedding_weights)
+    chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)
+    bags = plan_safe_bags(table.dtype, sparse_ids, sparse_weights, chosen, default_id)
+    combined = read_bags(table, bags, chosen, limit, name or "safe_embedding_lookup_sparse")
+    return combined.reshape(*sparse_ids.dense_shape[:-1], *table.shape[1:])
+
+
+# Bags, and what they make of rows and of gradients.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bags:
+    """Entries of bags; an entry is an id with a weight."""
+
+    ids: Array
+    """The table's row of each entry, [n], in the caller's integer dtype."""
+    owners: Ints
+    """The bag of each entry, [n], ascending."""
+    weights: Array | None
+    """The weight of each entry, [n]; None where all are 1."""
+    count: int
+    """The number of bags; those without entries give zeros."""
+
+    def coefficients(self, combiner: Combiner, dtype: np.dtype[Any]) -> Array:
+        """Return the factor of each entry's row in its bag's answer, [n].
+
+        >>> bag = Bags(np.array([5, 7]), np.array([0, 0]), np.array([1.0, 3.0]), 1)
+        >>> bag.coefficients("mean", np.dtype(np.float64)).tolist()
+        [0.25, 0.75]
+        """
+        weights = self.weights_as(dtype)
+        return (
+            weights
+            if combiner == "sum"
+            else _divide(weights, self._divisors(combiner, weights)[self.owners])
+        )
+
+    def weights_as(self, dtype: np.dtype[Any]) -> Array:
+        """Return the weights in a dtype, ones where none are given, [n]."""
+        return np.ones(len(self.ids), dtype) if self.weights is None else self.weights.astype(dtype)
+
+    def sums(self, values: Array) -> Array:
+        """Return the sums of the entries' values, [count, ...], each in order."""
+        out = np.zeros((self.count, *values.shape[1:]), values.dtype)
+        scatter_sorted(out, self.owners, values, ADD)
+        return out
+
+    def divide(self, totals: Array, combiner: Combiner, weights: Array) -> Array:
+        """Return the totals of the bags, [count, *row], over the divisors of the combiner."""
+        return (
+            totals
+            if combiner == "sum"
+            else _divide(totals, _beside(self._divisors(combiner, weights), totals))
+        )
+
+    def _divisors(self, combiner: Combiner, weights: Array) -> Array:
+        """Return ``S(w)`` of each bag, or ``sqrt(S(w^2))`` for "sqrtn", [count]."""
+        return self.sums(weights) if combiner == "mean" else np.sqrt(self.sums(weights * weights))
+
+
+def read_bags(
+    table: VariableInterface, bags: Bags, combiner: Combiner, max_norm: float | None, name: str
+) -> Array:
+    """Return the combined rows, [count, *row]."""
+    distinct, inverse = distinct_ids(bags.ids)
+    rows = table.sparse_read(distinct, name)
+    if max_norm is not None:
+        rows = clip_rows(rows, max_norm, 1)
+    dtype = exact_dtype(table.dtype)
+    entries = rows.astype(dtype, copy=False)[inverse]
+    if combiner == "sum" and bags.weights is None:
+        return bags.sums(entries).astype(table.dtype, copy=False)
+    # Sum first, divide last, so that whole numbers stay whole: the mean of seven rows of 3.0 is
+    # then 21 / 7 = 3 exactly, where the sum of seven 3.0 * (1 / 7) in float32 is not.
+    weights = bags.weights_as(dtype)
+    totals = bags.sums(entries * _beside(weights, entries))
+    return bags.divide(totals, combiner, weights).astype(table.dtype, copy=False)
+
+
+def bag_gradients(
+    bags: Bags, combiner: Combiner, upstream: Array, dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """Return the ids of the rows that were read, and their gradients [n, *row], given the answer's
+    [count, *row].
+
+    The ids are distinct, in the order in which they first came; the entries of one id are summed.
+    """
+    exact = exact_dtype(dtype)
+    distinct, inverse = distinct_ids(bags.ids)
+    # An answer is linear in its rows: answer[b] = S coefficient[i] * row[i] over the entries i of
+    # bag b. So entry i gets coefficient[i] * upstream[b]: for the mean of two rows, half of the
+    # bag's gradient each.
+    entries = upstream.astype(exact)[bags.owners]
+    entries = entries * _beside(bags.coefficients(combiner, exact), entries)
+    gradient = np.zeros((len(distinct), *upstream.shape[1:]), exact)
+    rows, order = sort_rows(inverse)
+    scatter_sorted(gradient, rows, entries[order], ADD)
+    return distinct, gradient.astype(dtype, copy=False)
+
+
+def distinct_ids(ids: Array) -> tuple[Array, Ints]:
+    """Return the distinct ids in the order in which they first come, and the position of each id
+    among them.
+
+    >>> distinct_ids(np.array([7, 1, 7]))
+    (array([7, 1]), array([0, 1, 0]))
+    """
+    # np.unique sorts: for 7, 1, 7 it gives ascending 1, 7, first places 1, 0 and inverse 1, 0, 1.
+    # Sorted by first place they are 7, 1, and ``rank`` translates positions in the sorted list into
+    # positions in that order.
+    ascending, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return ascending[order], rank[inverse.reshape(-1)]
+
+
+def check_combiner(combiner: str | None, dtype: np.dtype[Any]) -> Combiner:
+    """Return the combiner, by default "mean"; ``ArgumentError`` for another word, and for a
+    division of integers."""
+    chosen = combiner or "mean"
+    if chosen not in get_args(Combiner):
+        raise ArgumentError(f"combiner is {combiner!r}.", "It is 'sum', 'mean' or 'sqrtn'.")
+    if dtype.kind in "bO" or (dtype.kind in "iu" and chosen != "sum"):
+        raise ArgumentError(
+            f"Rows of dtype {dtype} have no {chosen}.", "Use a table of real numbers."
+        )
+    return chosen  # type: ignore[return-value]  # mypy does not narrow by get_args
+
+
+def _divide(values: Array, divisors: Array) -> Array:
+    """Return ``values / divisors``, 0 where the divisor is 0: weights of a bag may cancel, and a
+    bag may be empty."""
+    return np.divide(values, divisors, out=np.zeros_like(values), where=divisors != 0)
+
+
+def _beside(values: Array, rows: Array) -> Array:
+    """Return [n] as [n, 1, ...], to be combined with ``rows`` [n, *row]."""
+    return values.reshape(-1, *(1 for _ in rows.shape[1:]))
+
+
+# Which ids form a bag.
+
+
+def plan_bags(
+    sp_ids: SparseTensor, sp_weights: SparseTensor | None, compat: EmptyRows | None = None
+) -> Bags:
+    """Plan one bag for each index along the first axis of ``sp_ids``."""
+    _check_pair(sp_ids, sp_weights)
+    if compat not in (None, "tf"):
+        raise ArgumentError(f"compat is {compat!r}.", "It is None or 'tf'.")
+    owners = _check_ascending(sp_ids.indices[:, 0])
+    # D-SPARSE-ROWS: a row of ids without entries is a row of the answer, wherever it stands.
+    count = sp_ids.dense_shape[0] if compat is None else int(owners.max(initial=-1)) + 1
+    return Bags(sp_ids.values, owners, None if sp_weights is None else sp_weights.values, count)
+
+
+def plan_safe_bags(
+    dtype: np.dtype[Any],
+    sparse_ids: SparseTensor,
+    sparse_weights: SparseTensor | None,
+    combiner: str,
+    default_id: int | None,
+) -> Bags:
+    """Plan one bag for each index into all axes but the last, only valid entries."""
+    _check_pair(sparse_ids, sparse_weights)
+    if len(sparse_ids.dense_shape) < 2:
+        raise ArgumentError(
+            f"Ids of shape {sparse_ids.dense_shape} have no rows.", "Give ids [*batch, width]."
+        )
+    weights = None if sparse_weights is None else sparse_weights.values
+    if weights is not None and weights.size and weights.dtype != dtype:
+        raise ArgumentError(
+            f"Weights have dtype {weights.dtype}, and the table {dtype}.", "Convert them first."
+        )
+    batch = sparse_ids.dense_shape[:-1]
+    owners = _check_ascending(_flat_rows(sparse_ids))
+    # A weight <= 0 is dropped where the weights are divided by. "sum" keeps it, as TensorFlow does.
+    keep = sparse_ids.values >= 0
+    if weights is not None and combiner != "sum":
+        keep &= weights > 0
+    pruned = Bags(
+        sparse_ids.values[keep],
+        owners[keep],
+        None if weights is None else weights[keep],
+        prod(batch),
+    )
+    return pruned if default_id is None else _with_defaults(pruned, default_id)
+
+
+def _with_defaults(bags: Bags, default_id: int) -> Bags:
+    """Put ``default_id`` with weight 1 into every empty bag."""
+    # The default entries go to the end, and a stable sort by owner brings them into place: of
+    # owners 0, 2 and 3 bags, bag 1 is empty, and 0, 2, 1 becomes 0, 1, 2. Entries of one bag keep
+    # their order.
+    empty = np.flatnonzero(np.bincount(bags.owners, minlength=bags.count) == 0)
+    owners = np.concatenate([bags.owners, empty])
+    order = np.argsort(owners, kind="stable")
+    ids = np.concatenate([bags.ids, np.full(len(empty), default_id, bags.ids.dtype)])[order]
+    weights = bags.weights
+    if weights is not None:
+        weights = np.concatenate([weights, np.ones(len(empty), weights.dtype)])[order]
+    return Bags(ids, owners[order], weights, bags.count)
+
+
+def _flat_rows(ids: SparseTensor) -> Ints:
+    """Return the number of each entry's row, all axes but the last counted in C order."""
+    # Horner's scheme: in the shape (2, 3, width) index (1, 2, _) is in row (0 * 2 + 1) * 3 + 2 = 5.
+    rows = np.zeros(len(ids.indices), np.int64)
+    for axis, extent in enumerate(ids.dense_shape[:-1]):
+        rows = rows * extent + ids.indices[:, axis]
+    return rows
+
+
+def _check_ascending(rows: Ints) -> Ints:
+    falls = np.flatnonzero(rows[1:] < rows[:-1])
+    if len(falls):
+        first = int(falls[0]) + 1
+        raise ArgumentError(
+            f"Entry {first} is in row {rows[first]}, the one before it in row {rows[first - 1]}.",
+            "Sort the entries by their indices.",
+        )
+    return rows
+
+
+def _check_pair(ids: Any, weights: Any) -> None:
+    for what, value in {"ids": ids, "weights": weights}.items():
+        if not isinstance(value, SparseTensor) and not (what == "weights" and value is None):
+            raise ArgumentTypeError(
+                f"The {what} are {type(value).__name__}.", "Give a sv.nn.SparseTensor."
+            )
+    as_integers(ids.values, "Ids")
+    if weights is not None and not np.array_equal(ids.indices, weights.indices):
+        raise ArgumentError(
+            f"{len(ids.values)} ids and {len(weights.values)} weights are not at the same indices.",
+            "Give one weight for each id.",
+        )

@@ -21,10 +21,15 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.planning.policies import Policy
-from shardvar.reference.objects.image import Image, SaveOptions, hold_image, take_image
-from shardvar.reference.objects.keys import SAVE_COUNTER, key_of
-from shardvar.reference.objects.options import CheckpointOptions, policy_of
-from shardvar.reference.objects.restoration import open_restoration
+from shardvar.reference.objects.image import (
+    CheckpointOptions,
+    Image,
+    SaveOptions,
+    hold_image,
+    policy_of,
+    take_image,
+)
+from shardvar.reference.objects.restoration import RestoreStatus, open_restoration
 from shardvar.reference.objects.series import (
     SaveSteps,
     find_series,
@@ -32,9 +37,8 @@ from shardvar.reference.objects.series import (
     record_newest,
     target_of,
 )
-from shardvar.reference.objects.status import RestoreStatus
-from shardvar.reference.tracking import ObjectGraph, Trackable
-from shardvar.reference.tracking.graph import ContainerNode, node_of
+from shardvar.reference.objects.stored_graph import SAVE_COUNTER, key_of
+from shardvar.reference.tracking import ContainerNode, ObjectGraph, Trackable, node_of
 from shardvar.reference.variables import ResourceVariable, Variable
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, start_save

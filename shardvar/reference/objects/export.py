@@ -1,4 +1,49 @@
-"""sv.export and sv.load_exported: objects in the form in which they are served, without a trace of
+"""Objects in the form in which they are served: export, SavedModel, and loading.
+
+The program of a SavedModel: graphs that restore the variables and look rows up, in TensorFlow's
+words.
+
+A server of the older kind runs the nodes of one graph. A program of TensorFlow 2 creates the
+variables itself, and calls functions of a library. Both get the same lookup: ``ResourceGather``,
+which refuses ids out of range on a CPU.
+
+    GraphDef      1 node, 2 library (1 function), 4 versions (1 producer)
+    NodeDef       1 name, 2 op, 3 input, 5 attr (map)
+    AttrValue     1 list (6 type), 2 s, 6 type, 7 shape, 8 tensor (1 dtype, 2 shape, 8 string_val)
+    FunctionDef   1 signature, 3 node_def, 4 ret (map of text)
+    OpDef         1 name, 2 input_arg, 3 output_arg (each 1 name, 3 type, 7 handle_data), 17
+                  is_stateful
+    SignatureDef  1 inputs, 2 outputs (maps; 1 name, 2 dtype, 3 shape), 3 method_name
+    SaverDef      1 filename_tensor_name, 2 save_tensor_name, 3 restore_op_name, 7 version
+
+The folder that TensorFlow serves: a SavedModel, whose variables are a checkpoint of TensorFlow's
+format.
+
+    PATH/saved_model.pb                    the graph of objects, and graphs that restore variables
+                                           and look rows up
+    PATH/variables/variables.index, …      the values
+
+    SavedModel        1 saved_model_schema_version, 2 meta_graphs
+    MetaGraphDef      1 meta_info_def (4 tags, 5 tensorflow_version), 2 graph_def, 3 saver_def, 4
+                      collection_def (map), 5 signature_def (map), 7 object_graph_def
+    SavedObjectGraph  1 nodes, 2 concrete_functions (map)
+    SavedObject       1 children (1 node_id, 2 local_name), 4 user_object (1 identifier, 2 version),
+                      7 variable (1 dtype, 2 shape, 3 trainable, 6 name), 8 bare_concrete_function
+
+R-EXPORT-5 (RFC 000): "can be saved to a SavedModel and served in both TF 1.x serving and TF 2.x
+serving APIs." The variables of a session are restored by nodes of its graph. R-EXPORT-5: "Sharded
+variable saving will be made compatible with TensorFlow Serving (TF 1.x style session based APIs)".
+
+Each variable of two axes or more can be looked up: its signature takes ids and returns rows. The
+signature of the only such variable has a second name, ``serving_default``. Functions of modules are
+not written, because they are programs of Python that shardvar does not trace.
+
+Slots of optimizers are in the checkpoint and not in the graph of objects: TensorFlow would want the
+optimizer's class.
+
+The variables come first and ``saved_model.pb`` last, so a folder with this file has them.
+
+sv.export and sv.load_exported: objects in the form in which they are served, without a trace of
 their sharding.
 
 R-EXPORT-1 (RFC 000): "being able to be saved to SavedModel as a single variable for fast
@@ -19,33 +64,379 @@ SavedModel": it is not preserved here either.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from shardvar.engine.read import read_arrays
-from shardvar.errors import ArgumentError, ArgumentTypeError, UnknownKey
-from shardvar.layout.dtypes import Array
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    TargetExists,
+    UnknownKey,
+    UnsupportedError,
+)
+from shardvar.formats.files import discard_files, put_in_place, write_file
+from shardvar.formats.tensorflow.protos import ENUMS
+from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
-from shardvar.reference.objects.image import SaveOptions, hold_image
-from shardvar.reference.objects.options import CheckpointOptions, policy_of
+from shardvar.reference.objects.image import (
+    CheckpointOptions,
+    Image,
+    SaveOptions,
+    hold_image,
+    policy_of,
+)
 from shardvar.reference.objects.restoration import graph_of, is_bookkeeping
-from shardvar.reference.objects.saved_model import VARIABLES, write_saved_model
-from shardvar.reference.objects.stored_graph import StoredNode
-from shardvar.reference.objects.values import entries_of
-from shardvar.reference.tracking import ObjectGraph, Stateful, Trackable
-from shardvar.reference.tracking.graph import node_of
+from shardvar.reference.objects.stored_graph import StoredNode, entries_of, key_of
+from shardvar.reference.tracking import ContainerNode, ObjectGraph, Stateful, Trackable, node_of
 from shardvar.reference.variables import ShardedVariable, Variable, VariableInterface
+from shardvar.storage.local import LocalStorage, split_path
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.locate import Path, find_target
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.wire.damage import invalid
+from shardvar.wire.protobuf import encode_bytes_field
+from shardvar.wire.protobuf import encode_map_field as map_field
+from shardvar.wire.protobuf import encode_message_field as message
+from shardvar.wire.protobuf import encode_text_field as text
+from shardvar.wire.protobuf import encode_varint_field as number
+from shardvar.wire.varint import encode_varint
+
+RESOURCE, STRING, INT64 = 20, ENUMS["string"], ENUMS["int64"]
+IDS, ROWS = "ids", "rows"
+"""The argument of a lookup, and its answer."""
+_UNKNOWN = (1 << 64) - 1
+"""The extent -1 in two's complement: any."""
+_PRODUCER = 1205
+"""The version of graphs of TensorFlow 2.10, which later ones read as it was meant."""
+_PREDICT = "tensorflow/serving/predict"
+_FILENAME, _NAMES, _WHOLE = "saver_filename", "save/tensor_names", "save/shape_and_slices"
+_INIT = "init"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedVariable:
+    """A variable of a SavedModel."""
+
+    node: int
+    """Its number in the graph of objects."""
+    name: str
+    """Its name."""
+    key: str
+    """The key of its value."""
+    dtype: int
+    """TensorFlow's number for its dtype."""
+    shape: tuple[int, ...]
+    """Its shape."""
+    lookups: tuple[str, ...] = ()
+    """The names of the signature that looks its rows up; none without a signature."""
+
+    @property
+    def handle(self) -> str:
+        """The name of its node in the graph of a server."""
+        return f"variable_{self.node}"
+
+    @property
+    def function(self) -> str:
+        """The name of the function that looks its rows up."""
+        return f"__inference_lookup_rows_{self.node}"
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The shape of an answer; the number of ids is not known."""
+        return (-1, *self.shape[1:])
+
+
+def shape_fields(shape: Sequence[int]) -> bytes:
+    """Return the fields of a TensorShapeProto; an extent of -1 is any."""
+    return b"".join(message(2, number(1, extent if extent >= 0 else _UNKNOWN)) for extent in shape)
+
+
+def graph_fields(variables: Sequence[ServedVariable]) -> bytes:
+    """Return the fields of a GraphDef: the graph of a server, and the functions."""
+    functions = [message(1, _function(each)) for each in variables if each.lookups]
+    return b"".join([*_nodes(variables), message(2, *functions), message(4, number(1, _PRODUCER))])
+
+
+def saver_fields() -> bytes:
+    """Return the fields of a SaverDef: the names of what saves and restores."""
+    return (
+        text(1, f"{_FILENAME}:0") + text(2, "save/done:0") + text(3, "restore_all") + number(7, 2)
+    )
+
+
+def signature_entries(variables: Sequence[ServedVariable]) -> Iterator[tuple[str, bytes]]:
+    """Yield the signatures of a server: name, and the fields of a SignatureDef."""
+    nothing = text(1, _INIT) + message(3, number(3, 1))
+    yield "__saved_model_init_op", map_field(2, "__saved_model_init_op", nothing)
+    for each in variables:
+        if each.lookups:
+            ids = _tensor(f"{each.handle}/{IDS}:0", INT64, (-1,))
+            rows = _tensor(f"{each.handle}/{ROWS}:0", each.dtype, each.rows)
+            fields = map_field(1, IDS, ids) + map_field(2, ROWS, rows) + text(3, _PREDICT)
+            yield from ((name, fields) for name in each.lookups)
+
+
+def _tensor(name: str, dtype: int, shape: Sequence[int]) -> bytes:
+    return text(1, name) + number(2, dtype) + message(3, shape_fields(shape))
+
+
+def _nodes(variables: Sequence[ServedVariable]) -> Iterator[bytes]:
+    """Yield the nodes of the graph of a server: variables, saving, restoring, lookups."""
+    dtypes = message(1, *(number(6, each.dtype) for each in variables))
+    for each in variables:
+        dtype, shape, shared = (
+            number(6, each.dtype),
+            message(7, shape_fields(each.shape)),
+            text(2, each.handle),
+        )
+        yield _node(each.handle, "VarHandleOp", dtype=dtype, shape=shape, shared_name=shared)
+        yield _node(f"{each.handle}/read", "ReadVariableOp", each.handle, dtype=dtype)
+    yield _node(_FILENAME, "Placeholder", dtype=number(6, STRING), shape=message(7))
+    yield _strings(_NAMES, [each.key for each in variables])
+    yield _strings(_WHOLE, [""] * len(variables))
+    reads = [f"{each.handle}/read" for each in variables]
+    yield _node("save", "SaveV2", _FILENAME, _NAMES, _WHOLE, *reads, dtypes=dtypes)
+    yield _node("save/done", "Identity", _FILENAME, "^save", T=number(6, STRING))
+    yield _node("restore", "RestoreV2", _FILENAME, _NAMES, _WHOLE, dtypes=dtypes)
+    for row, each in enumerate(variables):
+        dtype = number(6, each.dtype)
+        yield _node(
+            f"{each.handle}/restore", "AssignVariableOp", each.handle, f"restore:{row}", dtype=dtype
+        )
+    yield _node("restore_all", "NoOp", *(f"^{each.handle}/restore" for each in variables))
+    yield _node(_INIT, "NoOp")
+    for each in variables:
+        if each.lookups:
+            ids = f"{each.handle}/{IDS}"
+            yield _node(
+                ids, "Placeholder", dtype=number(6, INT64), shape=message(7, shape_fields((-1,)))
+            )
+            yield _gather(f"{each.handle}/{ROWS}", each, ids, each.handle)
+
+
+def _gather(name: str, variable: ServedVariable, ids: str, handle: str, field: int = 1) -> bytes:
+    dtype, indices = number(6, variable.dtype), number(6, INT64)
+    return _node(name, "ResourceGather", handle, ids, field=field, dtype=dtype, Tindices=indices)
+
+
+def _strings(name: str, values: Sequence[str]) -> bytes:
+    tensor = number(1, STRING) + message(2, shape_fields((len(values),)))
+    content = message(8, tensor, *(text(8, value) for value in values))
+    return _node(name, "Const", dtype=number(6, STRING), value=content)
+
+
+def _node(name: str, operation: str, *inputs: str, field: int = 1, **attributes: bytes) -> bytes:
+    """Return a node of a graph, or with ``field=3`` of a function."""
+    entries = (map_field(5, key, value) for key, value in attributes.items())
+    return message(
+        field, text(1, name), text(2, operation), *(text(3, each) for each in inputs), *entries
+    )
+
+
+def _function(variable: ServedVariable) -> bytes:
+    """Return the fields of the function that looks rows up: ids and a handle in, rows out."""
+    handle = message(7, number(1, variable.dtype), message(2, shape_fields(variable.shape)))
+    arguments = [
+        message(2, text(1, IDS), number(3, INT64)),
+        message(2, text(1, "table"), number(3, RESOURCE), handle),
+        message(3, text(1, ROWS), number(3, variable.dtype)),
+    ]
+    signature = message(1, text(1, variable.function), *arguments, number(17, 1))
+    answer = message(4, text(1, ROWS), text(2, "gather:output:0"))
+    return signature + _gather("gather", variable, IDS, "table", field=3) + answer
+
+
+VARIABLES = ("variables", "variables")
+"""The folder of the checkpoint, and its prefix there."""
+_FILE, _ASIDE = "saved_model.pb", "saved_model.pb.shardvar.tmp"
+_DEFAULT = "serving_default"
+_SIGNATURES = "signatures"
+_PLAIN = "_generic_user_object"
+_VERSION = message(2, number(1, 1), number(2, 1))
+
+
+def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteReport:
+    """Write the variables of an image and the file that describes them; ``TargetExists`` without
+    ``force``."""
+    # Check, and plan.
+    split_path(path)  # raises if it is a URL
+    storage = LocalStorage(os.fsdecode(path))
+    content = build_saved_model(graph)
+    write = image.plan()
+    storage.make()
+    with storage.lock("saved_model"):
+        if _FILE in storage.names() and not image.options.force:
+            remedy = (
+                "Choose another name, or pass force=True: a crash in between leaves new values "
+                "with an old graph."
+            )
+            raise TargetExists(f"{storage.path} has a {_FILE}.", remedy)
+        # Move: the file first under another name, so that a full disk is noticed while the old
+        # model is whole.
+        write_file(storage, _ASIDE, content)
+        try:
+            report = write()
+        except BaseException:
+            discard_files(storage, [_ASIDE])
+            raise
+        # Commit.
+        put_in_place(storage, [], (_ASIDE, _FILE))
+    return replace(report, path=storage.path)
+
+
+def build_saved_model(graph: ObjectGraph) -> bytes:
+    """Return the content of ``saved_model.pb`` for a graph of objects."""
+    if isinstance(graph.objects[0], VariableInterface):
+        raise ArgumentError(
+            "A SavedModel has a variable as its root.", "Export a dictionary: {'name': variable}."
+        )
+    variables = _variables(graph)
+    about = message(1, text(4, "serve"), text(5, "2.10.0"))
+    main = map_field(4, "saved_model_main_op", message(1, text(1, "init")))
+    signatures = [map_field(5, name, fields) for name, fields in signature_entries(variables)]
+    objects = message(7, *_objects(graph, variables))
+    meta = (
+        about,
+        message(2, graph_fields(variables)),
+        message(3, saver_fields()),
+        main,
+        *signatures,
+        objects,
+    )
+    return number(1, 1) + message(2, *meta)
+
+
+def _variables(graph: ObjectGraph) -> list[ServedVariable]:
+    """Return the variables of a graph that names lead to, and the signatures of those with rows."""
+    named = {child for row in graph.edges for _, child in row}
+    paths = graph.paths()
+    variables = {
+        number: each
+        for number, each in enumerate(graph.objects)
+        if isinstance(each, VariableInterface) and number in named
+    }
+    tables = [number for number, each in variables.items() if len(each.shape) > 1]
+    found = []
+    for position, each in variables.items():
+        dtype, path = dtype_name(each.dtype), "/".join(paths[position])
+        if dtype not in ENUMS:
+            raise UnsupportedError(
+                f"TensorFlow does not have the dtype {dtype} of {path!r}.", "Cast the variable."
+            )
+        lookups = (
+            (path, _DEFAULT) if tables == [position] else (path,) if position in tables else ()
+        )
+        key = key_of(paths[position])
+        found.append(
+            ServedVariable(position, each.name, key, ENUMS[dtype], tuple(each.shape), lookups)
+        )
+    return found
+
+
+def _objects(graph: ObjectGraph, variables: Sequence[ServedVariable]) -> Iterator[bytes]:
+    """Yield the fields of a SavedObjectGraph: the objects, then the map of signatures, then
+    functions."""
+    served = {each.node: each for each in variables}
+    tables = [each for each in variables if each.lookups]
+    count = len(graph.objects)
+    for position, (each, edges) in enumerate(zip(graph.objects, graph.edges, strict=True)):
+        children = [_child(name, child) for name, child in edges]
+        if position == 0:
+            children.append(_child(_SIGNATURES, count))
+        if position in served:
+            yield message(1, *children, _variable(each, served[position]))
+        else:
+            yield message(1, *children, _user_object(_kind(each) if position else _PLAIN))
+    # The functions have the numbers after the map's.
+    names = [(name, count + 1 + row) for row, each in enumerate(tables) for name in each.lookups]
+    yield message(
+        1, *(_child(name, number) for name, number in names), _user_object("signature_map")
+    )
+    for table in tables:
+        fields = text(1, table.function), text(2, IDS), number(3, 1), message(4, _FUNCTION_SPEC)
+        yield message(1, message(8, *fields))
+    for table in tables:
+        yield map_field(2, table.function, _concrete_function(table))
+
+
+def _child(name: str, node: int) -> bytes:
+    return message(1, number(1, node), text(2, name))
+
+
+def _user_object(identifier: str) -> bytes:
+    return message(4, text(1, identifier), _VERSION)
+
+
+def _kind(node: Trackable) -> str:
+    """Return TensorFlow's name for the class of an object that is not a variable."""
+    container = node.items if isinstance(node, ContainerNode) else node
+    if isinstance(container, Mapping):
+        return "trackable_dict_wrapper"
+    return "trackable_list_wrapper" if isinstance(container, list | tuple) else _PLAIN
+
+
+def _variable(node: Trackable, variable: ServedVariable) -> bytes:
+    trainable = isinstance(node, VariableInterface) and node.trainable
+    shape = message(2, shape_fields(variable.shape))
+    return message(
+        7, number(1, variable.dtype), shape, number(3, int(trainable)), text(6, variable.name)
+    )
+
+
+# The messages of struct.proto, which describe arguments and answers: each value has the field of
+# its kind.
+
+
+def _structured(kind: int, *fields: bytes) -> bytes:
+    return message(kind, *fields)
+
+
+def _tensor_spec(name: str, dtype: int, shape: Sequence[int]) -> bytes:
+    return _structured(
+        _TENSOR_SPEC, text(1, name), message(2, shape_fields(shape)), number(3, dtype)
+    )
+
+
+def _concrete_function(variable: ServedVariable) -> bytes:
+    """Return the fields of a SavedConcreteFunction: the variable that it reads, its argument and
+    its answer."""
+    ids = map_field(1, IDS, _tensor_spec(IDS, INT64, (-1,)))
+    rows = map_field(1, ROWS, _tensor_spec(ROWS, variable.dtype, variable.rows))
+    arguments = message(1, _structured(_TUPLE)) + message(1, _structured(_DICT, ids))
+    bound = encode_bytes_field(2, encode_varint(variable.node))
+    return bound + message(3, _structured(_TUPLE, arguments)) + message(4, _structured(_DICT, rows))
+
+
+def _pair(key: str, value: bytes) -> bytes:
+    return message(2, text(1, key), message(2, value))
+
+
+_NONE, _TENSOR_SPEC, _LIST, _TUPLE, _DICT, _NAMED_TUPLE = 1, 33, 51, 52, 53, 54
+"""The fields of a StructuredValue."""
+
+_FUNCTION_SPEC = message(
+    1,
+    _structured(
+        _NAMED_TUPLE,
+        text(1, "FullArgSpec"),
+        _pair("args", _structured(_LIST)),
+        _pair("varargs", _structured(_NONE)),
+        _pair("varkw", _structured(_NONE)),
+        _pair("defaults", _structured(_NONE)),
+        _pair("kwonlyargs", _structured(_LIST, message(1, text(13, IDS)))),
+        _pair("kwonlydefaults", _structured(_NONE)),
+        _pair("annotations", _structured(_DICT)),
+    ),
+) + message(5, _structured(_NONE))
+"""A function whose only argument is given by its name."""
 
 
 def export(

@@ -1,4 +1,8 @@
-"""Images: the values of a graph of objects as of one moment, with the target that they are written
+"""Images of the values of a graph of objects, and the options for writing them.
+
+TensorFlow's options for writing a checkpoint of objects, as far as they mean something here.
+
+Images: the values of a graph of objects as of one moment, with the target that they are written
 to.
 
 1. ``collect_values`` walks the graph, and finds the variables and the state of other objects, each
@@ -10,29 +14,105 @@ to.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardvar.engine.arrays import ArraySource
-from shardvar.errors import ArgumentError, TargetExists
+from shardvar.errors import ArgumentError, ArgumentTypeError, TargetExists
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
-from shardvar.reference.objects.keys import key_of
-from shardvar.reference.objects.stored_graph import GRAPH_KEY, encode_graph
-from shardvar.reference.objects.values import Keyed, in_place, resources_of, snapshot
+from shardvar.reference.objects.stored_graph import (
+    GRAPH_KEY,
+    Keyed,
+    encode_graph,
+    in_place,
+    key_of,
+    resources_of,
+    snapshot,
+)
 from shardvar.reference.tracking import ObjectGraph, Stateful
 from shardvar.reference.variables import Variable, VariableInterface
-from shardvar.reference.variables.writes import holding
-from shardvar.verbs.arguments import as_array, check_mapping, check_string
+from shardvar.reference.variables.values import holding
+from shardvar.verbs.arguments import as_array, check_mapping, check_policy, check_string
 from shardvar.verbs.locate import Location
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER, check_keys
 from shardvar.verbs.writing import WritePlan, carry_out, check_new_folder, plan_checkpoint
+
+if TYPE_CHECKING:
+    from shardvar.planning.policies import Policy
+
+
+_REFUSED = {
+    "experimental_io_device": "Every task writes by itself; give a ShardByDevicePolicy to keep devices apart.",
+    "enable_async": "Give `background=True` to `Checkpoint.save`.",
+    "experimental_write_callbacks": "Call them once `write` has returned; the checkpoint is committed then.",
+    "experimental_skip_slot_variables": "Leave the optimizer out of the checkpoint.",
+}
+"""TensorFlow's other options, each with what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOptions:
+    """Options of ``Checkpoint.write``.
+
+    R-POLICY-18 (RFC 001): "I propose adding an `experimental_sharding_callback` option to
+    `CheckpointOptions`."
+
+    The fields have the names of ``tf.train.CheckpointOptions``. Fields without a meaning here
+    accept only TensorFlow's defaults.
+
+    Examples
+    --------
+    >>> import shardvar as sv
+    >>> sv.CheckpointOptions(experimental_sharding_callback=sv.MaxShardSizePolicy(500 * 2**20)).policy.max_shard_size
+    524288000
+    """
+
+    experimental_sharding_callback: "Policy | None" = None
+    """The policy that puts slices in files, as ``policy=`` takes it; None for a file a task."""
+    experimental_io_device: None = None
+    """Refused."""
+    enable_async: bool = False
+    """Refused."""
+    experimental_write_callbacks: None = None
+    """Refused."""
+    experimental_skip_slot_variables: bool = False
+    """Refused."""
+
+    def __post_init__(self) -> None:
+        check_policy(self.experimental_sharding_callback)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in _REFUSED and value is not field.default:
+                raise ArgumentError(
+                    f"{field.name}={value!r} means nothing here.", _REFUSED[field.name]
+                )
+
+    @property
+    def policy(self) -> "Policy | None":
+        """The policy, under the name that it has elsewhere."""
+        return self.experimental_sharding_callback
+
+
+def policy_of(policy: "Policy | None", options: CheckpointOptions | None) -> "Policy | None":
+    """Return the policy, given in one of two ways; ``ArgumentError`` if in both."""
+    check_policy(policy)
+    if options is None:
+        return policy
+    given: Any = options
+    if not isinstance(given, CheckpointOptions):
+        raise ArgumentTypeError(f"{given!r} are not options.", "Give a CheckpointOptions.")
+    if policy is not None and options.policy is not None:
+        raise ArgumentError(
+            "A policy is given twice, by itself and in the options.", "Give it once."
+        )
+    return policy or options.policy
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -38,17 +38,19 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LockHeld
 from shardvar.pictures.words import message
 from shardvar.planning.policies import Policy
 from shardvar.reference.objects.checkpoint import Checkpoint
-from shardvar.reference.objects.image import SaveOptions
-from shardvar.reference.objects.note import read_note, remove_checkpoints, write_note
-from shardvar.reference.objects.options import CheckpointOptions, policy_of
-from shardvar.reference.objects.rotation import Retention, plan_rotation
+from shardvar.reference.objects.image import CheckpointOptions, SaveOptions, policy_of
 from shardvar.reference.objects.series import (
     PlanWrite,
+    Retention,
     check_is_new,
     check_series,
     check_state_file,
     next_number,
+    plan_rotation,
+    read_note,
+    remove_checkpoints,
     target_of,
+    write_note,
 )
 from shardvar.reference.variables import VariableInterface
 from shardvar.storage.protocol import Storage

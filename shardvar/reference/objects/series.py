@@ -1,4 +1,10 @@
-"""Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file in their directory that names the
+"""Numbered checkpoints: their state file, and the note of what a manager has not finished.
+
+Rotation: the newest checkpoints of a manager stay, and one every so many hours.
+
+The note of what a manager has not finished, and the removal of what it names.
+
+Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file in their directory that names the
 newest.
 
 The number of the next one is a variable, so that it is saved and restored with everything else. It
@@ -10,18 +16,22 @@ out, even if the state file was lost.
 import logging
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
     CheckpointNotFound,
     MissingFile,
+    ShardvarError,
     StorageError,
     TargetExists,
     UnsupportedError,
 )
+from shardvar.formats.sinks import take_away
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, stem_of_name
 from shardvar.pictures.words import message
 from shardvar.storage.local import split_place
@@ -34,11 +44,131 @@ from shardvar.verbs.newest import (
     checkpoints_in,
     listed,
     read_state,
+    read_state_file,
     remedy_of,
     resolve,
     write_state,
 )
+from shardvar.verbs.remove import remove_at
 from shardvar.verbs.reports import WriteReport
+
+_HOUR = 3600.0
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The checkpoints that a manager keeps."""
+
+    max_to_keep: int | None
+    """The number of the newest ones to keep; None for all."""
+    every_n_hours: float | None = None
+    """The hours after which one more of the others is kept for good; None for none."""
+
+    def __post_init__(self) -> None:
+        most: Any = self.max_to_keep
+        hours: Any = self.every_n_hours
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most <= 0):
+            raise ArgumentError(
+                f"max_to_keep={most!r} keeps no checkpoint.",
+                "Give a positive integer, or None for all.",
+            )
+        if hours is not None and (
+            isinstance(hours, bool) or not isinstance(hours, int | float) or not hours >= 0
+        ):
+            raise ArgumentError(
+                f"Invalid keep_checkpoint_every_n_hours={hours!r}.",
+                "Give a number of hours >= 0, or None.",
+            )
+
+
+def plan_rotation(
+    state: SeriesState, newest: str, time: float, keep: Retention
+) -> tuple[SeriesState, list[str]]:
+    """Return the state after ``newest`` was saved at that time, and the checkpoints to remove,
+    oldest first.
+
+    A checkpoint that would be removed is preserved, outside of the state, if it was saved at least
+    ``every_n_hours`` after the one that was preserved last. A checkpoint that is saved again is the
+    newest again.
+
+    >>> state = SeriesState("b", ("a", "b"), (1.0, 2.0))
+    >>> plan_rotation(state, "c", 3.0, Retention(2))
+    (SeriesState(newest='c', kept=('b', 'c'), times=(2.0, 3.0), preserved=0.0), ['a'])
+    """
+    kept = [
+        (name, saved) for name, saved in zip(state.kept, state.times, strict=True) if name != newest
+    ]
+    kept.append((newest, time))
+    preserved, gone = state.preserved, []
+    while keep.max_to_keep is not None and len(kept) > keep.max_to_keep:
+        # With every_n_hours=1, the last one preserved at 0 s, and checkpoints of 1800 s and 3600 s
+        # that are too many: the first is removed (1800 - 3600 < 0), the second is preserved (3600 -
+        # 3600 >= 0), and the next hour starts.
+        name, saved = kept.pop(0)
+        if keep.every_n_hours and saved - keep.every_n_hours * _HOUR >= preserved:
+            preserved = saved
+        else:
+            gone.append(name)
+    names, times = zip(*kept, strict=True)
+    return SeriesState(newest, names, times, preserved), gone
+
+
+_NOTE = f"{STATE_FILE}.unfinished"
+"""The name of the note."""
+
+
+def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
+    """Return the names in the note that are not checkpoints of the state."""
+    note = read_state_file(storage, _NOTE)
+    newest = "" if state is None else state.newest
+    # Without a note, or with a void one.
+    if note is None or newest not in (
+        note.newest,
+        *note.kept,
+    ):
+        return []
+    return [name for name in note.kept if state is None or name not in (newest, *state.kept)]
+
+
+def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]) -> None:
+    """Write a note with these names for a directory of that state, or remove it."""
+    if names:
+        write_state(
+            storage, SeriesState("" if state is None else state.newest, tuple(names)), _NOTE
+        )
+    else:
+        with suppress(StorageError):  # a note that stays is void, or still right
+            # This forces the removals before it to the disk, as for an index. If a power cut undid
+            # the removal of a checkpoint and not of the note, the checkpoint would stay for ever.
+            take_away(storage, [(_NOTE, f"{_NOTE}.tmp")], {f"{_NOTE}.tmp"}.intersection)
+
+
+def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
+    """Remove the checkpoints of these names, and files that writers left of them; return the names
+    that failed.
+
+    An error of the disk is logged and not raised, since the new checkpoint is saved.
+    """
+    left = []
+    for name in names:
+        try:
+            remove_at(_locate(series, name))
+        except ShardvarError as error:
+            _LOG.warning("%s", message(f"{name} could not be removed: {error}"))
+            left.append(name)
+    return left
+
+
+def _locate(series: Location, name: str) -> Location:
+    """Return the checkpoint of a name: in the format of the series, or in the only other one that
+    has files of it."""
+    storage = series.storage
+    formats = [form for form in formats_of(storage.names(), name) if form.locate(storage, name)]
+    if len(formats) != 1 or series.format.name in [form.name for form in formats]:
+        formats = [series.format]
+    return Location(formats[0], storage, name)
+
 
 _LOG = logging.getLogger("shardvar.checkpoint")
 PlanWrite = Callable[[], Callable[[], WriteReport]]

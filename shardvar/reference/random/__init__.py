@@ -5,6 +5,9 @@ from shardvar.reference.random.indexed import (
     indexed_normal,
     indexed_truncated_normal,
     indexed_uniform,
+    jax_bits,
+    jax_key,
+    jax_uniform,
 )
 from shardvar.reference.random.stateless import (
     fold_in,
@@ -13,7 +16,6 @@ from shardvar.reference.random.stateless import (
     stateless_truncated_normal,
     stateless_uniform,
 )
-from shardvar.reference.random.threefry import jax_bits, jax_key, jax_uniform
 
 __all__ = [
     "fold_in",

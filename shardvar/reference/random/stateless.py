@@ -30,7 +30,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
 from shardvar.layout.region import read_shape
-from shardvar.reference.random.arguments import (
+from shardvar.reference.random.blocks import (
     FLOATS,
     INTEGERS,
     TRUNCATED_AT,

@@ -1,8 +1,7 @@
 """Training: modules and layers, optimizers and slots, strategies that place variables."""
 
 from shardvar.reference.training import layers, optimizers, strategies
-from shardvar.reference.training.module import Module
-from shardvar.reference.training.serialization import deserialize, serializable, serialize
+from shardvar.reference.training.module import Module, deserialize, serializable, serialize
 
 __all__ = [
     "Module",

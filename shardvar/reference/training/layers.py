@@ -1,4 +1,8 @@
-"""Layers: modules that compute one thing, know its gradient, and have a plain form.
+"""Layers: how one creates its variables, and the layers that models are made of.
+
+The base class of layers: a module with a gradient and a plain form.
+
+Layers: modules that compute one thing, know its gradient, and have a plain form.
 
 A layer belongs to the strategy in whose scope it was made: its variables are created under that
 strategy, even if the first call comes after the scope was left. Their names begin with the layer's
@@ -12,8 +16,9 @@ them, and the gradient by ``x``.
 them.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,20 +33,128 @@ from shardvar.reference.nn import (
     plan_shuffled_rows,
     vjp,
 )
-from shardvar.reference.nn.gradients import check_upstream, dense_gradients
+from shardvar.reference.nn.gradients import Gradient, check_upstream, dense_gradients
 from shardvar.reference.nn.rebalance import Frequencies, read_frequencies
-from shardvar.reference.training.base_layer import (
-    GradientPairs,
-    Layer,
-    LayerPullback,
-    read_initializer,
-)
-from shardvar.reference.training.serialization import (
+from shardvar.reference.training.module import (
+    Module,
+    check_config,
+    deserialize,
     serializable,
     serialize,
 )
-from shardvar.reference.variables import Variable, VariableInterface
+from shardvar.reference.training.strategies.strategy import current_scope
+from shardvar.reference.variables import Variable, VariableInterface, initializers, name_scope
 from shardvar.reference.variables.values import as_dtype, as_value
+
+_SHORT_NAMES = {"uniform": "RandomUniform", "normal": "RandomNormal"}
+
+GradientPairs = list[tuple[Gradient | None, Variable]]
+LayerPullback = Callable[[Any], tuple[GradientPairs, Array | None]]
+"""upstream -> gradients by the variables, and by the input; None where the input has no gradient,
+as ids have none."""
+
+
+class Layer(Module):
+    """The base class: a subclass writes ``vjp`` and ``get_config``.
+
+    Calling a layer gives its value for the inputs.
+
+    Parameters
+    ----------
+    name : str, optional
+        The name, with which the names of its variables begin; by default the class's name in snake
+        case.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        # A layer may create variables at its first call, outside of the scope.
+        self._scope = current_scope()
+
+    def __call__(self, inputs: npt.ArrayLike) -> Array:
+        value, _ = self.vjp(inputs)
+        return value
+
+    def vjp(self, inputs: npt.ArrayLike) -> tuple[Array, LayerPullback]:
+        """Return the layer's value for inputs, and its pullback.
+
+        Parameters
+        ----------
+        inputs : array_like
+            The inputs.
+
+        Returns
+        -------
+        value : ndarray
+            The value.
+        pullback : callable
+            Takes the gradient of a scalar by the value, and returns a list of pairs (gradient,
+            variable) and the gradient by the inputs, None where they have none.
+
+        Raises
+        ------
+        ArgumentError
+            If the inputs do not fit the layer.
+        """
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments that make an equal layer, without the values of its variables.
+
+        Returns
+        -------
+        dict
+            Plain data.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Create a new layer, of the strategy in whose scope this is called.
+
+        Parameters
+        ----------
+        config : dict
+            The arguments of the class, as ``get_config`` returns them.
+
+        Raises
+        ------
+        ArgumentError
+            If the class does not take an entry of `config`.
+        """
+        return cls(**check_config(cls, config))
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Enter the layer's strategy and name scope, to create its variables."""
+        with name_scope(self.name):
+            if self._scope is None:
+                yield
+            else:
+                with self._scope.enter():
+                    yield
+
+
+def read_initializer(given: Any) -> Any:
+    """Return the initializer that is given, named as in Keras (``"glorot_uniform"``), or given in
+    its plain form.
+
+    >>> read_initializer("zeros")
+    Zeros()
+    """
+    if isinstance(given, dict):
+        return deserialize(given)
+    if not isinstance(given, str):
+        return given
+    # Keras's names are the classes' names in snake case: "glorot_uniform" for GlorotUniform.
+    name = _SHORT_NAMES.get(given) or "".join(word.capitalize() for word in given.split("_"))
+    kind = getattr(initializers, name, None) if name in initializers.__all__ else None
+    if kind is None or name == "Initializer":
+        raise ArgumentError(
+            f"Unknown initializer {given!r}.", "Give one of sv.initializers, or its name."
+        )
+    return kind()
+
 
 __all__ = ["Dense", "Embedding", "Layer"]
 

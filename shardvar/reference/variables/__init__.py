@@ -2,16 +2,24 @@
 
 from shardvar.reference.variables import initializers
 from shardvar.reference.variables import operations as variable_operations
-from shardvar.reference.variables.create import create_partitioned, create_sharded_variable
-from shardvar.reference.variables.indexed_slices import IndexedSlices
+from shardvar.reference.variables.initial_value import name_scope, variable_creator_scope
 from shardvar.reference.variables.interface import VariableInterface
-from shardvar.reference.variables.mirrored import AggregatingVariable, MirroredVariable, PerReplica
-from shardvar.reference.variables.ref_variable import RefVariable
-from shardvar.reference.variables.resource_variable import ResourceVariable
-from shardvar.reference.variables.scopes import name_scope, variable_creator_scope
-from shardvar.reference.variables.sharded import ShardedVariable
-from shardvar.reference.variables.sync_on_read import SyncOnReadVariable, replica_scope
+from shardvar.reference.variables.mirrored import (
+    AggregatingVariable,
+    MirroredVariable,
+    PerReplica,
+    SyncOnReadVariable,
+    replica_scope,
+)
+from shardvar.reference.variables.rows import IndexedSlices
+from shardvar.reference.variables.sharded import (
+    ShardedVariable,
+    create_partitioned,
+    create_sharded_variable,
+)
 from shardvar.reference.variables.variable import (
+    RefVariable,
+    ResourceVariable,
     UnreadVariable,
     Variable,
     VariableAggregation,

@@ -27,10 +27,21 @@ from shardvar.reference.devices import (
     move_array,
     place,
 )
-from shardvar.reference.variables.scatter import scatter_sorted, sort_rows
-from shardvar.reference.variables.updates import ADD, REPLACE, SUB, UpdateKind
-from shardvar.reference.variables.values import as_value, cast_value, check_shape
-from shardvar.reference.variables.writes import Resource, Write, commit, holding
+from shardvar.reference.variables.values import (
+    ADD,
+    REPLACE,
+    SUB,
+    Resource,
+    UpdateKind,
+    Write,
+    as_value,
+    cast_value,
+    check_shape,
+    commit,
+    holding,
+    scatter_sorted,
+    sort_rows,
+)
 
 __all__ = [
     "assign_add_variable_op",

@@ -1,18 +1,61 @@
-"""Values of variables: NumPy arrays of a dtype that shardvar knows; strings are objects of type
+"""Values of variables, and the writes that change them: planned one by one, committed together.
+
+Values of variables: NumPy arrays of a dtype that shardvar knows; strings are objects of type
 ``bytes``.
 
 ``as_value`` takes anything that means an array, ``cast_value`` fits it to a variable. Plain Python
 numbers get TensorFlow's dtypes (float32, int32); arrays keep theirs. A value is cast where its kind
 allows: of bool, integer, real, complex each may become a later one, never an earlier one. Integers
 that do not fit the dtype are refused.
+
+Updates: the ways in which a write combines old and new elements. Dense and sparse writes share
+one table.
+
+``new = combine(old, value)``. A sparse write applies duplicates one after another in the order in
+which they were given, so sums, products and the last of several replacements equal a plain loop's,
+bit for bit.
+
+The kernel of sparse writes. It takes rows in ascending order, equal rows side by side.
+
+Rows are sorted stably, so the values for one row keep the order in which they were given. The
+kernel reads and writes each row of the array once:
+
+1. Combine the first value of every distinct row, all at once; then the second value of the rows
+   that have one, and so on ("rounds").
+2. Fold the few rows that occur very often one by one, because late rounds would hold a handful of
+   rows each.
+
+Rows 3, 7, 7, 7 take three rounds: {3, 7}, {7}, {7}. The result equals a plain loop over all rows,
+bit for bit.
+
+Writes to resources: planned one by one, committed together. A resource is "a pair of a Tensor
+and a mutex".
+
+R-RES-1 (RFC 003): "What's stored in the device's resource manager is a pair of a Tensor and a
+mutex." Here the tensor is a buffer on a simulated device, which no caller outside of this package
+sees. Reads copy out of it and writes change it in place. This is what RFC 003 calls copy-on-read,
+and as it asks, "no mutation is done to the Tensor returned by a read_variable_op after it's been
+read".
+
+A write is planned, then committed. Planning does everything that may fail: casting, comparing
+shapes, moving operands to the device. Committing holds the mutexes of all resources that are
+written, in one order for all threads, and cannot fail. So a write to many shards happens whole or
+not at all, and concurrent writes lose nothing.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import STRING, Array, dtype_name, numpy_dtype, parse_dtype
+from shardvar.forks import new_lock, unforked
+from shardvar.layout.dtypes import STRING, Array, Ints, dtype_name, numpy_dtype, parse_dtype
+from shardvar.reference.devices import Buffer, Device, adopt, place
 
 _KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
 """Prefixes of dtype names, by rank: a value may be cast to its own rank or a later one."""
@@ -149,3 +192,285 @@ def _rank(dtype: np.dtype[Any]) -> int | None:
     if name == STRING:
         return None
     return next(rank for rank, prefixes in enumerate(_KINDS) if name.startswith(prefixes))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateKind:
+    """One way of combining old elements with given ones."""
+
+    verb: str
+    """The verb in messages and in the ledger."""
+    combine: Callable[[Array, Array], Array]
+    """Elementwise ``new = combine(old, value)``."""
+    fold: Callable[[Array], Array] | None = None
+    """``fold(stack)`` applies ``combine`` to [n, *row] in order, if there is a fast form."""
+    is_arithmetic: bool = True
+    """True if it needs numbers; strings and booleans can only be replaced."""
+
+    def apply(self, array: Array, value: Array) -> None:
+        """Combine all elements of an array with a value of its shape, in place."""
+        if isinstance(self.combine, np.ufunc):
+            self.combine(array, value, out=array)
+        else:
+            array[...] = self.combine(array, value)
+
+
+def truncated_quotient(old: Array, value: Array) -> Array:
+    """Return ``old / value``; integers are divided towards zero, as in TensorFlow and C.
+
+    >>> truncated_quotient(np.array([-7, 7]), np.array([2, -2]))
+    array([-3, -3])
+    """
+    if old.dtype.kind not in "iu":
+        return np.asarray(np.divide(old, value))
+    # NumPy divides towards minus infinity: -7 = 2 * -4 + 1. Where something remains and the signs
+    # differ, the quotient towards zero is one more: -3.
+    quotient, remainder = np.divmod(old, value)
+    return np.asarray(
+        quotient + ((remainder != 0) & ((old < 0) != (value < 0))).astype(quotient.dtype)
+    )
+
+
+def _fold(ufunc: np.ufunc) -> Callable[[Array], Array]:
+    """Return a fold from left to right along axis 0."""
+
+    def fold(stack: Array) -> Array:
+        # `reduce` goes row by row, except for rows of one element: these it adds in pairs, ((a + b)
+        # + (c + d)), whose rounding differs from a loop's; `accumulate` adds one element after
+        # another.
+        if stack[0].size == 1:
+            return np.asarray(ufunc.accumulate(stack, axis=0)[-1])
+        return np.asarray(ufunc.reduce(stack, axis=0))
+
+    return fold
+
+
+def _replace(_old: Array, value: Array) -> Array:
+    return value
+
+
+REPLACE = UpdateKind("update", _replace, lambda stack: stack[-1], is_arithmetic=False)
+ADD = UpdateKind("add", np.add, _fold(np.add))
+SUB = UpdateKind("sub", np.subtract, _fold(np.subtract))
+MUL = UpdateKind("mul", np.multiply, _fold(np.multiply))
+DIV = UpdateKind("div", truncated_quotient)
+MIN = UpdateKind("min", np.minimum, _fold(np.minimum))
+MAX = UpdateKind("max", np.maximum, _fold(np.maximum))
+
+
+def check_update(update: UpdateKind, dtype: np.dtype[Any], values: Array) -> None:
+    """Raise ``ArgumentError`` if the dtype has no such arithmetic, or a divisor is zero."""
+    if update.is_arithmetic and dtype.kind in "Ob":
+        raise ArgumentError(
+            f"A variable of dtype {dtype_name(dtype)} cannot {update.verb} values.",
+            "Assign new values instead.",
+        )
+    if update is DIV and not np.all(values):
+        # As TensorFlow does, for floats too: a model that fills with infinities would go unseen.
+        raise ArgumentError(
+            "The values to divide by hold a zero.", "Divide by numbers other than 0."
+        )
+
+
+_BLOCK_NBYTES = 1 << 18
+"""Distinct rows are combined in row blocks of so many bytes, which stay in the processor's cache
+between rounds."""
+
+_OFTEN = 8
+"""A row that occurs more often is folded by itself: later rounds have few rows."""
+
+
+def sort_rows(rows: Ints) -> tuple[Ints, Ints]:
+    """Return the rows in ascending order, and the place where each was; equal rows keep their
+    order.
+
+    >>> sort_rows(np.array([7, 0, 7, 3]))
+    (array([0, 3, 7, 7]), array([1, 3, 0, 2]))
+    """
+    bits = len(rows).bit_length()
+    if len(rows) == 0 or int(rows.max()) >= 1 << (63 - bits):
+        order = np.argsort(rows, kind="stable")
+        return rows[order], order
+    # Row and place in one integer sort several times faster than a stable argsort. Four rows need 3
+    # bits for the place: row 7 at place 2 is 7 << 3 | 2 = 58, and 58 >> 3, 58 & 7 are row and place
+    # again.
+    keys = np.sort((rows << bits) | np.arange(len(rows)))
+    return keys >> bits, keys & ((1 << bits) - 1)
+
+
+def ascending(rows: Ints) -> tuple[Ints, Ints | None]:
+    """Return the rows in ascending order and the place where each was, or None for rows that ascend
+    already.
+
+    >>> ascending(np.array([0, 3, 3]))
+    (array([0, 3, 3]), None)
+    """
+    return (rows, None) if np.all(rows[1:] >= rows[:-1]) else sort_rows(rows)
+
+
+def scatter_sorted(array: Array, rows: Ints, values: Array, update: UpdateKind) -> None:
+    """``array[rows[i]] = update.combine(array[rows[i]], values[i])`` for i in order, in place.
+
+    ``rows`` [n] ascending and in range, ``values`` [n, *row] of the array's dtype.
+    """
+    starts, counts = _groups(rows)
+    if update is REPLACE:
+        # Of several values for one row the last stays.
+        array[rows[starts]] = values[starts + counts - 1]
+        return
+    for block in _row_blocks(len(starts), array):
+        distinct = rows[starts[block]]
+        new = update.combine(array[distinct], values[starts[block]])
+        array[distinct] = _folded(new, starts[block], counts[block], values, None, update)
+
+
+def sum_sorted(rows: Ints, values: Array, order: Ints) -> tuple[Ints, Array]:
+    """Return the distinct rows and the sum of each row's values, added from first to last -> [d],
+    [d, *row].
+
+    ``rows`` [n] ascending; ``values[order[i]]`` belongs to ``rows[i]``. The result equals
+    ``scatter_sorted`` to zeros, except that nothing is added to a zero: a row that occurs once has
+    its value, with the sign of its zeros.
+
+    >>> sum_sorted(np.array([2, 5, 5]), np.array([[1.0], [2.0], [4.0]]), np.array([1, 0, 2]))
+    (array([2, 5]), array([[2.],
+           [5.]]))
+    """
+    starts, counts = _groups(rows)
+    sums = np.empty((len(starts), *values.shape[1:]), values.dtype)
+    for block in _row_blocks(len(starts), sums):
+        np.take(values, order[starts[block]], axis=0, out=sums[block], mode="clip")
+        _folded(sums[block], starts[block], counts[block], values, order, ADD)
+    return rows[starts], sums
+
+
+def _groups(rows: Ints) -> tuple[Ints, Ints]:
+    """Return the places where groups of equal ascending rows begin, and the size of each: [3, 7, 7]
+    -> [0, 1], [1, 2].
+
+    A group begins where a row differs from the one before it, and its size is the distance to the
+    next beginning.
+    """
+    is_first = np.ones(len(rows), np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
+    starts = is_first.nonzero()[0]
+    counts = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=counts[:-1])
+    counts[-1:] = len(rows) - starts[-1:]  # slices, so that no rows at all give no groups
+    return starts, counts
+
+
+def _row_blocks(count: int, array: Array) -> Iterator[slice]:
+    """Return slices of ``count`` rows, each of about ``_BLOCK_NBYTES`` of the array's rows, and at
+    least one row."""
+    step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))
+    return (slice(first, first + step) for first in range(0, count, step))
+
+
+def _folded(
+    new: Array, starts: Ints, counts: Ints, values: Array, order: Ints | None, update: UpdateKind
+) -> Array:
+    """Return ``new``, which holds the first value of each group, combined in place with the second,
+    third and so on.
+
+    The group of ``new[i]`` is ``starts[i]`` to ``starts[i] + counts[i]``, in ``values``, or in
+    ``values[order]``.
+    """
+    if counts.max() == 1:
+        return new
+    # Groups of 1, 3 and 20 values with a fold: the last is `often`, so there are two more rounds
+    # for the first two.
+    often = counts > _OFTEN if update.fold is not None else np.zeros(len(counts), np.bool_)
+    rounds = int(counts[~often].max(initial=1))
+    for turn in range(1, rounds):
+        left = np.flatnonzero((counts > turn) & ~often)
+        places = starts[left] + turn
+        new[left] = update.combine(new[left], values[places if order is None else order[places]])
+    if update.fold is not None:
+        for i in np.flatnonzero(often):
+            rest = slice(starts[i] + 1, starts[i] + counts[i])
+            new[i] = update.fold(
+                np.concatenate([new[i : i + 1], values[rest if order is None else order[rest]]])
+            )
+    return new
+
+
+_serials = count()
+_serial_of = attrgetter("serial")
+
+
+class Resource:
+    """A buffer and its mutex. Two resources never share a buffer."""
+
+    __slots__ = ("__weakref__", "buffer", "mutex", "serial")
+
+    def __init__(
+        self,
+        value: Array,
+        device: Device | None = None,
+        *,
+        source: Device | None = None,
+        owns_value: bool = False,
+    ) -> None:
+        self.buffer: Buffer = (
+            adopt(value, device) if owns_value else place(value, device, source=source)
+        )
+        """The tensor. Writes change it in place, and replace it only where its size changes."""
+        # Reentrant: a kind of variable may read and assign its own resources inside a commit that
+        # holds them.
+        self.mutex = new_lock()
+        """Held by a thread while it reads or writes the buffer."""
+        self.serial = next(_serials)
+        """The place in the order in which all threads take mutexes, so that two writers never wait
+        for each other."""
+
+    @property
+    def device(self) -> Device:
+        """The device on which the buffer lives."""
+        return self.buffer.device
+
+    @property
+    def array(self) -> Array:
+        """The memory itself; the caller holds the mutex."""
+        return self.buffer.array
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A planned write. Nothing that can fail is left to do."""
+
+    resources: tuple[Resource, ...]
+    """The resources that it writes."""
+    apply: Callable[[], Any]
+    """A function that performs the write; its caller holds the mutexes."""
+
+
+@contextmanager
+def holding(resources: Sequence[Resource]) -> Iterator[None]:
+    """Hold the mutexes of all resources, in any order here.
+
+    Sorted by serial, all threads take mutexes in one order. Without that, one thread could hold A
+    and wait for B while another holds B and waits for A.
+    """
+    # A resource may be given twice, by two writes of one commit, and is locked once. What was
+    # locked is released even where an interrupt comes between two of them.
+    held = []
+    try:
+        for resource in sorted(set(resources), key=_serial_of):
+            resource.mutex.acquire()
+            held.append(resource.mutex)
+        yield
+    finally:
+        for mutex in reversed(held):
+            mutex.release()
+
+
+def commit(writes: Sequence[Write]) -> None:
+    """Perform all the writes; no other thread reads or writes their resources in between."""
+    # Floating-point errors are ignored. If the caller has NumPy raise them, an overflow in the
+    # second write would leave the first one done. A process that another thread forked meanwhile
+    # would have parts of the writes.
+    resources = [resource for write in writes for resource in write.resources]
+    with holding(resources), np.errstate(all="ignore"), unforked:
+        for write in writes:
+            write.apply()

@@ -1,4 +1,6 @@
-"""sv.Variable: an abstract interface, the factory that makes variables, and variables that stand
+"""``sv.Variable`` and its plain kinds: resource variables, ref variables, and unread ones.
+
+sv.Variable: an abstract interface, the factory that makes variables, and variables that stand
 for others.
 
 R-VAR-4 (RFC 003): "tf.Variable will become an abstract base class with a well-defined interface and
@@ -19,6 +21,24 @@ registers a variable anywhere.
 and synchronize-on-read variables, and ``UnreadVariable``, the result of a write. The default kind,
 ``ResourceVariable``, is built on this module and sets itself as ``Variable.default_kind``, so that
 imports go one way.
+
+RefVariable: the variables of TensorFlow 1, whose reads return the variable's own memory instead
+of a value.
+
+R-REF-1 (RFC 003): "A ref edge is a pair of pointers, one to a Tensor and one to a mutex, owned by
+something other than the tf runtime. [...] This means that normal tensor objects in the graph can
+silently alias a mutable tensor, and hence two ops with the same input can see it having different
+values."
+
+The RFC names two hazards that follow: a predicate that changes after it was read, so that parts of
+both branches run; and a gradient taken at a value that an update has already changed.
+spec_tests/test_variable_hazards.py shows both. The kind exists for that test and for teaching. The
+library never creates one; construct it, or return it from a creator.
+
+ResourceVariable: the default kind of variable, a resource with a name.
+
+``sv.Variable(...)`` makes it unless a creator makes something else. The decorator of the class
+tells ``Variable`` so, which does not import this module.
 """
 
 import weakref
@@ -27,22 +47,37 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
 from inspect import Signature, signature
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import AbstractClass, ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.reference.devices import Buffer, Device, current_device
-from shardvar.reference.variables.index import Rows
-from shardvar.reference.variables.interface import VariableInterface
-from shardvar.reference.variables.numpy_protocol import abstract
-from shardvar.reference.variables.row_access import read_rows_of
-from shardvar.reference.variables.scatter import scatter_sorted
-from shardvar.reference.variables.scopes import create
-from shardvar.reference.variables.updates import REPLACE, UpdateKind
-from shardvar.reference.variables.writes import Resource, Write
+from shardvar.layout.region import read_declared_shape
+from shardvar.reference.devices import Buffer, Device, current_device, device_scope, operation_scope
+from shardvar.reference.variables.initial_value import create, evaluate, scoped_name
+from shardvar.reference.variables.interface import VariableInterface, abstract
+from shardvar.reference.variables.operations import (
+    gather_rows,
+    plan_row_write,
+    plan_write,
+    read_range,
+    read_variable_op,
+)
+from shardvar.reference.variables.rows import Rows, read_rows_of
+from shardvar.reference.variables.values import (
+    ADD,
+    REPLACE,
+    SUB,
+    Resource,
+    UpdateKind,
+    Write,
+    as_value,
+    cast_value,
+    check_shape,
+    scatter_sorted,
+)
 
 
 class VariableSynchronization(Enum):
@@ -392,3 +427,218 @@ def _read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
         raise ArgumentTypeError(f"Invalid name {given['name']!r} of a variable.", "Give a str.")
     more: dict[str, Any] = given.pop("more")
     return given | more
+
+
+class RefVariable(Variable):
+    """A variable whose reads alias it.
+
+    >>> variable = RefVariable([1.0, 2.0])
+    >>> read = variable.read_value()
+    >>> _ = variable.assign([7.0, 8.0])
+    >>> read
+    array([7., 8.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        initial_value: Any,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **more: Any,
+    ) -> None:
+        unused = sorted(
+            key
+            for key, value in more.items()
+            if value is not None and key in ("shape", "colocated_with")
+        )
+        if unused:
+            raise ArgumentError(
+                f"A RefVariable takes no {', '.join(unused)}.",
+                "Create an sv.Variable, or leave it out.",
+            )
+        value = initial_value() if callable(initial_value) else initial_value
+        self._array = np.array(as_value(value, dtype))
+        self._trainable = trainable is not False
+        self._name = scoped_name("Variable" if name is None else name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._array.dtype
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def trainable(self) -> bool:
+        return self._trainable
+
+    def read_value(self) -> Array:
+        """Return the memory itself, which later writes change: the fault of this kind."""
+        return self._array
+
+    def assign(
+        self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        return self._apply(REPLACE, value)
+
+    def assign_add(
+        self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        return self._apply(ADD, delta)
+
+    def assign_sub(
+        self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        return self._apply(SUB, delta)
+
+    def _apply(self, update: UpdateKind, value: Any) -> Array:
+        """Write in place, and return the same memory, as ``tf.assign`` returned a ref."""
+        # No mutex and no plan: two threads may interleave here, as ref variables allowed.
+        array = cast_value(value, self.dtype, "The value")
+        check_shape(array.shape, self.shape, "The value")
+        update.apply(self._array, array)
+        return self._array
+
+
+@as_default_kind
+class ResourceVariable(Variable):
+    """A variable whose value is in one resource on one device.
+
+    R-VAR-7 (RFC 003): reads are snapshots, and a read sees each write that it is ordered after:
+    both hold the mutex.
+    """
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        *,
+        shape: Any = None,
+        constraint: Any = None,
+        synchronization: Any = None,
+        aggregation: Any = None,
+        device: Device | None = None,
+        colocated_with: VariableInterface | None = None,
+    ) -> None:
+        # Check: modes, name, shape. Nothing is evaluated before they are known to be valid.
+        self._synchronization = parse_mode(VariableSynchronization, synchronization)
+        self._aggregation = parse_mode(VariableAggregation, aggregation)
+        on_read = self._synchronization is VariableSynchronization.ON_READ
+        self._trainable = not on_read if trainable is None else bool(trainable)
+        self._constraint = constraint
+        self._name = scoped_name("Variable" if name is None else name)
+        # R-CREATE-3 (RFC 000): "residing in the same device as the “colocated_with” variable".
+        home = device or current_device() if colocated_with is None else device_of(colocated_with)
+        declared = None if shape is None else read_declared_shape(shape)
+        # Plan: the initial value, where it is, and whether its array may become the buffer. An
+        # array of the caller's is copied, because the variable must not change with it.
+        value, source, owns_value = evaluate(initial_value, declared, dtype, home)
+        if declared is not None:
+            check_shape(value.shape, declared, f"The initial value of {self._name}")
+        self._declared_shape = value.shape if declared is None else declared
+        # Move: this is where the device's limit is enforced.
+        with operation_scope("create"):
+            self._resource = Resource(value, home, source=source, owns_value=owns_value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._resource.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._resource.array.dtype
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def trainable(self) -> bool:
+        return self._trainable
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        """The moment at which the copies of a mirrored variable are made equal."""
+        return self._synchronization  # type: ignore[no-any-return]
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        """The rule by which updates of several replicas become one."""
+        return self._aggregation  # type: ignore[no-any-return]
+
+    @property
+    def constraint(self) -> Any:
+        """A function that an optimizer applies to the value after an update, or None."""
+        return self._constraint
+
+    @property
+    def device(self) -> Device:
+        return self._resource.device
+
+    @property
+    def resource(self) -> Resource:
+        """The pair of a buffer and a mutex, for the low-level operations."""
+        return self._resource
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        return (self._resource,)
+
+    def read_value(self) -> Array:
+        with operation_scope("read_value"):
+            return read_variable_op(self._resource)
+
+    def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
+        read_range(self._resource, out, ranges)
+
+    def rows_buffer(self) -> Buffer | None:
+        return self._resource.buffer
+
+    def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
+        gather_rows(self._resource, out, rows, places)
+
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
+        return [plan_write(self._resource, update, value)]
+
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
+        return [plan_row_write(self._resource, update, rows, values, order)]
+
+    @property
+    def _assignable_shape(self) -> tuple[int | None, ...]:
+        return self._declared_shape
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a variable of the same name and device with a copy of the value."""
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(self.__dict__)
+        # What is tracked with the variable, and the sharded variable that it is a shard of, refer
+        # to the original.
+        for name in ("_children", "_child_slots", "_child_hooks", "_container"):
+            twin.__dict__.pop(name, None)
+        # On its own device a read moves nothing, so the ledger does not count the copy.
+        with device_scope(self.device):
+            twin._resource = Resource(self.read_value(), self.device, owns_value=True)
+        return twin
+
+
+def device_of(variable: Any) -> Device:
+    """Return the device on which a variable lives; of a sharded one, its first shard's."""
+    if not isinstance(variable, VariableInterface):
+        raise ArgumentTypeError(f"colocated_with is {variable!r}.", "Give a variable.")
+    resources = variable.resources
+    if not resources:
+        raise ArgumentError(
+            f"{variable.name} holds no resource on a device.", "Colocate with a resource variable."
+        )
+    return resources[0].device

@@ -9,12 +9,12 @@ from shardvar.reference.training.strategies.hints import (
     choose_sparse_or_dense,
     hints_for,
 )
-from shardvar.reference.training.strategies.hybrid import HybridStrategy
-from shardvar.reference.training.strategies.mirrored import (
+from shardvar.reference.training.strategies.kinds import (
     CollectiveAllReduceStrategy,
+    HybridStrategy,
     MirroredStrategy,
+    ParameterServerStrategy,
 )
-from shardvar.reference.training.strategies.parameter_server import ParameterServerStrategy
 from shardvar.reference.training.strategies.strategy import Strategy
 
 __all__ = [

@@ -1,4 +1,15 @@
-"""The base class of strategies: scopes in which ``sv.Variable`` creates what the strategy decides.
+"""Strategies: the scope that creates variables, what their arguments must be, and their base class.
+
+Scopes: the strategy that creates variables now, and the partitioning and hints for those created
+inside.
+
+Each thread has one innermost scope. Entering a scope of the same strategy again is allowed, and
+changes only its partitioning and hints. Entering one of another strategy is refused; a
+``HybridStrategy`` combines two.
+
+Arguments of strategies: partitioners, devices and shapes, checked.
+
+The base class of strategies: scopes in which ``sv.Variable`` creates what the strategy decides.
 
 R-STRATEGY-1 (RFC 000): "This RFC proposes to use variable creator scope (namely, strategy.scope())
 to control the creation of sharded variables": a model's code does not know which strategy it runs
@@ -16,20 +27,19 @@ no device holds the whole of a variable that is cut.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle
-from typing import Any, Self
+from threading import local
+from typing import Any, Protocol, Self
 
 import numpy.typing as npt
 
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.errors import ArgumentError, ArgumentTypeError, ScopeError
 from shardvar.layout.cutting import AnyPartitioner, Cut
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.region import read_declared_shape
-from shardvar.reference.devices import Device, device_scope, operation_scope
-from shardvar.reference.training.strategies.arguments import check_devices, check_partitioner
+from shardvar.reference.devices import Device, device_scope, full_name, operation_scope
 from shardvar.reference.training.strategies.hints import Hints
-from shardvar.reference.training.strategies.scope import Partitioning, Scope, current_scope
 from shardvar.reference.variables import (
     MirroredVariable,
     PerReplica,
@@ -39,12 +49,134 @@ from shardvar.reference.variables import (
     VariableInterface,
     create_partitioned,
     replica_scope,
+    variable_creator_scope,
 )
-from shardvar.reference.variables.initial_value import InitialValue, open_initial_value
+from shardvar.reference.variables.initial_value import InitialValue, NextCreator, open_initial_value
 from shardvar.reference.variables.initializers import Zeros
 from shardvar.reference.variables.mirrored import aggregate
-from shardvar.reference.variables.scopes import NextCreator
 from shardvar.reference.variables.variable import parse_mode
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """A way to cut variables, which overrides a strategy's partitioner."""
+
+    cut: Cut | None
+    """A partitioner, or what one may answer; None to leave variables whole."""
+    devices: tuple[Device, ...] | None = None
+    """The devices of the parts, in turn; None leaves it to the strategy."""
+    is_mirrored: bool = False
+    """For a strategy that mirrors: True gives each replica all parts, False spreads the parts over
+    the replicas."""
+
+
+class VariableFactory(Protocol):
+    """The method of a strategy that a scope calls."""
+
+    def create(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: "Scope") -> Any:
+        """Create the variable that ``sv.Variable(**kwargs)`` asks for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A strategy, with a partitioning and hints for the variables created inside."""
+
+    strategy: VariableFactory
+    """The strategy that creates variables."""
+    partitioning: Partitioning | None = None
+    """A partitioning that overrides the strategy's partitioner, if there is one."""
+    hints: Hints = field(default_factory=Hints)
+    """The user's hints."""
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """Create variables by this scope inside the ``with`` block."""
+        # Check. Of two strategies, it would be unclear which one creates a variable.
+        outer = _current.scope
+        if outer is not None and outer.strategy is not self.strategy:
+            raise ScopeError(
+                f"The scope of {self.strategy} was entered inside the scope of {outer.strategy}.",
+                "Leave the outer one first, or give both to sv.HybridStrategy.",
+            )
+        # Enter, and restore the outer scope even if the user's code raises.
+        _current.scope = self
+        try:
+            # ``_create`` is on the thread's stack of creators, and reads the innermost scope.
+            if outer is not None:
+                yield
+            else:
+                with variable_creator_scope(_create):
+                    yield
+        finally:
+            _current.scope = outer
+
+
+def current_scope() -> Scope | None:
+    """Return the innermost scope of this thread, or None outside of any."""
+    return _current.scope
+
+
+def _create(next_creator: NextCreator, **kwargs: Any) -> Any:
+    scope = _current.scope
+    return (
+        next_creator(**kwargs)
+        if scope is None
+        else scope.strategy.create(next_creator, kwargs, scope)
+    )
+
+
+class _Current(local):
+    """The innermost scope of each thread; the stack of creators also belongs to the thread."""
+
+    scope: Scope | None = None
+
+
+_current = _Current()
+
+
+def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
+    """Return the partitioner, a callable or None."""
+    if partitioner is not None and not callable(partitioner):
+        raise ArgumentTypeError(
+            f"The partitioner {partitioner!r} is not callable.", "Give p(shape, dtype), or None."
+        )
+    checked: AnyPartitioner | None = partitioner
+    return checked
+
+
+def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
+    """Return the devices as a tuple; a name stands for the first known device of it."""
+    # A str is a sequence too: "GPU:0" would be five devices of one letter.
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        devices = [
+            _named(device, known) if isinstance(device, str) else device for device in devices
+        ]
+    is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
+    if not is_list or not devices or not all(isinstance(device, Device) for device in devices):
+        raise ArgumentTypeError(
+            f"{devices!r} is not a list of devices.",
+            "Give devices: a strategy's host_devices or replica_devices.",
+        )
+    return tuple(devices)
+
+
+def _named(name: str, known: Sequence[Device]) -> Device:
+    wanted = full_name(name)
+    found = next((device for device in known if device.name == wanted), None)
+    if found is None:
+        names = ", ".join(device.short_name for device in known)
+        raise ArgumentError(f"The strategy has no device {wanted}.", f"It has {names}.")
+    return found
+
+
+def check_size_known(shape: Any, cut: Any) -> None:
+    """Refuse to cut a variable that may change its size: its shards could not."""
+    if cut is not None and isinstance(shape, Sequence) and None in shape:
+        raise ArgumentTypeError(
+            f"A variable of the shape {tuple(shape)} cannot be cut, since its size is not known.",
+            "Give its full shape, or create it outside of the partitioner's scope.",
+        )
 
 
 class Strategy:

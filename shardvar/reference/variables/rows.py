@@ -1,0 +1,550 @@
+"""Rows of a variable: which a key touches, which shard holds them, and how they are read and written.
+
+Row layouts: which shard holds which rows. Shards are contiguous intervals along the first axis,
+of any sizes.
+
+``div`` has a closed form for its own sizes. A row layout may have others, empty shards included, so
+rows are found by searching among the bounds between shards: one method for every row layout.
+
+NumPy's index on rows in shards: which rows to read, perhaps only columns of them, and what to
+pick from these.
+
+Law: ``x[key]`` is ``x[rows][:, *columns][pick]``, for everything that NumPy allows as a key:
+integers, slices with any step, ``...``, ``None``, boolean masks of any rank, arrays of integers, in
+any mixture. So a sharded variable moves what a key touches, and NumPy itself does the rest.
+
+1. ``layout.indexing`` reads the key: one item for each axis, between new axes and the scalars True
+   and False.
+2. The item of the first axis says which rows are touched; in ``pick`` it is replaced by one that
+   selects among them.
+3. If the rows are a range, slices and integers of other axes say which columns are touched, in the
+   same way.
+
+Reading and writing rows that lie in several shards. A plain variable is read as its own only
+shard.
+
+1. ``RowLayout`` says which shard holds which rows.
+2. Each shard that holds some of the rows is asked only for its part, in its own row numbers.
+3. A read holds the mutexes of all shards, so it never sees half of a write. A write returns one
+   list of plans, which ``commit`` performs at once.
+
+``RowShard`` lists what this module asks of a shard. Every ``Variable`` provides it.
+
+IndexedSlices: some rows of a tensor and their numbers, as in a sparse gradient.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.indexing import expand_index, is_axis, slice_of
+from shardvar.reference.devices import Buffer, allocate, current_device, gather_parts
+from shardvar.reference.variables.values import (
+    ADD,
+    Resource,
+    UpdateKind,
+    Write,
+    as_value,
+    holding,
+    scatter_sorted,
+    sort_rows,
+)
+
+_FEW = 8
+_MANY_ROWS = 1 << 10
+"""With at most so many shards and at least so many rows, comparing all rows with each shard's first
+row is faster than searching and sorting."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """The bounds between shards."""
+
+    bounds: tuple[int, ...]
+    """Shard ``s`` holds the rows ``bounds[s]`` to ``bounds[s + 1]``, half-open. The first bound is
+    0; none falls."""
+
+    @classmethod
+    def of_sizes(cls, sizes: Sequence[int]) -> Self:
+        """Return the row layout of shards with these numbers of rows.
+
+        >>> RowLayout.of_sizes([3, 0, 2]).bounds
+        (0, 3, 3, 5)
+        """
+        return cls((0, *accumulate(sizes)))
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of all shards together."""
+        return self.bounds[-1]
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shards, empty ones included."""
+        return len(self.bounds) - 1
+
+    def owner(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the shard that holds each row, and the row's number in it; rows must be in range.
+
+        >>> RowLayout.of_sizes([3, 0, 2]).owner(np.array([4, 0, 3]))
+        (array([2, 0, 2]), array([1, 0, 0]))
+        """
+        bounds = np.array(self.bounds, np.int64)
+        # The owner is the number of upper bounds at or below the row. Bounds (0, 3, 3, 5): row 3 is
+        # behind the upper bounds 3 and 3, so it is in shard 2, and the empty shard 1 is skipped.
+        shard = bounds[1:].searchsorted(rows, side="right")
+        return shard, rows - bounds[shard]
+
+    def split_rows(self, rows: Ints) -> Iterator[tuple[int, Ints, Ints | None]]:
+        """Yield, for each shard that holds some of the rows: the shard, their numbers in it, their
+        places in ``rows``.
+
+        Places ascend. None stands for all places, where one shard holds everything.
+
+        >>> [(s, local.tolist(), at.tolist()) for s, local, at in RowLayout((0, 3, 5)).split_rows(np.array([4, 0, 3]))]
+        [(0, [0], [1]), (1, [1, 0], [0, 2])]
+        """
+        if len(rows) == 0:
+            return
+        whole = self._only_shard(rows)
+        if whole is not None:
+            yield whole, rows - self.bounds[whole], None
+        else:
+            for shard, places in self._places(rows):
+                local = rows[places]
+                local -= self.bounds[shard]
+                yield shard, local, places
+
+    def _places(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
+        """Yield, for each shard that holds some of the rows: the shard and the places of its rows,
+        which ascend."""
+        if self.num_shards <= _FEW and len(rows) >= _MANY_ROWS:
+            # The owner is the number of inner bounds at or below the row, as in `owner`: bounds (0,
+            # 3, 5, 9) and row 6 count 3 and 5, so shard 2. A sum of at most eight comparisons fits
+            # one byte a row.
+            owner = np.zeros(len(rows), np.uint8)
+            for start in self.bounds[1:-1]:
+                owner += (rows >= start).view(np.uint8)
+            for shard in range(self.num_shards):
+                (places,) = (owner == shard).nonzero()
+                if len(places):
+                    yield shard, places
+        else:
+            owners: npt.NDArray[Any] = self.owner(rows)[0]
+            if self.num_shards <= 1 << 16:
+                # NumPy's stable sort of 16-bit integers is a radix sort, several times as fast as
+                # the sort of 64 bits.
+                owners = owners.astype(np.uint16)
+            order = owners.argsort(kind="stable")
+            # owners [2, 0, 2] have the order [1, 0, 2]: shard s has the places
+            # order[edges[s]:edges[s + 1]].
+            edges = (
+                owners[order].searchsorted(np.arange(self.num_shards, dtype=owners.dtype)).tolist()
+            )
+            for shard, (first, last) in enumerate(pairwise([*edges, len(rows)])):
+                if first < last:
+                    yield shard, order[first:last]
+
+    def split_range(self, rows: range) -> Iterator[tuple[int, slice, slice]]:
+        """Yield, for each shard that holds some of the rows: the shard, a slice of it, the slice of
+        ``rows`` it fills.
+
+        >>> list(RowLayout.of_sizes([3, 0, 2]).split_range(range(4, 0, -2)))
+        [(0, slice(2, 1, -2), slice(1, 2, None)), (2, slice(1, 0, -2), slice(0, 1, None))]
+        """
+        step = rows.step
+        for shard, (start, stop) in enumerate(pairwise(self.bounds)):
+            # The rows of this shard are rows[low:high]. `low` counts the rows of the range before
+            # its first one, `high` those before the first one behind it; going backwards, a shard
+            # begins with its last row.
+            first, behind = (start, stop) if step > 0 else (stop - 1, start - 1)
+            # rows[i] is rows.start + i * step, so it reaches `first` at i = ceil((first -
+            # rows.start) / step). The ceiling is -((rows.start - first) // step), and is clamped
+            # because the range may begin or end elsewhere. range(1, 9, 3) is (1, 4, 7); for the
+            # shard of rows 3 to 6 low = -((1 - 3) // 3) = 1 and high = -((1 - 6) // 3) = 2: the
+            # shard holds rows[1:2], which is row 4.
+            low = min(max(-((rows.start - first) // step), 0), len(rows))
+            high = min(max(-((rows.start - behind) // step), 0), len(rows))
+            if low < high:
+                # In the shard's numbers, up to one step of 1 past the last row. Going backwards
+                # this may be -1, which a slice would take for the last row; None means "to the
+                # beginning".
+                begin, end = rows[low] - start, rows[high - 1] - start + (1 if step > 0 else -1)
+                yield shard, slice(begin, end if end >= 0 else None, step), slice(low, high)
+
+    def _only_shard(self, rows: Ints) -> int | None:
+        """Return the shard that holds all rows, if one does: the lowest and the highest."""
+        if self.num_shards == 1:
+            return 0
+        ends, _ = self.owner(np.array([rows.min(), rows.max()]))
+        return int(ends[0]) if ends[0] == ends[1] else None
+
+
+def check_rows(indices: Any, num_rows: int, *, rank: int | None = None) -> Ints:
+    """Return indices as int64, each in ``[0, num_rows)``; ``OutOfRange`` names the first that is
+    not, and its place.
+
+    R-ID-1: ids address rows; unlike NumPy's they are never negative, since a negative id is a
+    mistake in the data.
+    """
+    # An empty list becomes an array of floats in NumPy; here it means no rows.
+    array = np.asarray(indices)
+    if array.size == 0 and not isinstance(indices, np.ndarray):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ArgumentTypeError(f"Indices have dtype {array.dtype}.", "Give integers.")
+    if rank is not None and array.ndim != rank:
+        raise ArgumentError(
+            f"Indices have shape {array.shape}, and {rank} axis is expected.", "Flatten them."
+        )
+    # Compared in the dtype that was given: 2**63 as uint64 would become -2**63 as int64. Two
+    # reductions are faster than a mask of all ids, which is made only to find the place of the
+    # first bad one.
+    if array.size and (array.min() < 0 or array.max() >= num_rows):
+        place = np.argwhere((array < 0) | (array >= num_rows))[0]
+        raise OutOfRange(
+            f"Index {array[tuple(place)]} at {tuple(place.tolist())} is outside [0, {num_rows}).",
+            f"Give ids from 0 to {num_rows - 1}; negative ids are not counted from the end."
+            if num_rows
+            else "The variable has no rows: give no ids.",
+        )
+    return array.astype(np.int64, copy=False)
+
+
+Rows = range | Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RowIndex:
+    """The rows that a key touches, and what it picks from them."""
+
+    rows: Rows
+    """The rows, in range."""
+    pick: tuple[Any, ...]
+    """The key for the array of these rows."""
+    columns: tuple[slice, ...] = ()
+    """The part of the other axes that is touched, if rows are a range; empty for all."""
+
+    def read(self, read_rows: Callable[[Rows, tuple[slice, ...]], Array]) -> Array:
+        """The value at the key, given a way of reading rows, or columns of them."""
+        try:
+            picked: Array = read_rows(self.rows, self.columns)[self.pick]
+            return picked
+        except IndexError as error:  # arrays that do not broadcast
+            raise OutOfRange(
+                f"{str(error).capitalize()}.", "Give arrays that broadcast, as NumPy asks."
+            ) from error
+
+
+def read_index(
+    key: Any,
+    shape: tuple[int, ...],
+    read_rows: Callable[[Rows, tuple[slice, ...]], Array],
+    read_value: Callable[[], Array],
+) -> Array:
+    """``value[key]``, reading rows if the value has any."""
+    if shape:
+        return plan_index(key, shape).read(read_rows)
+    picked: Array = read_value()[tuple(expand_index(key, shape))]
+    return picked
+
+
+def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
+    """The rows that ``key`` touches in an array of ``shape``, which has an axis.
+
+    >>> plan_index((slice(9, 2, -3), 1), (13, 4))
+    RowIndex(rows=range(9, 2, -3), pick=(slice(None, None, None), 0), columns=(slice(1, 2, 1),))
+    """
+    items = expand_index(key, shape)
+    first = next(place for place, item in enumerate(items) if is_axis(item))
+    item = items[first]
+    rows: Rows
+    pick: Any
+    if isinstance(item, slice):
+        rows, pick = range(shape[0])[item], slice(None)
+    elif isinstance(item, int):
+        rows, pick = range(item, item + 1), 0
+    else:
+        others = items[:first] + items[first + 1 :]
+        rows, pick = _rows_of_array(item, shape[0], is_only=all(map(_is_basic, others)))
+        return RowIndex(rows, (*items[:first], pick, *items[first + 1 :]))
+    rest, columns = _columns(items[first + 1 :], shape)
+    return RowIndex(rows, (*items[:first], pick, *rest), columns)
+
+
+def _columns(items: list[Any], shape: tuple[int, ...]) -> tuple[list[Any], tuple[slice, ...]]:
+    """The picks from the columns that are touched, and these columns; all of an axis that an array
+    indexes.
+
+    R-MOVE-2: of each row, what the key does not touch is not moved either.
+    """
+    picks: list[Any] = []
+    columns: list[slice] = []
+    for item in items:
+        if isinstance(item, slice):
+            picks.append(slice(None))
+            columns.append(slice_of(range(shape[len(columns) + 1])[item]))
+        elif isinstance(item, int):
+            picks.append(0)
+            columns.append(slice(item, item + 1, 1))
+        else:
+            picks.append(item)
+            columns += [slice(None)] * is_axis(item)
+    return picks, tuple(columns) if any(column != slice(None) for column in columns) else ()
+
+
+def plan_gather_nd(indices: Any, shape: tuple[int, ...]) -> RowIndex:
+    """The rows that ``indices`` [*n, k] touch, each an index into the first k axes."""
+    array = np.asarray(indices)
+    depth = array.shape[-1] if array.ndim else 0
+    if array.ndim == 0 or depth > len(shape) or depth == 0:
+        raise ArgumentError(
+            f"Indices of shape {array.shape} do not address the shape {shape}.",
+            f"Give [..., k] with k from 1 to {len(shape)}.",
+        )
+    axes = [check_rows(array[..., axis], shape[axis]) for axis in range(depth)]
+    return plan_index(tuple(axes), shape)
+
+
+def _is_basic(item: Any) -> bool:
+    return item is None or isinstance(item, slice)
+
+
+def _rows_of_array(numbers: Ints, length: int, *, is_only: bool) -> tuple[Ints, Any]:
+    """The rows of an array of integers, and the index that picks from them."""
+    rows = np.where(numbers < 0, numbers + length, numbers)
+    if is_only and rows.ndim == 1:
+        # With only slices and new axes around it, NumPy puts the result of one array where its axis
+        # was, as a slice.
+        return rows, slice(None)
+    # Otherwise its axes may move to the front. NumPy decides that, and each row is read once: [4,
+    # 0, 4] reads 0 and 4, and picks [1, 0, 1].
+    distinct, pick = np.unique(rows, return_inverse=True)
+    return distinct, pick.reshape(numbers.shape)
+
+
+class RowShard(Protocol):
+    """A variable as a sharded variable uses it. Row numbers are the shard's own."""
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """The resources that hold the value."""
+
+    def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
+        """``out[...] = value[ranges]``, a slice for each of the first axes."""
+
+    def rows_buffer(self) -> Buffer | None:
+        """Return the buffer whose rows are the value's; None if a read does more than copy."""
+
+    def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
+        """``out[places] = value[rows]``; places None means all of ``out``."""
+
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
+        """Return the writes that combine all elements with ``value``."""
+
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
+        """Return the writes that combine ascending rows with ``values[order]``."""
+
+
+S = TypeVar("S", bound=RowShard)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardGroup(Generic[S]):
+    """The shards of one value, in the order of their rows."""
+
+    variables: tuple[S, ...]
+    """The shards; empty ones are among them."""
+    row_layout: RowLayout
+    """Which rows each shard holds."""
+    row_shape: tuple[int, ...]
+    """The shape of one row."""
+    dtype: np.dtype[Any]
+    """The dtype of every shard."""
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """The resources of all shards."""
+        return tuple(resource for shard in self.variables for resource in shard.resources)
+
+    def read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+        """Return the rows, which are in range, in their order, on the current device.
+
+        Only the shards that hold some of them are asked. ``columns``, one slice an axis, may be
+        given where rows are a range: of each row only these are read.
+
+        R-MOVE-1: what crosses to the current device is these rows and nothing else.
+        """
+        # Plan: memory for the result, on the current device, whose limit is checked first. If
+        # slice(2, 9, 3) is read of a row of 10 columns, 3 are read: columns 2, 5 and 8.
+        extents = [
+            len(range(size)[column]) for size, column in zip(self.row_shape, columns, strict=False)
+        ]
+        out = allocate(
+            (len(rows), *(extents if columns else self.row_shape)), self.dtype, is_zeroed=False
+        ).array
+        # Move, one message for each shard that holds some of the rows.
+        with holding(self.resources):
+            if isinstance(rows, range):
+                for shard, local, places in self.row_layout.split_range(rows):
+                    self.variables[shard].read_range(out[places], (local, *columns))
+                return out
+            # Plain resources are gathered together, in row blocks that stay in the processor's
+            # cache. Other kinds of shards compute their rows, so each is asked by itself.
+            buffers = [
+                buffer for shard in self.variables if (buffer := shard.rows_buffer()) is not None
+            ]
+            if len(buffers) == len(self.variables):
+                gather_parts(out, buffers, rows, self.row_layout.split_rows, current_device())
+            else:
+                for shard, numbers, at in self.row_layout.split_rows(rows):
+                    self.variables[shard].gather_rows(out, numbers, at)
+        return out
+
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
+        """Return the writes of each shard that has rows, with its own rows of ``value``."""
+        bounds = pairwise(self.row_layout.bounds)
+        return [
+            write
+            for shard, (start, stop) in zip(self.variables, bounds, strict=True)
+            if start < stop
+            for write in shard.plan_writes(update, value[start:stop])
+        ]
+
+    def plan_row_writes(
+        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    ) -> list[Write]:
+        """Return the writes of each shard that holds some of the ascending rows, in their order.
+
+        Shards hold contiguous rows, so ascending rows are already grouped by shard: bounds (0, 3,
+        5) and the rows [0, 2, 2, 4] have the edges [0, 3, 4], and shard 0 gets the first three
+        rows.
+        """
+        edges = np.searchsorted(rows, self.row_layout.bounds).tolist()
+        writes = []
+        for shard, (low, high) in enumerate(pairwise(edges)):
+            if low < high:
+                local = rows[low:high] - self.row_layout.bounds[shard]
+                own = (values[low:high], None) if order is None else (values, order[low:high])
+                writes += self.variables[shard].plan_row_writes(update, local, *own)
+        return writes
+
+
+def read_rows_of(
+    shard: RowShard,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    rows: Rows,
+    columns: tuple[slice, ...],
+) -> Array:
+    """Return rows of a plain variable, which is the only shard of itself."""
+    return ShardGroup((shard,), RowLayout((0, shape[0])), shape[1:], dtype).read_rows(rows, columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedSlices:
+    """Some rows of a tensor and their numbers; "essentially dicts mapping from indices to vectors"
+    (RFC 002).
+
+    A row may occur several times. The operation that applies the slices decides what that means:
+    gradients add up, and of several replacements the last stays.
+
+    Parameters
+    ----------
+    values : array_like
+        The rows [n, *row]; ``values[i]`` belongs to row ``indices[i]``.
+    indices : array_like of int
+        The numbers of the rows, [n].
+    dense_shape : sequence of int, optional
+        The shape of the whole tensor; None if it is unknown.
+
+    Raises
+    ------
+    ArgumentError
+        If `values` does not have one row for each index.
+
+    Examples
+    --------
+    >>> IndexedSlices([[1.0, 2.0], [3.0, 4.0]], [4, 4], (6, 2)).to_dense()[4]
+    array([4., 6.], dtype=float32)
+    """
+
+    values: Array
+    indices: Any
+    dense_shape: tuple[int, ...] | None = None
+
+    def __init__(
+        self,
+        values: npt.ArrayLike,
+        indices: npt.ArrayLike,
+        dense_shape: Sequence[int] | None = None,
+    ) -> None:
+        object.__setattr__(self, "values", as_value(values))
+        object.__setattr__(self, "indices", _as_indices(as_value(indices)))
+        object.__setattr__(
+            self, "dense_shape", None if dense_shape is None else tuple(map(int, dense_shape))
+        )
+        # Indices [*batch, n] come with values [*batch, n, *row]; of one axis, [n] with [n, *row].
+        leading = self.values.shape[: self.indices.ndim]
+        if leading != self.indices.shape:
+            raise ArgumentError(
+                f"The values have shape {self.values.shape} and the indices {self.indices.shape}.",
+                "Give one row of values for each index.",
+            )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """``dense_shape``, as for a tensor."""
+        return self.dense_shape
+
+    def to_dense(self) -> Array:
+        """Return the tensor; rows that occur several times are summed in their order.
+
+        Returns
+        -------
+        ndarray
+            Of ``dense_shape``, with zeros in the other rows.
+
+        Raises
+        ------
+        ArgumentError
+            If ``dense_shape`` is not known, or ``indices`` has several axes.
+        OutOfRange
+            If an index is outside of ``dense_shape``.
+        """
+        if self.dense_shape is None:
+            raise ArgumentError(
+                "IndexedSlices without a dense_shape have no dense form.", "Give dense_shape."
+            )
+        dense = np.zeros(self.dense_shape, self.values.dtype)
+        rows, order = sort_rows(check_rows(self.indices, self.dense_shape[0], rank=1))
+        scatter_sorted(dense, rows, self.values[order], ADD)
+        return dense
+
+
+def _as_indices(array: Array) -> Array:
+    # An empty list becomes an array of floats in NumPy, although it means no indices.
+    return array if array.size or array.dtype.kind in "iu" else array.astype(np.int64)
+
+
+def check_slices(sparse_delta: Any) -> IndexedSlices:
+    """Return the argument of a sparse write; ``ArgumentTypeError`` if it has another type."""
+    if not isinstance(sparse_delta, IndexedSlices):
+        raise ArgumentTypeError(
+            f"A sparse write is given {type(sparse_delta).__name__}.",
+            "Give sv.IndexedSlices(values, indices).",
+        )
+    return sparse_delta

@@ -38,6 +38,7 @@ from shardvar.formats.listing import (
     swapped,
 )
 from shardvar.formats.protocol import Finding
+from shardvar.planning.index import Metadata
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
 from shardvar.wire.ggml import BLOCKS, NUMBERS, BlockType, dequantize
@@ -60,7 +61,8 @@ def _read(storage: Storage, name: str) -> Listing:
         headers.append(header)
     listing.data.check_in_place()
     _check_counts(listing, headers, f"{storage.path}: {name}")
-    listing.user = {key: _text(value) for key, value in headers[0].metadata.items()}
+    texts = {key: _text(value) for key, value in headers[0].metadata.items()}
+    listing.metadata = Metadata(user=texts)
     blocks = {key: each for key, each in blocks.items() if key not in listing.faults}
     listing.encodings = {key: block.name for key, block in blocks.items()}
     big = {each.key for each in listing.tensors if headers[each.file].is_big_endian}

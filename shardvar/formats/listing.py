@@ -80,10 +80,10 @@ class Listing:
     """The files, open."""
     tensors: list[ListedTensor] = field(default_factory=list)
     """The readable tensors."""
-    user: Mapping[str, str] = field(default_factory=dict)
-    """The metadata, as text."""
-    producer: str = ""
-    """The program that wrote them."""
+    entries: EntryTable | None = None
+    """The entries, of a format that has them as columns, in place of ``tensors``; all are plain."""
+    metadata: Metadata = field(default_factory=Metadata)
+    """The metadata; if there are plain values, they are the user's."""
     objects: dict[str, str] = field(default_factory=dict)
     """The encodings of plain values by key (``wire.plain``)."""
     faults: dict[str, ShardvarError] = field(default_factory=dict)
@@ -115,12 +115,14 @@ class Listing:
     def index(self) -> TableIndex:
         """Return the table of contents; ``start`` of a non-plain entry numbers ``tensors``."""
         self.tensors = sorted(self._readable(), key=lambda each: each.key)
-        entries = _entries(self.tensors)
+        entries = _entries(self.tensors) if self.entries is None else self.entries
         start = np.where(entries.plain, entries.start, np.arange(len(entries)))
-        user = {OBJECTS: build_objects(self.objects)} if self.objects else {**self.user}
+        metadata = self.metadata
+        if self.objects:
+            metadata = replace(metadata, user={OBJECTS: build_objects(self.objects)})
         faults = cast(Mapping[str, CheckpointError], self.faults)
-        metadata = Metadata("", self.producer, user)
-        return TableIndex(replace(entries, start=start), [*self.data.names], metadata, faults)
+        names = [*self.data.names]
+        return TableIndex(replace(entries, start=start), names, metadata, faults)
 
     def _readable(self) -> list[ListedTensor]:
         return [each for each in self.tensors if each.key not in self.faults]
@@ -129,7 +131,8 @@ class Listing:
 def _entries(tensors: Sequence[ListedTensor]) -> EntryTable:
     """Return the entries of tensors, each with its place in the file."""
     slices = TensorTable.of((each.key, each.dtype, each.shape) for each in tensors).whole()
-    nbytes = np.array([each.nbytes for each in tensors], np.int64)
+    own = np.array([-1 if each.size is None else each.size for each in tensors], np.int64)
+    nbytes = np.where(own < 0, slices.nbytes, own)
     return EntryTable(
         replace(slices, nbytes=nbytes),
         np.array([each.file for each in tensors], np.int64),
@@ -165,9 +168,10 @@ class ListedSource(FileSource):
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
         """[rows] Return True for tensors that are decoded from their beginning on."""
-        tensors = self.listing.tensors
-        starts = np.where(entries.plain, -1, entries.start)[rows].tolist()
-        return np.array([at >= 0 and tensors[at].is_in_order for at in starts], np.bool)
+        answers = ~entries.plain[rows]
+        numbers = entries.start[rows][answers].tolist()
+        answers[answers] = [self.listing.tensors[number].is_in_order for number in numbers]
+        return answers
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""

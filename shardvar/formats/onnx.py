@@ -53,6 +53,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.formats.window import structure_of
 from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
+from shardvar.planning.index import Metadata
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire import onnx, strings
 from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, foreign_file, invalid, past_limit
@@ -151,8 +152,7 @@ def _read(storage: Storage, name: str) -> _OnnxListing:
         model = onnx.parse_model(structure_of(file, data.traits).read, file.size)
     listing = _OnnxListing(
         data=data,
-        user=model.properties,
-        producer=model.producer,
+        metadata=Metadata("", model.producer, model.properties),
         storage=storage,
         model=model,
         names=names,
@@ -197,7 +197,7 @@ def _placed(tensor: onnx.OnnxTensor, listing: _OnnxListing) -> ListedTensor:
     extents = np.array([shape], np.int64).reshape(1, len(shape))
     nbytes = int(slice_nbytes(np.array([code(kind.dtype)]), extents)[0])
     stored = -(-prod(shape) * kind.bits // 8) if kind.bits else nbytes
-    placed = ListedTensor(tensor.name, kind.dtype, shape, 0, 0, size=nbytes)
+    placed = ListedTensor(tensor.name, kind.dtype, shape, 0, 0)
     if tensor.external is not None:
         file, start, stop = _external(tensor.external, listing)
         checksum = tensor.external.get("checksum", "").lower()

@@ -1,25 +1,23 @@
 """safetensors, single files and sharded sets, read more carefully than the real library reads them.
 
 names     file names, and what a person may type for a checkpoint
-offsets   the places of slices in files of PyTorch's distributed checkpoints
-source    headers and the set's index: contents, what is wrong with them, and the payloads
-shards    the contents of such files, joined
+source    headers and the set's index: contents, and what is wrong with them; shards, joined
 sink      writing a checkpoint
 """
 
 from dataclasses import dataclass
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.listing import ListedSource
 from shardvar.formats.protocol import SharedFormat, WrittenFiles
-from shardvar.formats.safetensors.names import find_safetensors, is_set_index, split_shard_name
-from shardvar.formats.safetensors.shards import read_shards
+from shardvar.formats.safetensors.names import find_safetensors, split_shard_name
 from shardvar.formats.safetensors.sink import (
     SafetensorsSink,
     adopt_safetensors,
     plan_safetensors,
     remove_safetensors,
 )
-from shardvar.formats.safetensors.source import SafetensorsSource, read_set, read_single
+from shardvar.formats.safetensors.source import read_safetensors
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -50,16 +48,9 @@ class SafetensorsFormat(SharedFormat):
         """Return the files, indexes of sets, and first files of shards that ``name`` may mean."""
         return find_safetensors(storage, name)
 
-    def open(self, storage: Storage, name: str) -> SafetensorsSource:
+    def open(self, storage: Storage, name: str) -> ListedSource:
         """Open a file, the set of that index, or all shards that have such a name."""
-        read = (
-            read_set
-            if is_set_index(name)
-            else read_shards
-            if split_shard_name(name)
-            else read_single
-        )
-        return SafetensorsSource(read(storage, name))
+        return ListedSource(read_safetensors(storage, name))
 
     def create(
         self,

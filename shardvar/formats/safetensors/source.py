@@ -1,5 +1,4 @@
-"""An open safetensors checkpoint: the contents, from the headers of its files and a set's index,
-and the payloads.
+"""The contents of a safetensors checkpoint, from the headers of its files and a set's index.
 
 Contents. A file is believed whole or not at all, because its header describes all its tensors. A
 set is read as far as possible: the keys of a file that cannot be read, or that is not next to the
@@ -14,51 +13,73 @@ some from the new.
 Payloads. All are plain, without any checksum. Elements of 4 and 6 bits are packed, and have dtypes
 that say so. The first of two elements of 4 bits is in the low half of its byte. No writer has shown
 yet how elements of 6 bits are packed: such tensors are copied, and their values refused.
+
+Shards. PyTorch's distributed checkpoints have slices of larger tensors, of each rank in other files:
+
+    __metadata__["DCP_SHARDING_INFO"]    JSON: {KEY: {"saved_offsets": [int, ...]}}
+    __metadata__["DCP_VERSION"]          "1.0"
+
+1. Group. The files of one checkpoint differ only in the numbers of their names (``names``).
+2. Join. Each header says where its slices begin. A tensor reaches to the end of its last slice,
+   since no file says how large it is. That its slices cover it is a law of every index, which the
+   reader checks.
+3. Doubt. A tensor whose last slices are lost looks smaller, and whole. So a shard that cannot be
+   read, or whose number is missing between others, makes every key a fault. A lost last shard
+   leaves no trace; the findings mention it.
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from shardvar.errors import (
+    COPY_AGAIN,
     CheckpointError,
     CorruptCheckpoint,
     IncompleteCheckpoint,
+    InconsistentTensor,
     InvalidCheckpoint,
     MissingFile,
-    ShardvarError,
     StorageError,
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, check_same
+from shardvar.formats.files import ATTEMPTS, DataFiles, check_same
+from shardvar.formats.listing import Listing
 from shardvar.formats.protocol import Finding
 from shardvar.formats.safetensors.names import (
     SAFETENSORS_SUFFIX,
+    ShardName,
+    is_set_index,
     part_names_of,
     prefix_of,
+    shard_names_of,
     split_part_name,
+    split_shard_name,
 )
-from shardvar.formats.safetensors.offsets import LAYOUT_KEYS, partial_tensors
 from shardvar.formats.sets import fetch_again
 from shardvar.layout.dtypes import code
 from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
-from shardvar.planning.slices import TensorTable, pad
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
+from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN
+from shardvar.wire import strict_json
+from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, invalid
 from shardvar.wire.digests import DIGESTS, take_digests
 from shardvar.wire.safetensors_header import (
+    BITS,
     PREAMBLE_NBYTES,
     Header,
     header_nbytes,
     parse_header,
+    sizes_of,
 )
 from shardvar.wire.set_index import SetIndex, read_set_index
 
@@ -73,16 +94,11 @@ TOTALS = ("total_size", "total_parameters")
 """The keys in the metadata of an index that count the tensors."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SafetensorsContents:
-    """The contents of a file or a set."""
-
-    index: TableIndex
-    """The table of contents."""
-    files: DataFiles
-    """The files, open."""
-    findings: Sequence[Finding] = ()
-    """Oddities of the set."""
+_SHARDING_INFO = "DCP_SHARDING_INFO"
+_LAYOUT_KEYS = (_SHARDING_INFO, "DCP_VERSION")
+"""The keys in ``__metadata__`` that describe the layout of the files, and not their content."""
+_MAX_DEPTH = 32
+_UNKNOWN_NUMBER = "No file says how many shards there were: a lost last shard cannot be noticed."
 
 
 @dataclass(slots=True, eq=False)
@@ -96,46 +112,63 @@ class _Rows:
     start: list[int] = field(default_factory=list)
     nbytes: int = 0
 
+    def entries(self) -> EntryTable:
+        """Return the tensors in the order of their keys."""
+        codes = np.array([code(dtype) for dtype in self.dtypes], dtype=np.int64)
+        slices = TensorTable(self.keys, codes, *pad(self.shapes, fill=1)).whole()
+        return EntryTable(
+            slices,
+            np.array(self.file, dtype=np.int64),
+            np.array(self.start, dtype=np.int64),
+            np.full(len(slices), NO_CHECKSUM),
+            np.ones(len(slices), dtype=np.bool),
+        ).take(np.array(sorted(range(len(slices)), key=self.keys.__getitem__), dtype=np.int64))
 
-def read_single(storage: Storage, name: str) -> SafetensorsContents:
-    """Return the contents of one file."""
-    files = DataFiles(storage, [name], named=name)
-    header = read_header(files.open(0))
+
+def read_safetensors(storage: Storage, name: str) -> Listing:
+    """Return the contents of a file, the set of that index, or all shards that have such a name."""
+    if is_set_index(name):
+        return _read_set(storage, name)
+    if split_shard_name(name):
+        return _read_shards(storage, name)
+    listing = Listing(DataFiles(storage, [name], named=name))
+    header = read_header(listing.data.open(0))
     rows = _Rows()
-    faults: dict[str, ShardvarError] = {}
-    _add_rows(rows, faults, header, 0, header.keys)
-    return SafetensorsContents(_table(rows, [name], header.metadata, faults), files)
+    _add_rows(rows, listing, header, 0, header.keys)
+    listing.entries = rows.entries()
+    listing.metadata = metadata_of_texts(header.metadata)
+    return listing
 
 
-def read_set(storage: Storage, name: str) -> SafetensorsContents:
-    """Return the contents of a set, by the name of its index; a set that is replaced meanwhile is
-    read again."""
+def _read_set(storage: Storage, name: str) -> Listing:
+    """Return the contents of a set, by the name of its index; a set that is replaced while it is
+    read is read again."""
     for _ in range(ATTEMPTS):
-        contents = _read_set(storage, name)
-        if contents is not None:
-            return contents
+        listing = _try_set(storage, name)
+        if listing is not None:
+            return listing
         if storage.traits is not None:  # what a bucket has listed is old
             storage = storage.refreshed()
     cause = f"{storage.path}: {name} was replaced while the set was being opened."
     raise CorruptCheckpoint(cause, "Open it again when the writer is done.")
 
 
-def _read_set(storage: Storage, name: str) -> SafetensorsContents | None:
-    """Return the contents of a set; None if it was replaced meanwhile."""
+def _try_set(storage: Storage, name: str) -> Listing | None:
+    """Return the contents of a set; None if it was replaced since its index was read."""
     # The index: which file has each key.
     index, content = _read_index(storage, name)
     weight_map, index_metadata = content.weight_map, content.metadata
     names = sorted(set(weight_map.values()))
-    files = DataFiles(storage, names, index=name)
+    listing = Listing(DataFiles(storage, names, index=name))
     keys_of: dict[str, list[str]] = {file: [] for file in names}
     for key, file in weight_map.items():
         keys_of[file].append(key)
 
     # The headers: a file that cannot be read, or lacks a key, is a fault of its keys only.
-    rows, faults, headers = _Rows(), dict[str, ShardvarError](), dict[str, Header]()
+    rows, headers = _Rows(), dict[str, Header]()
     answers = dict(
         as_answered(
-            lambda number: (number, _answer(storage, files, number)),
+            lambda number: (number, _answer(storage, listing.data, number)),
             range(len(names)),
             storage.traits,
         )
@@ -143,23 +176,24 @@ def _read_set(storage: Storage, name: str) -> SafetensorsContents | None:
     for number, file in enumerate(names):
         answer = answers[number]
         if not isinstance(answer, Header):
-            faults.update((key, answer.at(repr(key))) for key in keys_of[file])
+            listing.faults.update((key, answer.at(repr(key))) for key in keys_of[file])
             continue
         headers[file] = answer
         present = set(answer.keys)
-        _add_rows(rows, faults, answer, number, [key for key in keys_of[file] if key in present])
+        own = [key for key in keys_of[file] if key in present]
+        _add_rows(rows, listing, answer, number, own)
     absent = _absences(headers, weight_map)
-    faults |= absent
+    listing.faults |= absent
 
     # The index again: if it is another one now, the headers may come from two sets. It was kept
     # open until here, so that the file system cannot give its identity to another file. The files
     # again: another writer may write them in any order.
     try:
         check_same(storage, name, index.stamp)
-        files.check_in_place()
+        listing.data.check_in_place()
     except CorruptCheckpoint:
         index.close()
-        files.close()
+        listing.data.close()
         return None
     index.close()
 
@@ -171,15 +205,18 @@ def _read_set(storage: Storage, name: str) -> SafetensorsContents | None:
         for key, text in header.metadata.items()
         if key != DIGESTS
     }
-    findings = [*_disagreements(headers, weight_map, absent), *_miscounts(storage, name, names)]
-    if not faults:
-        findings += _missized(name, index_metadata, rows.nbytes)
+    listing.findings += _disagreements(headers, weight_map, absent)
+    listing.findings += _miscounts(storage, name, names)
+    if not listing.faults:
+        listing.findings += _missized(name, index_metadata, rows.nbytes)
     metadata |= {
         k: v if type(v) is str else json.dumps(v)
         for k, v in index_metadata.items()
         if k not in TOTALS
     }
-    return SafetensorsContents(_table(rows, names, metadata, faults), files, findings)
+    listing.entries = rows.entries()
+    listing.metadata = metadata_of_texts(metadata)
+    return listing
 
 
 def read_header(file: ReadableFile) -> Header:
@@ -257,21 +294,24 @@ def _absences(
 
 
 def _add_rows(
-    rows: _Rows, faults: dict[str, ShardvarError], header: Header, number: int, keys: Sequence[str]
+    rows: _Rows, listing: Listing, header: Header, number: int, keys: Sequence[str]
 ) -> None:
     """Add tensors of one file, and the errors of unreadable ones."""
+    places = _saved_offsets(header) or {}
+    for key in keys if places else ():
+        if any(places.get(key, ())):
+            listing.faults[key] = IncompleteCheckpoint(
+                f"{key!r} is a slice that begins at {list(places[key])} of its tensor; the other "
+                "slices are in other files.",
+                "Name the folder that holds the shards of all ranks, under the names that PyTorch "
+                "gave them.",
+            )
     row_of = {key: row for row, key in enumerate(header.keys)}
     wanted = [row_of[key] for key in keys]
-    partial = partial_tensors(header)
-    faults.update((key, partial[key]) for key in keys if key in partial)
     rows.nbytes += int(header.nbytes[wanted].sum())
     deep = {row for row in wanted if len(header.shapes[row]) > MAX_RANK}
     for row in deep:
-        cause = (
-            f"{header.keys[row]!r} has {len(header.shapes[row])} axes; NumPy allows at most "
-            f"{MAX_RANK}."
-        )
-        faults[header.keys[row]] = UnsupportedError(cause, "Write it with fewer axes.")
+        listing.faults[header.keys[row]] = _too_deep(header.keys[row], header.shapes[row])
     wanted = [row for row in wanted if row not in deep] if deep else wanted
     rows.keys += [header.keys[row] for row in wanted]
     rows.dtypes += [header.dtypes[row] for row in wanted]
@@ -280,26 +320,14 @@ def _add_rows(
     rows.start += header.start[wanted].tolist()
 
 
-def _table(
-    rows: _Rows, files: list[str], metadata: Mapping[str, str], faults: Mapping[str, ShardvarError]
-) -> TableIndex:
-    codes = np.array([code(dtype) for dtype in rows.dtypes], dtype=np.int64)
-    slices = TensorTable(rows.keys, codes, *pad(rows.shapes, fill=1)).whole()
-    order = np.array(sorted(range(len(rows.keys)), key=rows.keys.__getitem__), dtype=np.int64)
-    entries = EntryTable(
-        slices,
-        np.array(rows.file, dtype=np.int64),
-        np.array(rows.start, dtype=np.int64),
-        np.full(len(slices), NO_CHECKSUM),
-        np.ones(len(slices), dtype=np.bool),
-    ).take(order)
-    found = cast(Mapping[str, CheckpointError], faults)
-    return TableIndex(entries, files, metadata_of_texts(metadata), found)
+def _too_deep(key: str, shape: Sequence[int]) -> UnsupportedError:
+    cause = f"{key!r} has {len(shape)} axes; NumPy allows at most {MAX_RANK}."
+    return UnsupportedError(cause, "Write it with fewer axes.")
 
 
 def metadata_of_texts(texts: Mapping[str, str]) -> Metadata:
     """Return the metadata that the texts of a file are."""
-    user = {key: text for key, text in texts.items() if key not in LAYOUT_KEYS}
+    user = {key: text for key, text in texts.items() if key not in _LAYOUT_KEYS}
     if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:
         del user[FORMAT_KEY]  # the writer's, and not the user's
     generation = user.pop(GENERATION_KEY, "")
@@ -366,28 +394,186 @@ def _missized(name: str, index_metadata: Mapping[str, Any], nbytes: int) -> Iter
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SafetensorsSource(FileSource):
-    """An open safetensors checkpoint."""
+def _saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:
+    """Return the offsets of each slice by key; None if the file says nothing about slices.
 
-    contents: SafetensorsContents
-    """The contents of the file or the set."""
+    A key without offsets of the right form is left out: its place is unknown.
+    """
+    text = header.metadata.get(_SHARDING_INFO)
+    if text is None:
+        return None
+    info = strict_json.parse_json(text.encode("utf-8"), _MAX_DEPTH)
+    if type(info) is not dict:
+        raise invalid(f"{_SHARDING_INFO} is not a JSON object.")
+    places = {
+        key: _offsets(info.get(key), len(shape))
+        for key, shape in zip(header.keys, header.shapes, strict=True)
+    }
+    return {key: offsets for key, offsets in places.items() if offsets is not None}
 
-    @property
-    def index(self) -> TableIndex:
-        """The table of contents."""
-        return self.contents.index
 
-    @property
-    def data(self) -> DataFiles:
-        """The files."""
-        return self.contents.files
+def _offsets(info: Any, rank: int) -> Sequence[int] | None:
+    offsets = info.get("saved_offsets") if type(info) is dict else None
+    if type(offsets) is not list or len(offsets) != rank or not set(map(type, offsets)) <= {int}:
+        return None
+    return offsets if min(offsets, default=0) >= 0 else None
 
-    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
-        file, begin = int(entries.file[row]), int(entries.start[row])
-        self.read_span(file, begin + start, buffer)
 
-    def findings(self) -> Sequence[Finding]:
-        """Return the oddities of the set."""
-        return self.contents.findings
+@dataclass(slots=True, eq=False)
+class _Tensor:
+    """A tensor, as far as its slices tell it."""
+
+    dtype: str
+    shape: list[int]
+    rows: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Joined:
+    """All slices, column by column, and their tensors."""
+
+    tensors: dict[str, _Tensor] = field(default_factory=dict)
+    offset: list[Sequence[int]] = field(default_factory=list)
+    shape: list[Sequence[int]] = field(default_factory=list)
+    file: list[int] = field(default_factory=list)
+    start: list[int] = field(default_factory=list)
+    faults: dict[str, CheckpointError | UnsupportedError] = field(default_factory=dict)
+
+
+def _read_shards(storage: Storage, name: str) -> Listing:
+    """Return the contents of all shards of a checkpoint, by the name of one of them."""
+    names = shard_names_of(name, storage.names()) or [name]
+    listing = Listing(DataFiles(storage, names))
+    joined, metadata = _Joined(), dict[str, str]()
+    for number in range(len(names)):
+        file = listing.data.open(number)
+        header = read_header(file)
+        with prefix_errors(file.name):
+            offsets = _saved_offsets(header)
+            if offsets is None:
+                raise invalid(f"It is named as a shard, but it has no {_SHARDING_INFO}.")
+        _join(joined, header, offsets, number)
+        metadata |= header.metadata
+    listing.data.check_in_place()
+    for key, tensor in joined.tensors.items():
+        _check_tensor(joined, key, tensor)
+    parts = [part for each in names if (part := split_shard_name(each))]
+    lost = _missing_ranks(storage, parts)
+    if lost:
+        joined.faults |= {
+            key: IncompleteCheckpoint(f"{key!r}: {lost.cause}", lost.remedy)
+            for key in joined.tensors
+        }
+    user = {key: text for key, text in metadata.items() if key not in (*_LAYOUT_KEYS, DIGESTS)}
+    listing.metadata = Metadata(user=user)
+    listing.faults |= joined.faults
+    listing.entries = _entries(joined)
+    listing.findings += _oddities(names, parts)
+    return listing
+
+
+def _join(
+    joined: _Joined, header: Header, offsets: Mapping[str, Sequence[int]], number: int
+) -> None:
+    """Add the slices of one file."""
+    for row, key in enumerate(header.keys):
+        dtype, shape = header.dtypes[row], header.shapes[row]
+        tensor = joined.tensors.setdefault(key, _Tensor(dtype, [0] * len(shape)))
+        if key not in offsets:
+            joined.faults[key] = invalid(
+                f"{key!r}: {_SHARDING_INFO} does not say where one of its slices begins."
+            )
+        elif (tensor.dtype, len(tensor.shape)) != (dtype, len(shape)):
+            cause = (
+                f"{key!r} is {tensor.dtype} with {len(tensor.shape)} axes in one shard and {dtype} "
+                "with "
+            )
+            joined.faults[key] = InconsistentTensor(f"{cause}{len(shape)} in another.", COPY_AGAIN)
+        else:
+            ends = (offset + extent for offset, extent in zip(offsets[key], shape, strict=True))
+            tensor.shape = list(map(max, tensor.shape, ends))
+            tensor.rows.append(len(joined.start))
+            joined.offset.append(offsets[key])
+            joined.shape.append(shape)
+            joined.file.append(number)
+            joined.start.append(int(header.start[row]))
+
+
+def _check_tensor(joined: _Joined, key: str, tensor: _Tensor) -> None:
+    """Make a tensor a fault if its dtype, its rank or its size cannot be held."""
+    if len(tensor.shape) > MAX_RANK:
+        joined.faults[key] = _too_deep(key, tensor.shape)
+        return
+    if BITS[tensor.dtype] < 8:
+        cause = (
+            f"{key!r} has the dtype {tensor.dtype}, whose elements share bytes; its slices cannot "
+            "be joined."
+        )
+        joined.faults[key] = UnsupportedError(
+            cause, "Consolidate the checkpoint with the program that wrote it."
+        )
+        return
+    try:
+        sizes_of([key], [tensor.shape], [BITS[tensor.dtype]])
+    except CheckpointError as error:
+        joined.faults[key] = error
+
+
+def _missing_ranks(storage: Storage, parts: Sequence[ShardName]) -> IncompleteCheckpoint | None:
+    """Return the error of the shards whose numbers are missing; ranks count from 1."""
+    ranks = {part.rank for part in parts}
+    missing = max(ranks, default=0) - len(ranks - {0})
+    if not missing:
+        return None
+    first = next(rank for rank in range(1, max(ranks) + 1) if rank not in ranks)
+    named = f"shard {first}" if missing == 1 else f"shard {first} and {missing - 1} more"
+    cause = f"{storage.path} lacks {named} of at least {max(ranks)}."
+    return IncompleteCheckpoint(cause, "Copy the files of all ranks into the folder.")
+
+
+def _entries(joined: _Joined) -> EntryTable:
+    """Return the slices of the tensors that can be read, in the order of the keys."""
+    keys = sorted(key for key, tensor in joined.tensors.items() if _is_listed(joined, key, tensor))
+    tensors = [joined.tensors[key] for key in keys]
+    codes = np.array([code(tensor.dtype) for tensor in tensors], np.int64)
+    table = TensorTable(keys, codes, *pad([tensor.shape for tensor in tensors], fill=1))
+    rows = [row for tensor in tensors for row in tensor.rows]
+    number = np.repeat(
+        np.arange(len(keys)), np.array([len(tensor.rows) for tensor in tensors], np.int64)
+    )
+    rank = table.shapes.shape[1]
+    offset = widen(pad([joined.offset[row] for row in rows], fill=0)[1], rank, 0)
+    shape = widen(pad([joined.shape[row] for row in rows], fill=1)[1], rank, 1)
+    slices = SliceTable.of(table, number, offset, shape)
+    file, start = (
+        np.array([column[row] for row in rows], np.int64) for column in (joined.file, joined.start)
+    )
+    return EntryTable(
+        slices, file, start, np.full(len(rows), NO_CHECKSUM), np.ones(len(rows), np.bool)
+    )
+
+
+def _is_listed(joined: _Joined, key: str, tensor: _Tensor) -> bool:
+    """Return True unless the tensor's own columns are wrong; tensors that lack a shard are listed
+    with their fault."""
+    return bool(tensor.rows) and type(joined.faults.get(key)) in (type(None), IncompleteCheckpoint)
+
+
+def _oddities(names: Sequence[str], parts: Sequence[ShardName]) -> Iterator[Finding]:
+    """Yield what the numbers of the files show, and what they cannot show."""
+    yield Finding(names[0], _UNKNOWN_NUMBER, False)
+    ranks_of = Counter(part.number for part in parts)
+    count, ranks = parts[0].num_files, len({part.rank for part in parts})
+    if len(ranks_of) != count:
+        yield Finding(
+            names[0],
+            f"The names imply {count} files, but only {len(ranks_of)} of them exist.",
+            True,
+        )
+    for number, present in sorted(ranks_of.items()):
+        if present < ranks:
+            cause = (
+                f"{present} of {ranks} shards have a file {number} of {count}: the others had none "
+                "of its tensors, or "
+            )
+            yield Finding(names[0], f"{cause}their file is lost.", False)

@@ -1,0 +1,397 @@
+"""Keras, the files of Keras 3 and of Keras 2: arrays in HDF5 (extra ``keras``).
+
+    model.weights.h5      the arrays of a model, by the paths of its layers
+    model.keras           a zip archive with one such file, and the model's configuration
+    model.weights.json    the index of a set: model_00000.weights.h5, model_00001.weights.h5, …
+    model.h5, .hdf5       a whole model of Keras 2, or any other HDF5 file
+
+The endings are believed. Of a file of another name, the first bytes decide. Nothing is written:
+Keras restores a file only into the model whose layers it names.
+
+The key of an array is its path in HDF5: ``layers/dense/vars/0``. An array that two files of a set
+have is a fault of its key. The index of a set names files for the paths of layers, and not for
+arrays: what a missing file would have held is named by the paths of its layers.
+
+The HDF5 file in an archive is a member that is not compressed, whose bytes lie in the archive as
+they are. The archive's checksum covers the whole member, not single arrays: it is compared before
+the first array is read. The other members, among them the configuration that Keras builds a model
+of, are not read.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import (
+    COPY_AGAIN,
+    READ_ERRORS,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    OutOfBounds,
+    UnsupportedError,
+    prefix_errors,
+)
+from shardvar.forks import new_lock
+from shardvar.formats.files import DataFiles, FileSource, check_same, read_beginning
+from shardvar.formats.hdf5 import Dataset, Hdf5File, Span
+from shardvar.formats.listing import (
+    ListedFormat,
+    ListedSource,
+    ListedTensor,
+    Listing,
+    ReadSpan,
+    find_files,
+)
+from shardvar.formats.protocol import Finding
+from shardvar.formats.sets import is_bare
+from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_HEADER_NBYTES
+from shardvar.planning.index import EntryTable, Metadata
+from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.wire import strict_json
+from shardvar.wire.crc import CRC32
+from shardvar.wire.damage import (
+    DISTRUST,
+    SNIFF_NBYTES,
+    WRITE_AGAIN,
+    corrupt,
+    foreign_file,
+    invalid,
+    past_limit,
+)
+from shardvar.wire.zip import (
+    LOCAL,
+    LOCAL_MAGIC,
+    STORED,
+    TAIL_NBYTES,
+    check_local,
+    check_member,
+    check_supported,
+    find_directory,
+    local_nbytes,
+    parse_directory,
+)
+
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_ARCHIVE = ".keras"
+_INDEX = ".weights.json"
+_MEMBER = "model.weights.h5"
+"""The member of an archive that has the arrays."""
+_SUFFIXES = (".weights.h5", _ARCHIVE, ".h5", ".hdf5", _INDEX)
+_PART = re.compile(r"(.+)_\d{5}\.weights\.h5", re.DOTALL)
+_FIRST_MEMBERS = (b"metadata.json", b"config.json", _MEMBER.encode())
+"""The members of an archive; one of them comes first."""
+_INDEX_DEPTH = 32
+_BLOCK_NBYTES = 1 << 22
+
+
+@dataclass(slots=True, eq=False)
+class _KerasListing(Listing):
+    """The arrays of all files."""
+
+    opened: dict[int, Hdf5File] = field(default_factory=dict)
+    """The files that h5py has open to decode some of their arrays, by number."""
+    spans: dict[int, Span] = field(default_factory=dict)
+    """The HDF5 bytes of each file."""
+    file_of: dict[str, int] = field(default_factory=dict)
+    """The number of the file of each array."""
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self.opened.values():
+            file.close()
+        self.data.close()
+
+
+def _read(storage: Storage, name: str) -> _KerasListing:
+    """Return the contents of the file, the archive, or the set with the index ``name``."""
+    layers, stamp = _read_index(storage, name) if name.endswith(_INDEX) else ({}, "")
+    # A model without weights has a set without files.
+    names = sorted(layers) if name.endswith(_INDEX) else [name]
+    listing = _KerasListing(DataFiles(storage, names, named=name, index=name))
+    try:
+        for number, file in enumerate(names):
+            own = layers.get(file)
+            try:
+                _add_file(listing, number, own)
+            except READ_ERRORS as error:
+                if own is None:
+                    raise
+                listing.faults.update((layer, error.at(repr(layer))) for layer in own)
+        if stamp:
+            check_same(storage, name, stamp)
+            listing.data.check_in_place()
+    except BaseException:
+        listing.close()
+        raise
+    # The same bytes may have several names, but a small file does not become a thousand large
+    # arrays. What h5py decodes is counted where it is found.
+    spans = map(listing.spans.get, range(len(names)))
+    sizes = np.array([span.nbytes if span else 0 for span in spans], np.int64)
+    for shared in listing.shared(sizes, lambda tensor: tensor.decode is None):
+        cause = f"{names[shared.file]}: {shared.key!r}: Its bytes also belong to other arrays."
+        listing.faults[shared.key] = InvalidCheckpoint(cause, DISTRUST)
+    return listing
+
+
+def _add_file(listing: _KerasListing, number: int, layers: Sequence[str] | None) -> None:
+    """Add the arrays of one file; ``layers`` are the paths that the index of a set names it for."""
+    file = listing.data.open(number)
+    with prefix_errors(file.name):
+        is_archive = file.name.endswith(_ARCHIVE) or file.read(0, min(4, file.size)) == LOCAL_MAGIC
+        span = listing.spans[number] = _find_span(file, is_archive)
+        opened = listing.opened[number] = Hdf5File(partial(listing.data.open, number), span)
+        contents = opened.list()
+    if all(dataset.start is not None for dataset in contents.datasets):
+        listing.opened.pop(number).close()
+    listing.metadata = Metadata(user={**listing.metadata.user, **contents.attributes})
+    for key, fault in contents.faults.items():
+        listing.faults[key] = fault.at(file.name)
+    place = listing.data.names[number]
+    listing.findings += [Finding(place, note, False) for note in contents.notes]
+    for each in contents.datasets:
+        if each.key in listing.file_of:
+            other = listing.data.names[listing.file_of[each.key]]
+            cause = f"{file.name}: {each.key!r} is in {other!r} too."
+            listing.faults[each.key] = InvalidCheckpoint(cause, WRITE_AGAIN)
+        listing.file_of[each.key] = number
+        decode = None if each.start is not None else partial(_decode, opened, each, file.name)
+        where = (number, each.start or 0, decode, decode is not None)
+        listing.tensors.append(ListedTensor(each.key, each.dtype, each.shape, *where))
+    if layers is None:
+        return
+    paths = {each.key.rpartition("/")[0] for each in contents.datasets}
+    for layer in sorted(set(layers) - paths):
+        cause = (
+            f"{place}: {layer!r}: The index of the set says that it has arrays here, but it has "
+            "none."
+        )
+        listing.faults[layer] = IncompleteCheckpoint(cause, COPY_AGAIN)
+    for path in sorted(paths - set(layers)):
+        listing.findings.append(
+            Finding(place, f"The index of the set does not name it for {path!r}.", True)
+        )
+
+
+def _decode(
+    opened: Hdf5File,
+    dataset: Dataset,
+    name: str,
+    _read: ReadSpan,
+    _tensor: ListedTensor,
+    start: int,
+    buffer: memoryview,
+) -> None:
+    with prefix_errors(f"{name}: {dataset.key!r}"):
+        opened.read_into(dataset, start, buffer)
+
+
+def _find_span(file: ReadableFile, is_archive: bool) -> Span:
+    """Return the HDF5 bytes of a file: the member of an archive, or all of it."""
+    span = _find_member(file) if is_archive else Span(0, file.size)
+    first = file.read(span.start, min(SNIFF_NBYTES, span.nbytes))
+    # HDF5 allows other bytes in front, a multiple of 512; Keras writes none, and a file without the
+    # magic is foreign.
+    if not first.startswith(_HDF5_MAGIC):
+        if is_archive:
+            raise MalformedCheckpoint(
+                f"{_MEMBER!r} is not an HDF5 file: it begins otherwise.", WRITE_AGAIN
+            )
+        raise foreign_file("an HDF5 file", first, span.nbytes, "it begins otherwise")
+    return span
+
+
+def _find_member(file: ReadableFile) -> Span:
+    """Return the place of the HDF5 file in an archive."""
+    first = file.read(0, min(SNIFF_NBYTES, file.size))
+    if not first.startswith(LOCAL_MAGIC):
+        raise foreign_file(
+            "an archive of Keras", first, file.size, "it does not begin as a zip archive does"
+        )
+    tail_nbytes = min(TAIL_NBYTES, file.size)
+    place = find_directory(file.read(file.size - tail_nbytes, tail_nbytes), file.size)
+    if place.nbytes > MAX_DIRECTORY_NBYTES:
+        raise past_limit(f"The central directory has {place.nbytes} bytes", "MAX_DIRECTORY_NBYTES")
+    found = [
+        each
+        for each in parse_directory(file.read(place.start, place.nbytes), place.count)
+        if each.name == _MEMBER
+    ]
+    if not found:
+        cause = f"The archive has no member {_MEMBER!r}, which holds the arrays."
+        raise IncompleteCheckpoint(cause, "Save the model again, with its weights.")
+    if len(found) > 1:
+        raise invalid(
+            f"The archive has {len(found)} members {_MEMBER!r}, and readers choose different ones."
+        )
+    (member,) = found
+    check_member(member)
+    header = member.start
+    start = (
+        header + local_nbytes(file.read(header, LOCAL.size))
+        if header + LOCAL.size <= place.start
+        else place.start
+    )
+    if start + member.stored_nbytes > place.start:
+        cause = (
+            f"{_MEMBER!r} at offset {header} reaches out of the archive, whose members end at "
+            f"{place.start}."
+        )
+        raise OutOfBounds(cause, WRITE_AGAIN)
+    check_local(file.read(header, start - header), member)
+    check_supported(member)
+    if member.method != STORED:
+        raise UnsupportedError(
+            f"{_MEMBER!r} is compressed.", "Unpack the archive and pack it again: `zip -0`."
+        )
+    return Span(start, member.nbytes, member.crc)
+
+
+def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]], str]:
+    """Return the paths of layers of each file, and the stamp of the index."""
+    file = storage.open(name)
+    try:
+        with prefix_errors(file.name):
+            if file.size > MAX_HEADER_NBYTES:
+                raise past_limit(f"The index has {file.size} bytes", "MAX_HEADER_NBYTES")
+            text = file.read(0, file.size)
+            if not text.lstrip().startswith(b"{"):
+                why = "it does not begin a JSON object"
+                raise foreign_file("the index of a set", text[:SNIFF_NBYTES], file.size, why)
+            index = strict_json.parse_json(text, _INDEX_DEPTH)
+            weight_map = index.get("weight_map") if type(index) is dict else None
+            if type(weight_map) is not dict:
+                raise invalid(
+                    "The index lacks a weight_map from paths of layers to names of files."
+                )
+            layers: dict[str, list[str]] = {}
+            for layer, files in weight_map.items():
+                for each in _files(layer, files):
+                    layers.setdefault(each, []).append(layer.strip("/"))
+            return layers, file.stamp
+    finally:
+        file.close()
+
+
+def _files(layer: str, files: Any) -> list[str]:
+    """Return the files of a layer: one name, or a list of names of files next to the index."""
+    names = [files] if isinstance(files, str) else files
+    if type(names) is not list or not names or not set(map(type, names)) <= {str}:
+        raise invalid(f"The weight_map has no names of files for {layer!r}.")
+    for name in names:
+        if not is_bare(name):
+            raise InvalidCheckpoint(
+                f"The index names {name!r}, which is not a file next to it.", DISTRUST
+            )
+    return names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KerasSource(ListedSource):
+    """An open file, archive or set."""
+
+    listing: _KerasListing
+    _compared: dict[int, bool] = field(init=False, default_factory=dict)
+    """True if the member of an archive agrees with its checksum, by the number of the file, once it
+    was compared."""
+    _lock: RLock = field(init=False, default_factory=new_lock)
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry, once its archive was compared."""
+        self._check(int(entries.file[row]))
+        ListedSource.read_into(self, entries, row, start, buffer)
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from one file, once it was compared."""
+        self._check(file)
+        FileSource.read_span(self, file, start, buffer)
+
+    @property
+    def bare_index(self) -> str:
+        """Empty: a checksum covers each member of an archive. Other files have none at all."""
+        return ""
+
+    def close(self) -> None:
+        """Close the files, also those of h5py."""
+        self.listing.close()
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the links that were not followed; compares an archive without arrays."""
+        findings = list(self.listing.findings)
+        for number, span in self.listing.spans.items():
+            if not self.listing.tensors and not self._is_right(number):
+                cause = (
+                    f"The {span.nbytes} bytes at offset {span.start}, which hold all arrays, "
+                    "disagree with their CRC."
+                )
+                findings.append(Finding(self.data.names[number], cause, True))
+        return findings
+
+    def is_guarded(self, key: str) -> bool:
+        """Return True if the checksum of an archive covers a key and agrees.
+
+        Fletcher-32 finds most damage to the bytes of a chunk. It does not cover the places and the
+        filter mask of the chunk, nor the shape and the dtype of the dataset.
+        """
+        number = self.listing.file_of.get(key)
+        return number is not None and self.listing.spans[number].crc is not None
+
+    def _check(self, number: int) -> None:
+        """Raise ``CorruptCheckpoint`` if an archive disagrees with its checksum, which covers all
+        arrays at once."""
+        if not self._is_right(number):
+            span, name = self.listing.spans[number], self.data.open(number).name
+            raise corrupt(
+                f"{name}: The {span.nbytes} bytes at offset {span.start} disagree with their CRC."
+            )
+
+    def _is_right(self, number: int) -> bool:
+        """Return True unless a checksum covers a file and disagrees; it is compared once."""
+        with self._lock:
+            if number not in self._compared:
+                span, crc = self.listing.spans[number], 0
+                if span.crc is not None:
+                    file, stop = self.data.open(number), span.start + span.nbytes
+                    for start in range(span.start, stop, _BLOCK_NBYTES):
+                        octets = file.read(start, min(_BLOCK_NBYTES, stop - start))
+                        crc = CRC32.compute(octets, crc)
+                self._compared[number] = span.crc is None or crc == span.crc
+            return self._compared[number]
+
+
+def _find(storage: Storage, name: str) -> list[str]:
+    """Return the files, and the indexes of sets, that a name may mean."""
+    names = storage.names()
+    files = find_files(storage, name, _SUFFIXES, _begins)
+    return (
+        sorted({_index_of(names, each) for each in files}) if not name or name in names else files
+    )
+
+
+def _index_of(names: list[str], name: str) -> str:
+    """Return the index of the set that a file is a part of; the file itself if it is the only one.
+
+    >>> _index_of(["m.weights.json", "m_00000.weights.h5"], "m_00000.weights.h5")
+    'm.weights.json'
+    """
+    part = _PART.fullmatch(name)
+    return part[1] + _INDEX if part and part[1] + _INDEX in names else name
+
+
+def _begins(storage: Storage, name: str) -> bool:
+    """Return True if a file begins as HDF5, or as a zip archive with a first member of Keras."""
+    first = read_beginning(storage, name, LOCAL.size + max(map(len, _FIRST_MEMBERS)))
+    if first.startswith(_HDF5_MAGIC):
+        return True
+    if not first.startswith(LOCAL_MAGIC) or len(first) < LOCAL.size:
+        return False
+    # The bytes 26 and 27 of a local header are the length of the name, which follows the header.
+    return first[LOCAL.size :][: int.from_bytes(first[26:28], "little")] in _FIRST_MEMBERS
+
+
+FORMAT = ListedFormat("keras", _find, _read, _KerasSource)

@@ -17,7 +17,7 @@ index handed out:
 ``Source`` has defaults for everything that only some sources do. A source that reads through
 another one inherits from ``formats.source.WrappedSource``.
 
-Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes
+Writing. ``Format.lay_out`` lays the assigned slices out and returns a ``Sink``. The engine writes
 every payload at its place in a file that has a temporary name, then the bytes that frame the
 payloads, and syncs the file. Once all files are finished, ``Sink.commit`` puts them in place, the
 index last. Nothing is visible before.
@@ -48,6 +48,7 @@ __all__ = [
     "FileWriter",
     "Finding",
     "Format",
+    "NewCheckpoint",
     "SharedFormat",
     "Sink",
     "Source",
@@ -315,6 +316,43 @@ class Sink(ABC):
         return False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenFiles:
+    """Data files that are finished, under the names that they have until a commit."""
+
+    names: Sequence[str]
+    """[files] the name of each."""
+    nbytes: Ints
+    """[files] the size of each."""
+    start: Ints
+    """[m] the first byte of each assigned slice's payload, in bytes of its file."""
+    digests: npt.NDArray[np.uint8] | None = None
+    """[m] the digests of the payloads, as in ``EntryTable``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewCheckpoint:
+    """A checkpoint that is to be written: the arguments of ``create``, or of ``adopt``."""
+
+    storage: Storage
+    """The directory for the files."""
+    name: str
+    """A name that ``locate`` returns, or a new one."""
+    assignment: Assignment
+    """The slices, and the file of each."""
+    metadata: Metadata
+    """The metadata, with the objects."""
+    generation: str
+    """A token of letters and digits that no other writer uses at the same time."""
+    files: WrittenFiles | None = None
+    """The data files, if they are written already."""
+
+    @property
+    def run(self) -> str:
+        """The generation that the index keeps: only of files that several processes have written."""
+        return "" if self.files is None else self.generation
+
+
 READ_ONLY = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
 """The capabilities of a format that is only read: it can hold nothing."""
 
@@ -371,6 +409,10 @@ class Format(ABC):
         Existing files may be read and are not changed. ``UnsupportedError`` if the format cannot hold
         the slices, or is only read, the default.
         """
+        return self.lay_out(NewCheckpoint(storage, name, assignment, metadata, generation))
+
+    def lay_out(self, new: NewCheckpoint) -> Sink:
+        """Return the sink of a new checkpoint, for ``create`` and ``adopt``."""
         cause = f"The format {self.name} is read and not written."
         raise UnsupportedError(cause, "Choose another format, such as safetensors.")
 
@@ -385,20 +427,6 @@ class Format(ABC):
         raise UnsupportedError(
             f"The format {self.name} is read and not written.", "Remove the file."
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WrittenFiles:
-    """Data files that are finished, under the names that they have until a commit."""
-
-    names: Sequence[str]
-    """[files] the name of each."""
-    nbytes: Ints
-    """[files] the size of each."""
-    start: Ints
-    """[m] the first byte of each assigned slice's payload, in bytes of its file."""
-    digests: npt.NDArray[np.uint8] | None = None
-    """[m] the digests of the payloads, as in ``EntryTable``."""
 
 
 class SharedFormat(Format):
@@ -432,7 +460,6 @@ class SharedFormat(Format):
         finally:
             source.close()
 
-    @abstractmethod
     def adopt(
         self,
         storage: Storage,
@@ -447,3 +474,6 @@ class SharedFormat(Format):
         ``IncompleteCheckpoint`` if a file is missing or has another size; then nothing was changed.
         ``commit`` renames the files, unless they have names of ``process_file``.
         """
+        return self.lay_out(
+            NewCheckpoint(storage, name, assignment, metadata, metadata.generation, files)
+        )

@@ -1,8 +1,9 @@
 """Sinks whose files have temporary names until the commit.
 
-``FileSink`` withdraws what has a temporary name. ``OneFileSink`` is the whole sink of a format
-whose checkpoint is one file. ``take_away`` removes a checkpoint in the reverse order of a commit: the
-file that makes the others a checkpoint goes first.
+``SetSink`` is the one commit of all formats whose checkpoint is a set of files with an index, or one
+file; a format says only what the frame of a file is (``FileWriter.frame``), and what the index
+(``SetSink.index``). ``formats.folders`` is the commit of folders. ``take_away`` removes a checkpoint
+in the reverse order of a commit: the file that makes the others a checkpoint goes first.
 """
 
 import re
@@ -10,70 +11,141 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from shardvar.errors import StorageError, UnsupportedError
-from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, write_file
+from shardvar.formats.files import (
+    check_written,
+    discard_files,
+    put_in_place,
+    remove_unnamed,
+    write_file,
+)
 from shardvar.formats.outcomes import State, add_state
-from shardvar.formats.protocol import FileChecksums, FileWriter, Sink
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint, Sink
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
+from shardvar.planning.capabilities import check_holds
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 
 
-class FileSink(Sink):
-    """A checkpoint that is being written, in files with temporary names."""
+class CommitSteps(NamedTuple):
+    """The last steps of a commit: the names that files get, and the index."""
 
-    __slots__ = ()
+    renames: Sequence[tuple[str, str]]
+    """The finished data files: the name of each until now, and its final one."""
+    last: tuple[str, str]
+    """The same of the file whose rename is the commit: the index, or the only file."""
+    content: bytes | None
+    """The content of that file, if it is not written yet."""
+    tidy: Callable[[], None]
+    """Removes the files that the new checkpoint leaves unnamed."""
 
-    @property
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SetSink(Sink):
+    """The sink of a set of data files with an index, or of one file; a format defines ``index``."""
+
+    new: NewCheckpoint
+    """The checkpoint."""
+    asides: Sequence[str] = field()
+    """[files] the temporary name of each data file."""
+    start: Ints = field()
+    """[m] the first byte of each payload, in bytes of its file."""
+    writer: FileWriter = field()
+    """The frame and the checksums of each file."""
+    index_aside: str = ""
+    """The temporary name of the index; empty if the only data file is the checkpoint."""
+    objects: tuple[str, bytes] | None = None
+    """The temporary name and the content of a file that has only objects."""
+    is_shared: bool = False
+    """True if the data files were written by others, and stay after an error."""
+
     @abstractmethod
-    def storage(self) -> Storage:
-        """The directory for the files."""
+    def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
+        """Return what the commit puts in place, in a directory with the names ``there``."""
 
-    @property
-    def temporary(self) -> Sequence[str]:
-        """The temporary names of all files, the index included."""
-        return self.asides
+    def commit(self, checksums: Sequence[FileChecksums]) -> None:
+        """Put the finished files in place, the index last, and remove what it does not name."""
+        storage = self.new.storage
+        if self.objects:
+            write_file(storage, *self.objects)
+        placed = self.index(checksums, storage.names())
+        # The old index names the old files until it is replaced: what it leaves is removed after.
+        renames, last, content, tidy = placed
+        put_in_place(storage, renames, last, content, tidy, is_shared=self.is_shared)
 
     def withdraw(self) -> None:
         """Remove the files that have temporary names; a commit leaves none."""
-        discard_files(self.storage, self.temporary)
+        own = [self.objects[0] if self.objects else "", self.index_aside]
+        discard_files(self.new.storage, [*self.asides, *filter(None, own)])
+
+    def by_row(self, checksums: Sequence[FileChecksums]) -> Ints:
+        """[m] Return the checksum of each payload; each file has its own in order."""
+        order, _ = self.new.assignment.by_file()
+        crc = np.zeros(len(order), np.int64)
+        crc[order] = np.concatenate([np.zeros(0, np.int64), *(file.payload for file in checksums)])
+        return crc
+
+    def sweep(self, unnamed: Callable[[list[str]], Iterable[str]]) -> Callable[[], None]:
+        """Return a function that removes the files that ``unnamed`` selects."""
+        return partial(remove_unnamed, self.new.storage, unnamed)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OneFileSink(FileSink):
-    """A checkpoint of one file that is being written."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class OneFileSink(SetSink):
+    """A checkpoint of one file."""
 
-    storage: Storage = field()
-    """The directory for the file."""
-    name: str
+    final: str
     """The final name of the file."""
-    generation: str
-    """The token in its temporary name."""
-    start: Ints = field()
-    """[m] the first byte of each payload, in bytes of the file."""
-    writer: FileWriter = field()
-    """The frame and the checksums of the file."""
     empty: Callable[[], bytes]
     """Returns the bytes of a file without payloads, which the engine does not write."""
 
-    @property
-    def asides(self) -> list[str]:
-        """Its temporary name, as the only item."""
-        return [f"{self.name}.{self.generation}.tmp"]
-
-    def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished file in place."""
+    def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
+        """Return the rename of the file."""
+        unnamed = partial(temporary_files, re.escape(self.final))
         content = None if checksums else self.empty()
-        # The rename is the commit. What earlier writers left is removed only after it.
-        put_in_place(self.storage, [], (self.asides[0], self.name), content, tidy=self._tidy)
+        return CommitSteps((), (self.asides[0], self.final), content, self.sweep(unnamed))
 
-    def _tidy(self) -> None:
-        remove_unnamed(self.storage, lambda names: temporary_files(re.escape(self.name), names))
+
+def one_file(
+    new: NewCheckpoint,
+    final: str,
+    start: Sequence[int],
+    writer: FileWriter,
+    empty: Callable[[], bytes],
+) -> OneFileSink:
+    """Return the sink of one file, in which each payload begins at ``start``."""
+    return OneFileSink(
+        new=new,
+        asides=[f"{final}.{new.generation}.tmp"],
+        start=np.array(start, np.int64),
+        writer=writer,
+        final=final,
+        empty=empty,
+    )
+
+
+def check_one_file(new: NewCheckpoint, form: Format) -> None:
+    """Raise ``UnsupportedError`` if a format of one file with whole tensors cannot hold these."""
+    check_holds(new.assignment.slices, form.capabilities, form.name)
+    if new.assignment.num_files > 1:
+        cause = f"{'An' if form.name == 'npz' else 'A'} {form.name} checkpoint is one file."
+        raise UnsupportedError(cause, "Choose another format for several files.")
+    check_uncut(new.assignment.slices, form.name)
+
+
+def aside_names(new: NewCheckpoint, name_of: Callable[[int], str]) -> list[str]:
+    """[files] Return the temporary names of the data files, which ``name_of`` begins by number; or,
+    after a check, the names of files that are written already."""
+    if new.files is not None:
+        return check_written(new.storage, [[each] for each in new.files.names], new.files.nbytes)
+    return [f"{name_of(number)}.{new.generation}.tmp" for number in range(new.assignment.num_files)]
 
 
 def take_away(

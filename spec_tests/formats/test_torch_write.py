@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.torch import saved
 from shardvar.formats.torch.archive import build_frame, open_archive, records_of, tensor_call
-from shardvar.formats.torch.saved import plan_saved
 from shardvar.formats.torch.values import DTYPES, tensor_of
 from shardvar.wire.inert import Node
 from shardvar.wire.opcode_writer import Call, build_pickle
@@ -201,6 +201,6 @@ def test_a_partition_or_a_limit_of_files_is_refused(tmp_path: Path) -> None:
 def test_more_tensors_than_a_pickle_may_describe_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{plan_saved.__module__}.MAX_PICKLE_NBYTES", 300)
+    monkeypatch.setattr(f"{saved.__name__}.MAX_PICKLE_NBYTES", 300)
     with pytest.raises(UnsupportedError, match="MAX_PICKLE_NBYTES"):
         sv.save(tmp_path / "x.pt", TENSORS)

@@ -29,16 +29,13 @@ from shardvar.formats.native.references import names_of_others, release, write_m
 from shardvar.formats.native.sink import (
     CAPABILITIES,
     NativeSink,
-    adopt_native,
-    create_native,
     generation_of,
+    native_sink,
 )
 from shardvar.formats.native.source import NativeSource, open_native
-from shardvar.formats.protocol import SharedFormat, WrittenFiles
+from shardvar.formats.protocol import NewCheckpoint, SharedFormat
 from shardvar.formats.sinks import take_away
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.outcomes import overtaken_error
 from shardvar.storage.protocol import Storage
@@ -64,16 +61,9 @@ class NativeFormat(SharedFormat):
         """Open the checkpoint of that prefix; the end of its index is read."""
         return open_native(storage, name)
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> NativeSink:
-        """Lay the assigned slices out as a checkpoint of that prefix."""
-        return create_native(storage, name, assignment, metadata, generation)
+    def lay_out(self, new: NewCheckpoint) -> NativeSink:
+        """Lay the slices out; a commit of written files that was killed can be made again."""
+        return native_sink(new)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the index, and then all generations of data files that no other checkpoint
@@ -109,18 +99,6 @@ class NativeFormat(SharedFormat):
     def adopts_objects(self) -> bool:
         """Return True: the index has them."""
         return True
-
-    def adopt(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        files: WrittenFiles,
-    ) -> NativeSink:
-        """Return the sink of files that are written already; a commit of them that was killed can
-        be made again."""
-        return adopt_native(storage, name, assignment, metadata, files)
 
 
 FORMAT = NativeFormat()

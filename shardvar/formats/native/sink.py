@@ -12,17 +12,16 @@ before, by the next; files that another checkpoint needs stay (``references``).
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardvar.errors import (
     CheckpointError,
     StorageError,
     UnsupportedError,
 )
-from shardvar.formats.files import check_written, discard_files, put_in_place, remove_unnamed
+from shardvar.formats.files import check_written, discard_files, remove_unnamed
 from shardvar.formats.native.index_rows import encode_index
 from shardvar.formats.native.names import (
     aside_name,
@@ -51,7 +50,8 @@ from shardvar.formats.native.references import (
     write_mark,
 )
 from shardvar.formats.objects import texts_with_objects
-from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, WrittenFiles
+from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint, WrittenFiles
+from shardvar.formats.sinks import CommitSteps, SetSink
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -96,107 +96,82 @@ class NativeWriter(FileWriter):
         return RUN_NBYTES
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NativeSink(Sink):
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NativeSink(SetSink):
     """A native checkpoint that is being written."""
 
-    storage: Storage = field()
-    """The directory for the files."""
-    prefix: str
-    """The prefix of the files."""
-    assignment: Assignment
-    """The slices, and the file of each."""
     keys: Sequence[bytes]
     """[n] the keys of the assignment's tensors, as they are stored."""
+    ties: Mapping[bytes, bytes]
+    """Further keys, as they are stored, each with the key whose entries it has."""
     overview: Overview
     """The metadata block."""
-    start: Ints = field()
-    """[m] the first byte of each payload, in bytes of its file."""
     names: Sequence[str]
-    """[files] the final names of the data files."""
-    asides: Sequence[str] = field()
-    """[files] the names under which the data files are written: final unless shares are merged."""
-    is_shared: bool = False
-    """True where other processes have written the data files, so that they stay after an error."""
-    writer: NativeWriter = NativeWriter()
-    """The checksums of each file."""
-    ties: Mapping[bytes, bytes] = field(default_factory=dict)
-    """Further keys, as they are stored, each with the key whose entries it has."""
-    references: References | None = None
-    """The slices whose bytes lie in files of an older checkpoint."""
-    digests: NDArray[np.uint8] | None = None
-    """[m] the digests of the payloads, as in ``EntryTable``."""
+    """[files] the final names of the data files, under which they are written unless shares are
+    merged."""
     token: str = ""
     """The end of the mark's name, after the generation."""
 
     @property
     def _mark(self) -> str:
         """The mark of the files that the save needs."""
-        return mark_name(self.prefix, "needs", self.overview.generation + self.token)
+        return mark_name(self.new.name, "needs", self.overview.generation + self.token)
 
     @property
     def named(self) -> list[str]:
         """All data files that the index names."""
-        return [*self.names, *(self.references.files if self.references else ())]
+        references = self.new.metadata.references
+        return [*self.names, *(references.files if references else ())]
 
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Keep the files of the older checkpoint from being removed until the commit, which removes
         the mark."""
-        if self.references is None:
+        if self.new.metadata.references is None:
             yield
             return
         mark = self._mark
         try:
-            write_mark(self.storage, mark, self.references.files)
-            check_in_place(self.storage, self.references)
+            write_mark(self.new.storage, mark, self.new.metadata.references.files)
+            check_in_place(self.new.storage, self.new.metadata.references)
             yield
         except BaseException:
             # Removals that saw the mark have left the files to this save.
-            discard_files(self.storage, [mark])
+            discard_files(self.new.storage, [mark])
             with suppress(CheckpointError, StorageError):
-                discard_files(self.storage, release_only(self.storage, self.references.files))
+                discard_files(
+                    self.new.storage,
+                    release_only(self.new.storage, self.new.metadata.references.files),
+                )
             raise
 
-    def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Write the index under a temporary name, rename it over the old one, and remove what it
-        does not name."""
-        # Plan: the index, whole, in memory.
-        referred = self.references.entries if self.references else None
+    def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
+        """Return the index. First, the files of it that others have in their names get a mark."""
+        prefix, metadata = self.new.name, self.new.metadata
         octets = encode_index(
-            self.assignment,
+            self.new.assignment,
             self.keys,
             self.start,
             self.overview,
             checksums,
             self.ties,
-            referred,
-            self.digests,
+            metadata.references.entries if metadata.references else None,
+            self.new.files.digests if self.new.files else None,
         )
         freed = set[str]()
-        there = self.storage.names()
-        if native_index_name(self.prefix) in there and has_neighbours(there, self.prefix):
-            freed = {*names_of_others(self.storage, self.prefix)} - {*self.named}
+        if native_index_name(prefix) in there and has_neighbours(there, prefix):
+            freed = {*names_of_others(self.new.storage, prefix)} - {*self.named}
         if freed:
-            gone = mark_name(self.prefix, "gone", self.overview.generation)
-            write_mark(self.storage, gone, freed)
-        aside = aside_name(self.prefix, self.overview.generation)
+            gone = mark_name(prefix, "gone", self.overview.generation)
+            write_mark(self.new.storage, gone, freed)
         data = list(zip(self.asides, self.names, strict=True))
-        # Commit, then remove: before the rename, the old index still names the old files.
-        put_in_place(
-            self.storage,
-            data,
-            (aside, native_index_name(self.prefix)),
-            octets,
-            tidy=lambda: self._tidy(freed),
-            is_shared=self.is_shared,
-        )
+        last = self.index_aside, native_index_name(prefix)
+        return CommitSteps(data, last, octets, lambda: self._tidy(freed))
 
     def withdraw(self) -> None:
         """Remove the files, unless the index in place names them or cannot be read."""
         if not self.is_in_place():
-            aside = aside_name(self.prefix, self.overview.generation)
-            discard_files(self.storage, [*self.asides, aside])
+            SetSink.withdraw(self)  # super() is lost in classes with slots
 
     def is_in_place(self) -> bool:
         """Return True if the index in place names the files, or may do so, since the storage does
@@ -206,70 +181,93 @@ class NativeSink(Sink):
         began.
         """
         try:
-            return generation_of(self.storage.refreshed(), self.prefix) == self.overview.generation
+            return (
+                generation_of(self.new.storage.refreshed(), self.new.name)
+                == self.overview.generation
+            )
         except StorageError:
             return True
 
     def _tidy(self, freed: Collection[str]) -> None:
         with suppress(StorageError):
-            there = self.storage.names()
-            left: list[str] = leftovers(there, self.prefix, self.named)
+            there = self.new.storage.names()
+            left: list[str] = leftovers(there, self.new.name, self.named)
             done: list[str] = []
             is_asked = bool(freed) or has_marks(there) or any(map(owner_of, left))
             # In a bucket, others may have written since the names were listed.
             if is_asked and (
-                self.storage.traits is not None
-                or has_neighbours([*there, *self.storage.folders()], self.prefix)
+                self.new.storage.traits is not None
+                or has_neighbours([*there, *self.new.storage.folders()], self.new.name)
             ):
-                left, done = release(self.storage, self.prefix, self.named, freed, self._mark)
+                left, done = release(self.new.storage, self.new.name, self.named, freed, self._mark)
             for names in filter(None, (left, done)):
-                remove_unnamed(self.storage, {*names}.intersection)
+                remove_unnamed(self.new.storage, {*names}.intersection)
 
 
-def create_native(
-    storage: Storage, prefix: str, assignment: Assignment, metadata: Metadata, generation: str
-) -> NativeSink:
-    """Lay the slices out; ``UnsupportedError`` if the format cannot hold them."""
-    for name in (generation, generation + _OTHER):
+def native_sink(new: NewCheckpoint) -> NativeSink:
+    """Return the sink of a checkpoint; ``UnsupportedError`` if the format cannot hold the slices."""
+    generation, metadata, files = new.generation, new.metadata, new.files
+    for name in (generation, generation + _OTHER) if files is None else (generation,):
         check_generation(name)
-    _check_assignment(assignment, metadata)
-    keys = list(map(encode_text, assignment.slices.tensors.keys))
-    start, sizes = plan_places(assignment)
-    description = metadata.description or assignment.description
+    _check_assignment(new.assignment, metadata)
+    keys = list(map(encode_text, new.assignment.slices.tensors.keys))
     ties = {encode_text(key): encode_text(first) for key, first in metadata.ties.items()}
-    user = texts_with_objects(metadata) if metadata.objects else metadata.user
-    references = metadata.references
-    metadata = Metadata(description, metadata.writer, user, digests=metadata.digests)
-    # The files of the existing index may have the names of this generation, and then another one is
-    # taken: writing these files again would break the old checkpoint before the new one is there.
-    names, there = data_names(prefix, generation, assignment.num_files), set(storage.names())
+    about = Metadata(
+        metadata.description or new.assignment.description,
+        metadata.writer,
+        texts_with_objects(metadata) if metadata.objects else metadata.user,
+        digests=metadata.digests,
+    )
+    names: Sequence[str]
+    ends: Sequence[str] = ()
+    if files is None:
+        start, sizes = plan_places(new.assignment)
+        generation, asides = _free_generation(new)
+        names = asides
+    else:
+        start, sizes, about = files.start, files.nbytes, replace(about, generation=generation)
+        asides, names, ends = _written(new, files)
+    new.storage.announce(names)
+    overview = Overview(about, generation, sizes, file_names=ends)
+    if metadata.references is not None:
+        overview = _with_files(overview, new.name, names, metadata.references)
+    return NativeSink(
+        new=new,
+        asides=asides,
+        start=start,
+        writer=NativeWriter(),
+        index_aside=aside_name(new.name, generation),
+        is_shared=files is not None,
+        keys=keys,
+        ties=ties,
+        overview=overview,
+        names=names,
+        # In a bucket several processes may commit this at a time: each removes only its own mark.
+        token=secrets.token_hex(8) if files is not None and metadata.references is not None else "",
+    )
+
+
+def _free_generation(new: NewCheckpoint) -> tuple[str, list[str]]:
+    """Return a generation whose names no needed file has, and the names of the data files.
+
+    The files of the existing index may have the names of this generation, and then another one is
+    taken: writing these files again would break the old checkpoint before the new one is there.
+    """
+    storage, prefix, generation = new.storage, new.name, new.generation
+    names = data_names(prefix, generation, new.assignment.num_files)
+    there = {*storage.names()}
     # A removal may take the files in its mark at any time.
     gone = set[str]()
     if ".svgone-" in "\0".join(there):
-        gone = {each for mark, _ in marks(there, "gone") for each in freed_of(storage, mark)}
+        gone = {name for mark, _ in marks(there, "gone") for name in freed_of(storage, mark)}
     there |= gone
     while not there.isdisjoint(names) and (
         not gone.isdisjoint(names) or _are_needed(storage, prefix, names)
     ):
         generation += _OTHER
         check_generation(generation)
-        names = data_names(prefix, generation, assignment.num_files)
-    storage.announce(names)
-    about = Overview(metadata, generation, sizes)
-    if references is not None:
-        about = _with_files(about, prefix, names, references)
-    return NativeSink(
-        storage,
-        prefix,
-        assignment,
-        keys,
-        about,
-        start,
-        names,
-        names,
-        ties=ties,
-        references=references,
-    )
+        names = data_names(prefix, generation, new.assignment.num_files)
+    return generation, names
 
 
 def _are_needed(storage: Storage, prefix: str, names: Collection[str]) -> bool:
@@ -298,48 +296,21 @@ def _with_files(
     )
 
 
-def adopt_native(
-    storage: Storage, prefix: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
-) -> NativeSink:
-    """Return the sink of data files that are written already, numbered as the assignment says.
+def _written(
+    new: NewCheckpoint, files: WrittenFiles
+) -> tuple[list[str], Sequence[str], Sequence[str]]:
+    """Return the names of written files now, after the commit, and the ends that the index needs.
 
     Renaming is the same when it is repeated, so a commit that was killed between two files is
-    finished by the next one.
+    finished by the next one: a file has the name that it was written under or, after such a commit,
+    the final one. In a bucket the one that it was written under stays, since a rename there is a
+    copy.
     """
-    generation = metadata.generation
-    check_generation(generation)
-    _check_assignment(assignment, metadata)
-    keys = list(map(encode_text, assignment.slices.tensors.keys))
-    # A file has the name that it was written under or, after a commit that was killed, the final
-    # one. In a bucket the one that it was written under stays, since a rename there is a copy.
-    ends = [name.removeprefix(native_data_name(prefix, "")) for name in files.names]
+    ends = [name.removeprefix(native_data_name(new.name, "")) for name in files.names]
     are_final = bool(ends) and all(map(is_name_end, ends))
-    names = files.names if are_final else data_names(prefix, generation, len(files.names))
+    names = files.names if are_final else data_names(new.name, new.generation, len(files.names))
     pairs = list(zip(files.names, names, strict=True))
-    written = check_written(storage, pairs, files.nbytes)
-    storage.announce(names)
-    user, references = texts_with_objects(metadata), metadata.references
-    ties = {encode_text(key): encode_text(first) for key, first in metadata.ties.items()}
-    metadata = replace(metadata, user=user, paths={}, objects={}, ties={}, references=None)
-    about = Overview(metadata, generation, files.nbytes, file_names=ends if are_final else ())
-    if references is not None:
-        about = _with_files(about, prefix, names, references)
-    return NativeSink(
-        storage,
-        prefix,
-        assignment,
-        keys,
-        about,
-        files.start,
-        names,
-        written,
-        ties=ties,
-        is_shared=True,
-        references=references,
-        digests=files.digests,
-        # In a bucket several processes may commit this at a time: each removes only its own mark.
-        token="" if references is None else secrets.token_hex(8),
-    )
+    return check_written(new.storage, pairs, files.nbytes), names, ends if are_final else ()
 
 
 def _check_assignment(assignment: Assignment, metadata: Metadata) -> None:

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from shardvar.formats.files import look_into
 from shardvar.formats.npz.archive import open_npz
 from shardvar.formats.npz.contents import MEMBER_SUFFIX
-from shardvar.formats.npz.sink import plan_archive
+from shardvar.formats.npz.sink import npz_sink
 from shardvar.formats.npz.source import NpzSource
-from shardvar.formats.protocol import Format
+from shardvar.formats.protocol import Format, NewCheckpoint
 from shardvar.formats.sinks import OneFileSink, remove_one_file
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 from shardvar.wire.npy import NPY_DTYPES
 from shardvar.wire.zip import LOCAL, local_nbytes
@@ -59,18 +57,9 @@ class NpzFormat(Format):
         """Open an archive."""
         return NpzSource(open_npz(storage, name))
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> OneFileSink:
-        """Lay out an archive. Of the metadata only objects are kept, as an array."""
-        return plan_archive(
-            storage, _file_name(name), assignment, metadata, self.capabilities, generation
-        )
+    def lay_out(self, new: NewCheckpoint) -> OneFileSink:
+        """Lay out an archive."""
+        return npz_sink(new, _file_name(new.name), self)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the archive."""

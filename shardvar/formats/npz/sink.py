@@ -14,14 +14,11 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.npz.contents import MEMBER_SUFFIX
 from shardvar.formats.objects import document_of
-from shardvar.formats.protocol import FileChecksums, FileWriter
-from shardvar.formats.sinks import OneFileSink, check_uncut
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
+from shardvar.formats.sinks import OneFileSink, check_one_file, one_file
 from shardvar.layout.dtypes import Ints
-from shardvar.planning.capabilities import Capabilities, check_holds
-from shardvar.planning.index import OBJECTS, Metadata
-from shardvar.planning.plan import Assignment
+from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.storage.protocol import Storage
 from shardvar.wire.archive_writer import (
     build_central,
     build_end,
@@ -83,22 +80,10 @@ class NpzWriter(FileWriter):
         yield position, bytes(directory) + build_end(position, len(directory), count)
 
 
-def plan_archive(
-    storage: Storage,
-    name: str,
-    assignment: Assignment,
-    metadata: Metadata,
-    capabilities: Capabilities,
-    generation: str,
-) -> OneFileSink:
-    """Lay the assigned tensors out; ``UnsupportedError`` if the format cannot hold them."""
-    slices = assignment.slices
-    check_holds(slices, capabilities, "npz")
-    if assignment.num_files > 1:
-        raise UnsupportedError(
-            "An npz checkpoint is one file.", "Choose another format for several files."
-        )
-    check_uncut(slices, "npz")
+def npz_sink(new: NewCheckpoint, final: str, form: Format) -> OneFileSink:
+    """Return the sink of an archive. Of the metadata only objects are kept, as an array."""
+    slices = new.assignment.slices
+    check_one_file(new, form)
     leading_out = next(filter(_LEADS_OUT.match, slices.tensors.keys), None)
     if leading_out is not None:
         cause = (
@@ -115,15 +100,8 @@ def plan_archive(
         )
         starts.append(start)
         position = start + nbytes
-    writer = NpzWriter(document_of(metadata, slices.tensors.keys).encode("ascii"))
-    return OneFileSink(
-        storage,
-        name,
-        generation,
-        np.array(starts, np.int64),
-        writer,
-        lambda: _empty(writer),
-    )
+    writer = NpzWriter(document_of(new.metadata, slices.tensors.keys).encode("ascii"))
+    return one_file(new, final, starts, writer, lambda: _empty(writer))
 
 
 def _array_of(octets: bytes) -> bytes:

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.listing import ListedSource
-from shardvar.formats.protocol import SharedFormat, WrittenFiles
+from shardvar.formats.protocol import NewCheckpoint, SharedFormat
 from shardvar.formats.safetensors.names import find_safetensors, split_shard_name
 from shardvar.formats.safetensors.sink import (
     SafetensorsSink,
-    adopt_safetensors,
-    plan_safetensors,
+    own_texts,
     remove_safetensors,
+    safetensors_sink,
 )
 from shardvar.formats.safetensors.source import read_safetensors
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
 
@@ -52,28 +50,10 @@ class SafetensorsFormat(SharedFormat):
         """Open a file, the set of that index, or all shards that have such a name."""
         return ListedSource(read_safetensors(storage, name))
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> SafetensorsSink:
+    def lay_out(self, new: NewCheckpoint) -> SafetensorsSink:
         """Lay out a file, or a set; the metadata go into each file's ``__metadata__``."""
-        _check_is_own(name)
-        return plan_safetensors(storage, name, assignment, metadata, self.capabilities, generation)
-
-    def adopt(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        files: WrittenFiles,
-    ) -> SafetensorsSink:
-        """Return the sink of files that are already written, with their writers' metadata."""
-        return adopt_safetensors(storage, name, assignment, metadata, self.capabilities, files)
+        _check_is_own(new.name)
+        return safetensors_sink(new, own_texts(new), self)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the file and the set of that prefix; a writer leaves one of the two."""

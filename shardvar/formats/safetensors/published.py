@@ -8,16 +8,11 @@ replaced keeps its name until then, and the new one has digits more, as for any 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from shardvar.formats.files import put_in_place
-from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.protocol import FileChecksums, NewCheckpoint
 from shardvar.formats.safetensors import SafetensorsFormat
 from shardvar.formats.safetensors.names import part_name
-from shardvar.formats.safetensors.sink import SafetensorsSink, plan_texts
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
-from shardvar.storage.protocol import Storage
+from shardvar.formats.safetensors.sink import SafetensorsSink, safetensors_sink
+from shardvar.formats.sinks import CommitSteps
 
 _DIGITS = 5
 
@@ -31,43 +26,33 @@ class PublishedFormat(SafetensorsFormat):
     index: Callable[[str], bytes] | None = None
     """Return the content of the index, by the name of that file; None for a delta without one."""
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,  # shardvar's, which these files do not have
-        generation: str,
-    ) -> SafetensorsSink:
-        """Lay out the file, and the index if there is one."""
-        planned = plan_texts(storage, name, assignment, self.texts, self.capabilities, generation)
+    def lay_out(self, new: NewCheckpoint) -> SafetensorsSink:
+        """Lay out the file without shardvar's metadata, and the index if there is one."""
+        planned = safetensors_sink(new, self.texts, self)
         if self.index is None:
             return planned
         # These programs count files from 0.
-        names = {*storage.names()}
+        names = {*new.storage.names()}
         file = part_name(planned.prefix, 0, 1, _DIGITS)
         file = part_name(planned.prefix, 0, 1, _DIGITS + 1) if file in names else file
         values = {each: getattr(planned, each) for each in SafetensorsSink.__dataclass_fields__}
         return _IndexedSink(**values, file=file, content=self.index(file))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _IndexedSink(SafetensorsSink):
     """A file and its index."""
 
-    file: str = ""
+    file: str
     """The final name of the file."""
-    content: bytes = b""
+    content: bytes
     """The content of the index."""
 
-    def commit(self, checksums: Sequence[FileChecksums]) -> None:  # none is stored
-        """Put the file in place, then the index, and remove what an older delta had."""
-        filled = np.unique(self.assignment.file).tolist()
-        kept = [*([self.file] if filled else []), self.index]
-        put_in_place(
-            self.storage,
-            [(self.asides[number], self.file) for number in filled],
-            (self.index_aside, self.index),
-            self.content,
-            tidy=lambda: self._tidy(kept, owns_set=True),
-        )
+    def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
+        """Return the file and the index; what an older delta had is removed."""
+        renames = [
+            (self.asides[number], self.file) for number in {*self.new.assignment.file.tolist()}
+        ]
+        kept = [*(final for _, final in renames), self.index_name]
+        last = self.index_aside, self.index_name
+        return CommitSteps(renames, last, self.content, self.tidy(kept, owns_set=True))

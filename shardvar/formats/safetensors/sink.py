@@ -12,17 +12,13 @@ file, both are there for a moment, each whole.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardvar.formats.files import (
-    check_written,
-    put_in_place,
-    remove_unnamed,
-)
+from shardvar.formats.files import remove_unnamed
 from shardvar.formats.objects import texts_with_objects
-from shardvar.formats.protocol import FileChecksums, FileWriter, WrittenFiles
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
 from shardvar.formats.safetensors.names import (
     SAFETENSORS_SUFFIX,
     index_name_of,
@@ -39,12 +35,17 @@ from shardvar.formats.safetensors.source import (
     TOTALS,
     WRITER_KEY,
 )
-from shardvar.formats.sinks import FileSink, check_uncut, take_away, temporary_files
+from shardvar.formats.sinks import (
+    CommitSteps,
+    SetSink,
+    aside_names,
+    check_uncut,
+    take_away,
+    temporary_files,
+)
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
-from shardvar.planning.capabilities import Capabilities, check_holds
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
+from shardvar.planning.capabilities import check_holds
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import DIGESTS, encode_digests
@@ -70,160 +71,101 @@ class SafetensorsWriter(FileWriter):
         return [(0, build_header(_rows(slices), self.metadata))]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SafetensorsSink(FileSink):
-    """A safetensors checkpoint that is being written."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SafetensorsSink(SetSink):
+    """A file, or a set of files with an index, that is being written."""
 
-    storage: Storage = field()
-    """The directory for the files."""
-    prefix: str
-    """The prefix of the files."""
-    index: str
-    """The name of the index that a set gets."""
-    assignment: Assignment
-    """The tensors, and the file of each."""
-    asides: Sequence[str] = field()
-    """The temporary name of each file."""
-    index_aside: str
-    """The temporary name of the index."""
-    start: Ints = field()
-    """[m] the first byte of each payload, in bytes of its file."""
     writer: SafetensorsWriter = field()
     """The frame of each file."""
-    generation: str = ""
-    """The generation that the index of a set keeps."""
-    digests: str = ""
-    """The text of the digests that the index of a set keeps."""
+    prefix: str
+    """The prefix of the files."""
+    index_name: str
+    """The name of the index that a set gets."""
 
-    def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished files in place, the index last, and remove what it does not name."""
-        # Plan: only files that have tensors are kept; one file is named without numbers, several
-        # are a set.
-        filled = np.unique(self.assignment.file).tolist()
-        names = self.storage.names()
-        owns_set = _owns_set(self.index, names)
-        if len(filled) > 1:
-            finals = new_part_names(self.prefix, len(filled), names)
-            kept = [*finals, self.index]
-            self._commit_set(
-                [self.asides[number] for number in filled],
-                finals,
-                lambda: self._tidy(kept, owns_set),
-            )
-        else:
+    def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
+        """Return a file without numbers, or a set; files without tensors are not kept."""
+        filled = np.unique(self.new.assignment.file).tolist()
+        owns_set = _owns_set(self.index_name, there)
+        if len(filled) < 2:
             final = self.prefix + SAFETENSORS_SUFFIX
-            self._commit_single(
-                self.asides[filled[0]] if filled else None,
-                final,
-                lambda: self._tidy([final], owns_set),
-            )
+            aside = self.asides[filled[0]] if filled else self.index_aside
+            content = None if filled else build_header([], self.writer.metadata)
+            return CommitSteps((), (aside, final), content, self.tidy([final], owns_set))
+        finals = new_part_names(self.prefix, len(filled), there)
+        renames = [
+            (self.asides[number], final) for number, final in zip(filled, finals, strict=True)
+        ]
+        tidy = self.tidy([*finals, self.index_name], owns_set)
+        last = self.index_aside, self.index_name
+        return CommitSteps(renames, last, self._set_index(finals), tidy)
 
-    @property
-    def temporary(self) -> Sequence[str]:
-        """The temporary names of all files, the index included."""
-        return [*self.asides, self.index_aside]
+    def tidy(self, kept: Sequence[str], owns_set: bool) -> Callable[[], None]:
+        """Return a function that removes the files that are not kept."""
 
-    def _tidy(self, kept: Sequence[str], owns_set: bool) -> None:
-        # Twice: the first pass may remove an old index, and only then are the files that it named
-        # unnamed.
-        for _ in range(2):
-            remove_unnamed(
-                self.storage, lambda names: _unnamed(self.prefix, self.index, names, kept, owns_set)
-            )
+        def tidy() -> None:
+            # Twice: the first pass may remove an old index, and only then are the files that it
+            # named unnamed.
+            for _ in range(2):
+                remove_unnamed(
+                    self.new.storage,
+                    lambda there: _unnamed(self.prefix, self.index_name, there, kept, owns_set),
+                )
 
-    def _commit_single(self, aside: str | None, final: str, tidy: Callable[[], None]) -> None:
-        content = build_header([], self.writer.metadata) if aside is None else None
-        put_in_place(self.storage, [], (aside or self.index_aside, final), content, tidy=tidy)
+        return tidy
 
-    def _commit_set(self, asides: list[str], finals: list[str], tidy: Callable[[], None]) -> None:
-        slices, number = (
-            self.assignment.slices,
-            np.unique(self.assignment.file, return_inverse=True)[1],
-        )
+    def _set_index(self, finals: Sequence[str]) -> bytes:
+        slices = self.new.assignment.slices
+        number = np.unique(self.new.assignment.file, return_inverse=True)[1]
         weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
         totals = int(slices.nbytes.sum()), int(slices.shape.prod(axis=1).sum())
-        kept = {GENERATION_KEY: self.generation} if self.generation else {}
-        kept |= {DIGESTS: self.digests} if self.digests else {}
-        content = build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)) | kept)
-        put_in_place(
-            self.storage,
-            list(zip(asides, finals, strict=True)),
-            (self.index_aside, self.index),
-            content,
-            tidy,
-        )
+        kept = {GENERATION_KEY: self.new.run} if self.new.run else {}
+        digests = self.new.metadata.digests
+        kept |= {DIGESTS: encode_digests(digests)} if digests else {}
+        return build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)) | kept)
 
 
-def plan_safetensors(
-    storage: Storage,
-    name: str,
-    assignment: Assignment,
-    metadata: Metadata,
-    capabilities: Capabilities,
-    generation: str,
-) -> SafetensorsSink:
-    """Lay the assigned tensors out; ``UnsupportedError`` if the format cannot hold them."""
-    description, user = metadata.description or assignment.description, texts_with_objects(metadata)
-    own = {
-        DESCRIPTION_KEY: description,
+def own_texts(new: NewCheckpoint) -> dict[str, str]:
+    """Return the ``__metadata__`` of every file."""
+    metadata, user = new.metadata, texts_with_objects(new.metadata)
+    texts = {
+        FORMAT_KEY: FORMAT_VALUE,
+        DESCRIPTION_KEY: metadata.description or new.assignment.description,
         WRITER_KEY: metadata.writer,
         GENERATION_KEY: metadata.generation,
+        **user,
     }
-    texts = {FORMAT_KEY: FORMAT_VALUE, **own, **user}
-    digests = encode_digests(metadata.digests) if metadata.digests else ""
-    is_set = len(np.unique(assignment.file)) > 1
-    if digests and not is_set:
-        texts[DIGESTS] = digests
-    kept = {key: text for key, text in texts.items() if text or key in user}
-    sink = plan_texts(storage, name, assignment, kept, capabilities, generation)
-    return replace(sink, digests=digests if is_set else "")
+    # The index of a set has the digests.
+    if metadata.digests and len(np.unique(new.assignment.file)) < 2:
+        texts[DIGESTS] = encode_digests(metadata.digests)
+    return {key: text for key, text in texts.items() if text or key in user}
 
 
-def plan_texts(
-    storage: Storage,
-    name: str,
-    assignment: Assignment,
-    texts: Mapping[str, str],
-    capabilities: Capabilities,
-    generation: str,
-) -> SafetensorsSink:
-    """Lay the assigned tensors out in files with these metadata."""
-    slices, writer = assignment.slices, SafetensorsWriter(texts)
-    check_holds(slices, capabilities, "safetensors")
-    check_uncut(slices, "safetensors")
-    prefix, index = prefix_of(name), index_name_of(name)
-    asides = [
-        f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}.{generation}.tmp"
-        for number in range(assignment.num_files)
-    ]
+def safetensors_sink(new: NewCheckpoint, texts: Mapping[str, str], form: Format) -> SafetensorsSink:
+    """Return the sink of files with these metadata; ``UnsupportedError`` if the format cannot hold
+    the tensors."""
+    slices, file, writer = new.assignment.slices, new.assignment.file, SafetensorsWriter(texts)
+    prefix, index = prefix_of(new.name), index_name_of(new.name)
+    asides = aside_names(new, lambda number: f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}")
+    check_holds(slices, form.capabilities, form.name)
+    check_uncut(slices, form.name)
     start = np.zeros(len(slices), dtype=np.int64)
     # Payloads begin after the header, whose size is known once it was built from names, dtypes and
     # shapes.
-    for number in range(assignment.num_files):
-        rows = np.flatnonzero(assignment.file == number)
-        mine = slices.take(rows)
+    for number in range(new.assignment.num_files):
+        rows = np.flatnonzero(file == number)
+        own = slices.take(rows)
         start[rows] = (
-            len(build_header(_rows(mine), writer.metadata)) + np.cumsum(mine.nbytes) - mine.nbytes
+            len(build_header(_rows(own), writer.metadata)) + np.cumsum(own.nbytes) - own.nbytes
         )
     return SafetensorsSink(
-        storage, prefix, index, assignment, asides, f"{index}.{generation}.tmp", start, writer
+        new=new,
+        asides=asides,
+        start=start if new.files is None else new.files.start,
+        writer=writer,
+        index_aside=f"{index}.{new.generation}.tmp",
+        prefix=prefix,
+        index_name=index,
     )
-
-
-def adopt_safetensors(
-    storage: Storage,
-    name: str,
-    assignment: Assignment,
-    metadata: Metadata,
-    capabilities: Capabilities,
-    files: WrittenFiles,
-) -> SafetensorsSink:
-    """Return the sink of files that are written already, numbered as the assignment says."""
-    written = check_written(storage, [[each] for each in files.names], files.nbytes)
-    planned = plan_safetensors(
-        storage, name, assignment, metadata, capabilities, metadata.generation
-    )
-    return replace(planned, asides=written, start=files.start, generation=metadata.generation)
 
 
 def remove_safetensors(storage: Storage, name: str) -> None:

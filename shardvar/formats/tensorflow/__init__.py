@@ -9,15 +9,13 @@ sink        writing a checkpoint
 
 from dataclasses import dataclass
 
-from shardvar.formats.protocol import SharedFormat, WrittenFiles
+from shardvar.formats.protocol import NewCheckpoint, SharedFormat
 from shardvar.formats.sinks import take_away
 from shardvar.formats.tensorflow.names import bundle_index_name, find_bundles
 from shardvar.formats.tensorflow.protos import ENUMS
-from shardvar.formats.tensorflow.sink import BundleSink, adopt_bundle, plan_bundle, unnamed_files
+from shardvar.formats.tensorflow.sink import BundleSink, bundle_sink, unnamed_files
 from shardvar.formats.tensorflow.source import BundleSource, open_bundle
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
 SLICE_DTYPES = frozenset(
@@ -56,31 +54,13 @@ class TensorFlowFormat(SharedFormat):
         """Open the bundle of that prefix."""
         return open_bundle(storage, name)
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> BundleSink:
-        """Lay out a bundle. Of the metadata only objects are kept, as a string tensor."""
-        return plan_bundle(storage, name, assignment, metadata, self.capabilities, generation)
+    def lay_out(self, new: NewCheckpoint) -> BundleSink:
+        """Lay out a bundle."""
+        return bundle_sink(new, self.capabilities)
 
     def adopts_objects(self) -> bool:
         """Return True: the commit writes them into another file."""
         return True
-
-    def adopt(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        files: WrittenFiles,
-    ) -> BundleSink:
-        """Return the sink of data files that are written already."""
-        return adopt_bundle(storage, name, assignment, metadata, self.capabilities, files)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the index, and then the data files of any count."""

@@ -11,15 +11,14 @@ the old one.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import check_written, put_in_place, remove_unnamed, write_file
 from shardvar.formats.objects import document_of
-from shardvar.formats.protocol import FileChecksums, FileWriter, WrittenFiles
-from shardvar.formats.sinks import FileSink, temporary_files
+from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint
+from shardvar.formats.sinks import CommitSteps, SetSink, aside_names, temporary_files
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import (
     bundle_index_name,
@@ -37,10 +36,9 @@ from shardvar.formats.tensorflow.protos import (
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
-from shardvar.planning.index import OBJECTS, Metadata
+from shardvar.planning.index import OBJECTS
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
-from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.sstable import encode_table
@@ -61,78 +59,37 @@ class BundleWriter(FileWriter):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BundleSink(FileSink):
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BundleSink(SetSink):
     """A tensor bundle that is being written."""
 
-    storage: Storage = field()
-    """The directory for the files."""
-    prefix: str
-    """The prefix of the files."""
-    assignment: Assignment
-    """The slices, and the file of each."""
     keys: list[bytes]
     """[n] the tensors' names as they are stored."""
-    asides: Sequence[str] = field()
-    """The temporary name of each data file."""
-    index_aside: str
-    """The temporary name of the index."""
-    start: Ints = field()
-    """[m] the first byte of each payload, in bytes of its file."""
-    writer: BundleWriter = BundleWriter()
-    """The checksums of each file."""
-    generation: str = ""
-    """The generation that the index keeps."""
-    objects: bytes = b""
-    """The payload of the document of the objects, which has a separate file; empty without objects."""
 
-    def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished files in place, the index last, and remove what it does not name."""
-        # Plan: names that are free, and the index, whole, in memory. Checksums come file by file,
-        # and within a file in the order of the assignment: the order of a stable sort by file.
-        names = self.storage.names()
-        num_files = self.assignment.num_files + bool(self.objects)
-        count = _free_count(self.prefix, num_files, names)
-        crc = np.zeros(len(self.assignment.file), np.int64)
-        crc[np.argsort(self.assignment.file, kind="stable")] = np.concatenate(
-            [np.zeros(0, np.int64), *(file.payload for file in checksums)]
-        )
-        finals = [data_name(self.prefix, number, count) for number in range(num_files)]
-        if self.objects:
-            write_file(self.storage, self._objects_aside, self.objects)
-        renames = list(zip([*self.asides, self._objects_aside], finals, strict=False))
-        index = encode_table(
-            [
-                (HEADER_KEY, encode_header(count, self.generation)),
-                *sorted([*self._entries(crc), *self._objects_entry()]),
-            ]
-        )
-        # Commit, then remove: until the rename of the index, the old one names the old files.
-        last = self.index_aside, bundle_index_name(self.prefix)
-        put_in_place(self.storage, renames, last, index, tidy=lambda: self._tidy(finals))
-
-    @property
-    def temporary(self) -> Sequence[str]:
-        """The temporary names of all files, the index included."""
-        return [*self.asides, self._objects_aside, self.index_aside]
-
-    @property
-    def _objects_aside(self) -> str:
-        return f"{self.index_aside.removesuffix('.tmp')}o.tmp"
+    def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
+        """Return data files with names that are free, and the index that names them."""
+        prefix, crc = self.new.name, self.by_row(checksums)
+        num_files = self.new.assignment.num_files + bool(self.objects)
+        count = _free_count(prefix, num_files, there)
+        finals = [data_name(prefix, number, count) for number in range(num_files)]
+        asides = [*self.asides, *(self.objects or ())[:1]]
+        header = HEADER_KEY, encode_header(count, self.new.run)
+        index = encode_table([header, *sorted([*self._entries(crc), *self._objects_entry()])])
+        tidy = self.sweep(lambda names: unnamed_files(prefix, names, finals))
+        renames = list(zip(asides, finals, strict=True))
+        return CommitSteps(renames, (self.index_aside, bundle_index_name(prefix)), index, tidy)
 
     def _objects_entry(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entry of the objects, a string tensor without axes, if there are any."""
         if self.objects:
-            crc = mask(strings.bundle_checksum(self.objects, 1))
-            place = encode_place(self.assignment.num_files, 0, len(self.objects), crc)
+            payload = self.objects[1]
+            crc = mask(strings.bundle_checksum(payload, 1))
+            place = encode_place(self.new.assignment.num_files, 0, len(payload), crc)
             yield OBJECTS.encode(), encode_head(ENUMS[STRING], ()) + place
-
-    def _tidy(self, finals: Sequence[str]) -> None:
-        remove_unnamed(self.storage, lambda names: unnamed_files(self.prefix, names, finals))
 
     def _entries(self, crc: Ints) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of the index, not yet sorted."""
-        slices = self.assignment.slices
+        slices = self.new.assignment.slices
         tensors = slices.tensors
         # The rows of tensor t are rows[bounds[t] : bounds[t + 1]].
         order, ends = slices.by_tensor()
@@ -141,7 +98,7 @@ class BundleSink(FileSink):
         dtypes = [ENUMS[tensors.dtype(row)] for row in range(len(tensors))]
         # Few combinations of dtype and shape occur in a model, so their encoding is cached.
         heads: dict[tuple[int, tuple[int, ...]], bytes] = {}
-        columns = (self.assignment.file, self.start, slices.nbytes, mask(crc.astype(np.uint32)))
+        columns = (self.new.assignment.file, self.start, slices.nbytes, mask(crc.astype(np.uint32)))
         places = [
             encode_place(*place)
             for place in zip(*(column.tolist() for column in columns), strict=True)
@@ -162,7 +119,7 @@ class BundleSink(FileSink):
         self, key: bytes, dtype: int, head: bytes, rows: list[int], places: list[bytes]
     ) -> Iterator[tuple[bytes, bytes]]:
         """The full entry of a tensor, and the entries of its slices (``contents``)."""
-        slices = self.assignment.slices
+        slices = self.new.assignment.slices
         rank = int(slices.tensors.ranks[slices.tensor[rows[0]]])
         shapes = slices.shape[rows, :rank].tolist()
         starts = slices.offset[rows, :rank].tolist()
@@ -172,57 +129,32 @@ class BundleSink(FileSink):
         ]
         # The full entry has the file of its first slice, as TensorFlow's merge leaves it; readers
         # ignore it.
-        place = encode_place(int(self.assignment.file[rows[0]]), 0, 0, 0)
+        place = encode_place(int(self.new.assignment.file[rows[0]]), 0, 0, 0)
         yield key, head + place + encode_slices(extents)
         for row, shape, extent in zip(rows, shapes, extents, strict=True):
             yield slice_key(key, extent), encode_head(dtype, shape) + places[row]
 
 
-def plan_bundle(
-    storage: Storage,
-    prefix: str,
-    assignment: Assignment,
-    metadata: Metadata,
-    capabilities: Capabilities,
-    generation: str,
-) -> BundleSink:
-    """Lay the assigned slices out; ``UnsupportedError`` if TensorFlow could not read them back."""
+def bundle_sink(new: NewCheckpoint, capabilities: Capabilities) -> BundleSink:
+    """Return the sink of a bundle; ``UnsupportedError`` if TensorFlow could not read the slices
+    back. Of the metadata only objects are kept, as a string tensor."""
+    prefix, slices = new.name, new.assignment.slices
+    asides = aside_names(new, lambda number: f"{prefix}.data-{number:05}")
     check_readable(prefix)
-    check_holds(assignment.slices, capabilities, "tensorflow")
-    _check_cuts(assignment.slices, capabilities)
-    keys = [_encode_key(key) for key in assignment.slices.tensors.keys]
-    asides = [
-        f"{prefix}.data-{number:05}.{generation}.tmp" for number in range(assignment.num_files)
-    ]
+    check_holds(slices, capabilities, "tensorflow")
+    _check_cuts(slices, capabilities)
+    text, aside = document_of(new.metadata, slices.tensors.keys), f"{prefix}.index.{new.generation}"
+    # The payload of a text as a string tensor without axes.
+    payload = strings.encode(np.array(text.encode("ascii"), object)) if text else b""
     return BundleSink(
-        storage,
-        prefix,
-        assignment,
-        keys,
-        asides,
-        f"{prefix}.index.{generation}.tmp",
-        _starts(assignment),
-        objects=_payload(document_of(metadata, assignment.slices.tensors.keys)),
+        new=new,
+        asides=asides,
+        start=_starts(new.assignment) if new.files is None else new.files.start,
+        writer=BundleWriter(),
+        index_aside=f"{aside}.tmp",
+        objects=(f"{aside}o.tmp", payload) if payload else None,
+        keys=[_encode_key(key) for key in slices.tensors.keys],
     )
-
-
-def _payload(text: str) -> bytes:
-    """Return the payload of a text as a string tensor without axes; empty for an empty text."""
-    return strings.encode(np.array(text.encode("ascii"), object)) if text else b""
-
-
-def adopt_bundle(
-    storage: Storage,
-    prefix: str,
-    assignment: Assignment,
-    metadata: Metadata,
-    capabilities: Capabilities,
-    files: WrittenFiles,
-) -> BundleSink:
-    """Return the sink of data files that are written already, numbered as the assignment says."""
-    written = check_written(storage, [[each] for each in files.names], files.nbytes)
-    planned = plan_bundle(storage, prefix, assignment, metadata, capabilities, metadata.generation)
-    return replace(planned, asides=written, start=files.start, generation=metadata.generation)
 
 
 def _starts(assignment: Assignment) -> Ints:

@@ -20,15 +20,13 @@ Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, wh
 
 from dataclasses import dataclass
 
-from shardvar.formats.protocol import SharedFormat, WrittenFiles
+from shardvar.formats.protocol import NewCheckpoint, SharedFormat
 from shardvar.formats.torch.dcp import METADATA, find_dcp, open_dcp, parse_metadata
-from shardvar.formats.torch.sink import DcpSink, adopt_dcp, plan_dcp, process_name, remove_dcp
+from shardvar.formats.torch.sink import DcpSink, dcp_sink, process_name, remove_dcp
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.values import DTYPES
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_RANK
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
 CAPABILITIES = Capabilities(
@@ -60,16 +58,9 @@ class TorchFormat(SharedFormat):
         """Open the checkpoint of the folder."""
         return open_dcp(storage, METADATA)
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> DcpSink:
+    def lay_out(self, new: NewCheckpoint) -> DcpSink:
         """Lay the slices out as the checkpoint of the folder."""
-        return plan_dcp(storage, assignment, metadata, self.capabilities, generation)
+        return dcp_sink(new, self.capabilities)
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:
         """Return the name of a file of items; the index may name any."""
@@ -88,17 +79,6 @@ class TorchFormat(SharedFormat):
             return parse_metadata(file.read(0, file.size)).about.generation
         finally:
             file.close()
-
-    def adopt(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        files: WrittenFiles,
-    ) -> DcpSink:
-        """Return the sink of files of items that are written already."""
-        return adopt_dcp(storage, assignment, metadata, self.capabilities, files)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the checkpoint of the folder, and not the folder."""

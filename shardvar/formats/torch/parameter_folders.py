@@ -18,16 +18,16 @@ The folder is built next to its place and put there in one step (``storage.excha
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardvar.errors import StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import put_in_place
-from shardvar.formats.outcomes import State, add_state
-from shardvar.formats.protocol import FileChecksums, FileWriter, Format
-from shardvar.formats.sinks import FileSink, check_uncut, temporary_files
+from shardvar.formats.folders import FolderSink
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
+from shardvar.formats.sinks import check_uncut, temporary_files
 from shardvar.formats.torch.archive import (
     PackedRecord,
     build_frame,
@@ -48,8 +48,6 @@ from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.local import LocalStorage
@@ -96,49 +94,22 @@ class UniversalWriter(FileWriter):
         return records_of(build_pickle(value), [int(slices.nbytes[row])])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UniversalSink(FileSink):
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class UniversalSink(FolderSink):
     """A Universal Checkpoint that is being written."""
 
-    storage: Storage = field()
-    """The folder."""
-    paths: Sequence[str]
-    """[files] the place of each file."""
-    start: Ints = field()
-    """[m] the first byte of each payload, in bytes of its file."""
-    writer: UniversalWriter = field()
-    """The frame of each file."""
-    documents: Mapping[str, bytes]
-    """All other files, by path."""
-    generation: str
-    """The token in the temporary names."""
-
-    @property
-    def asides(self) -> list[str]:
-        """The temporary name of each file."""
-        return [f"universal-{row:05}.{self.generation}.tmp" for row in range(len(self.paths))]
-
-    @property
-    def forces_files(self) -> bool:
-        """True: many small files are forced faster together than one by one."""
-        return True
+    def own(self, folder: str) -> set[str]:
+        """Return the files in a folder that are of a Universal Checkpoint, or of its writers."""
+        storage = LocalStorage(folder)
+        paths = [*storage.tree()]
+        models = filter(OF_MODEL.fullmatch, paths)
+        return {*models, *filter(_OWN.fullmatch, paths), *temporary_files(_ASIDE, storage.names())}
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the folder in place, and name it in the folder above."""
-        self.storage.claim()
-        beside = FolderBeside(self.storage.path)
-        try:
-            beside.make()
-            for path, content in self.documents.items():
-                beside.write(path, content)
-            for aside, path in zip(self.asides, self.paths, strict=True):
-                beside.take(aside, path)
-            beside.put_in_place(_own_files)
-        except BaseException as error:
-            beside.discard(_own_files)
-            old = State.OLD if os.path.isdir(beside.place) else State.ASIDE
-            add_state(error, State.NEW if beside.is_in_place() else old)
-            raise
+        self.new.storage.claim()
+        beside = FolderBeside(self.new.storage.path)
+        self.exchange(beside)
         self._name(beside)
 
     def _name(self, beside: FolderBeside) -> None:
@@ -148,17 +119,9 @@ class UniversalSink(FileSink):
         try:
             put_in_place(above, [], (aside, _LATEST), os.fsencode(name), is_checkpoint=False)
         except StorageError as error:
-            cause = f"{self.storage.path}: it is in place, but {_LATEST} does not name it."
+            cause = f"{self.new.storage.path}: it is in place, but {_LATEST} does not name it."
             remedy = f"Write {name!r} into {os.path.join(above.path, _LATEST)}."
             raise StorageError(f"{cause} {error.cause}", remedy) from None
-
-
-def _own_files(folder: str) -> set[str]:
-    """Return the files in a folder that are of a Universal Checkpoint, or of its writers."""
-    storage = LocalStorage(folder)
-    paths = [*storage.tree()]
-    models = filter(OF_MODEL.fullmatch, paths)
-    return {*models, *filter(_OWN.fullmatch, paths), *temporary_files(_ASIDE, storage.names())}
 
 
 CAPABILITIES = Capabilities(
@@ -194,24 +157,17 @@ class UniversalFormat(Format):
         """Open the checkpoint of the folder."""
         return open_universal(storage, name)
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> UniversalSink:
+    def lay_out(self, new: NewCheckpoint) -> UniversalSink:
         """Lay the tensors out; raise what lacks."""
-        slices = assignment.slices
+        assignment, slices = new.assignment, new.assignment.slices
         check_holds(slices, self.capabilities, "universal")
         check_uncut(slices, "universal")
-        _check_place(storage)
+        _check_place(new.storage)
         objects = {
             key: decode_value(encoding.decode("ascii"))
-            for key, encoding in metadata.objects.items()
+            for key, encoding in new.metadata.objects.items()
         }
-        plan = UniversalPlan.of(slices.tensors, objects, metadata.ties)
+        plan = UniversalPlan.of(slices.tensors, objects, new.metadata.ties)
         writer = UniversalWriter(plan.run)
         records = [writer.records(slices, row) for row in range(len(slices))]
         start = [plan_starts(each)[2] if each else 0 for each in records]
@@ -219,12 +175,12 @@ class UniversalFormat(Format):
         for number, row in zip(assignment.file.tolist(), slices.tensor.tolist(), strict=True):
             of_file[number] = path_of(slices.tensors.keys[row])
         return UniversalSink(
-            storage,
-            of_file,
-            np.array(start, np.int64),
-            writer,
-            plan.documents,
-            generation,
+            new=new,
+            paths=of_file,
+            start=np.array(start, np.int64),
+            writer=writer,
+            documents=plan.documents,
+            stem="universal",
         )
 
     def remove(self, storage: Storage, name: str) -> None:

@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import look_into
 from shardvar.formats.leaves import leaves_of
-from shardvar.formats.protocol import FileChecksums, FileWriter, Format
-from shardvar.formats.sinks import OneFileSink, check_uncut, remove_one_file
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
+from shardvar.formats.sinks import OneFileSink, check_one_file, one_file, remove_one_file
 from shardvar.formats.torch.archive import (
     PackedRecord,
     build_frame,
@@ -49,9 +47,7 @@ from shardvar.formats.torch.state_dict import open_file, open_set
 from shardvar.formats.torch.values import DTYPES, is_tensor, pickled_of
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
-from shardvar.planning.capabilities import Capabilities, check_holds
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
+from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.crc import CRC32, Checksum
@@ -180,35 +176,23 @@ class SavedWriter(FileWriter):
         return build_frame(_records(slices, self), checksums.payload.tolist())
 
 
-def plan_saved(
-    storage: Storage,
-    name: str,
-    assignment: Assignment,
-    metadata: Metadata,
-    capabilities: Capabilities,
-    generation: str,
-) -> OneFileSink:
-    """Lay the tensors out, and the objects with these encodings; ``UnsupportedError`` if the format
-    cannot hold them."""
-    slices, file = assignment.slices, file_name(name)
-    check_holds(slices, capabilities, "pt")
-    if assignment.num_files > 1:
-        raise UnsupportedError(
-            "A pt checkpoint is one file.", "Choose another format for several files."
-        )
-    check_uncut(slices, "pt")
-    names = storage.names()
-    if name not in names and find_ranks(storage, name, names):
+def saved_sink(new: NewCheckpoint, form: Format) -> OneFileSink:
+    """Return the sink of a file of tensors and objects; ``UnsupportedError`` if it cannot hold
+    them."""
+    slices, final, there = new.assignment.slices, file_name(new.name), new.storage.names()
+    check_one_file(new, form)
+    if new.name not in there and find_ranks(new.storage, new.name, there):
         cause = (
-            f"{storage.path} has files of single ranks of {name}, which are read and not written."
+            f"{new.storage.path} has files of single ranks of {new.name}, which are read and not "
+            "written."
         )
         raise UnsupportedError(cause, "Choose another name.")
     writer = SavedWriter(
         {
             key: pickled_of(decode_value(encoding.decode("ascii")))
-            for key, encoding in metadata.objects.items()
+            for key, encoding in new.metadata.objects.items()
         },
-        metadata.ties,
+        new.metadata.ties,
     )
     records = _records(slices, writer)
     if records[0].nbytes > MAX_PICKLE_NBYTES:
@@ -219,13 +203,7 @@ def plan_saved(
         raise UnsupportedError(f"{cause} (MAX_PICKLE_NBYTES).", "Choose the format safetensors.")
     placed = zip(records, plan_starts(records), strict=True)
     starts = [start for record, start in placed if record.content is None]
-    start = np.array(starts, dtype=np.int64)
-    return OneFileSink(storage, file, generation, start, writer, lambda: _empty(writer))
-
-
-def remove_saved(storage: Storage, name: str) -> None:
-    """Remove the file of that name."""
-    remove_one_file(storage, file_name(name))
+    return one_file(new, final, starts, writer, lambda: _empty(writer))
 
 
 def file_name(name: str) -> str:
@@ -323,16 +301,9 @@ class SavedFormat(Format):
                 return dialect.open(storage, name, **options)
         return open_set(storage, name) if set_of(name) is not None else open_file(storage, name)
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> OneFileSink:
+    def lay_out(self, new: NewCheckpoint) -> OneFileSink:
         """Lay out a file. Of the metadata only objects are kept: a state dict has no more room."""
-        return plan_saved(storage, name, assignment, metadata, self.capabilities, generation)
+        return saved_sink(new, self)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the file; ``UnsupportedError`` for files of all ranks, and for folders."""
@@ -341,7 +312,7 @@ class SavedFormat(Format):
         if is_joined or any(name in dialect.find(storage, name, names) for dialect in DIALECTS):
             cause = f"{storage.path}: The checkpoint {name} is several files of another program."
             raise UnsupportedError(cause, "Remove the files, or the folder.")
-        remove_saved(storage, name)
+        remove_one_file(storage, file_name(name))
 
 
 FORMAT = SavedFormat()

@@ -24,21 +24,15 @@ folder may have had before, written by shardvar or by torch.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import (
-    check_written,
-    put_in_place,
-    remove_unnamed,
-    write_file,
-)
-from shardvar.formats.protocol import FileChecksums, FileWriter, WrittenFiles
-from shardvar.formats.sinks import FileSink, take_away
+from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint
+from shardvar.formats.sinks import CommitSteps, SetSink, aside_names, take_away
 from shardvar.formats.torch.archive import ItemFrame, frame_of, item_of
 from shardvar.formats.torch.dcp import ABOUT, DATA_SUFFIX, DCP, METADATA
 from shardvar.formats.unfinished import JOURNAL_ENDING, share_files, share_prefix
@@ -218,94 +212,47 @@ class DcpWriter(FileWriter):
         yield position, tail
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DcpSink(FileSink):
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DcpSink(SetSink):
     """A distributed checkpoint that is being written."""
 
-    storage: Storage = field()
-    """The folder."""
-    generation: str
-    """The token in the temporary names."""
-    assignment: Assignment
-    """The slices, and the file of each."""
     about: Metadata
-    """The metadata, with the objects that are carried."""
-    start: Ints = field()
-    """[m] the first byte of each payload, in bytes of its file."""
+    """The metadata, with the items of the objects that are carried."""
     item: tuple[Ints, Ints]
     """[m] the first byte of each item in its file, and its size."""
-    writer: DcpWriter = DcpWriter()
-    """The frames and the checksums of each file."""
-    written: Sequence[str] = ()
-    """[files] the names of files written before, or else the temporary names."""
 
-    @property
-    def asides(self) -> Sequence[str]:
-        """The temporary name of each file of tensors."""
-        return self.written or [
-            _aside(number, self.generation) for number in range(self.assignment.num_files)
-        ]
-
-    def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished files in place, the index last, and remove what it does not name."""
-        # Plan: only files that have items are kept.
-        filled = np.unique(self.assignment.file).tolist()
-        if self.about.objects:
-            write_file(self.storage, self._objects_aside, b"".join(self.about.objects.values()))
-        checksum = self._by_row(checksums)
-        token = _digest(self.assignment, self.start, self.about, checksum)
-        numbers = [*filled, self.assignment.num_files][: len(filled) + bool(self.about.objects)]
-        there = self.storage.names()
-        if self.written and all(map(_PROCESS_NAME.fullmatch, self.written)):
-            final = [*self.written, process_name(self.assignment.num_files, token)]
+    def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
+        """Return the files that have items, and the index that names them."""
+        assignment, checksum = self.new.assignment, self.by_row(checksums)
+        filled = np.unique(assignment.file).tolist()
+        asides = [*self.asides, *(self.objects or ())[:1]]
+        numbers = [*filled, *range(assignment.num_files, len(asides))]
+        token = _digest(assignment, self.start, self.about, checksum)
+        if self.asides and all(map(_PROCESS_NAME.fullmatch, self.asides)):
+            final = [*self.asides, process_name(assignment.num_files, token)]
             names = [final[number] for number in numbers]
         else:
             names = _final_names(there, len(numbers), token)
-        position = np.searchsorted(np.array(filled, np.int64), self.assignment.file)
-        items = ItemTable(
-            self.assignment.slices, position, *self.item, checksum, self.about.objects
-        )
+        position = np.searchsorted(np.array(filled, np.int64), assignment.file)
+        items = ItemTable(assignment.slices, position, *self.item, checksum, self.about.objects)
         content = build_metadata(items, names, self.about)
-        # Commit, then remove: the old index names the old files until it is replaced.
-        asides = [*self.asides, self._objects_aside]
         renames = [(asides[number], name) for number, name in zip(numbers, names, strict=True)]
-        tidy = lambda: remove_unnamed(self.storage, lambda there: _others(there, names))  # noqa: E731
-        put_in_place(self.storage, renames, (self._index_aside, METADATA), content, tidy=tidy)
-
-    @property
-    def temporary(self) -> Sequence[str]:
-        """The temporary names of all files, the index included."""
-        return [*self.asides, self._objects_aside, self._index_aside]
-
-    def _by_row(self, checksums: Sequence[FileChecksums]) -> Ints:
-        """[m] the checksum of each payload, from the files', which have their slices in order."""
-        order, _ = self.assignment.by_file()
-        found = np.zeros(len(order), np.int64)
-        found[order] = np.concatenate(
-            [np.zeros(0, np.int64), *(each.payload for each in checksums)]
-        )
-        return found
-
-    @property
-    def _objects_aside(self) -> str:
-        return _aside(self.assignment.num_files, self.generation)
-
-    @property
-    def _index_aside(self) -> str:
-        return f"{METADATA}.{self.generation}.tmp"
+        tidy = self.sweep(lambda there: _others(there, names))
+        return CommitSteps(renames, (self.index_aside, METADATA), content, tidy)
 
 
-def plan_dcp(
-    storage: Storage,
-    assignment: Assignment,
-    metadata: Metadata,
-    capabilities: Capabilities,
-    generation: str,
-) -> DcpSink:
-    """Lay the assigned slices out; ``UnsupportedError`` if the format cannot hold them."""
-    slices = assignment.slices
+def dcp_sink(new: NewCheckpoint, capabilities: Capabilities) -> DcpSink:
+    """Return the sink of a distributed checkpoint; ``UnsupportedError`` if the format cannot hold
+    the slices."""
+    assignment, slices, tensors = (
+        new.assignment,
+        new.assignment.slices,
+        new.assignment.slices.tensors,
+    )
+    asides = aside_names(new, _file_name)
+    if new.files is not None and all(map(_PROCESS_NAME.fullmatch, asides)):
+        new.storage.announce(asides)
     check_holds(slices, capabilities, "torch")
-    tensors = slices.tensors
     shares = ~slices.is_whole() & ~(slices.shape > 0).all(axis=1)
     if shares.any():
         cause = (
@@ -325,34 +272,26 @@ def plan_dcp(
     frames = _frames(slices)
     head = np.array([frame.head_nbytes for frame in frames], np.int64)
     nbytes = head + slices.nbytes + np.array([frame.tail_nbytes for frame in frames], np.int64)
-    # Where items begin: the sizes of all before them, file by file.
+    # Where items begin: the sizes of all before them, file by file. The items of written files have
+    # the same sizes, and end their heads where the payloads begin.
     order, bounds = assignment.by_file()
     ends = np.cumsum(nbytes[order])
     base = np.append(0, ends)[bounds[:-1]]
     item = np.empty_like(nbytes)
     item[order] = ends - nbytes[order] - base[assignment.file[order]]
-    items = {key: item_of(carried) for key, carried in metadata.objects.items()}
-    about = replace(metadata, objects=items)
-    return DcpSink(storage, generation, assignment, about, item + head, (item, nbytes))
-
-
-def adopt_dcp(
-    storage: Storage,
-    assignment: Assignment,
-    metadata: Metadata,
-    capabilities: Capabilities,
-    files: WrittenFiles,
-) -> DcpSink:
-    """Return the sink of written files of items, numbered as in the assignment."""
-    written = check_written(storage, [[each] for each in files.names], files.nbytes)
-    if all(map(_PROCESS_NAME.fullmatch, written)):
-        storage.announce(written)
-    planned = plan_dcp(storage, assignment, metadata, capabilities, metadata.generation)
-    # The items have the sizes of the plan, and other places: each head ends where its payload
-    # begins.
-    first, nbytes = planned.item
-    item = first + files.start - planned.start, nbytes
-    return replace(planned, start=files.start, item=item, written=written)
+    start = item + head if new.files is None else new.files.start
+    items = {key: item_of(carried) for key, carried in new.metadata.objects.items()}
+    objects = f"{_file_name(assignment.num_files)}.{new.generation}.tmp", b"".join(items.values())
+    return DcpSink(
+        new=new,
+        asides=asides,
+        start=start,
+        writer=DcpWriter(),
+        index_aside=f"{METADATA}.{new.generation}.tmp",
+        objects=objects if items else None,
+        about=replace(new.metadata, objects=items),
+        item=(start - head, nbytes),
+    )
 
 
 def remove_dcp(storage: Storage) -> None:
@@ -372,8 +311,8 @@ def _frames(slices: SliceTable) -> list[ItemFrame]:
     return [frames[number] for number in position.ravel().tolist()]
 
 
-def _aside(number: int, generation: str) -> str:
-    return f"__{number}_0{DATA_SUFFIX}.{generation}.tmp"
+def _file_name(number: int) -> str:
+    return f"__{number}_0{DATA_SUFFIX}"
 
 
 def process_name(process: int, token: str) -> str:

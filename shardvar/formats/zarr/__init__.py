@@ -11,7 +11,6 @@ contents   the arrays as a table of contents, and what they may claim
 decoder    TensorStore, which decodes chunks
 source     the payloads
 group      opening a group of Zarr
-lost       arrays that a group should have
 pytree     the index of a checkpoint of Orbax
 orbax      its format
 build      descriptions and names, as they are written
@@ -27,23 +26,20 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.objects import texts_with_objects
-from shardvar.formats.protocol import Format
+from shardvar.formats.protocol import Format, NewCheckpoint
 from shardvar.formats.zarr.build import WRITTEN, build_array, build_group, build_root
 from shardvar.formats.zarr.group import open_group
-from shardvar.formats.zarr.names import GROUPS, check_paths, find_group, folders_above
+from shardvar.formats.zarr.names import GROUPS, find_group, folders_above
 from shardvar.formats.zarr.sink import (
-    FolderSink,
+    ArraysSink,
+    ChunkWriter,
     check_arrays,
-    check_folder,
     chunk_paths,
     files_of_chunks,
-    plan_chunks,
     remove_arrays,
 )
 from shardvar.formats.zarr.source import ZarrSource
 from shardvar.planning.capabilities import Capabilities, grid_steps
-from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, MAX_AXES
 
@@ -81,21 +77,11 @@ class ZarrFormat(Format):
         """Open the group or the array of the folder."""
         return open_group(storage, name)
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> FolderSink:
+    def lay_out(self, new: NewCheckpoint) -> ArraysSink:
         """Lay the slices out as the group of the folder."""
-        slices = assignment.slices
-        keys = slices.tensors.keys
-        check_arrays(assignment, self.capabilities, self.name)
-        check_paths(keys, self.name)
-        check_folder(storage, INDEX)
-        if ARRAYS_ATTRIBUTE in metadata.user:
+        slices, keys = new.assignment.slices, new.assignment.slices.tensors.keys
+        check_arrays(new, self, INDEX, keys)
+        if ARRAYS_ATTRIBUTE in new.metadata.user:
             cause = (
                 f"The metadata have the key {ARRAYS_ATTRIBUTE!r}, under which the format zarr "
                 "lists the arrays."
@@ -110,17 +96,15 @@ class ZarrFormat(Format):
             )
         nodes = {path.removesuffix(f"/{INDEX}"): document for path, document in documents.items()}
         dtypes = {slices.tensors.dtype(row) for row in range(len(keys))}
-        index = INDEX, build_root(texts_with_objects(metadata), nodes, keys, dtypes)
-        paths = chunk_paths(slices, keys, version=3)
-        return FolderSink(
-            storage,
-            *index,
-            documents,
-            _SIDES,
-            files_of_chunks(assignment, paths),
-            np.zeros(len(slices), np.int64),
-            generation,
-            plan_chunks(slices, is_guarded=True),
+        return ArraysSink(
+            new=new,
+            paths=files_of_chunks(new.assignment, chunk_paths(slices, keys, version=3)),
+            start=np.zeros(len(slices), np.int64),
+            writer=ChunkWriter.of(slices, is_guarded=True),
+            documents=documents,
+            index=INDEX,
+            content=build_root(texts_with_objects(new.metadata), nodes, keys, dtypes),
+            sides=_SIDES,
         )
 
     def remove(self, storage: Storage, name: str) -> None:

@@ -13,12 +13,14 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.folders import folder_asides
 from shardvar.formats.zarr.names import DATABASE
-from shardvar.formats.zarr.sink import asides_of_generation
+from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.capabilities import grid_steps
 from shardvar.planning.plan import Assignment
@@ -46,6 +48,27 @@ class Database:
     """The descriptions of the arrays, by key."""
     generation: str
     """The token in temporary names; names of files are made from it."""
+
+    @classmethod
+    def of(
+        cls,
+        assignment: Assignment,
+        paths: Sequence[str],
+        documents: Mapping[str, bytes],
+        generation: str,
+    ) -> Self:
+        """Return the database of slices whose files are decided."""
+        nbytes = _chunk_nbytes(assignment.slices)
+        order, bounds = assignment.by_file()
+        ends = np.cumsum(nbytes[order])
+        base = np.append(0, ends)[bounds[:-1]]
+        start = np.empty_like(nbytes)
+        start[order] = ends - nbytes[order] - base[assignment.file[order]]
+        for key in (*paths, *documents):
+            if len(_key(key)) > MAX_KEY_NBYTES:
+                cause = f"The format orbax cannot hold the key {key!r}, which is too long."
+                raise UnsupportedError(cause, "Rename the tensor (--rename).")
+        return cls(assignment, paths, nbytes, start, documents, generation)
 
     @property
     def is_inline(self) -> Bools:
@@ -90,7 +113,7 @@ class Database:
         """Return the bytes of the chunks that are in nodes, by row."""
         found: dict[int, bytes] = {}
         rows = np.flatnonzero(self.is_inline)
-        asides = asides_of_generation(self.assignment.num_files, self.generation)
+        asides = folder_asides(CHUNK, self.assignment.num_files, self.generation)
         for number in np.unique(self.assignment.file[rows]).tolist():
             mine = rows[self.assignment.file[rows] == number]
             file = storage.open(asides[number])
@@ -110,26 +133,6 @@ class Database:
     def _name(self, what: str) -> str:
         """Return a name as TensorStore gives to files."""
         return hashlib.sha256(f"{self.generation}-{what}".encode()).hexdigest()[:32]
-
-
-def plan_database(
-    assignment: Assignment,
-    paths: Sequence[str],
-    documents: Mapping[str, bytes],
-    generation: str,
-) -> Database:
-    """Return the database of slices whose files are decided."""
-    nbytes = _chunk_nbytes(assignment.slices)
-    order, bounds = assignment.by_file()
-    ends = np.cumsum(nbytes[order])
-    base = np.append(0, ends)[bounds[:-1]]
-    start = np.empty_like(nbytes)
-    start[order] = ends - nbytes[order] - base[assignment.file[order]]
-    for key in (*paths, *documents):
-        if len(_key(key)) > MAX_KEY_NBYTES:
-            cause = f"The format orbax cannot hold the key {key!r}, which is too long."
-            raise UnsupportedError(cause, "Rename the tensor (--rename).")
-    return Database(assignment, paths, nbytes, start, documents, generation)
 
 
 def _chunk_nbytes(slices: SliceTable) -> Ints:

@@ -17,7 +17,6 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -35,10 +34,10 @@ from shardvar.errors import (
 from shardvar.extras import install_command
 from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import texts_with_objects
-from shardvar.formats.protocol import Finding, Format
+from shardvar.formats.protocol import Finding, Format, NewCheckpoint
 from shardvar.formats.zarr.build import WRITTEN, build_array_v2, build_document
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
-from shardvar.formats.zarr.database import plan_database
+from shardvar.formats.zarr.database import Database
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import (
     PathListing,
@@ -57,17 +56,15 @@ from shardvar.formats.zarr.names import (
     TREE,
     UNFINISHED,
     check_finished,
-    check_paths,
     find_orbax,
 )
 from shardvar.formats.zarr.pytree import PyTree, build_tree, parse_tree
 from shardvar.formats.zarr.sink import (
-    FolderSink,
+    ArraysSink,
+    ChunkWriter,
     check_arrays,
-    check_folder,
     chunk_paths,
     files_of_chunks,
-    plan_chunks,
     remove_arrays,
 )
 from shardvar.formats.zarr.source import ZarrSource
@@ -75,7 +72,6 @@ from shardvar.formats.zarr.values import read_values
 from shardvar.pictures.words import message
 from shardvar.planning.capabilities import Capabilities, grid_steps
 from shardvar.planning.index import KEY_IMPL, Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
@@ -137,22 +133,12 @@ class OrbaxFormat(Format):
         item, _, _ = name.rpartition("/")
         return open_orbax(storage.folder(item) if item else storage)
 
-    def create(
-        self,
-        storage: Storage,
-        name: str,
-        assignment: Assignment,
-        metadata: Metadata,
-        generation: str,
-    ) -> FolderSink:
+    def lay_out(self, new: NewCheckpoint) -> ArraysSink:
         """Lay the slices out as the checkpoint of the folder."""
-        slices = assignment.slices
+        slices, metadata = new.assignment.slices, new.metadata
         keys = slices.tensors.keys
-        check_arrays(assignment, self.capabilities, self.name)
         texts, objects = _split_texts(metadata.objects)
-        user = texts_with_objects(replace(metadata, objects=objects))
-        check_paths([*keys, *texts], self.name)
-        check_folder(storage, TREE)
+        check_arrays(new, self, TREE, [*keys, *texts])
         steps = grid_steps(slices).tolist()
         arrays = {}
         for row, key in enumerate(keys):
@@ -160,34 +146,31 @@ class OrbaxFormat(Format):
             document = build_array_v2(slices.tensors.dtype(row), shape, steps[row][: len(shape)])
             arrays[f"{key}/{DOCUMENTS[2]}"] = document
         paths = chunk_paths(slices, keys, version=2)
-        is_ocdbt = not self.is_plain
-        tree = build_tree(keys, metadata.paths, user, [*texts], is_ocdbt, metadata.empty)
-        place = partial(
-            FolderSink,
-            storage,
-            TREE,
-            tree,
-            sides=_SIDES,
-            generation=generation,
-            writer=plan_chunks(slices, is_guarded=False),
-            marker=MARKER,
-        )
+        user = texts_with_objects(replace(metadata, objects=objects))
         others = {STRINGS: build_document(texts)} if texts else {}
         others |= _random_keys(slices, steps, metadata.user)
+        database = None
+        if not self.is_plain:
+            database = Database.of(new.assignment, paths, arrays, new.generation)
         begun = time.time_ns()
-        if self.is_plain:
-            return place(
-                arrays | others,
-                paths=files_of_chunks(assignment, paths),
-                start=np.zeros(len(slices), np.int64),
-                conclude=lambda: {STEP: _build_step(begun)},
-            )
-        database = plan_database(assignment, paths, arrays, generation)
-        return place(
-            others,
-            paths=database.kept_files,
-            start=database.start,
-            conclude=lambda: database.build(storage) | {STEP: _build_step(begun)},
+
+        def of_finished() -> dict[str, bytes]:
+            nodes = database.build(new.storage) if database else {}
+            return nodes | {STEP: _build_step(begun)}
+
+        return ArraysSink(
+            new=new,
+            paths=database.kept_files if database else files_of_chunks(new.assignment, paths),
+            start=database.start if database else np.zeros(len(slices), np.int64),
+            writer=ChunkWriter.of(slices, is_guarded=False),
+            documents=others if database else arrays | others,
+            index=TREE,
+            content=build_tree(
+                keys, metadata.paths, user, [*texts], not self.is_plain, metadata.empty
+            ),
+            sides=_SIDES,
+            marker=MARKER,
+            of_finished=of_finished,
         )
 
     def remove(self, storage: Storage, name: str) -> None:

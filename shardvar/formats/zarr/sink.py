@@ -2,13 +2,7 @@
 the folder of its array, or is a data file of a database (``database``).
 
 Names of files follow from the keys, so two checkpoints cannot be in one folder, and files cannot
-replace each other in one step. So on a disk the folder is replaced whole (``storage.exchange``):
-
-    prepare  the files of chunks stand aside in the folder of the checkpoint
-    build    a folder next to it gets descriptions, chunks and index, and is forced to the disk
-    commit   the two folders are exchanged
-    retire   the old one is removed, but for the files of the user's, which are in both
-
+replace each other in one step. So on a disk the folder is replaced whole (``formats.folders``).
 Folders of a bucket, and folders that cannot be exchanged (a mount point, the working directory),
 are filled where they are:
 
@@ -26,26 +20,28 @@ and nothing is written among them.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from shardvar.errors import MissingFile, StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import discard_files, remove_unnamed, write_file
+from shardvar.formats.folders import FolderSink
 from shardvar.formats.outcomes import State, add_state
-from shardvar.formats.protocol import FileChecksums, FileWriter
-from shardvar.formats.sinks import FileSink
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
 from shardvar.formats.zarr.build import chunk_name
 from shardvar.formats.zarr.names import (
     DATABASE,
     DATABASE_FILE,
     arrays_of,
     asides_of,
+    check_paths,
     folders_above,
     is_interrupted,
 )
 from shardvar.layout.dtypes import Ints
-from shardvar.planning.capabilities import Capabilities, are_grids, check_holds, grid_steps
+from shardvar.planning.capabilities import are_grids, check_holds, grid_steps
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import do_all
@@ -55,6 +51,8 @@ from shardvar.storage.posix import writing
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
 
+CHUNK = "chunk"
+"""The beginning of the temporary names of chunks."""
 _PADDING = bytes(1 << 20)
 """Zeros that are written at once."""
 _DESCRIPTIONS = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
@@ -68,6 +66,13 @@ class ChunkWriter(FileWriter):
     """True if a checksum follows the elements."""
     steps: Mapping[str, int]
     """The rows of the chunks of each tensor, by key: a worker has other numbers."""
+
+    @classmethod
+    def of(cls, slices: SliceTable, *, is_guarded: bool) -> Self:
+        """Return the frame of the chunks of slices."""
+        steps = grid_steps(slices)
+        rows = steps[:, 0] if steps.shape[1] else np.ones(len(steps), np.int64)
+        return cls(is_guarded, dict(zip(slices.tensors.keys, rows.tolist(), strict=True)))
 
     @property
     def crc(self) -> Checksum | None:
@@ -97,84 +102,53 @@ class ChunkWriter(FileWriter):
                 yield place + end, crc.to_bytes(4, "little")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FolderSink(FileSink):
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ArraysSink(FolderSink):
     """A folder of arrays that is being written."""
 
-    storage: Storage = field()
-    """The folder."""
     index: str
     """The name of the index."""
     content: bytes
     """The bytes of the index."""
-    documents: Mapping[str, bytes]
-    """All other descriptions, by path."""
     sides: frozenset[str]
     """Names of files that an older index may have had next to it."""
-    paths: Sequence[str]
-    """[files] the place of each file; empty for files that are not needed, as of arrays without
-    elements."""
-    start: Ints = field()
-    """[m] the first byte of each chunk, in bytes of its file."""
-    generation: str
-    """The token in the temporary names."""
-    writer: ChunkWriter = field()
-    """The frame of each chunk."""
     marker: str = ""
     """The name of the file that marks a complete checkpoint, after the index."""
-    conclude: Callable[[], Mapping[str, bytes]] = dict
+    of_finished: Callable[[], Mapping[str, bytes]] = dict
     """Returns the descriptions that are made of finished files, by path."""
-
-    @property
-    def asides(self) -> list[str]:
-        """The temporary name of each file."""
-        return asides_of_generation(len(self.paths), self.generation)
-
-    @property
-    def forces_files(self) -> bool:
-        """True on a disk: many small files are forced faster together than one by one."""
-        return self.storage.local_path is not None
+    stem: str = CHUNK
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished chunks in place, the index last."""
-        storage = self.storage
+        storage = self.new.storage
         # A bucket has no lock, and other writers would give their files the same names. One of the
         # other format of arrays may have come since this write began.
         storage.claim()
         check_folder(storage.refreshed(), self.index)
         if storage.local_path is not None:
             beside = FolderBeside(storage.local_path)
-            if self._is_exchanged(beside):
-                self._exchange(beside)
+            # A folder with a checkpoint can be exchanged, or ``check_folder`` had refused it.
+            if self.index in storage.names() or beside.is_new(self.own):
+                self.exchange(beside)
                 return
         self._fill()
 
-    def _is_exchanged(self, beside: FolderBeside) -> bool:
-        """Return True for a folder with a checkpoint, which ``check_folder`` lets through only if it
-        can be exchanged, and for a new one, with nothing of the user's in it."""
-        return self.index in self.storage.names() or beside.is_new(self._own)
+    def own(self, folder: str) -> set[str]:
+        """Return the files of arrays in a folder, and of their writers."""
+        return own_files(LocalStorage(folder), self.index, self.sides)
 
-    def _exchange(self, beside: FolderBeside) -> None:
-        """Build the folder next to the one in place, and exchange them."""
-        try:
-            beside.make()
-            for path, content in {**self.documents, **self.conclude()}.items():
-                beside.write(path, content)
-            for aside, path in self._moves():
-                beside.take(aside, path)
-            beside.write(self.index, self.content)
-            if self.marker:
-                beside.write(self.marker, self._mark())
-            beside.put_in_place(self._own)
-        except BaseException as error:
-            beside.discard(self._own)
-            old = State.OLD if os.path.isdir(beside.place) else State.ASIDE
-            add_state(error, State.NEW if beside.is_in_place() else old)
-            raise
+    def conclude(self) -> Mapping[str, bytes]:
+        """Return the descriptions that are made of finished files."""
+        return self.of_finished()
+
+    def ends(self) -> Mapping[str, bytes]:
+        """Return the index, and the marker for the format's own reader."""
+        marker = {self.marker: self._mark()} if self.marker else {}
+        return {self.index: self.content, **marker}
 
     def _fill(self) -> None:
         """Put all files in place, one after the other."""
-        storage, state = self.storage, State.OLD
+        storage, state = self.new.storage, State.OLD
         try:
             # Prepare: nothing names the chunks yet.
             if storage.local_path is not None:
@@ -193,7 +167,7 @@ class FolderSink(FileSink):
             # its array.
             do_all(lambda each: self._describe(*each), documents.items(), storage.traits)
             _sync_above(storage, documents)
-            do_all(lambda pair: storage.move(*pair), self._moves(), storage.traits)
+            do_all(lambda pair: storage.move(*pair), self.moves(), storage.traits)
             _sync_above(storage, self.paths)
             # Commit.
             was, state = state, State.UNKNOWN
@@ -218,49 +192,38 @@ class FolderSink(FileSink):
             add_state(error, state)
             raise
 
-    def _moves(self) -> list[tuple[str, str]]:
-        return [(aside, path) for aside, path in zip(self.asides, self.paths, strict=True) if path]
-
-    def _own(self, folder: str) -> set[str]:
-        return own_files(LocalStorage(folder), self.index, self.sides)
-
     def _describe(self, path: str, content: bytes) -> None:
         """Write one description."""
-        write_file(self.storage, path, content)
-        self.storage.finish(path)
+        write_file(self.new.storage, path, content)
+        self.new.storage.finish(path)
 
     def _mark(self) -> bytes:
         """Return the marker of a complete checkpoint, for the format's own reader."""
-        return f"Checkpoint commit was successful to {self.storage.path}".encode()
+        return f"Checkpoint commit was successful to {self.new.storage.path}".encode()
 
     def _write_mark(self) -> None:
         """Write the marker where the folder cannot be exchanged."""
         if not self.marker:
             return
         try:
-            self.storage.announce([self.marker])
-            write_file(self.storage, self.marker, self._mark())
-            self.storage.sync()
-            if self.storage.stamp(self.marker) is None:
+            self.new.storage.announce([self.marker])
+            write_file(self.new.storage, self.marker, self._mark())
+            self.new.storage.sync()
+            if self.new.storage.stamp(self.marker) is None:
                 raise StorageError("The service has taken it, and answers untruly.")
         except StorageError as error:
             cause = (
-                f"{self.storage.path}: the checkpoint is in place, but its mark {self.marker} is "
+                f"{self.new.storage.path}: the checkpoint is in place, but its mark {self.marker} is "
                 f"not. {error.cause}"
             )
             raise StorageError(cause, "Save it again if Orbax is to read it.") from None
 
     def _tidy(self) -> None:
-        remove_unnamed(self.storage, lambda names: asides_of(names, self.index))
+        remove_unnamed(self.new.storage, lambda names: asides_of(names, self.index))
 
     @property
     def _index_aside(self) -> str:
-        return f"{self.index}.{self.generation}.tmp"
-
-
-def asides_of_generation(count: int, generation: str) -> list[str]:
-    """Return the temporary names of the files of one writer."""
-    return [f"chunk-{number:05}.{generation}.tmp" for number in range(count)]
+        return f"{self.index}.{self.new.generation}.tmp"
 
 
 def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
@@ -301,18 +264,20 @@ def check_folder(storage: Storage, index: str) -> None:
         raise TargetExists(cause, "Write into a folder that is empty or new.")
 
 
-def check_arrays(assignment: Assignment, capabilities: Capabilities, form: str) -> None:
-    """Raise ``UnsupportedError`` if the slices cannot be chunks of arrays."""
-    slices, tensors = assignment.slices, assignment.slices.tensors
-    check_holds(slices, capabilities, form)
+def check_arrays(new: NewCheckpoint, form: Format, index: str, names: Sequence[str]) -> None:
+    """Raise ``UnsupportedError`` if the slices cannot be chunks of arrays, or a key in ``names``
+    no path; the errors of ``check_folder`` if the folder has other arrays."""
+    assignment, capabilities, slices = new.assignment, form.capabilities, new.assignment.slices
+    tensors = slices.tensors
+    check_holds(slices, capabilities, form.name)
     if capabilities.is_separate and (np.bincount(assignment.file, minlength=1) > 1).any():
-        cause = f"The format {form} has a file for each slice."
+        cause = f"The format {form.name} has a file for each slice."
         raise UnsupportedError(cause, "Leave the policy out.")
     deep = np.flatnonzero(tensors.ranks > capabilities.max_slice_rank)
     if len(deep):
         cause = (
             f"{tensors.keys[int(deep[0])]!r} has {tensors.ranks[deep[0]]} axes, and arrays of the "
-            f"format {form}"
+            f"format {form.name}"
         )
         raise UnsupportedError(
             f"{cause} at most {capabilities.max_slice_rank}.", "Reshape it, or leave it out."
@@ -322,10 +287,12 @@ def check_arrays(assignment: Assignment, capabilities: Capabilities, form: str) 
     if is_odd.any():
         key = slices.key(int(is_odd.argmax()))
         cause = (
-            f"The format {form} cannot hold the slices of {key!r}, which are not a grid of equal "
+            f"The format {form.name} cannot hold the slices of {key!r}, which are not a grid of equal "
             "ones."
         )
         raise UnsupportedError(cause, "Write the tensor whole, or in equal parts.")
+    check_paths(names, form.name)
+    check_folder(new.storage, index)
 
 
 def chunk_paths(slices: SliceTable, folders: Sequence[str], version: int) -> list[str]:
@@ -339,13 +306,6 @@ def chunk_paths(slices: SliceTable, folders: Sequence[str], version: int) -> lis
         f"{folders[tensor]}/{chunk_name(version, place[: ranks[tensor]])}" if has_elements else ""
         for tensor, place, has_elements in rows
     ]
-
-
-def plan_chunks(slices: SliceTable, *, is_guarded: bool) -> ChunkWriter:
-    """Return the frame of the chunks of slices."""
-    steps = grid_steps(slices)
-    rows = steps[:, 0] if steps.shape[1] else np.ones(len(steps), np.int64)
-    return ChunkWriter(is_guarded, dict(zip(slices.tensors.keys, rows.tolist(), strict=True)))
 
 
 def files_of_chunks(assignment: Assignment, paths: Sequence[str]) -> list[str]:

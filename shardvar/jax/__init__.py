@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
 
     raise missing_extra("shardvar.jax needs JAX, which is not installed.", "jax") from None
 
-from shardvar.jax.held import gather_integers as gather
+from shardvar.jax.leaves import gather_integers as gather
 from shardvar.jax.pytrees import job_processes as processes
 from shardvar.jax.pytrees import load_pytree as load
 from shardvar.jax.pytrees import save_pytree as save

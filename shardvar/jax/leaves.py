@@ -1,33 +1,38 @@
-"""The leaves of a pytree, and the regions of its arrays that the devices of this process hold.
+"""The leaves of a pytree, the regions of its arrays that the devices of this process hold, and a copy of
+them for a save in the background.
 
 key of a leaf    the steps on the way to it, joined by dots, as Orbax joins them
 regions          of an array by its addressable shards, of a template by its sharding
 random keys      the array of their data, whose last axes no sharding divides
 numbers          of Python are arrays without axes, as Orbax stores them
+tensors          the local shards of arrays, on the host; a copy puts them into memory that is kept
+                 between saves, and fetches what lies on other devices
+objects          plain values, encoded when the state is read
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, UnsupportedError
 from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.region import Region
+from shardvar.planning.index import KEY_IMPL, Metadata
+from shardvar.verbs.background import Staging
 from shardvar.verbs.together.local_shards import LocalShard
-from shardvar.verbs.training.states import Steps, by_key
+from shardvar.verbs.together.run import Peers
+from shardvar.verbs.training.resuming import gather
+from shardvar.verbs.training.states import Steps, by_key, encode_object
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeLeaf:
-    """A value of a pytree."""
-
     path: Steps
-    """The steps that lead to it."""
     value: Any
-    """The value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +40,11 @@ class StoredForm:
     """The tensor that is stored for a value."""
 
     shape: tuple[int, ...]
-    """Its shape."""
     dtype: str
-    """Its dtype."""
     key_impl: Any = None
-    """The implementation of random keys, as ``jax.random.key_impl`` has it; None for other values."""
 
 
 def tree_leaves(state: Any) -> tuple[dict[str, TreeLeaf], Any]:
-    """Return the leaves of a pytree by their keys, and its structure."""
     found, structure = jax.tree_util.tree_flatten_with_path(state)
     if any(not path for path, _ in found):
         cause = f"The state is a {type(state).__name__}, not a tree of values."
@@ -53,8 +54,7 @@ def tree_leaves(state: Any) -> tuple[dict[str, TreeLeaf], Any]:
 
 
 def empty_leaves(state: Any) -> dict[str, tuple[Steps, str]]:
-    """Return None and the empty containers of a pytree by their keys, each with its steps and its
-    type as Orbax names it."""
+    """Return None and empty containers by their keys, each with its steps and its type in Orbax."""
     found, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_is_empty)
     leaves = [(tuple(map(_step, path)), value) for path, value in found if _is_empty(value)]
     return {".".join(map(str, steps)): (steps, _type_of(value)) for steps, value in leaves}
@@ -91,7 +91,7 @@ def is_jax_array(value: Any) -> bool:
 
 
 def form_of(value: Any) -> StoredForm | None:
-    """Return what is stored for a leaf; None if it is an object, not a tensor."""
+    """Return the form of a leaf; None if it is an object, not a tensor."""
     if is_jax_array(value):
         return _form_of_array(value)
     if isinstance(value, np.ndarray):
@@ -118,7 +118,6 @@ def _form_of_array(value: Any) -> StoredForm:
 
 
 def written_shards(value: Any) -> list[LocalShard]:
-    """Return the regions of an array that this process is to write: of replicas, the first."""
     _check_has_values(value)
     form = _form_of_array(value)
     held = []
@@ -131,7 +130,6 @@ def written_shards(value: Any) -> list[LocalShard]:
 
 
 def _check_has_values(value: Any) -> None:
-    """Raise unless an array has values that can be saved."""
     if isinstance(value, jax.ShapeDtypeStruct):
         raise ArgumentTypeError(
             "It is a jax.ShapeDtypeStruct, which has no values.", "Give the array."
@@ -149,21 +147,16 @@ def _check_has_values(value: Any) -> None:
 
 
 def _on_host(data: Any) -> Any:
-    """Return the values of a shard on the host; of one on another device when it is written.
-
-    JAX keeps the copy of an array on the host as long as the array. Another array of the same
-    buffer is gone after the copy.
-    """
+    """Return the values of a shard on the host; of one on another device when it is written."""
+    # JAX keeps the copy of an array on the host as long as the array. Another array of the same
+    # buffer is gone after the copy.
     if all(device.platform == "cpu" for device in data.devices()):
         return np.asarray(data)
     return jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
 
 
 def device_regions(value: Any, form: StoredForm) -> dict[Any, Region]:
-    """Return the regions that this process needs of what is stored, by the device that needs each.
-
-    The device None needs the whole of an array that JAX places itself, and of other values.
-    """
+    """Return the regions that the devices need; None needs the whole, if JAX places the array."""
     sharding = _sharding_of(value) if is_jax_array(value) else None
     if sharding is None:
         return {None: Region.whole(form.shape)}
@@ -181,14 +174,13 @@ def device_regions(value: Any, form: StoredForm) -> dict[Any, Region]:
 
 
 def _sharding_of(value: Any) -> Any:
-    """Return the sharding that an array like ``value`` is to have; None if JAX places it."""
     if isinstance(value, jax.Array) and not value.committed:
         return None
     return value.sharding
 
 
 def _region(index: tuple[slice, ...], shape: tuple[int, ...], form: StoredForm) -> Region:
-    """Return the region of a shard in what is stored, whose further axes are whole."""
+    """Return the region of a shard in the stored tensor, whose further axes are whole."""
     ranges = [*_ranges(index, shape), *((0, extent) for extent in form.shape[len(shape) :])]
     return Region([start for start, _ in ranges], [stop - start for start, stop in ranges])
 
@@ -201,11 +193,12 @@ def _ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> Iterator[tuple[
 
 
 def assembled(value: Any, form: StoredForm, parts: dict[Any, Any]) -> Any:
-    """Return an array like ``value`` of the values on the host for each device."""
     sharding = _sharding_of(value)
     kind = getattr(sharding, "memory_kind", None)
     placed = [
-        _on_device(part, None if device is None else _single(device, kind), form)
+        _on_device(
+            part, device and jax.sharding.SingleDeviceSharding(device, memory_kind=kind), form
+        )
         for device, part in parts.items()
     ]
     if sharding is None:
@@ -215,10 +208,117 @@ def assembled(value: Any, form: StoredForm, parts: dict[Any, Any]) -> Any:
     )
 
 
-def _single(device: Any, kind: str | None) -> Any:
-    return jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
-
-
 def _on_device(part: Any, place: Any, form: StoredForm) -> Any:
     data = jax.device_put(part, place)
     return data if form.key_impl is None else jax.random.wrap_key_data(data, impl=form.key_impl)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldTree:
+    tensors: Mapping[str, list[LocalShard]]
+    changing: frozenset[str]
+    """The keys of values of NumPy, which may change after the call."""
+    about: Metadata
+    """The texts, the objects, and the steps to all leaves, also to empty ones."""
+
+
+def held_tree(state: Any, texts: Mapping[str, str]) -> HeldTree:
+    leaves, _ = tree_leaves(state)
+    tensors: dict[str, list[LocalShard]] = {}
+    changing = set()
+    objects: dict[str, bytes] = {}
+    user = dict(texts)
+    for key, leaf in sorted(leaves.items()):  # in one order in all processes
+        try:
+            form = form_of(leaf.value)
+            if form is None:
+                objects[key] = encode_object(leaf.value)
+            elif is_jax_array(leaf.value):
+                tensors[key] = written_shards(leaf.value)
+            else:
+                array = np.asarray(leaf.value)
+                changing.add(key)
+                tensors[key] = [LocalShard(array, (0,) * array.ndim, array.shape)]
+            if form is not None and form.key_impl is not None:
+                user[KEY_IMPL + key] = str(form.key_impl)
+        except ShardvarError as error:
+            raise error.at(repr(key)) from None
+    empty = empty_leaves(state)
+    paths = {key: leaf.path for key, leaf in leaves.items()}
+    paths |= {key: steps for key, (steps, _) in empty.items()}
+    kinds = {key: kind for key, (_, kind) in empty.items()}
+    about = Metadata(user=user, paths=paths, objects=objects, empty=kinds)
+    return HeldTree(tensors, frozenset(changing), about)
+
+
+def copied_tree(held: HeldTree, memory: Staging, most: int | None) -> HeldTree:
+    """Return values that no longer change; the copies are valid until the next call."""
+    # Arrays of JAX never change, unless another library writes to memory that they share, which JAX
+    # forbids. One that NumPy views on the host is not copied: JAX keeps its memory as long as the
+    # view, and donates it to no other array.
+    tensors = {key: [*shards] for key, shards in held.tensors.items()}
+    places: list[tuple[list[LocalShard], int]] = []
+    arrays = []
+    for key, shards in tensors.items():
+        for row, shard in enumerate(shards):
+            array = np.asarray(shard.array)
+            if array.dtype.hasobject:  # a copy of their addresses would share the strings
+                shards[row] = LocalShard(array.copy(), shard.offset, shard.full_shape)
+            elif key in held.changing or array is not shard.array:
+                places.append((shards, row))
+                arrays.append(array)
+    for (shards, row), copy in zip(places, memory.copy(arrays, most), strict=True):
+        shards[row] = LocalShard(copy, shards[row].offset, shards[row].full_shape)
+    return replace(held, tensors=tensors)
+
+
+# --- The processes
+
+
+class _Group:
+    """The store of keys of the service that connects the processes of JAX."""
+
+    def tell(self, key: str, text: str) -> None:
+        with suppress(RuntimeError):
+            _client().key_value_set(f"shardvar/{key}", text, allow_overwrite=True)
+
+    def told(self, key: str) -> str | None:
+        try:
+            return str(_client().key_value_try_get(f"shardvar/{key}"))
+        except RuntimeError:  # of a key that is not there, and of a service that has ended
+            return None
+
+    def ended(self, processes: Sequence[int]) -> list[int]:  # noqa: ARG002 - the service ends all
+        return []
+
+
+def _client() -> Any:
+    return jax._src.distributed.global_state.client
+
+
+def connected_processes() -> Peers | None:
+    return _Group() if _client() is not None and jax.process_count() > 1 else None
+
+
+def gather_integers(mine: Sequence[int], timeout: float = 600.0) -> list[list[int]]:
+    """Return the integers that each process gives; every process calls this, in the same order.
+
+    Through the service that connects the processes of JAX, which needs no directory.
+
+    Parameters
+    ----------
+    mine : sequence of int
+        The integers of this process.
+    timeout : float, default 600.0
+        The seconds to wait for other processes.
+
+    Raises
+    ------
+    IncompleteCheckpoint
+        If a process does not come within ``timeout``.
+
+    Examples
+    --------
+    ``shardvar.jax.gather([7])``
+    """
+    return gather(connected_processes(), (jax.process_index(), jax.process_count()), mine, timeout)

@@ -15,13 +15,16 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ShardvarError, UnsupportedError
 from shardvar.formats.protocol import SharedFormat
-from shardvar.jax.held import HeldTree, connected_processes, copied_tree, held_tree
 from shardvar.jax.leaves import (
+    HeldTree,
     StoredForm,
     TreeLeaf,
     assembled,
+    connected_processes,
+    copied_tree,
     device_regions,
     form_of,
+    held_tree,
     is_jax_array,
     tree_leaves,
 )
@@ -228,20 +231,16 @@ class _Wanted:
     """A tensor that is read for a leaf of the template."""
 
     value: Any
-    """The leaf."""
     form: StoredForm
-    """The tensor that is stored for it."""
     devices: dict[Any, Region]
     """The region of each device; the whole for None, where no device is given."""
 
     @property
     def regions(self) -> list[Region]:
-        """The regions, each once."""
         return [*dict.fromkeys(self.devices.values())]
 
     @property
     def nbytes(self) -> int:
-        """The size of the regions."""
         size = numpy_dtype(self.form.dtype).itemsize
         return sum(region.size for region in self.regions) * size
 
@@ -331,7 +330,6 @@ def load_pytree(
 
 
 def _check_kept(reader: Reader, leaves: Mapping[str, TreeLeaf], missing: set[str]) -> None:
-    """Raise ``ArgumentError`` if a key that the checkpoint lacks has no value in the template."""
     for key in missing:
         if isinstance(leaves[key].value, jax.ShapeDtypeStruct):
             cause = f"{reader.path} lacks {key!r}, and the template has no values for it."
@@ -339,8 +337,7 @@ def _check_kept(reader: Reader, leaves: Mapping[str, TreeLeaf], missing: set[str
 
 
 def _wanted(reader: Reader, key: str, value: Any, cast: bool) -> _Wanted | None:
-    """Return what is to be read for a leaf, None for an object; raise if it differs from what is
-    stored."""
+    """Return the tensor to read for a leaf, None for an object; raise if the two differ."""
     stored = reader[key]
     if type(value) in _KINDS and stored.dtype == STRING:  # a number that no array holds
         return None
@@ -371,8 +368,6 @@ _KINDS: dict[type, tuple[str, ...]] = {
 
 
 def _check_form(reader: Reader, key: str, value: Any, form: StoredForm) -> None:
-    """Raise ``ArgumentError`` for an array that JAX cannot have, or random keys of another
-    implementation."""
     if form.key_impl is not None:
         known = reader.metadata.user.get(KEY_IMPL + key)
         if known not in (None, str(form.key_impl)):
@@ -400,7 +395,6 @@ def _read(reader: Reader, wanted: Mapping[str, _Wanted], verify: str) -> dict[st
 
 
 def _value_of(wanted: _Wanted, parts: dict[Any, Array]) -> Any:
-    """Return the value of a leaf, of the values on the host for each device."""
     value = wanted.value
     if is_jax_array(value):
         return assembled(value, wanted.form, parts)

@@ -21,14 +21,15 @@ from shardvar.formats.torch.items import encoding_in
 from shardvar.layout.dtypes import Array
 from shardvar.planning.index import MOST_TIED
 from shardvar.torch.leaves import (
+    DTYPES_READ,
     Leaf,
     check_has_memory,
     held_by,
     is_divided,
     local_tensors,
+    memory_of,
     numeric_arrays,
 )
-from shardvar.torch.tensors import DTYPES_READ, memory_of
 from shardvar.verbs.background import Staging, copy_arrays, new_pages
 from shardvar.verbs.together.local_shards import LocalShard
 
@@ -45,16 +46,13 @@ _SMALL_TIED_NBYTES = 1 << 16
 
 
 class Encoded(bytes):
-    """The encoding of a plain value."""
-
     __slots__ = ()
 
 
 class HeldTensor(NamedTuple):
-    """A tensor of a state, and what this process has of it."""
+    """A tensor of a state, and the values that this process has of it."""
 
     key: str
-    """Its key."""
     whole: Any
     """The tensor of the state: only its shape and its placements are read in a copy."""
     local: Sequence[Any]
@@ -72,19 +70,14 @@ class HeldTensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldState:
-    """The values of a state that this process holds."""
-
     tensors: Sequence[HeldTensor]
-    """The tensors."""
     objects: Mapping[str, Any]
     """The plain values: ``Encoded``, or of a type of constants."""
     paths: Mapping[str, tuple[str | int, ...]]
-    """The keys on the way to each leaf."""
     ties: Mapping[str, str] = field(default_factory=dict)
-    """The keys of tensors that are another one, each with the key of that one, which is written."""
+    """The keys of tensors that are another one, each with the key of the one that is written."""
 
     def encoded(self, format: str) -> dict[str, bytes]:
-        """Return the encodings of all plain values."""
         known: dict[tuple[type, str], bytes] = {}
         found: dict[str, bytes] = {}
         for key, value in self.objects.items():
@@ -101,7 +94,7 @@ class HeldState:
 
 
 def held_state(leaves: Mapping[str, Leaf], format: str) -> HeldState:
-    """Return what this process holds of the leaves of a state; no tensor is copied."""
+    """Return the values that this process holds of a state; no tensor is copied."""
     tensors, objects = [], {}
     # torch's own format has arrays as objects.
     arrays = numeric_arrays(leaves) if format != "torch" else {}
@@ -132,11 +125,8 @@ def held_state(leaves: Mapping[str, Leaf], format: str) -> HeldState:
 
 
 def _identity(tensor: Any, local: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return what only tensors have that are one, such as tied weights; None if that is unknown, or
-    the tensor is small: another one takes little room.
-
-    The whole tensor is measured, so that all processes find the same.
-    """
+    """Return a mark that only tied tensors share; None if it is unknown, or the tensor is small."""
+    # The whole tensor is measured, so that all processes find the same.
     if len(local) != 1 or type(local[0]) not in _PLAIN or hasattr(tensor, "local_shards"):
         return None
     mine = local[0]
@@ -150,7 +140,8 @@ def _identity(tensor: Any, local: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def encode_plain(key: str, value: Any, format: str) -> bytes:
-    """Return the encoding of a plain value; in torch's format any other as ``torch.save`` has it."""
+    """Return the encoding of a plain value; in torch's format other values as ``torch.save`` has
+    them."""
     buffer = io.BytesIO()
     try:
         torch.save(value, buffer)
@@ -167,11 +158,9 @@ def encode_plain(key: str, value: Any, format: str) -> bytes:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Let Python's garbage collector wait inside.
-
-    The values of thousands of tensors make it look through all objects of the program several
-    times, which takes longer than the copy. Nothing of them is garbage yet.
-    """
+    """Let Python's garbage collector wait inside."""
+    # The values of thousands of tensors make it look through all objects of the program several
+    # times, which takes longer than the copy. Nothing of them is garbage yet.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -192,10 +181,8 @@ class Copies:
         self._most: int | None = None
 
     def copy(self, tensors: Sequence[HeldTensor], most: int | None) -> list[HeldTensor]:
-        """Return the tensors with copies of their local ones.
-
-        ``most`` bounds the bytes of the memory. The copies are valid until the next call.
-        """
+        """Return the tensors with copies, of at most ``most`` bytes, that are valid until the next
+        call."""
         local = [each for tensor in tensors for each in tensor.local]
         kinds = [(type(t), t.dtype, t.layout, t.device, t.shape) for t in local]
         if kinds != self._kinds or most != self._most:
@@ -209,7 +196,6 @@ class Copies:
         ]
 
     def _copy(self, local: Sequence[Any]) -> list[Any]:
-        """Copy tensors into their places; return these."""
         large: list[tuple[Array, Array]] = []
         copies = [*self._places]
         for number, (place, tensor) in enumerate(zip(copies, local, strict=True)):
@@ -232,9 +218,15 @@ class Copies:
         return copies
 
     def _make_places(self, kinds: list[tuple[Any, ...]], most: int | None) -> None:
-        """Make a place for each tensor that is copied."""
         self._kinds, self._places = [], []  # before other memory is made
-        copied = [_is_copied(*kind[:4]) for kind in kinds]
+        # A copy of the elements of such a tensor is a copy of it.
+        copied = [
+            kind in _PLAIN
+            and dtype in DTYPES_READ
+            and layout is torch.strided
+            and device.type != "meta"
+            for kind, dtype, layout, device, _ in kinds
+        ]
         is_pinned = any(kind[3].type == "cuda" for kind in kinds)
         if is_pinned != self._is_pinned:
             self._memory = Staging(_pinned_pages if is_pinned else new_pages)
@@ -255,24 +247,15 @@ class _Place(NamedTuple):
     """A place in the memory, as a tensor, and if it is large as an array."""
 
     tensor: Any
-    """The place."""
     large: Array | None
     """The same memory, if threads of ``copy_arrays`` are to fill it."""
 
     @classmethod
     def of(cls, part: Array, dtype: Any, shape: Any) -> Self:
-        """Return a place in some bytes."""
         tensor = torch.from_numpy(part).view(dtype).view(shape)
         return cls(tensor, memory_of(tensor) if part.nbytes > _SMALL_NBYTES else None)
 
 
-def _is_copied(kind: type, dtype: Any, layout: Any, device: Any) -> bool:
-    """Return True if a copy of the elements of a tensor is a copy of it."""
-    is_known = dtype in DTYPES_READ and layout is torch.strided
-    return kind in _PLAIN and is_known and device.type != "meta"
-
-
 def _pinned_pages(nbytes: int) -> Array:
-    """Return memory that a GPU copies into while the processor goes on."""
     memory: Array = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
     return memory

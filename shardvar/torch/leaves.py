@@ -8,9 +8,13 @@ holds.
                      any other tensor the whole
     order            by the texts of the keys, the same in all processes, also if each has filled its dicts in
                      another order: ``state_dict`` and ``load_state_dict`` may call collectives
+    slots            of an optimizer that has not made a step: PyTorch fills its state at its first step,
+                     and a checkpoint has some. So ``load`` makes a slot that the checkpoint has: one of
+                     the parameter's shape is divided as the parameter is, any other one, such as a
+                     step, is a tensor that is not divided
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,18 +26,59 @@ from torch.distributed.tensor import DTensor
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.formats.leaves import is_in_generator
 from shardvar.formats.torch.shares import Placement, Spread, held_regions, local_shape
+from shardvar.formats.torch.values import DTYPES
+from shardvar.layout.dtypes import TORCH_ONLY, Array, numpy_dtype
 from shardvar.layout.region import Region
-from shardvar.torch.tensors import shared_tensor, torch_dtype
+from shardvar.verbs.reader import Reader
 from shardvar.verbs.training.states import by_key
+
+_NAMES = frozenset(DTYPES.values()) - {*TORCH_ONLY}
+"""The dtypes that torch shares with NumPy or ``ml_dtypes``."""
+DTYPES_READ = frozenset(getattr(torch, name) for name in _NAMES if hasattr(torch, name))
+_BITS = {1: torch.uint8, 2: torch.int16}
+"""A dtype that NumPy and torch share, by the size of an element."""
+
+
+def torch_dtype(name: str) -> Any:
+    """Return torch's dtype of a name; None if no tensor can be made of its values."""
+    return getattr(torch, name, None) if name in _NAMES else None
+
+
+def as_tensor(array: Array, name: str) -> Any:
+    """Return a tensor that shares the memory of an array; a dtype of ``ml_dtypes`` goes by its
+    bits."""
+    if hasattr(np, name):
+        return torch.from_numpy(array)
+    bits = _BITS[array.dtype.itemsize]
+    shared = array.view(str(bits).removeprefix("torch."))
+    return torch.from_numpy(shared).view(torch_dtype(name))
+
+
+def shared_tensor(array: Array) -> Any:
+    """Return a tensor with the elements of any array, which it shares where torch can."""
+    is_shared = (
+        array.dtype.isnative and array.flags.writeable and all(each >= 0 for each in array.strides)
+    )
+    shared = array if is_shared else array.astype(array.dtype.newbyteorder("="))
+    return as_tensor(shared, array.dtype.name)
+
+
+def memory_of(tensor: Any) -> Array | None:
+    """Return the elements as an array that shares their memory; None if no array can have them."""
+    is_plain = tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg())
+    if tensor.device.type != "cpu" or not is_plain:
+        return None
+    name = str(tensor.dtype).removeprefix("torch.")
+    if hasattr(np, name):
+        array: Array = tensor.numpy()
+        return array
+    bits: Array = tensor.view(_BITS[tensor.element_size()]).numpy()
+    return bits.view(numpy_dtype(name))
 
 
 class Leaf(NamedTuple):
-    """A value of a state."""
-
     path: tuple[str | int, ...]
-    """The keys on the way to it."""
     value: Any
-    """The value."""
     holder: Any
     """The dict or the list that it is in."""
     name: Any
@@ -42,12 +87,9 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldRegion:
-    """A region of a tensor that this process holds."""
-
     region: Region
-    """The region."""
     values: Any
-    """Its values: a tensor that shares memory with the state."""
+    """A tensor that shares memory with the state."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,11 +97,8 @@ class LoadedObject:
     """An object whose own state is a part of the state."""
 
     path: tuple[str | int, ...]
-    """The keys on the way to it."""
     owner: Any
-    """The object, which has ``load_state_dict``."""
     state: Any
-    """The result of its ``state_dict``, with the leaves."""
 
 
 def leaves_of_state(state: Any, owners: list[LoadedObject]) -> dict[str, Leaf]:
@@ -109,8 +148,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def numeric_arrays(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
-    """Return the numeric arrays of NumPy among leaves, as tensors; without the states of generators of
-    random numbers."""
+    """Return the arrays of NumPy among leaves as tensors, without states of generators."""
     texts = {key: leaf.value for key, leaf in leaves.items() if type(leaf.value) is str}
     return {
         key: shared_tensor(leaf.value)
@@ -125,10 +163,8 @@ def is_divided(tensor: Any) -> bool:
 
 
 def local_tensors(tensor: Any) -> list[Any]:
-    """Return the tensors with the values that this process has of a tensor.
-
-    None for a DTensor if another process, on the first of its replicas, is to write the same.
-    """
+    """Return the values of this process; none if another one, the first replica, is to write
+    them."""
     if isinstance(tensor, DTensor):
         mesh = tensor.device_mesh
         if mesh.size() > 1 and not dist.is_initialized():
@@ -143,7 +179,6 @@ def local_tensors(tensor: Any) -> list[Any]:
 
 
 def check_has_memory(key: str, values: Sequence[Any]) -> None:
-    """Raise ``ArgumentError`` if values of a tensor are on the device meta, which has none."""
     if any(each.device.type == "meta" for each in values):
         cause = f"{key!r} is on the device meta, and has no values."
         raise ArgumentError(cause, "Give it memory first, such as by model.to_empty(device='cpu').")
@@ -152,11 +187,7 @@ def check_has_memory(key: str, values: Sequence[Any]) -> None:
 def held_by(
     key: str, tensor: Any, values: Sequence[Any] | None = None
 ) -> tuple[list[HeldRegion], bool]:
-    """Return the regions of a tensor that this process holds, and True unless another process is to
-    write them: it holds the same.
-
-    ``values`` are copies of its ``local_tensors``, from which the values are taken.
-    """
+    """Return the regions that this process holds, and True if it is to write them."""
     try:
         if isinstance(tensor, DTensor):
             return _of_dtensor(tensor, values)
@@ -182,7 +213,6 @@ def _is_first(tensor: Any, coordinate: Any) -> bool:
 
 
 def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> tuple[list[HeldRegion], bool]:
-    """Return the regions of a DTensor on this device, and True on the first of its replicas."""
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return [], False
@@ -207,7 +237,6 @@ def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> tuple[list[HeldReg
 
 
 def _placement(placement: Any) -> Placement:
-    """Return a placement of torch as shardvar has it."""
     if placement.is_replicate():
         return Placement()
     if placement.is_partial():
@@ -217,3 +246,56 @@ def _placement(placement: Any) -> Placement:
         )
     strided = type(placement).__name__ == "_StridedShard"
     return Placement(placement.dim, placement.split_factor if strided else None)
+
+
+_STATE, _GROUPS, _PARAMS = "state", "param_groups", "params"
+"""The keys of an optimizer's state."""
+
+
+def new_slots(
+    reader: Reader, stored: Collection[str], owners: Sequence[LoadedObject], known: Collection[str]
+) -> dict[str, Leaf]:
+    """Return new slots that the checkpoint has, by key; they are in the states of ``owners``
+    now."""
+    found: dict[str, Leaf] = {}
+    for each in owners:
+        if not isinstance(each.owner, torch.optim.Optimizer):
+            continue
+        params = _parameters(each)
+        path = (*each.path, _STATE)
+        prefix = "".join(f"{step}." for step in path)
+        for key in stored:
+            if not key.startswith(prefix) or key in known:
+                continue
+            number, _, slot = key.removeprefix(prefix).partition(".")
+            for param in params.get(number, ()):
+                value = _new_slot(reader, key, param)
+                if slot and "." not in slot and value is not NotImplemented:
+                    holder = each.state[_STATE].setdefault(int(number), {})
+                    holder[slot] = value
+                    found[key] = Leaf((*path, number, slot), value, holder, slot)
+    return found
+
+
+def _parameters(optimizer: LoadedObject) -> Mapping[str, tuple[Any]]:
+    return dict(_numbered(optimizer.state[_GROUPS], optimizer.owner.param_groups))
+
+
+def _numbered(stored: Any, groups: Any) -> Iterator[tuple[str, tuple[Any]]]:
+    for numbers, group in zip(stored, groups, strict=True):
+        for number, param in zip(numbers[_PARAMS], group[_PARAMS], strict=True):
+            yield str(number), (param,)
+
+
+def _new_slot(reader: Reader, key: str, param: Any) -> Any:
+    """Return an empty tensor, None for a plain value, ``NotImplemented`` if its division is
+    unknown."""
+    stored = reader[key]
+    dtype = torch_dtype(stored.dtype)
+    if dtype is None:
+        return None
+    if stored.shape == tuple(param.shape):
+        return torch.empty_like(param.detach(), dtype=dtype)
+    if stored.shape and isinstance(param, DTensor):
+        return NotImplemented
+    return torch.empty(stored.shape, dtype=dtype)

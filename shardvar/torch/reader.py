@@ -30,7 +30,7 @@ from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.torch.archive import item_of
 from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
 from shardvar.layout.region import Region
-from shardvar.torch.tensors import as_tensor, memory_of, torch_dtype
+from shardvar.torch.leaves import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
@@ -46,13 +46,10 @@ class TensorTarget:
     """A region that is read, and its place in the state."""
 
     key: str
-    """The key of the stored tensor."""
     name: str
     """Its dtype."""
     region: Region
-    """The region."""
     tensor: Any
-    """The tensor of the state that is to have the values."""
 
 
 class StorageReader(dcp.StorageReader):  # type: ignore[misc]
@@ -147,7 +144,6 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
     def _read_objects(
         self, reader: Reader, items: "Iterable[ReadItem]", planner: "LoadPlanner"
     ) -> None:
-        """Give the planner objects, each as the stream of ``torch.save`` that holds it."""
         items = list(items)
         found = items_of(reader, [each.storage_index.fqn for each in items], self._trusted)
         for item in items:
@@ -156,7 +152,6 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
     def _read_tensors(
         self, reader: Reader, items: "Iterable[ReadItem]", planner: "LoadPlanner"
     ) -> None:
-        """Read regions of stored slices into the state, many at a time."""
         tensors = reader.listed().slices.tensors
         rows = tensors.rows()
 
@@ -170,7 +165,6 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
     def _target(
         self, path: str, item: "ReadItem", name: str, planner: "LoadPlanner"
     ) -> TensorTarget:
-        """Return the place of an item in the state; raise if it has another dtype or shape."""
         key, first = item.storage_index.fqn, item.storage_index.offset
         tensor = planner.resolve_tensor(item).detach()
         if tensor.dtype != torch_dtype(name) and not self._cast:
@@ -207,7 +201,6 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
 
 
 def metadata_of(reader: Reader) -> Any:
-    """Return the index of a checkpoint as torch's planners read it."""
     slices, faults = reader.listed().slices, reader.listed_faults()
     tensors = slices.tensors
     chunks: list[list[Any]] = [[] for _ in tensors.keys]
@@ -230,8 +223,7 @@ def metadata_of(reader: Reader) -> Any:
 
 
 def fill_tensors(reader: Reader, targets: Iterable[TensorTarget], verify: str) -> None:
-    """Read regions into tensors of the state, many with one plan: in place, where these are on the
-    CPU and have the dtype."""
+    """Read regions into tensors: in place, if these are on the CPU and have the dtype."""
     for batch in in_portions(targets, lambda target: int(target.tensor.nbytes)):
         _fill_at_once(reader, batch, verify)
 
@@ -251,8 +243,8 @@ def _fill_at_once(reader: Reader, batch: list[TensorTarget], verify: str) -> Non
 
 
 def items_of(reader: Reader, keys: Collection[str], trusted: bool) -> dict[str, bytes]:
-    """Return objects, each as the stream of ``torch.save`` that holds it; raise if one of the keys
-    is not an object, or not a plain one and the checkpoint not trusted."""
+    """Return objects as streams of ``torch.save``; raise for other values, and untrusted
+    objects."""
     held = reader.source.objects({*keys}, "torch" if trusted else "") or {}
     for key in keys:
         fault = reader.index.faults.get(key)
@@ -264,7 +256,6 @@ def items_of(reader: Reader, keys: Collection[str], trusted: bool) -> dict[str, 
 
 
 def _unreadable(reader: Reader, key: str) -> Exception:
-    """Return the error of a key that is neither a tensor of torch nor a plain object."""
     try:
         name = reader.find(key).slices.dtype(0)
     except UnsupportedError as error:

@@ -26,11 +26,12 @@ from shardvar.torch.leaves import (
     check_has_memory,
     held_by,
     leaves_of_state,
+    memory_of,
+    new_slots,
     numeric_arrays,
+    torch_dtype,
 )
 from shardvar.torch.reader import TensorTarget, fill_tensors, items_of
-from shardvar.torch.slots import new_slots
-from shardvar.torch.tensors import memory_of, torch_dtype
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, save_next
 from shardvar.verbs.locate import Path
@@ -53,36 +54,23 @@ class _Share:
     """The part of this process in a save."""
 
     path: Path
-    """The checkpoint."""
     run: str
-    """The name of the run."""
     process: int
-    """The number of this process."""
     count: int
-    """The number of processes."""
     format: str
-    """The format."""
     texts: Mapping[str, str]
-    """The texts to keep."""
     replicas: str
-    """``'equal'`` or ``'first'``."""
     timeout: float
-    """The seconds to wait for other processes."""
     digest: bool
-    """True if the checkpoint is to carry digests."""
     base: Path | None
-    """The checkpoint whose files may be referred to."""
 
     def telling(self) -> AbstractContextManager[None]:
-        """Return a context whose error is one of all processes."""
         return telling(self.find, self.process, self.timeout)
 
     def find(self) -> Run:
-        """Return the save of all processes, as this one finds it."""
         return find_run(self.path, self.run, self.count, self.format, peers=group_peers())
 
     def save(self, held: HeldState) -> WriteReport:
-        """Write what this process holds, and wait for the commit."""
         with self.telling():
             tensors = {each.key: each.shards() for each in held.tensors}
             objects = held.encoded(self.format)
@@ -366,7 +354,6 @@ def _asked(call: Callable[[Any], Any]) -> Any:
 
 
 def group_peers() -> Peers | None:
-    """Return the processes of the default group; None without one, or without others."""
     is_alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
     return None if is_alone else _Group()
 
@@ -397,7 +384,6 @@ def gather_over_group(mine: Sequence[int], timeout: float = 600.0) -> list[list[
 
 
 def _targets(reader: Reader, leaves: Mapping[str, Leaf], cast: bool) -> list[TensorTarget]:
-    """Return what this process reads; raise if a tensor differs from the stored one."""
     targets = []
     for key, leaf in leaves.items():
         stored, tensor = reader[key], leaf.value

@@ -48,13 +48,9 @@ class SharePlan:
     """The part of one process, which goes to it with its plan."""
 
     process: int
-    """The number of the process."""
     count: int
-    """The number of processes."""
     token: str
-    """A text that is new for each plan."""
     uses: int = 0
-    """The saves that have used the plan."""
 
     @property
     def attempt(self) -> str:
@@ -164,12 +160,10 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
         commit_left(self._run(), "equal", _SECONDS)
 
     def _run(self) -> Run:
-        """Return the save of all processes, as this one finds it."""
         part = self._part
         return find_run(self._path, _RUN, part.count, self._format, part.attempt)
 
     def _object(self, key: str, octets: bytes) -> bytes:
-        """Return an object as the format has it: as ``torch.save`` wrote it, or its plain value."""
         if self._format == "torch" and octets.startswith(b"PK"):
             return octets
         try:
@@ -179,7 +173,7 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
 
 
 def _shard_of(item: "WriteItem", planner: "SavePlanner") -> LocalShard:
-    """Return the region that an item has; values of large ones are made when they are written."""
+    """Return the region of an item; values of large ones are made when they are written."""
     key, about = item.index.fqn, item.tensor_data
     if _nbytes_of(about) <= _SMALL_NBYTES:
         return LocalShard(planner.resolve_data(item).detach(), about.chunk.offsets, about.size)
@@ -193,10 +187,8 @@ def _shard_of(item: "WriteItem", planner: "SavePlanner") -> LocalShard:
 
 
 def _nbytes_of(data: Any) -> int:
-    """Return the size of the elements of an item."""
     return int(data.chunk.sizes.numel() * data.properties.dtype.itemsize)
 
 
 def _is_path(path: object) -> bool:
-    """Return True for the steps to a value in dicts and lists."""
     return isinstance(path, tuple) and all(type(step) in (str, int) for step in path)

@@ -105,7 +105,6 @@ _PEEK_NBYTES = 192
 _USUAL_FLAGS = FLAG_STREAMED | FLAG_UTF8
 
 Read = Callable[[int, int], bytes]
-"""A function that returns the bytes [start, start + nbytes) of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,7 @@ class Record:
     """One record of an archive."""
 
     start: int
-    """Its first byte, in bytes of the file."""
     nbytes: int
-    """Its size."""
     crc: int
     """The CRC-32 of its bytes by the archive's directory; ``NO_CHECKSUM`` if it has none."""
 
@@ -125,19 +122,15 @@ class UnplacedRecord:
     """One record of an archive, whose local header is read when its place is asked for."""
 
     archive: "Archive"
-    """The archive."""
     member: Member
-    """Its entry in the archive's directory."""
     _start: int = -1
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
         return self.member.nbytes
 
     @property
     def crc(self) -> int:
-        """The CRC-32 of its bytes by the archive's directory; ``NO_CHECKSUM`` if it has none."""
         return self.archive.crc_of(self.member)
 
     @property
@@ -147,7 +140,7 @@ class UnplacedRecord:
 
     @property
     def start(self) -> int:
-        """Its first byte, in bytes of the file; raises what is wrong with its local header."""
+        """Its first byte; raises if its local header is wrong."""
         return self.place(self.archive.read)
 
     def place(self, read: Read) -> int:
@@ -162,7 +155,6 @@ class Archive:
     """The directory of an archive."""
 
     read: Read
-    """Reads the file that holds the archive."""
     start: int
     """The first byte of the archive, in bytes of the file."""
     stop: int
@@ -174,7 +166,6 @@ class Archive:
     _unplaced: dict[str, UnplacedRecord] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """Return True if there is a record of that name."""
         return name in self.members
 
     def _member(self, name: str) -> Member:
@@ -197,11 +188,7 @@ class Archive:
         return Record(self.locate(member, self.read), member.nbytes, self.crc_of(member))
 
     def unplaced(self, name: str) -> "Record | UnplacedRecord":
-        """Return a record whose local header is read later, the same one each time.
-
-        An unusual record is placed at once: only its local header tells if it is damaged, or only
-        not supported.
-        """
+        """Return a record whose local header is read later, the same one each time."""
         if name not in self._unplaced:
             member = self._member(name)
             if member.method != STORED or member.flags & ~_USUAL_FLAGS:
@@ -210,12 +197,10 @@ class Archive:
         return self._unplaced[name]
 
     def crc_of(self, member: Member) -> int:
-        """Return the CRC-32 that the directory gives, or ``NO_CHECKSUM``."""
         return member.crc if self.has_checksums else NO_CHECKSUM
 
     def locate(self, member: Member, read: Read, peek_nbytes: int = 0) -> int:
-        """Return the first byte of a record, after its local header, which must agree with the
-        directory; ``peek_nbytes`` after the header's fixed part are read with it."""
+        """Return the first byte behind a local header, which must agree with the directory."""
         # The local header lies before the directory, and so do the bytes behind it.
         header, room = self.start + member.start, self.stop - LOCAL.size
         local = b""
@@ -236,8 +221,7 @@ class Archive:
         return start
 
     def check_stored(self, name: str) -> None:
-        """Raise ``UnsupportedError`` if a record is compressed, as tools for zip archives do and
-        torch never does."""
+        """Raise if a record is compressed, as tools for zip archives do and torch never does."""
         if self.members[name][0].method != STORED:
             cause = f"The record {name!r} is compressed."
             raise UnsupportedError(
@@ -267,7 +251,6 @@ class Archive:
         return parse_pickle(data, is_typed=True, most=MAX_PICKLE_NBYTES)[0], len(data)
 
     def is_big_endian(self) -> bool:
-        """Return True if the elements of the storages are big-endian."""
         order = self.content("byteorder") if self.has("byteorder") else b"little"
         if order not in (b"little", b"big"):
             raise malformed(f"The byte order is {order[:16]!r}.")
@@ -313,9 +296,7 @@ class PackedRecord(NamedTuple):
     """A record of an archive that is being written."""
 
     name: str
-    """Its name, without the folder."""
     nbytes: int
-    """Its size."""
     content: bytes | None = None
     """Its bytes; None for a storage, whose bytes are written by others."""
 
@@ -402,21 +383,17 @@ _ELEMENTS = b"archive/data/0"
 
 @dataclass(frozen=True, slots=True)
 class ItemFrame:
-    """The bytes around the elements; each of the two parts has four bytes of CRC left out."""
+    """The bytes before and behind the elements, each without four bytes of CRC."""
 
     head: tuple[bytes, bytes]
-    """The bytes in front of the elements."""
     tail: tuple[bytes, bytes]
-    """The bytes behind them."""
 
     @property
     def head_nbytes(self) -> int:
-        """The size of the head."""
         return sum(map(len, self.head)) + 4
 
     @property
     def tail_nbytes(self) -> int:
-        """The size of the tail."""
         return sum(map(len, self.tail)) + 4
 
     def build(self, crc: int) -> tuple[bytes, bytes]:
@@ -461,7 +438,6 @@ def item_of(carried: bytes) -> bytes:
 
 
 def _without(octets: bytes, crc: int) -> tuple[bytes, bytes]:
-    """Return the bytes before and after a CRC."""
     return octets[:crc], octets[crc + 4 :]
 
 
@@ -472,21 +448,15 @@ _FIRST_NBYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class OldFile:
-    """The storages of a file, by the names that ``tensors`` gives them."""
+    """The storages of an old file, by their names, and its value."""
 
     records: dict[str, Record]
-    """The place of each storage."""
     root: Any
-    """The value."""
     nbytes: int
-    """The size of the pickles."""
     is_big_endian: bool
-    """True if the elements are big-endian."""
     has_checksums: bool = False
-    """False: the form has none."""
 
     def record(self, name: str) -> Record:
-        """Return the place of a storage; ``InvalidCheckpoint`` if it is missing."""
         if name not in self.records:
             raise InvalidCheckpoint(f"The file has no storage {name!r}.", WRITE_AGAIN)
         return self.records[name]
@@ -496,7 +466,6 @@ class OldFile:
 
 
 def open_old(file: ReadableFile) -> OldFile:
-    """Return the value of a file and its storages."""
     (_, version, system, root, keys), nbytes = _pickles(file)
     is_little = system.get("little_endian") if isinstance(system, dict) else None
     if version != _VERSION or type(is_little) is not bool:
@@ -528,14 +497,18 @@ def open_old(file: ReadableFile) -> OldFile:
 
 
 def _pickles(file: ReadableFile) -> tuple[list[Any], int]:
-    """Return the values of the five pickles, and the offset of the byte after them."""
+    """Return the values of the five pickles, and their size."""
     # Their size is known from their ends only, so more is read until all are there. Each attempt
     # reads four times as much: together they take a third more than the last one.
     most = _FIRST_NBYTES
     while True:
         data = file.read(0, min(most, file.size))
         try:
-            return _parsed(data)
+            values, start = list[Any](), 0
+            for _ in range(5):
+                value, start = parse_pickle(data, is_typed=True, start=start)
+                values.append(value)
+            return values, start
         except MalformedCheckpoint:
             if len(data) == file.size:
                 raise
@@ -544,17 +517,8 @@ def _pickles(file: ReadableFile) -> tuple[list[Any], int]:
         most = min(4 * most, MAX_PICKLE_NBYTES)
 
 
-def _parsed(data: bytes) -> tuple[list[Any], int]:
-    values, start = list[Any](), 0
-    for _ in range(5):
-        value, start = parse_pickle(data, is_typed=True, start=start)
-        values.append(value)
-    return values, start
-
-
 def _sizes(root: Any) -> dict[str, tuple[int, int]]:
-    """Return the bytes of an element and the number of elements of each storage that the value
-    refers to."""
+    """Return the width and the number of elements of each storage that a value refers to."""
     sizes: dict[str, tuple[int, int]] = {}
     seen, left = set[int](), [root]
     while left:

@@ -36,7 +36,6 @@ _WHOLE = "Convert a checkpoint of the whole training state, such as a folder of 
 
 
 def path_of(key: str) -> str:
-    """Return the file of a tensor."""
     if key == STEP:
         return RUN
     if OF_MODEL.fullmatch(key):
@@ -70,10 +69,13 @@ class UniversalPlan:
     def of(
         cls, tensors: TensorTable, objects: dict[str, Any], ties: Mapping[str, str]
     ) -> "UniversalPlan":
-        """Return the plan of these tensors, objects and ties; raise what lacks."""
         models = [key for key in tensors.keys if OF_MODEL.fullmatch(key)]
         others = [key for key in tensors.keys if key != STEP and key not in models]
-        states = _states_of(others, objects)
+        states: dict[str, set[str]] = {}  # of the parameters that are trained
+        for key in (*others, *objects):
+            if key.startswith(STATE):
+                name, state = _parts_of(key)
+                states.setdefault(name, set()).add(state)
         _check_keys(tensors, models, others, ties)
         about = objects.pop(RUN, None)
         _check_whole(tensors, states, about)
@@ -99,20 +101,9 @@ class UniversalPlan:
         return cls(run, documents)
 
 
-def _states_of(keys: Sequence[str], objects: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Return the parameters that are trained, each with its states."""
-    states: dict[str, set[str]] = {}
-    for key in (*keys, *objects):
-        if key.startswith(STATE):
-            name, state = _parts_of(key)
-            states.setdefault(name, set()).add(state)
-    return states
-
-
 def _check_keys(
     tensors: TensorTable, models: Sequence[str], others: Sequence[str], ties: Mapping[str, str]
 ) -> None:
-    """Raise for keys that are neither parameters nor states."""
     for key in models:
         row = tensors.rows()[key]
         if tensors.dtype(row) != "uint8" or len(tensors.shape(row)) != 1:
@@ -134,7 +125,6 @@ def _check_keys(
 
 
 def _check_whole(tensors: TensorTable, states: Mapping[str, set[str]], about: Any) -> None:
-    """Raise for what a whole checkpoint lacks."""
     rows = tensors.rows()
     if not states:
         cause = (
@@ -207,7 +197,6 @@ def _with_number(make: Callable[[Any], Any], number: Any) -> bytes:
 def _model_of(
     shapes: Mapping[str, tuple[int, ...]], objects: Mapping[str, Any], ties: Mapping[str, str]
 ) -> bytes:
-    """Return a file of the model, for parameters that come from no run of DeepSpeed."""
     sizes = OrderedMap((key, Call(SIZE, (shape,))) for key, shape in shapes.items())
     state = {key: pickled_of(value) for key, value in objects.items()} | {
         "module": OrderedMap(),

@@ -26,7 +26,7 @@ for another, for items say nothing about the tensor that they belong to.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
@@ -87,7 +87,6 @@ from shardvar.wire.pickle import parse_pickle
 METADATA, DATA_SUFFIX = ".metadata", ".distcp"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 DCP = "torch.distributed.checkpoint."
-"""The package of the classes of the index."""
 ABOUT = "shardvar"
 """The attribute in which shardvar keeps what it knows about a checkpoint."""
 _METADATA = f"{DCP}metadata.Metadata"
@@ -98,7 +97,6 @@ _Place = tuple[str, int, int]
 _Places = Mapping[tuple[str, Coordinates], _Place]
 _COPY_INDEX = "Copy the index again, or save the checkpoint again."
 _Described = tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]]
-"""The dtype, the full shape, and offset and shape of each slice."""
 _AN_OBJECT: _Described = (STRING, (), [((), ())])
 
 
@@ -129,21 +127,15 @@ class Items:
     dtypes: list[str] = field(default_factory=list)
     """[n] the dtype of each key; ``string`` for an object."""
     shapes: list[Coordinates] = field(default_factory=list)
-    """[n] full shapes."""
     tensor: list[int] = field(default_factory=list)
     """[m] the key of each slice, as a position in ``keys``."""
     offset: list[Coordinates] = field(default_factory=list)
-    """[m] the first indices of each slice in its tensor."""
     shape: list[Coordinates] = field(default_factory=list)
-    """[m] the extents of each slice."""
     file: list[str] = field(default_factory=list)
-    """[m] the name of the file of each item."""
     start: list[int] = field(default_factory=list)
     """[m] the first byte of each item, in bytes of its file."""
     nbytes: list[int] = field(default_factory=list)
-    """[m] the size of each item."""
     faults: dict[str, ShardvarError] = field(default_factory=dict)
-    """The keys that cannot be read, with the reason."""
     strays: list[str] = field(default_factory=list)
     """Keys that have items and are not among ``keys``."""
     rest_nbytes: int = 0
@@ -153,11 +145,9 @@ class Items:
     checksum: list[int] = field(default_factory=list)
     """[m] the CRC-32 of the elements of each slice; ``NO_CHECKSUM`` if the index has none."""
     about: Metadata = field(default_factory=Metadata)
-    """The description, the user's metadata, and the paths of the keys."""
 
 
 def parse_metadata(data: bytes) -> Items:
-    """Return the items of a checkpoint, from the bytes of ``.metadata``."""
     root, stop = parse_pickle(data, check=_check_name)
     if type(root) is not Node or root.name != _METADATA or type(root.state) is not dict:
         raise MalformedCheckpoint(
@@ -168,7 +158,11 @@ def parse_metadata(data: bytes) -> Items:
         raise malformed("The index lacks the dict of its tensors or the dict of their places.")
     said = root.state.get(ABOUT, {})
     items = Items(rest_nbytes=len(data) - stop, about=_about(said, root.state.get("planner_data")))
-    places, checksums = _places(items, stored, _checksums(said, len(stored)))
+    packed = said.get("crc32", b"") if type(said) is dict else b""
+    if type(packed) is not bytes or len(packed) % 4 or len(packed) > 4 * len(stored):
+        raise malformed("The checksums of the index are not as many as its items.")
+    known: list[int] = np.frombuffer(packed, "<u4").tolist()
+    places, checksums = _places(items, stored, known)
     sizes: dict[int, Coordinates] = {}
     for key in sorted(filter(_is_text, described)):
         try:
@@ -194,11 +188,7 @@ def _is_text(value: Any) -> bool:
 def _places(
     items: Items, stored: Mapping[Any, Any], known: list[int]
 ) -> tuple[dict[tuple[str, Coordinates], _Place], dict[tuple[str, Coordinates], int]]:
-    """Return file, offset and length, and the checksum, of each item, by key and offset of the
-    slice; collect faults.
-
-    ``known`` are the checksums of the first items.
-    """
+    """Return place and checksum of each item, by key and offset of its slice; collect faults."""
     places: dict[tuple[str, Coordinates], _Place] = {}
     checksums: dict[tuple[str, Coordinates], int] = {}
     for (index, info), checksum in zip(
@@ -296,11 +286,9 @@ def _add(
 
 
 _TEXTS = ("description", "writer", "generation")
-"""The texts that shardvar stores in an index."""
 
 
 def _about(said: Any, paths: Any) -> Metadata:
-    """Return what the index says of the checkpoint itself."""
     said = said if type(said) is dict else {}
     texts = {name: value for name, value in said.items() if name in _TEXTS and _is_text(value)}
     user = said.get("user")
@@ -321,24 +309,13 @@ def _about(said: Any, paths: Any) -> Metadata:
     )
 
 
-def _checksums(said: Any, count: int) -> list[int]:
-    """Return the CRC-32 of the elements of the first items; none if the index has none."""
-    packed = said.get("crc32", b"") if type(said) is dict else b""
-    if type(packed) is not bytes or len(packed) % 4 or len(packed) > 4 * count:
-        raise malformed("The checksums of the index are not as many as its items.")
-    checksums: list[int] = np.frombuffer(packed, "<u4").tolist()
-    return checksums
-
-
 def _is_shape(extents: Coordinates) -> bool:
-    """Return True for a tuple of sizes."""
     if not extents or len(extents) > MAX_RANK:
         return not extents
     return {*map(type, extents)} == {int} and min(extents) >= 0 and max(extents) <= MAX_NBYTES
 
 
 def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
-    """Return the dtype, the full shape, and offset and shape of each slice."""
     cause = "The index lacks its dtype, its shape or its slices."
     with decoding(
         lambda _: MalformedCheckpoint(cause, WRITE_AGAIN),
@@ -378,7 +355,7 @@ _DTYPE_WORDS = (
     "torch.q",
     "torch.bits",
 )
-"""The beginnings of the names of torch's dtypes begin; of later releases too."""
+"""The beginnings of the names of torch's dtypes, also of later releases."""
 _OLD_METADATA = "torch.distributed._shard.sharded_tensor.metadata."
 _CLASSES = frozenset(
     [
@@ -406,7 +383,6 @@ _CLASSES = frozenset(
 
 
 def _check_name(name: str) -> None:
-    """Raise if a name is not one that torch writes into an index."""
     is_dtype = name.startswith(_DTYPE_WORDS) and name.count(".") == 1
     if name not in _CLASSES and not is_dtype:
         cause = f"The index names {name[:200]}, which Python would import or call; nothing was run."
@@ -418,32 +394,24 @@ _UNEVEN = (
     "say, which differ from the shards where extents do not divide: save each rank's state with "
     "torch.save, or pad the tensor."
 )
-"""The other cause of an item that is cut otherwise than the index says: docs/layouts.md, two
-definitions of PyTorch."""
+"""The other cause of an item whose shape differs from the index: docs/layouts.md."""
 
 
 @dataclass(slots=True, eq=False)
 class DcpItems:
-    """The items of a checkpoint, and what was read of them."""
+    """The items of a checkpoint, and all that was read of them, by row."""
 
     items: Items
-    """The contents of ``.metadata``."""
     data: DataFiles
-    """The data files."""
     slices: SliceTable
-    """All slices; an object has the size of its item."""
     file: Ints
-    """[m] the number of the file of each item."""
     views: dict[int, TensorView] = field(default_factory=dict)
-    """The tensors whose items were read, by row."""
     payloads: dict[int, bytes] = field(default_factory=dict)
-    """The objects whose items were read, by row."""
     unguarded: set[int] = field(default_factory=set)
     """The rows whose items were read and have bytes without a checksum."""
     _templates: dict[Any, Any] = field(default_factory=dict)
 
     def locate(self, rows: Ints) -> dict[int, Located | ShardvarError]:
-        """Read the frames of some items, many requests at a time in a bucket."""
         found: dict[int, Located | ShardvarError] = {}
 
         def read(group: Ints) -> None:
@@ -483,8 +451,7 @@ class DcpItems:
     def read_objects(
         self, index: DeferredIndex, keys: Collection[str], as_items: bool
     ) -> dict[str, bytes]:
-        """Return the encodings of the plain objects among keys, or the items of all; raise if the
-        bytes of one are damaged."""
+        """Return the encodings of plain objects, or the items of all, undamaged."""
         found = {}
         for row in range(len(self.slices)):
             key = self.slices.key(row)
@@ -527,7 +494,6 @@ class DcpItems:
         return groups
 
     def _read_item(self, row: int, frames: Frames) -> Located:
-        """Read the item of one row, and compare it with what ``.metadata`` says."""
         place = int(self.file[row]), self.items.start[row], self.items.nbytes[row]
         shape, dtype = self.items.shape[row], self.slices.dtype(row)
         if dtype == STRING:
@@ -541,9 +507,10 @@ class DcpItems:
                 f"The item at offset {place[1]} holds {found}, but the index says "
                 f"{dtype}{list(shape)}."
             )
-            is_cut_otherwise = view.tensor.dtype == dtype and _differ_along_one_axis(
-                view.tensor.shape, shape
-            )
+            own = view.tensor.shape
+            is_cut_otherwise = (view.tensor.dtype, len(own)) == (dtype, len(shape)) and sum(
+                one != other for one, other in zip(own, shape, strict=True)
+            ) == 1
             raise InvalidCheckpoint(
                 cause, f"{COPY_AGAIN} {_UNEVEN}" if is_cut_otherwise else COPY_AGAIN
             )
@@ -563,19 +530,12 @@ class DcpItems:
         return payload
 
     def _placed(self, row: int, error: ShardvarError) -> ShardvarError:
-        """Return an error that names the file and the key."""
         name, key = self.data.names[self.file[row]], self.slices.key(row)
         return error.at(repr(key), *([] if name in error.cause else [name])).in_file(name)
 
 
-def _differ_along_one_axis(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Return True if two shapes have the same rank, and the same extent along all axes but one."""
-    return len(a) == len(b) and sum(one != other for one, other in zip(a, b, strict=True)) == 1
-
-
 def open_dcp(storage: Storage, name: str) -> TorchSource:
-    """Open the distributed checkpoint of a folder; its index is read again if another one replaced
-    it meanwhile."""
+    """Open the checkpoint of a folder; the index is read again if another one replaced it."""
     for _ in range(ATTEMPTS):
         file = _open_index(storage, name)
         try:
@@ -624,7 +584,6 @@ def _read_index(file: ReadableFile) -> bytes:
 
 
 def _source(storage: Storage, items: Items) -> TorchSource:
-    """Return the source, with the faults that the index shows."""
     faults = dict(items.faults)
     remarks = [
         Finding(METADATA, f"It has items of {key!r}, which it does not describe.", True)
@@ -673,7 +632,13 @@ def _source(storage: Storage, items: Items) -> TorchSource:
         slices, file, names, faults, held.locate, alone, True, held.lost, items.about
     )
     index.enclosed = _enclosed(held, index)
-    look = lambda: [*remarks, *_strays(storage, names)]  # noqa: E731
+
+    def look() -> Iterator[Finding]:
+        yield from remarks
+        for name in storage.names():  # such as the files of a larger job
+            if name.endswith(DATA_SUFFIX) and name not in names:
+                yield Finding(name, "The index has no item in this file.", False)
+
     # The frames of a key that is refused may lie anywhere, and none of them is read.
     is_guarded = lambda key: held.unguarded.isdisjoint(index.rows_of(key).tolist())  # noqa: E731
     rest = look, partial(held.read_objects, index), is_guarded
@@ -687,13 +652,6 @@ def _enclosed(held: DcpItems, index: DeferredIndex) -> Enclosed:
     rows = np.flatnonzero(good[slices.tensor] & (slices.codes() != code(STRING)))
     columns = rows, held.file[rows], *held.extent(rows), slices.nbytes[rows]
     return Enclosed.of(held.data, np.column_stack(columns), partial(held.unframe, index))
-
-
-def _strays(storage: Storage, names: Sequence[str]) -> Iterator[Finding]:
-    """Data files that the index does not name, such as files of a larger job."""
-    for name in storage.names():
-        if name.endswith(DATA_SUFFIX) and name not in names:
-            yield Finding(name, "The index has no item in this file.", False)
 
 
 def _tile(

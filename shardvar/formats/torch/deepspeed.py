@@ -126,7 +126,6 @@ def _param_shapes(leaves: Mapping[str, Any]) -> list[dict[str, Shape]]:
 
 
 def _checked(key: str, shape: Any) -> Shape:
-    """Return the shape of a parameter; raise if no tensor has it."""
     if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
         raise MalformedCheckpoint(f"The shape of {key!r} is not a tuple of sizes.", WRITE_AGAIN)
     is_large = len(shape) > MAX_RANK or max(shape, default=0) > MAX_NBYTES
@@ -138,8 +137,7 @@ def _checked(key: str, shape: Any) -> Shape:
 def _add_model(
     contents: SavedContents, states: Sequence[Unpickled], first: int, *, is_cut: bool
 ) -> None:
-    """Add the buffers of the module, and the parameters that are not trained: whole, or of stage 3
-    a part in each file."""
+    """Add buffers, and parameters that are not trained: of stage 3, a part is in each file."""
     state = states[0]
     names = state.leaves.get("buffer_names")
     for name in names if type(names) is list else ():
@@ -161,14 +159,12 @@ def _add_model(
 
 
 def _add_shared(contents: SavedContents, leaves: Mapping[str, Any]) -> None:
-    """Add the other names of shared parameters."""
     for key, other in _below(leaves, "shared_params.").items():
         if type(other) is str and other in contents.stored:
             contents.stored[key] = contents.stored[other]
 
 
 def _add_files(contents: SavedContents, data: DataFiles, numbers: Iterable[int]) -> None:
-    """Add the files of the model as they are."""
     for number in numbers:
         nbytes = data.open(number).size
         tensor = StoredTensor.whole("uint8", (nbytes,), "", nbytes)
@@ -179,8 +175,7 @@ def _add_files(contents: SavedContents, data: DataFiles, numbers: Iterable[int])
 def _add_run(
     contents: SavedContents, number: int, leaves: Mapping[str, Any], groups: Groups
 ) -> None:
-    """Add what DeepSpeed reads of the optimizer's file, and the names of parameters and states,
-    after these."""
+    """Add the values that DeepSpeed reads of the optimizer's file, and the names of all else."""
     run = {key: plain_of(leaves[key]) for key in _READ if leaves.get(key) is not None}
     scaler = leaves.get(SCALER)
     if type(scaler) is Node:
@@ -206,12 +201,10 @@ class _Vector:
     """A flat vector in a file."""
 
     file: int
-    """The number of the file."""
     view: TensorView
 
     @property
     def count(self) -> int:
-        """Its number of elements."""
         return self.view.tensor.count
 
 
@@ -260,8 +253,7 @@ def _ranges(vectors: Sequence[_Vector], start: int, stop: int) -> list[Range]:
 
 
 def find_zero(_storage: Storage, name: str, names: Sequence[str]) -> list[str]:
-    """Return the checkpoint of ZeRO that a name may mean: the beginning of the names of its files,
-    such as ``zero_pp_rank``."""
+    """Return the checkpoints that a name may mean: the beginning of the names of files."""
     matches = map(OF_OPTIMIZER.fullmatch, names)
     prefixes = [*dict.fromkeys(match[1] for match in matches if match)]
     model = OF_MODEL.fullmatch(name)
@@ -270,7 +262,6 @@ def find_zero(_storage: Storage, name: str, names: Sequence[str]) -> list[str]:
 
 
 def open_zero(storage: Storage, name: str, *, is_whole: bool = False) -> TorchSource:
-    """Open the files of all ranks; ``MissingFile`` names the missing ones."""
     optimizers, models = _files(storage, name)
     data = DataFiles(storage, [*optimizers, *models])
     first, last = len(optimizers), len(data.names)
@@ -319,7 +310,6 @@ _OPTIMIZER_FILE = "_{}_mp_rank_00_optim_states.pt"
 
 
 def _files(storage: Storage, name: str) -> tuple[list[str], list[str]]:
-    """Return the files of the optimizer of all ranks that are there, and of the model."""
     names = storage.names()
     matches = map(OF_OPTIMIZER.fullmatch, names)
     optimizers = [match for match in matches if match and match[1] == name]
@@ -342,17 +332,13 @@ def _of_all_ranks(storage: Storage, form: str, world: int) -> list[str]:
 
 
 class _Zero(NamedTuple):
-    """The files of the optimizer of all ranks."""
-
     parts: Sequence[Unpickled]
     data: DataFiles
     stage: int
     world: int
-    """The number of ranks."""
 
     @classmethod
     def of(cls, parts: Sequence[Unpickled], data: DataFiles) -> "_Zero":
-        """Return the files, with the stage and the number of ranks in the first one."""
         leaves = parts[0].leaves
         stage, world = (leaves.get(_ZERO + key) for key in ("zero_stage", "partition_count"))
         if type(stage) is Node and type(stage.args) is tuple and len(stage.args) == 1:
@@ -368,7 +354,6 @@ class _Zero(NamedTuple):
     def join(
         self, groups: Groups, vectors: Sequence[Sequence[_Vector]]
     ) -> Iterator[tuple[str, list[Stored]]]:
-        """Yield the parameters, from the vectors of each rank."""
         return (
             _join_parameters(groups, vectors)
             if self.stage == 3
@@ -408,8 +393,7 @@ class _Zero(NamedTuple):
                 contents.stored[f"{STATE}{key}.{name}"] = stored
 
     def _add_steps(self, contents: SavedContents, groups: Groups, keys: Sequence[str]) -> None:
-        """Add the number of steps: of each parameter, for stages 1 and 2, and of all, for stage
-        3."""
+        """Add the steps: of each parameter, for stages 1 and 2, and of all, for stage 3."""
         for group, key in zip(groups, keys, strict=True):
             steps = [self._number(rank, key) for rank in range(len(self.parts))]
             if any(encode_value(step) != encode_value(steps[0]) for step in steps):
@@ -420,7 +404,6 @@ class _Zero(NamedTuple):
             contents.stored.setdefault("optimizer.step", stored)
 
     def _number(self, rank: int, key: str) -> Any:
-        """Return a number of a file, or a tensor of one number, which is read."""
         part = self.parts[rank]
         value = part.value(key)
         if not is_tensor(value):
@@ -483,7 +466,6 @@ def _join_parameters(
 
 
 def find_universal(storage: Storage, name: str, names: Sequence[str]) -> list[str]:
-    """Return the Universal Checkpoint of DeepSpeed that a name may mean in a folder."""
     if name not in ("", UNIVERSAL) or UNIVERSAL not in storage.folders():
         return []
     if names and not any(map(OF_MODEL.fullmatch, names)):
@@ -493,7 +475,6 @@ def find_universal(storage: Storage, name: str, names: Sequence[str]) -> list[st
 
 
 def open_universal(storage: Storage, _name: str, *, is_whole: bool = False) -> TorchSource:
-    """Open the files of all parameters, and of the model."""
     paths = [*storage.tree()]
     models = [path for path in paths if OF_MODEL.fullmatch(path)]
     if not models:
@@ -563,7 +544,7 @@ def _read_all(
 
 
 def _stored(part: Unpickled, number: int, shape: Shape | None, is_whole: bool) -> Stored:
-    """Return what the file of a state holds; a vector in the shape of its parameter."""
+    """Return the content of the file of a state; a vector in the shape of its parameter."""
     about = {key: value for key, value in part.leaves.items() if key not in ("", "param")}
     if is_whole and about not in ({}, {"cat_dim": 0}):  # more than shardvar writes
         cause = f"The file says how to cut the tensor: {named(sorted(about))}."

@@ -76,16 +76,13 @@ from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldRecord:
-    """The elements of an array of NumPy, which were read with their pickle and compared with it."""
+    """The elements of an array of NumPy, which were compared with their pickle."""
 
     content: bytes
-    """The elements."""
     crc: int = NO_CHECKSUM
-    """No checksum of their own."""
 
     @property
     def nbytes(self) -> int:
-        """Their size."""
         return len(self.content)
 
     @property
@@ -95,7 +92,6 @@ class HeldRecord:
 
 
 AnyRecord = Record | UnplacedRecord | HeldRecord
-"""The bytes of a storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +99,11 @@ class TensorView:
     """A tensor in its record."""
 
     tensor: StoredTensor
-    """The tensor."""
     record: AnyRecord
-    """The record of its storage."""
     is_big_endian: bool
-    """True if the elements of the record are big-endian."""
 
     @property
     def nbytes(self) -> int:
-        """The size of the payload."""
         return self.tensor.count * self.tensor.itemsize
 
     @property
@@ -128,13 +120,10 @@ class TensorView:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The first byte of the record that an element has, and the end of the last one; (0, 0)
-        without elements."""
         return self.tensor.reach
 
     @property
     def spans_record(self) -> bool:
-        """Return True if the elements reach from the record's first byte to its last."""
         return self.tensor.offset == 0 and self.reach[1] == self.record.nbytes
 
     @property
@@ -164,10 +153,6 @@ def view_of(
     *,
     is_placed: bool = True,
 ) -> TensorView:
-    """Return a tensor with its record; raise if that is missing, compressed or too small.
-
-    Without ``is_placed``, the record's local header is read when its place is asked for.
-    """
     if isinstance(tensor, PickledArray):
         return TensorView(tensor, HeldRecord(tensor.content), tensor.is_big_endian)
     if is_placed or isinstance(archive, OldFile):
@@ -189,8 +174,6 @@ def view_of(
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A plain object that was read."""
-
     payload: bytes
     """Its literal, as a string tensor without axes."""
     encoding: bytes
@@ -198,8 +181,7 @@ class StoredObject:
 
 
 def object_of(node: Any, room: TextRoom, in_generator: bool = False) -> StoredObject:
-    """Return a parsed object; raise if it is not plain, if its pickle has no ``room`` for it, or if it
-    has arrays of NumPy and is not ``in_generator``, a part of the state of one."""
+    """Return a parsed object; raise if it is not plain, or its pickle has no ``room`` for it."""
     value = plain_of(node, room, in_generator)
     return StoredObject(payload_of(value), encode_value(value).encode("ascii"))
 
@@ -212,11 +194,7 @@ def encoding_in(item: bytes, has_arrays: bool = True) -> bytes:
 
 
 def read_view(view: TensorView, data: DataFiles, file: int, start: int, buffer: memoryview) -> None:
-    """Fill ``buffer`` with a part of a payload, from byte ``start`` of it on; compare the CRC with
-    its last byte.
-
-    The record is in the data file of number ``file``.
-    """
+    """Fill ``buffer`` from a byte of a payload on; compare the CRC with its last byte."""
     tensor, record = view.tensor, view.record
     size = tensor.itemsize
     low, high = view.reach
@@ -241,7 +219,6 @@ def read_view(view: TensorView, data: DataFiles, file: int, start: int, buffer: 
 
 
 def _changed(elements: bytes, view: TensorView) -> memoryview:
-    """Return elements in little-endian order, with signs changed as flagged."""
     octets = np.frombuffer(elements, np.uint8)
     is_complex = view.tensor.dtype.startswith("complex")
     unit = view.tensor.itemsize // 2 if is_complex else view.tensor.itemsize
@@ -267,7 +244,6 @@ _CRC_START, _CRC_STOP, _LOCAL_CRC_START = 16, 20, 14
 """The place of a CRC in an entry of a zip's directory, and in a local header."""
 
 Kind = tuple[str, tuple[int, ...]]
-"""The dtype and the shape of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,19 +251,18 @@ class _Template:
     """The frame of a tensor; offsets count from the beginning of the item."""
 
     view: TensorView
-    """The tensor, in an item at offset 0."""
     head: bytes
-    """The bytes in front of the elements, up to the CRC of the elements if it is there."""
+    """The bytes in front of the elements, up to their CRC if it is there."""
     fixed: tuple[tuple[int, int, bytes], ...]
     """Start, stop and content of the other ranges that are the same in all items."""
     crc_start: int
     """The place of the CRC of the elements in the directory."""
     crc_again: int
-    """The place of the same CRC in front of the elements, or else in the directory."""
+    """The place of the same CRC in front of the elements, or else ``crc_start``."""
 
     def view_in(self, item: bytes | memoryview, start: int) -> TensorView | None:
-        """Return the tensor of an item that begins at byte ``start`` of its file; None if its frame
-        is another one."""
+        """Return the tensor of an item that begins at a byte of its file, if its frame is the
+        same."""
         if item[: len(self.head)] != self.head:
             return None
         for begin, stop, octets in self.fixed:
@@ -310,19 +285,16 @@ class Frames:
     """The files of a checkpoint, whose items are read in order."""
 
     data: DataFiles
-    """The files."""
     templates: dict[tuple[int, Kind], _Template] = field(default_factory=dict)
     """The frames that were seen, by the size of the item and the kind of the tensor."""
     uses_templates: bool = True
     """False reads every frame by itself, with the same result."""
     window_nbytes: int = GROUP_NBYTES
-    """The bytes that are read at once for small items."""
     held: memoryview | None = None
     """The bytes of the only item, where they were read already."""
     _window: Window | None = None
 
     def read_tensor(self, file: int, start: int, nbytes: int, kind: Kind) -> TensorView:
-        """Return the tensor in the item at byte ``start``; ``kind`` is the index's."""
         opened = self.data.open(file)
         is_small = nbytes <= SMALL_NBYTES or self.held is not None
         item: bytes | memoryview = self._whole(opened, start, nbytes) if is_small else b""
@@ -354,8 +326,7 @@ class Frames:
         return view
 
     def read_object(self, file: int, start: int, nbytes: int) -> tuple[bytes, bool]:
-        """Return the payload of the object in the item at byte ``start`` of a file, and True if it
-        has a checksum."""
+        """Return the payload of an object, and True if it has a checksum."""
         opened = self.data.open(file)
         item = self._whole(opened, start, nbytes) if nbytes <= SMALL_NBYTES else b""
         archive = open_archive(self._reader(opened, start, item), start, nbytes)
@@ -363,7 +334,7 @@ class Frames:
         return payload_of(plain_of(root, TextRoom.of(size))), archive.has_checksums
 
     def read_item(self, file: int, start: int, nbytes: int) -> bytes:
-        """Return the item at byte ``start`` of a file as it is, with all its CRCs compared."""
+        """Return an item as it is, with all its CRCs compared."""
         if nbytes > MAX_PICKLE_NBYTES:
             raise past_limit(f"The item of an object has {nbytes} bytes", "MAX_PICKLE_NBYTES")
         item = self.data.open(file).read(start, nbytes)
@@ -380,14 +351,13 @@ class Frames:
         return self._window.read(start, nbytes)
 
     def _reader(self, file: ReadableFile, start: int, item: bytes | memoryview) -> Read:
-        """Return a function that reads a file, most of it from bytes that were read before."""
         return reader_of(
             file, start, item or file.read(start, min(_HEAD_NBYTES, max(file.size - start, 0)))
         )
 
 
 def reader_of(file: ReadableFile, start: int, held: bytes | memoryview) -> Read:
-    """Return a function that reads a file; what ``held`` has of it, from ``start`` on, from there."""
+    """Return a function that takes the bytes in ``held``, from ``start`` on, instead of reading."""
 
     def read(begin: int, nbytes: int) -> bytes:
         position = begin - start
@@ -401,8 +371,7 @@ def reader_of(file: ReadableFile, start: int, held: bytes | memoryview) -> Read:
 def payload_in(
     view: TensorView, data: DataFiles, file: int, start: int, held: memoryview
 ) -> memoryview:
-    """Return the payload of a tensor, of whose file ``held`` has the bytes from ``start`` on; its
-    checksum is compared."""
+    """Return a payload, compared, of whose file ``held`` has the bytes from ``start`` on."""
     record, begin = view.record, view.start - start
     if not view.is_plain or begin + view.nbytes > len(held):
         buffer = memoryview(bytearray(view.nbytes))
@@ -421,8 +390,7 @@ def _disagrees(record: AnyRecord) -> CorruptCheckpoint:
 
 
 def _template_of(archive: Archive, view: TensorView, item: bytes, start: int) -> _Template | None:
-    """Return the template of an item; None if it has no checksums, or something checked lies behind
-    the elements."""
+    """Return the template of an item; None if it cannot stand for others."""
     if not archive.has_checksums:
         return None
     (member,) = archive.members[view.tensor.record]
@@ -467,17 +435,13 @@ class Stored:
     """A slice of a tensor in a file, or an object."""
 
     file: int
-    """The number of the file."""
     value: TensorView | StoredObject
-    """The elements of the slice, or the object."""
     offset: tuple[int, ...] = ()
     """The first indices of the slice in the whole tensor."""
     shape: tuple[int, ...] = ()
-    """The full shape of the tensor."""
 
     @classmethod
     def whole(cls, file: int, view: TensorView) -> "Stored":
-        """Return a tensor that is stored whole."""
         shape = view.tensor.shape
         return cls(file, view, (0,) * len(shape), shape)
 
@@ -487,13 +451,10 @@ class PlaceReader:
     """The slices of a checkpoint, and the local headers in front of their elements."""
 
     data: DataFiles
-    """The files."""
     keys: Sequence[str]
-    """[n] the keys."""
     rows: Sequence[tuple[int, Stored]]
     """[m] the number of the key of each slice, and the slice."""
     replicas: Mapping[str, Sequence[tuple[Stored, Stored]]]
-    """The copies of slices, by key."""
 
     def locate(self, wanted: Ints) -> dict[int, Located | ShardvarError]:
         """Return the place of each wanted row; also look at the local headers of copies."""
@@ -516,8 +477,7 @@ class PlaceReader:
         }
 
     def enclosed(self) -> Enclosed:
-        """Return the tensors that are read whole with their local headers: from the header to the
-        next one, or to the directory."""
+        """Return the tensors that are read whole with the bytes up to the next local header."""
         columns: list[tuple[int, int, int, int, int]] = []
         ends: dict[int, Ints] = {}
         for row, (tensor, stored) in enumerate(self.rows):
@@ -526,14 +486,16 @@ class PlaceReader:
                 record = view.record
                 if isinstance(record, UnplacedRecord) and view.spans_record:
                     if stored.file not in ends:
-                        ends[stored.file] = _ends_of(record.archive)
+                        archive = record.archive
+                        members = (each for same in archive.members.values() for each in same)
+                        starts = {archive.start + member.start for member in members}
+                        ends[stored.file] = np.array(sorted({*starts, archive.stop}), np.int64)
                     number = int(np.searchsorted(ends[stored.file], record.header, "right"))
                     end = int(np.append(ends[stored.file], 0)[number])
                     columns.append((row, stored.file, record.header, end, view.nbytes))
         return Enclosed.of(self.data, np.array(columns, np.int64).reshape(-1, 5), self._unframe)
 
     def _unframe(self, row: int, octets: memoryview) -> memoryview:
-        """Return the payload behind a local header, compared."""
         tensor, stored = self.rows[row]
         file, view = self.data.open(stored.file), stored.value
         if not isinstance(view, TensorView) or not isinstance(view.record, UnplacedRecord):
@@ -552,7 +514,6 @@ class PlaceReader:
         return Located(len(value.payload), row, NO_CHECKSUM, False)
 
     def _headers(self, wanted: Sequence[int]) -> list["_Header"]:
-        """Return the local headers of some rows, in the order of the files."""
         headers = [
             (each.file, each.value.record.header, row, each.value.record)
             for row in wanted
@@ -566,13 +527,6 @@ class PlaceReader:
         tensor = self.rows[row][0]
         if row == 0 or self.rows[row - 1][0] != tensor:
             yield from (copy for _, copy in self.replicas.get(self.keys[tensor], ()))
-
-
-def _ends_of(archive: Archive) -> Ints:
-    """Return the bytes of the file at which local headers and the directory begin, sorted."""
-    members = (each for found in archive.members.values() for each in found)
-    starts = {archive.start + each.start for each in members}
-    return np.array(sorted({*starts, archive.stop}), np.int64)
 
 
 _Header = tuple[int, int, int, UnplacedRecord]
@@ -594,8 +548,7 @@ def _groups(headers: Sequence[_Header]) -> Iterator[Sequence[_Header]]:
 
 
 def tie_number(value: TensorView | StoredObject) -> int:
-    """Return a number that tied tensors of a file have in common; -1 for an object, and for a
-    tensor that is decoded."""
+    """Return a number that tied tensors of a file have in common; -1 if there is none."""
     if isinstance(value, TensorView) and value.is_plain:
         return begin_of(value.record) + value.tensor.offset * value.tensor.itemsize
     return -1

@@ -70,7 +70,6 @@ class Part(NamedTuple):
 
     rank: int
     file: int
-    """The number of its file."""
     value: Share | StoredObject
 
 
@@ -80,15 +79,11 @@ Area = tuple[Part, TensorView, tuple[int, ...]]
 
 
 class RankLeaves(NamedTuple):
-    """The contents of a file of a rank."""
-
     names: Iterable[str]
     value: Callable[[str], Share | StoredObject]
-    """Returns the value of a name, or raises what is wrong with it."""
     nbytes: int
     """The size of the pickle or the header."""
     is_guarded: bool
-    """True if all bytes have checksums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +95,7 @@ class RankFile:
     item: str = ""
     """The beginning of its keys."""
     place: Callable[[str, int, Share], Share] = lambda _name, _rank, share: share
-    """Returns a share in its place in the whole, of the name, the rank, and what the file holds."""
+    """Returns a share in its place in the whole."""
 
     def key(self, name: str) -> str:
         return f"{self.item}.{name}" if self.item and name else self.item or name
@@ -109,10 +104,7 @@ class RankFile:
 def files_of_ranks(
     storage: Storage, file_of: Callable[[int], str], world: int, told_by: str
 ) -> list[str]:
-    """Return the names of the files of all ranks; ``MissingFile`` names the missing ones.
-
-    ``told_by`` names the source of the number of ranks, for the message.
-    """
+    """Return the files of all ranks; ``told_by`` is the source of their number, for the message."""
     there = set(storage.names())
     # The folder has a bounded number of files, so the search ends, for any number that a file
     # claims.
@@ -125,7 +117,6 @@ def files_of_ranks(
 
 
 def read_torch(file: ReadableFile, rank: int, *, may_be_value: bool = False) -> RankLeaves:
-    """Return the contents of a file of ``torch.save``."""
     unpickled = unpickle(file, may_be_value=may_be_value)
 
     def value(name: str) -> Share | StoredObject:
@@ -139,8 +130,7 @@ def read_torch(file: ReadableFile, rank: int, *, may_be_value: bool = False) -> 
 def read_parts(
     data: DataFiles, files: Sequence[RankFile], contents: SavedContents
 ) -> tuple[Parts, int]:
-    """Return what the files hold by key, and the size of their pickles; keys that cannot be read
-    become faults."""
+    """Return the contents of files by key, and the size of their pickles; collect faults."""
     read: dict[int, tuple[list[tuple[str, Part | ShardvarError]], int]] = {}
 
     def read_file(number: int) -> None:
@@ -179,10 +169,7 @@ def join_parts(
     nbytes: int,
     contents: SavedContents,
 ) -> TorchSource:
-    """Return the source of the slices of each key; keys without a common value become faults.
-
-    The keys are taken one by one, and their slices counted.
-    """
+    """Return the source of the slices of each key; keys without a common value become faults."""
     count = 0
     for key, held in parts:
         try:
@@ -244,8 +231,7 @@ def _areas(shares: Sequence[tuple[Part, Share]]) -> Iterator[Area]:
 
 
 def _choose_runs(shares: Sequence[tuple[Part, Share]]) -> list[list[Runs]]:
-    """Return the indices that each rank holds of a DTensor, by the rule that the shapes of what
-    they keep obey."""
+    """Return the indices of each rank, by the rule that the shapes of their parts obey."""
     parts = [
         (part.rank, share.views[0].tensor.shape, share.spread)
         for part, share in shares
@@ -272,7 +258,6 @@ def _choose_runs(shares: Sequence[tuple[Part, Share]]) -> list[list[Runs]]:
 
 
 def part_of(view: TensorView, inner: tuple[int, ...], shape: tuple[int, ...]) -> TensorView:
-    """Return a part of a tensor that a rank keeps."""
     tensor = view.tensor
     start = tensor.offset + sum(
         at * stride for at, stride in zip(inner, tensor.strides, strict=True)
@@ -283,7 +268,7 @@ def part_of(view: TensorView, inner: tuple[int, ...], shape: tuple[int, ...]) ->
 def _without_copies(
     areas: Sequence[Area], share: Share
 ) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
-    """Return one of each slice, and the copies; raise if checksums show that a copy differs."""
+    """Return one of each slice, and the copies; raise if checksums show a difference."""
     if 0 in share.shape and areas:
         # A tensor without elements is one slice, the whole of it.
         part, view, _ = areas[0]
@@ -325,8 +310,7 @@ RANK = re.compile(r"(.*world_size_\d{1,6})_rank_\d{1,6}\.pt", re.DOTALL)
 
 
 def find_ranks(_storage: Storage, name: str, names: Sequence[str]) -> list[str]:
-    """Return the checkpoints of single ranks that a name may mean: ``model_world_size_2`` of
-    ``model_world_size_2_rank_1.pt``."""
+    """Return the checkpoints that a name may mean, such as ``model_world_size_2``."""
     matches = (
         RANK.fullmatch(file)
         for file in names
@@ -336,7 +320,6 @@ def find_ranks(_storage: Storage, name: str, names: Sequence[str]) -> list[str]:
 
 
 def open_ranks(storage: Storage, name: str) -> TorchSource:
-    """Open the files of all ranks; ``MissingFile`` names the missing ones."""
     match = _RANKS.fullmatch(name)
     world = max(int(match[1]) if match else 0, 1)
     names = files_of_ranks(
@@ -373,7 +356,6 @@ def open_ranks(storage: Storage, name: str) -> TorchSource:
 # of ranks. A tensor that one rank lacks is incomplete.
 
 LLAMA = "consolidated"
-"""The checkpoint of all files of Meta's Llama."""
 _PARAMS_FILE = "params.json"
 _OF_LLAMA = re.compile(r"consolidated\.(\d{2,4})\.pth")
 _LEAF = r"(?:weight|bias)"
@@ -413,14 +395,12 @@ def _llama_ranks(names: Iterable[str]) -> list[int]:
 
 
 def find_llama(_storage: Storage, name: str, names: Sequence[str]) -> list[str]:
-    """Return the checkpoint of Meta's Llama that a name may mean; one file without ``params.json``
-    may be of any model."""
+    """Return the checkpoint that a name may mean; one file without sizes may be of any model."""
     ranks = _llama_ranks(names) if name in ("", LLAMA) else []
     return [LLAMA] if any(ranks) or (ranks and _PARAMS_FILE in names) else []
 
 
 def open_llama(storage: Storage, _name: str) -> TorchSource:
-    """Open the files of all ranks; ``MissingFile`` names the missing ones."""
     params = _read_params(storage)
     world = _llama_ranks(storage.names())[-1] + 1
     told_by = f"the name {_llama_file(world - 1)} tells"
@@ -439,7 +419,6 @@ class _Params(NamedTuple):
 
     dim: int | None = None
     head: int | None = None
-    """The size of a head."""
     heads: int | None = None
     kv_heads: int | None = None
     experts: int | None = None
@@ -507,7 +486,7 @@ class _Llama:
     contents: SavedContents
 
     def placed(self) -> Iterator[tuple[str, Sequence[Part]]]:
-        """Yield the keys with what the ranks hold, in its place; other keys become faults."""
+        """Yield the keys with the parts of ranks in their places; other keys become faults."""
         for key, held in self.parts.items():
             try:
                 yield key, self._placed(key, held)
@@ -535,12 +514,10 @@ class _Llama:
         raise InvalidCheckpoint(cause, "Move files of other checkpoints away.")
 
     def _shape(self, key: str) -> tuple[int, ...]:
-        """Return the shape of what the first rank has under a key; empty for anything else."""
         value = self.parts[key][0].value if self.parts.get(key) else None
         return value.shape if isinstance(value, Share) else ()
 
     def _placed(self, key: str, held: Sequence[Part]) -> Sequence[Part]:
-        """Return what the ranks hold of a tensor, each with its place in the whole."""
         lost = sorted({*range(self.world)} - {part.rank for part in held})
         names = named([*map(_llama_file, lost)]) if lost else ""
         cut = self._cut(key) if self.world > 1 else None
@@ -564,7 +541,6 @@ class _Llama:
         return placed
 
     def _in_place(self, share: Share, cut: _Cut, rank: int) -> Share:
-        """Return what a rank holds, with its places in the whole tensor."""
         axis, (view,) = cut.axis, share.views
         views, offsets, inner, outer = [], [], 0, 0
         for length, copies in cut.stacked:
@@ -644,7 +620,6 @@ class _Llama:
 
 
 def _even(rows: int, count: int) -> tuple[_Stacked, ...]:
-    """Return tensors of one length that are stacked."""
     if not 0 < count <= min(rows, _MOST_STACKED) or rows % count:
         cause = f"Its {rows} rows are not a number of {count or 'unknown'} tensors."
         raise UnsupportedError(cause, _JOIN_BY_HAND)

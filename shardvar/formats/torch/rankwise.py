@@ -64,7 +64,6 @@ from shardvar.wire.safetensors_header import PREAMBLE_NBYTES, header_nbytes, par
 from shardvar.wire.strict_json import parse_json
 
 RANKWISE = "metadata.pkl"
-"""The index of a checkpoint of torch_checkpointing."""
 _TORCH, _SAFETENSORS = "TorchSerialization", "SafetensorsSerialization"
 _OTHERS = ("JsonSerialization", "RawSerialization")
 _OF_ITEM = re.compile(r"(.+)_(0|[1-9]\d{0,8})\.pt", re.DOTALL)
@@ -76,15 +75,12 @@ Sharding = Mapping[str, Any]
 
 @dataclass(slots=True)
 class _Item:
-    """An item of a checkpoint."""
-
     files: dict[int, tuple[str, str]] = field(default_factory=dict)
     """The path of the file of each rank, and its kind."""
     tensors: dict[str, dict[int, Sharding]] = field(default_factory=dict)
     """The ranks that hold a tensor, by its name, and how they do."""
 
     def place(self, name: str, rank: int, share: Share) -> Share:
-        """Return what a rank holds, in the place that the index says."""
         if rank not in self.tensors.get(name, {}):
             return share
         sharding = self.tensors[name][rank]
@@ -120,7 +116,6 @@ def _read_index(storage: Storage) -> Mapping[Any, Any]:
 
 
 def find_rankwise(storage: Storage, name: str, names: Sequence[str]) -> list[str]:
-    """Return the checkpoint of torch_checkpointing that a name may mean in a folder."""
     if name not in ("", RANKWISE) or RANKWISE not in names:
         return []
     try:
@@ -133,7 +128,6 @@ def find_rankwise(storage: Storage, name: str, names: Sequence[str]) -> list[str
 
 
 def open_rankwise(storage: Storage, _name: str) -> TorchSource:
-    """Open the files of all items and ranks; ``MissingFile`` names the missing ones."""
     contents = SavedContents()
     there = storage.tree()
     with prefix_errors(RANKWISE):
@@ -205,8 +199,7 @@ def _items_of(root: Mapping[Any, Any], there: Mapping[str, Any]) -> dict[str, _I
 
 
 def _described(root: Mapping[Any, Any], version: str) -> dict[Any, tuple[dict[Any, Any], Any]]:
-    """Return the tensors and the files of each item; an index of version 1.0 has one table of
-    all."""
+    """Return tensors and files of each item; an index of version 1.0 has one table of all."""
     table = _dict(root.get("metadata"))
     if version == "2.0":
         return {
@@ -241,7 +234,6 @@ def _list(value: Any) -> list[Any]:
 
 
 def _files(item: str, layouts: Any, world: int) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield each rank with the path and the kind of its file."""
     table = _dict(layouts)
     ranks = [int(rank) if type(rank) is str and rank.isdecimal() else rank for rank in table]
     if len(ranks) != world or {*ranks} != {*range(len(ranks))}:
@@ -272,7 +264,6 @@ def _steps(path: Any) -> list[str]:
 
 
 def _read_safetensors(file: ReadableFile, _rank: int) -> RankLeaves:
-    """Return the contents of a file of safetensors."""
     nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
     header = parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
     rows = {name: row for row, name in enumerate(header.keys)}
@@ -290,7 +281,6 @@ def _read_safetensors(file: ReadableFile, _rank: int) -> RankLeaves:
 
 
 def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -> Share:
-    """Return the part of a DTensor."""
     mesh = _dict(about.get("mesh_spec"))
     extents = sizes(mesh.get("mesh_shape"), MAX_NBYTES, MAX_RANK)
     ranks, placements = _list(mesh.get("mesh_data")), _list(about.get("placements"))
@@ -327,7 +317,6 @@ def _placement(value: Any, rank: int) -> Placement:
 
 
 def _of_offsets(share: Share, shape: tuple[int, ...], about: Sharding) -> Share:
-    """Return the regions of a tensor that has offsets."""
     names = ("global_offsets", "local_offsets", "local_sizes")
     lists = [_list(about.get(name)) for name in names]
     if len({*map(len, lists)}) != 1:

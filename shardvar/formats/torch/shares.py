@@ -83,12 +83,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRegion:
-    """A region of a tensor that a device holds."""
-
     offset: tuple[int, ...]
     """Its first indices, in the coordinates of the whole tensor."""
     shape: tuple[int, ...]
-    """Its extents."""
     inner: tuple[int, ...]
     """Its first indices in the tensor that the device keeps."""
 
@@ -98,27 +95,22 @@ class Spread:
     """A tensor that is spread over a mesh, seen from one device."""
 
     shape: tuple[int, ...]
-    """The full shape."""
     mesh: tuple[int, ...]
-    """The extents of the mesh."""
     coordinate: tuple[int, ...]
     """The place of the device in the mesh."""
     placements: tuple[Placement, ...]
-    """One for each axis of the mesh."""
 
     def runs(self, strided_last: bool) -> list[Runs]:
-        """Return the indices that the device holds along each axis."""
         return [self._along(dim, extent, strided_last) for dim, extent in enumerate(self.shape)]
 
     @property
     def may_be_fsdp(self) -> bool:
-        """Return True if all strided shards have the split factor that FSDP2 over tensor
-        parallelism gives them."""
+        """Return True if the split factors are those of FSDP2 over tensor parallelism."""
         strided = [each for each in self.placements if each.split_factor is not None]
         return bool(strided) and all(each.split_factor == self._parts(each.dim) for each in strided)
 
     def _parts(self, dim: int | None) -> int:
-        """Return the number of parts that plain shards make along an axis of the tensor."""
+        """Return the number of parts that plain shards make along an axis."""
         both = zip(self.mesh, self.placements, strict=True)
         return prod(
             extent for extent, each in both if each.dim == dim and each.split_factor is None
@@ -137,7 +129,6 @@ class Spread:
 
 
 def local_shape(runs: Sequence[Runs]) -> tuple[int, ...]:
-    """Return the shape of the tensor that a device keeps."""
     return tuple(map(_length, runs))
 
 
@@ -153,7 +144,7 @@ def held_regions(runs: Sequence[Runs]) -> Iterator[DeviceRegion]:
         raise UnsupportedError(
             f"It lies on a device in {count} regions.", "Gather it with torch before it is saved."
         )
-    starts = [_starts(each) for each in runs]
+    starts = [[*accumulate((high - low for low, high in axis), initial=0)][:-1] for axis in runs]
     for chosen, inner in zip(product(*runs), product(*starts), strict=True):
         yield DeviceRegion(
             tuple(low for low, _ in chosen), tuple(high - low for low, high in chosen), inner
@@ -161,7 +152,7 @@ def held_regions(runs: Sequence[Runs]) -> Iterator[DeviceRegion]:
 
 
 def _cut(runs: Runs, count: int, index: int, factor: int) -> Runs:
-    """Return what device ``index`` of ``count`` holds of some indices."""
+    """Return the indices that device ``index`` of ``count`` holds."""
     if factor * len(runs) > _MAX_RUNS:
         raise UnsupportedError(
             f"It is a strided shard of {factor} parts.", "Gather it with torch before it is saved."
@@ -203,11 +194,6 @@ def _joined(runs: Runs) -> Runs:
     return joined or [(0, 0)]
 
 
-def _starts(runs: Runs) -> list[int]:
-    """Return the position of each run among the indices that a device keeps."""
-    return list(accumulate((high - low for low, high in runs), initial=0))[:-1]
-
-
 def _length(runs: Runs) -> int:
     return sum(high - low for low, high in runs)
 
@@ -224,7 +210,6 @@ _MAX_RANKS = 1 << 20
 _GATHER = "Save it as a plain tensor: `tensor.full_tensor()`."
 
 ViewOf = Callable[[StoredTensor], TensorView]
-"""A function that returns a tensor with the place of its storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +217,6 @@ class Share:
     """The part of a tensor that one rank holds."""
 
     dtype: str
-    """The name of the element type."""
     shape: tuple[int, ...]
     """The full shape."""
     views: tuple[TensorView, ...]
@@ -244,7 +228,6 @@ class Share:
 
     @property
     def kind(self) -> str:
-        """The kind of tensor."""
         if self.spread:
             return "a DTensor"
         return "a plain tensor" if self.is_plain else "a ShardedTensor"
@@ -256,13 +239,11 @@ class Share:
 
     @property
     def words(self) -> str:
-        """Kind, dtype and shape, for messages."""
         return f"{self.kind} of {self.dtype} and shape {self.shape}"
 
 
 def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
-    """Return what the file of a rank holds of the tensor that a call would make; ``rank`` is None
-    if it is unknown."""
+    """Return the part of a tensor in the file of a rank; ``rank`` is None if it is unknown."""
     value = _unwrap(value)
     args = value.args if type(value.args) is tuple and len(value.args) == 4 else (None,) * 4
     function, kind, described, state = args
@@ -286,8 +267,7 @@ def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
 
 
 def whole_of(value: Node, view: ViewOf) -> TensorView:
-    """Return a tensor whose elements are all in one file: a plain one, or one that is not spread
-    over ranks."""
+    """Return a tensor whose elements are all in one file."""
     share = share_of(value, None, view)
     is_first = not any(map(any, share.offsets or ()))
     if is_first and len(share.views) == 1 and share.views[0].tensor.shape == share.shape:
@@ -296,7 +276,6 @@ def whole_of(value: Node, view: ViewOf) -> TensorView:
 
 
 def _unwrap(value: Node) -> Node:
-    """Return the tensor in a parameter."""
     while (
         value.name in WRAPPED
         and type(value.args) is tuple
@@ -348,7 +327,6 @@ def _mesh(mesh: dict[Any, Any], rank: int | None) -> tuple[tuple[int, ...], tupl
 
 
 def _check_rank(claimed: Any, rank: int | None) -> None:
-    """Raise ``InvalidCheckpoint`` if a file has the name of another rank than its writer."""
     if type(claimed) is int and rank is not None and claimed != rank:
         cause = (
             f"It says that rank {claimed} wrote it, and the name of the file that rank {rank} did."
@@ -366,7 +344,6 @@ def _extents(layout: dict[Any, Any]) -> Iterator[int]:
 
 
 def _placement(value: Any, rank: int) -> Placement:
-    """Return one placement, if it defines which elements a device holds."""
     name = value.name if type(value) is Node and type(value.name) is str else ""
     kind = next(
         (name.removeprefix(package) for package in _PLACEMENTS if name.startswith(package)), name
@@ -423,7 +400,6 @@ def _sharded(
 
 
 def _state(value: Any) -> dict[Any, Any]:
-    """Return the attributes of an object; empty if it has none."""
     return _attributes(value.state) if type(value) is Node else {}
 
 
@@ -435,7 +411,7 @@ def _attributes(state: Any) -> dict[Any, Any]:
 
 
 def sizes(value: Any, most: int, count: int) -> tuple[int, ...]:
-    """Return some integers of at least 0 and at most ``most``."""
+    """Return at most ``count`` integers of at least 0 and at most ``most``."""
     if not isinstance(value, tuple | list) or len(value) > count:
         raise MalformedCheckpoint(
             "Its shape, its offsets or its mesh are not lists of numbers.", WRITE_AGAIN

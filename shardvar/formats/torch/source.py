@@ -44,41 +44,32 @@ class StorageChecks:
     compare: Callable[[Collection[str], bool], Mapping[str, CorruptCheckpoint]] = (
         lambda _keys, _only_read: {}
     )
-    """Compares the checksums that no read of some keys does, and returns the keys that they show to
-    be damaged; with True, only of storages whose every byte belongs to the keys."""
+    """Compares checksums that no read of the keys does, and returns the keys that they show to be
+    damaged; with True, only of storages whose every byte belongs to the keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchSource(FileSource):
-    """An open checkpoint."""
+    """An open checkpoint; ``start`` of an entry that is not plain numbers a view or a payload."""
 
     index: Index = field()
-    """The table of contents; ``start`` of a non-plain entry numbers one of the next two."""
     data: DataFiles = field()
-    """The data files, open."""
     views: Mapping[int, TensorView]
-    """The tensors."""
     payloads: Mapping[int, bytes]
-    """The objects."""
     look: Callable[[], Iterable[Finding]]
-    """Finds the oddities of the files."""
     carry: Callable[[Collection[str], bool], Mapping[str, bytes]]
-    """Returns the encodings of the plain objects among keys; with True, the items of all objects of
-    a distributed checkpoint instead."""
+    """Returns encodings of plain objects; with True, items of all objects of a distributed
+    checkpoint."""
     is_covered: Callable[[str], bool]
-    """Returns True for a key whose bytes all have a checksum that is compared."""
     storages: StorageChecks = StorageChecks()
-    """The checksums that cover more than a tensor."""
     bare_index: str = field(default="")
     """The index of a distributed checkpoint; the pickle of torch.save is covered by a checksum."""
 
     @property
     def crc(self) -> Checksum:
-        """The kind of checksum that guards plain entries."""
         return CRC32
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         file, begin = int(entries.file[row]), int(entries.start[row])
         if entries.plain[row]:
             self.read_span(file, begin + start, buffer)
@@ -89,7 +80,6 @@ class TorchSource(FileSource):
                 read_view(self.views[begin], self.data, file, start, buffer)
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one data file, from byte ``start`` of the file, or an address, on."""
         enclosed = self.index.enclosed if isinstance(self.index, DeferredIndex) else None
         if start >= ADDRESSES and enclosed is not None:
             enclosed.read_span(file, start, buffer)
@@ -97,31 +87,20 @@ class TorchSource(FileSource):
             FileSource.read_span(self, file, start, buffer)
 
     def findings(self) -> Sequence[Finding]:
-        """Return the oddities of the files."""
         return [*self.look()]
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if checksums cover every byte of the key."""
         return self.is_covered(key)
 
     def storage_errors(
         self, keys: Collection[str], only_read: bool = False
     ) -> Mapping[str, CorruptCheckpoint]:
-        """Return the errors of keys whose tensors are parts of damaged storages.
-
-        The checksum of a storage is not compared while parts of it are read: it covers bytes of no
-        tensor too. With ``only_read``, compare it where reading all of the keys reads every byte of
-        the storage.
-        """
         return self.storages.compare(keys, only_read)
 
     def is_part(self, key: str) -> bool:
-        """Return True if a tensor is a part of a storage: reading only it compares no checksum."""
         return key in self.storages.parts
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the encodings of the plain objects among keys, or items of any class between
-        distributed checkpoints."""
         return self.carry(keys, form == "torch")
 
 
@@ -146,18 +125,12 @@ class FilesBelow:
 
 @dataclass(slots=True, eq=False)
 class SavedContents:
-    """The slices, objects and faults that were found in the files of a checkpoint."""
-
     stored: dict[str, list[Stored]] = field(default_factory=dict)
-    """The slices of each tensor, or the one object, by key."""
     replicas: dict[str, list[tuple[Stored, Stored]]] = field(default_factory=dict)
-    """The slices that others hold too: what is read, and each copy of it."""
+    """Copies of slices: what is read, and each copy of it."""
     faults: dict[str, ShardvarError] = field(default_factory=dict)
-    """The keys that cannot be read, with the reason."""
     findings: list[Finding] = field(default_factory=list)
-    """The oddities of the files."""
     unguarded: set[str] = field(default_factory=set)
-    """The keys without a checksum in a file."""
 
 
 def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
@@ -186,15 +159,27 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     index.enclosed = places.enclosed()
     encodings = {keys[rows[row][0]]: each.encoding for row, each in objects.items()}
     storages = _storages(keys, contents)
-    look, carry = _looker(data, contents, keys), partial(_carried, encodings)
-    storage_checks = StorageChecks(_parts(storages), partial(_storage_errors, data, storages))
-    is_covered = lambda key: key not in contents.unguarded  # noqa: E731
-    return TorchSource(index, data, views, payloads, look, carry, is_covered, storage_checks)
+    parts = frozenset(
+        extent.key
+        for (_, record), held in storages.items()
+        for extent in held
+        if extent.stop and (extent.start, extent.stop) != (0, record.nbytes)
+    )
+    return TorchSource(
+        index,
+        data,
+        views,
+        payloads,
+        look=_looker(data, contents, keys),
+        # Files of torch.save have no items.
+        carry=lambda wanted, _as_items: {k: e for k, e in encodings.items() if k in wanted},
+        is_covered=lambda key: key not in contents.unguarded,
+        storages=StorageChecks(parts, partial(_storage_errors, data, storages)),
+    )
 
 
 def _check_views(contents: SavedContents) -> None:
-    """Make faults of the keys with which the tensors are too large for their storages: they share
-    bytes, or repeat them."""
+    """Make faults of tensors that are too large for their storages: they share or repeat bytes."""
     views = {
         key: [(each.file, each.value) for each in held if isinstance(each.value, TensorView)]
         for key, held in contents.stored.items()
@@ -214,13 +199,6 @@ def _check_views(contents: SavedContents) -> None:
             contents.faults.setdefault(key, past_limit(cause, "MAX_VIEW_EXPANSION"))
         else:
             room -= nbytes
-
-
-def _carried(
-    encodings: Mapping[str, bytes], keys: Collection[str], _as_items: bool
-) -> dict[str, bytes]:
-    """Return the encodings of the objects among keys; files of torch.save have no items."""
-    return {key: encoding for key, encoding in encodings.items() if key in keys}
 
 
 def _slices(
@@ -253,7 +231,6 @@ class _Extent(NamedTuple):
     """A tensor in a record."""
 
     key: str
-    """Its key."""
     start: int
     """The first byte of the record that it reaches over."""
     stop: int
@@ -261,13 +238,11 @@ class _Extent(NamedTuple):
 
 
 _Place = tuple[int, AnyRecord]
-"""A file, and a record with a checksum in it."""
 
 
 def _looker(
     data: DataFiles, contents: SavedContents, keys: Collection[str]
 ) -> Callable[[], Iterable[Finding]]:
-    """Return the function that finds the oddities which no single key shows."""
     # Copies are compared with what is read, and nothing but their own CRC says which of the two is
     # damaged.
     copies = [(key, pair) for key in keys for pair in contents.replicas.get(key, ())]
@@ -287,7 +262,6 @@ def _looker(
 
 
 def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list[_Extent]]:
-    """Return the records with a checksum, each with its tensors and copies of tensors."""
     read = [(key, each, False) for key in keys for each in contents.stored[key]]
     copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
     storages: dict[_Place, list[_Extent]] = {}
@@ -300,24 +274,10 @@ def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list
     return storages
 
 
-def _parts(storages: Mapping[_Place, Sequence[_Extent]]) -> frozenset[str]:
-    """Return the keys whose tensors reach over less than their records."""
-    return frozenset(
-        each.key
-        for (_, record), held in storages.items()
-        for each in held
-        if each.stop and (each.start, each.stop) != (0, record.nbytes)
-    )
-
-
 def _loose(
     storages: Mapping[_Place, Sequence[_Extent]], keys: Collection[str], only_read: bool = False
 ) -> dict[_Place, list[str]]:
-    """Return the records whose checksum no read of the keys compares: none of the keys spans one;
-    with those in it.
-
-    With ``only_read``, only records whose every byte is read with the keys.
-    """
+    """Return records whose checksum no read of the keys compares; none of the keys spans one."""
     loose = {}
     for (file, record), held in storages.items():
         mine = [each for each in held if each.key in keys]
@@ -343,8 +303,7 @@ def _storage_errors(
     keys: Collection[str],
     only_read: bool,
 ) -> dict[str, CorruptCheckpoint]:
-    """Compare the records that hold any of the keys, and that no read does; return the error of
-    each key in one."""
+    """Compare the records that no read compares; return the error of each key in one."""
     errors: dict[str, CorruptCheckpoint] = {}
     for (number, record), held in _loose(storages, set(keys), only_read).items():
         file, crc = data.open(number), 0
@@ -363,7 +322,6 @@ def _storage_errors(
 
 
 def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:
-    """Return True if two copies of a slice have the same bytes."""
     one, two = first.value, second.value
     if isinstance(one, StoredObject) or isinstance(two, StoredObject):
         return one == two

@@ -50,20 +50,14 @@ class Unpickled:
     """The values of a file, as inert nodes, and the archive that has their storages."""
 
     archive: Archive | OldFile
-    """The archive, or the storages of an old file."""
     is_big_endian: bool
-    """True if the elements of its storages are big-endian."""
     leaves: Mapping[str, Any]
-    """The tensors and objects by key."""
     clashes: set[str]
     """The keys that several values have."""
     nbytes: int
-    """The size of the pickle."""
     room: TextRoom
-    """The characters and items that its objects may still have."""
 
     def value(self, key: str) -> Any:
-        """Return the value of a key; ``InvalidCheckpoint`` if there are several."""
         if key in self.clashes:
             raise InvalidCheckpoint(
                 "Two values of the file have this key, such as of the names 0 and '0'.",
@@ -72,13 +66,11 @@ class Unpickled:
         return self.leaves[key]
 
     def has_tensor(self, key: str) -> bool:
-        """Return True for the key of a tensor or an array; arrays in the state of a generator of
-        random numbers are objects."""
+        """Return True for a tensor, but not for an array in the state of a generator."""
         value = self.leaves[key]
         return is_tensor(value) and not (value.name in ARRAYS and is_in_generator(key, self.leaves))
 
     def object(self, key: str) -> StoredObject:
-        """Return the plain object of a key."""
         return object_of(self.value(key), self.room, is_in_generator(key, self.leaves))
 
     def tensor(self, key: str) -> TensorView:
@@ -86,30 +78,31 @@ class Unpickled:
         return whole_of(self.value(key), self.view)
 
     def stored(self, key: str, number: int) -> Stored:
-        """Return the tensor or the object of a key, in the data file of that number."""
         if self.has_tensor(key):
             return Stored.whole(number, self.tensor(key))
         return Stored(number, self.object(key))
 
     def view(self, tensor: StoredTensor) -> TensorView:
-        """Return a tensor with the place of its storage."""
         return view_of(self.archive, tensor, self.is_big_endian, is_placed=False)
 
 
 def unpickle(file: ReadableFile, *, may_be_value: bool = False) -> Unpickled:
-    """Return the values of a file; errors name the file.
-
-    A file of one value that is not a tensor is refused, unless it ``may_be_value``.
-    """
+    """Return the values of a file, which may be one that is no tensor if it ``may_be_value``."""
     with prefix_errors(file.name):
-        archive = _archive(file)
+        archive, whole = _archive(file), frozenset[str]()
         if isinstance(archive, OldFile):
             root, nbytes, is_big_endian = archive.root, archive.nbytes, archive.is_big_endian
-            whole = frozenset[str]()
         else:
             root, nbytes = archive.unpickled()
             is_big_endian = archive.is_big_endian()
-            whole = _whole(archive, nbytes)
+            if archive.has(LEAVES):
+                # They are keys of the pickle, which JSON has with at most six characters for each
+                # byte.
+                text = archive.content(LEAVES, 6 * nbytes + 2).decode("ascii", "replace")
+                keys = decode_value(text)
+                if type(keys) is not list or not all(type(key) is str for key in keys):
+                    raise malformed(f"The record {LEAVES!r} is not a list of keys.")
+                whole = frozenset(keys)
         leaves, clashes = leaves_of(root, is_tensor, nbytes, whole)
         # A dict of another class may have the key "".
         if (
@@ -122,19 +115,7 @@ def unpickle(file: ReadableFile, *, may_be_value: bool = False) -> Unpickled:
         return Unpickled(archive, is_big_endian, leaves, clashes, nbytes, TextRoom.of(nbytes))
 
 
-def _whole(archive: Archive, most: int) -> frozenset[str]:
-    """Return the keys that the archive says are one object each."""
-    if not archive.has(LEAVES):
-        return frozenset()
-    # They are keys of the pickle, which JSON has with at most six characters for each byte.
-    keys = decode_value(archive.content(LEAVES, 6 * most + 2).decode("ascii", "replace"))
-    if type(keys) is not list or not all(type(key) is str for key in keys):
-        raise malformed(f"The record {LEAVES!r} is not a list of keys.")
-    return frozenset(keys)
-
-
 def _archive(file: ReadableFile) -> Archive | OldFile:
-    """Return the directory of a file, or its old form, or raise what the file is instead."""
     first = file.read(0, min(SNIFF_NBYTES, file.size))
     if first.startswith(LEGACY_MAGIC):
         return open_old(file)
@@ -159,7 +140,6 @@ def _archive(file: ReadableFile) -> Archive | OldFile:
 
 
 def open_file(storage: Storage, name: str) -> TorchSource:
-    """Open one file."""
     data = DataFiles(storage, [name], named=name)
     contents = SavedContents()
     _add(contents, 0, data.open(0), None)
@@ -167,7 +147,6 @@ def open_file(storage: Storage, name: str) -> TorchSource:
 
 
 def open_set(storage: Storage, name: str) -> TorchSource:
-    """Open a set, by the name of its index."""
     weight_map, stamp = read_weight_map(storage, name)
     names = sorted(set(weight_map.values()))
     data = DataFiles(storage, names, index=name)

@@ -98,7 +98,7 @@ UNTYPED_STORAGE = "torch.storage.UntypedStorage"
 
 
 def dtype_of(name: str) -> str:
-    """Return the dtype that a name means; ``UnsupportedError`` if NumPy does not have it."""
+    """Return the dtype that a name means, if NumPy has it."""
     found = DTYPES.get(name)
     if found is None or found not in NAMES:
         cause = f"It has the dtype {name}, which shardvar does not read."
@@ -171,22 +171,18 @@ _HARMLESS = of_builtins("range", "xrange", "slice", "type", "object")
 
 
 def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of C order, in elements."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as a view of a record; offset, shape and strides count elements.
+    """A tensor as a view of a record; offset, shape and strides count elements."""
 
-    What follows from its fields is computed each time: a file has a hundred thousand of them, and
-    the results would take several times their memory.
-    """
+    # Each property is computed each time: a file has a hundred thousand tensors, and the results would
+    # take several times their memory.
 
     dtype: str
-    """The name of the element type."""
     shape: tuple[int, ...]
-    """The extents."""
     strides: tuple[int, ...]
     """The way from an element to the next one on each axis."""
     offset: int
@@ -194,7 +190,6 @@ class StoredTensor:
     record: str
     """The name of the storage's record."""
     storage_nbytes: int
-    """The size of the storage."""
     is_conjugate: bool
     """True if the elements are the conjugates of the stored ones."""
     is_negative: bool
@@ -207,12 +202,10 @@ class StoredTensor:
 
     @property
     def itemsize(self) -> int:
-        """The bytes of an element."""
         return int(ITEMSIZES[code(self.dtype)])
 
     @property
     def count(self) -> int:
-        """The number of elements."""
         count = 1
         for extent in self.shape:
             count *= extent
@@ -233,8 +226,7 @@ class StoredTensor:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The first byte of the storage that an element has, and the end of the last one; (0, 0)
-        without elements."""
+        """The bytes [start, stop) of the storage that elements have; (0, 0) without elements."""
         if not self.count:
             return 0, 0
         last = sum(
@@ -249,9 +241,7 @@ class PickledArray(StoredTensor):
     """An array of NumPy, which has its elements in the pickle instead of a record."""
 
     content: bytes
-    """The elements."""
     is_big_endian: bool
-    """True if they are big-endian."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -334,7 +324,6 @@ def _tensor(node: Node) -> StoredTensor:
 
 
 def pickled_array(node: Node) -> PickledArray:
-    """Return the array of NumPy that a call would make."""
     args, state = node.args if type(node.args) is tuple else (), node.state
     if node.name in _BUFFERS and len(args) == 4:
         state = 1, args[2], args[1], args[3] == "F", args[0]
@@ -499,11 +488,9 @@ class TextRoom:
     objects share could make them as large as the square of the pickle."""
 
     left: int
-    """Their number."""
 
     @classmethod
     def of(cls, nbytes: int) -> Self:
-        """Return the room of a pickle of ``nbytes``."""
         return cls(max(_FREE_TEXT, _MAX_EXPANSION * nbytes))
 
 
@@ -536,10 +523,8 @@ class _Copy:
         self.left = MAX_TEXT
         """The characters, digits and items that may still come."""
         self.has_arrays = has_arrays
-        """True where arrays of NumPy may come."""
 
     def of(self, item: Any, depth: int) -> Any:
-        """Return the copy of a value at that depth."""
         kind = type(item)
         size = len(item) if kind in (str, bytes, list, tuple, Size, dict, OrderedMap) else 1
         self.left -= item.bit_length() // 4 if kind is int else size
@@ -565,7 +550,6 @@ class _Copy:
         raise unsupported(item)
 
     def pairs(self, kind: Any, items: Mapping[Any, Any], depth: int) -> Any:
-        """Return the copy of a dict."""
         made = kind()
         for key, value in items.items():
             name = self.of(key, depth + 1)
@@ -577,7 +561,6 @@ class _Copy:
         return made
 
     def made(self, node: Node, depth: int) -> Any:
-        """Return the plain value that a call makes."""
         args, state, items = node.args, node.state, node.items
         values = args if type(args) is tuple else (args,)
         kinds = [*map(type, values)]
@@ -609,7 +592,6 @@ class _Copy:
         raise unsupported(node)
 
     def array(self, node: Node) -> Tagged:
-        """Return an array of NumPy."""
         if not self.has_arrays:
             raise UnsupportedError(
                 "It is an object with an array of NumPy in it.",
@@ -629,7 +611,6 @@ class _Copy:
 
 
 def _is_key(value: Any) -> bool:
-    """Return True if a plain value may be the key of a dict."""
     if isinstance(value, tuple):
         return all(map(_is_key, value))
     if type(value) is Tagged:
@@ -645,7 +626,6 @@ def _latin(text: str) -> bytes:
 
 
 def _scalar(node: Node, described: Node, octets: bytes) -> Any:
-    """Return a scalar of NumPy, from the description of its dtype and its bytes."""
     name, is_big_endian = dtype_of_numpy(described)
     if name not in NUMPY_NAMES and not name.startswith(("str", "bytes")):
         raise unsupported(node)

@@ -26,6 +26,7 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.engine.evidence import Evidence
+from shardvar.engine.flat import FlatTensor
 from shardvar.engine.moves import lower
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, bytes_of
@@ -97,6 +98,10 @@ class Blocks:
         taken = self.entries.take(np.concatenate([np.zeros(0, np.int64), *chosen]))
         table = self.tensors.take(np.array(tensors, dtype=np.int64))
         return replace(taken, slices=replace(taken.slices, tensors=table, tensor=position))
+
+    def flat(self, tensor: int) -> FlatTensor:
+        """A tensor whose bytes are read in C order."""
+        return FlatTensor.of(self.source, self.entries_of([tensor]))
 
     def read(self, tensors: Sequence[int]) -> list[Array | ReadError]:
         """Small tensors as arrays, in order; in the place of one that is damaged, its error."""

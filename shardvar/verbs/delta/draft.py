@@ -7,16 +7,19 @@ source when the delta is written.
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardvar.engine.files import FileReport, FileTask, run_each
-from shardvar.engine.pool import Progress
+from shardvar.engine.flat import FlatTensor
+from shardvar.engine.pool import Progress, block_ranges, map_ahead, new_buffer, thread_buffer
 from shardvar.engine.write import FileRunner
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.planning.index import (
     DELTA,
     NO_CHECKSUM,
@@ -46,8 +49,15 @@ from shardvar.verbs.reader import Reader
 from shardvar.verbs.reshard import find_objects
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.writing import carry_out, plan_checkpoint, preview
-from shardvar.wire.digests import LEAF_NBYTES
-from shardvar.wire.frames import ROW_NBYTES, Frame, encode_frames
+from shardvar.wire.digests import LEAF_NBYTES, digest_of_leaves, hash_leaf
+from shardvar.wire.frames import (
+    ROW_NBYTES,
+    Frame,
+    encode_frames,
+    encode_mask,
+    mask_of,
+    word_nbytes,
+)
 
 
 def find_delta_target(path: Path, sources: Sequence[Location]) -> Location:
@@ -124,6 +134,120 @@ class TensorDraft:
     def keep(self, key: str) -> None:
         """Keep them; otherwise the next tensor is written over them."""
         self.draft.keep(key, self.frames, self.first, self.first + self.nbytes)
+
+
+# The loop over leaves.
+
+
+class LeafChange(NamedTuple):
+    """One leaf of a tensor, before and after."""
+
+    number: int
+    before: bytes
+    """Its hash before; empty where deltas are joined, which do not have it."""
+    after: bytes
+    """Its hash after."""
+    frame: Frame | None
+    """Its change; None if it is equal."""
+    body: bytes
+    """The body of the frame."""
+    steps: Sequence[bytes] = ()
+    """The bytes after each of several deltas that has a checksum of them."""
+
+
+class LeafWork(NamedTuple):
+    """The comparison of some leaves of a tensor, by any thread."""
+
+    key: str
+    nbytes: int
+    """The bytes of the tensor."""
+    compare: Callable[[], list[LeafChange]]
+    is_last: bool
+    """True if these leaves are the last ones of the tensor."""
+
+
+def draft_tensors(
+    draft: DeltaDraft,
+    work: Generator[LeafWork],
+    see: Callable[[str, LeafChange], None] = lambda _key, _leaf: None,
+) -> Generator[tuple[str, list[LeafChange], TensorDraft]]:
+    """Let threads compare leaves; yield each tensor with its leaves and frames, which the caller keeps
+    or not. ``see`` gets every leaf of a tensor in order.
+    """
+    leaves: list[LeafChange] = []
+    drafted: TensorDraft | None = None
+    with closing(work), closing(map_ahead(_compared, work)) as compared:
+        for task, changes in compared:
+            drafted = drafted or draft.begin(task.nbytes)
+            for leaf in changes:
+                see(task.key, leaf)
+                if leaf.frame is not None:
+                    drafted.add(leaf.frame, leaf.body)
+            # The bodies are in the scratch file.
+            leaves += [leaf._replace(body=b"", steps=()) for leaf in changes]
+            if task.is_last:
+                yield task.key, leaves, drafted
+                leaves, drafted = [], None
+
+
+def _compared(work: LeafWork) -> tuple[LeafWork, list[LeafChange]]:
+    return work, work.compare()
+
+
+ReadLeaf = Callable[[], memoryview]
+"""Reads a leaf, into a buffer of the thread that calls it."""
+
+
+def leaf_reads(*tensors: FlatTensor) -> Generator[tuple[int, int, list[ReadLeaf]]]:
+    """Yield the bounds of each leaf of one or two tensors of one size, and the reads of it.
+
+    A tensor without elements has one leaf without bytes.
+    """
+    nbytes = tensors[0].nbytes
+    for start, stop in block_ranges(0, nbytes, LEAF_NBYTES):
+        uses = zip(tensors, ("unit", "span"), strict=False)
+        yield start, stop, [_read_of(tensor, start, stop, use) for tensor, use in uses]
+    if not nbytes:
+        yield 0, 0, [lambda: memoryview(b"")] * len(tensors)
+    for tensor in tensors:
+        tensor.check()
+
+
+def _read_of(tensor: FlatTensor, start: int, stop: int, use: str) -> ReadLeaf:
+    def read() -> memoryview:
+        buffer = thread_buffer(stop - start, use)
+        tensor.read(start, buffer)
+        return buffer
+
+    if not tensor.is_ordered:
+        return read
+    # What is decoded from its beginning is read here, in order.
+    buffer = new_buffer(stop - start)
+    tensor.read(start, buffer)
+    return lambda: buffer
+
+
+def compare_leaf(number: int, old: memoryview, new: memoryview, dtype: str) -> LeafChange:
+    """Return the change of one leaf."""
+    before = hash_leaf(dtype, old)
+    mask = mask_of(old, new, word_nbytes(int(ITEMSIZES[code(dtype)])))
+    if not mask.any():
+        return LeafChange(number, before, before, None, b"")
+    after = hash_leaf(dtype, new)
+    encoding, num_changed, body = encode_mask(mask)
+    frame = Frame(number, encoding, len(body), num_changed, after)
+    return LeafChange(number, before, after, frame, body)
+
+
+def digests_of_changes(
+    key: str, dtype: str, shape: tuple[int, ...], leaves: Sequence[LeafChange]
+) -> tuple[str, str]:
+    """Return the digests of a tensor before and after, from all its leaves."""
+    before, after = ([leaf.before for leaf in leaves], [leaf.after for leaf in leaves])
+    return (
+        digest_of_leaves(key, dtype, shape, b"".join(before)),
+        digest_of_leaves(key, dtype, shape, b"".join(after)),
+    )
 
 
 # Writing.

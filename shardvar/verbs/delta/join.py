@@ -7,9 +7,9 @@ in the deltas together, and a leaf that only one of them changes is copied as it
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import NamedTuple
+from functools import partial
 
-from shardvar.engine.pool import Progress, bytes_of, map_ahead
+from shardvar.engine.pool import Progress, bytes_of
 from shardvar.errors import COPY_AGAIN, CorruptCheckpoint
 from shardvar.planning.index import take_tensors
 from shardvar.storage.scratch import ScratchFile
@@ -31,7 +31,15 @@ from shardvar.verbs.delta.contents import (
     DeltaRow,
     check_leaves,
 )
-from shardvar.verbs.delta.draft import DeltaDraft, WholeTensors, find_delta_target, write_delta
+from shardvar.verbs.delta.draft import (
+    DeltaDraft,
+    LeafChange,
+    LeafWork,
+    WholeTensors,
+    draft_tensors,
+    find_delta_target,
+    write_delta,
+)
 from shardvar.verbs.delta.patched import PatchedSource
 from shardvar.verbs.delta.report import DeltaReport
 from shardvar.verbs.locate import Path
@@ -158,48 +166,26 @@ def _changes(
     return found
 
 
-class _Leaf(NamedTuple):
-    """A leaf of a tensor, and the deltas that change it."""
-
-    part: PatchedTensor
-    """The tensor."""
-    number: int
-    """The number of the leaf."""
-    deltas: tuple[Delta, ...]
-    """The deltas, in order."""
-    is_last: bool
-    """True for the last one of the tensor."""
-
-
 def _join_masks(
     parts: Mapping[str, PatchedTensor], draft: DeltaDraft, progress: Progress
 ) -> dict[str, bool]:
     """Keep the joined frames of tensors of the base; return if each differs at the end."""
     changed: dict[str, bool] = {}
-    drafted, leaves = None, dict[int, bytes]()
     once, together = dict[str, PatchedTensor](), dict[str, list[PatchedTensor]]()
     for key, part in parts.items():
         if _is_joined_with_its_tie(part, parts):
             together.setdefault(str(part.change.tie), []).append(part)
         else:
             once[key] = part
-    with closing(map_ahead(_join_leaf, _leaves(once))) as found:
-        for leaf, frame, body, digest, nbytes in found:
-            key = leaf.part.change.key
-            leaves[leaf.number] = digest
-            # The rest is reported when the joined frames are written.
-            progress(max(nbytes - len(body), 0))
-            drafted = drafted or draft.begin(leaf.part.change.nbytes)
-            if frame is not None:
-                drafted.add(frame, body)
-            if leaf.is_last:
-                changed[key] = bool(drafted.frames)
-                if drafted.frames:
-                    drafted.keep(key)
-                for part in (leaf.part, *together.get(key, ())):
-                    with leaf.deltas[-1].at(part.change.key):
-                        check_leaves(part.change, leaves)
-                drafted, leaves = None, {}
+    with closing(draft_tensors(draft, _leaves(once, progress))) as tensors:
+        for key, leaves, drafted in tensors:
+            changed[key] = bool(drafted.frames)
+            if drafted.frames:
+                drafted.keep(key)
+            hashes = {leaf.number: leaf.after for leaf in leaves}
+            for part in (once[key], *together.get(key, ())):
+                with part.masks[-1].at(part.change.key):
+                    check_leaves(part.change, hashes)
     firsts = {key: key if key in once else str(part.change.tie) for key, part in parts.items()}
     return {key: changed.get(first, False) for key, first in firsts.items()}
 
@@ -218,52 +204,42 @@ def _is_joined_with_its_tie(part: PatchedTensor, parts: Mapping[str, PatchedTens
     )
 
 
-def _leaves(parts: Mapping[str, PatchedTensor]) -> Generator[_Leaf]:
-    for part in parts.values():
+def _leaves(parts: Mapping[str, PatchedTensor], progress: Progress) -> Generator[LeafWork]:
+    for key, part in parts.items():
         if part.origin is not None or not part.masks:
             continue
-        by_leaf: dict[int, list[Delta]] = {}
-        for each in part.masks:
-            for number in each.frames(each.contents.changes[part.change.key]).by_leaf:
-                by_leaf.setdefault(number, []).append(each)
-        numbers = sorted(by_leaf)
-        for number in numbers:
-            yield _Leaf(part, number, (*by_leaf[number],), number == numbers[-1])
+        deltas: dict[int, list[Delta]] = {}
+        for delta in part.masks:
+            for number in delta.frames(delta.contents.changes[key]).by_leaf:
+                deltas.setdefault(number, []).append(delta)
+        for number in sorted(deltas):
+            compare = partial(_join_leaf, part.change, number, deltas[number], progress)
+            yield LeafWork(key, part.change.nbytes, compare, number == max(deltas))
 
 
-class _Joined(NamedTuple):
-    """A leaf from the first base to the last result."""
-
-    leaf: _Leaf
-    """The leaf."""
-    frame: Frame | None
-    """Its change; None if it is as before."""
-    body: bytes
-    """The body of the frame."""
-    digest: bytes
-    """Its hash in the last result."""
-    nbytes: int
-    """The bytes of its bodies in the deltas."""
-
-
-def _join_leaf(leaf: _Leaf) -> _Joined:
+def _join_leaf(
+    change: DeltaRow, number: int, deltas: Sequence[Delta], progress: Progress
+) -> list[LeafChange]:
     """Return the change of a leaf from the first base to the last result."""
-    change = leaf.part.change
-    every = [each.frames(each.contents.changes[change.key]) for each in leaf.deltas]
-    last, _ = every[-1].by_leaf[leaf.number]
-    stored = sum(each.by_leaf[leaf.number][0].nbytes for each in every)
-    nbytes = min(LEAF_NBYTES, change.nbytes - leaf.number * LEAF_NBYTES)
+    every = [each.frames(each.contents.changes[change.key]) for each in deltas]
+    frame, _ = every[-1].by_leaf[number]
+    digest, body = frame.digest, b""
+    nbytes = min(LEAF_NBYTES, change.nbytes - number * LEAF_NBYTES)
     masks = []
-    for each, frames in zip(leaf.deltas, every, strict=True):
+    for each, frames in zip(deltas, every, strict=True):
         with each.at(change.key):
-            masks.append(frames.mask(leaf.number, nbytes, change.width))
+            masks.append(frames.mask(number, nbytes, change.width))
+    joined: Frame | None = frame
     if len(masks) == 1:
-        return _Joined(leaf, last, bytes(every[0].body(leaf.number)), last.digest, stored)
-    joined = masks[0].copy()
-    for mask in masks[1:]:
-        apply_mask(mask, bytes_of(joined))
-    if not joined.any():
-        return _Joined(leaf, None, b"", last.digest, stored)
-    encoding, num_changed, body = encode_mask(joined)
-    frame = Frame(leaf.number, encoding, len(body), num_changed, last.digest)
-    return _Joined(leaf, frame, body, last.digest, stored)
+        body = bytes(every[0].body(number))
+    else:
+        mask = masks[0].copy()
+        for other in masks[1:]:
+            apply_mask(other, bytes_of(mask))
+        joined = None
+        if mask.any():
+            encoding, num_changed, body = encode_mask(mask)
+            joined = Frame(number, encoding, len(body), num_changed, digest)
+    # The rest is reported when the joined frames are written.
+    progress(max(sum(each.by_leaf[number][0].nbytes for each in every) - len(body), 0))
+    return [LeafChange(number, b"", digest, joined, body)]

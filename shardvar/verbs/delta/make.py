@@ -10,23 +10,14 @@ write    the table, the frames from the scratch file, and whole tensors from the
 """
 
 import re
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from shardvar.engine.flat import FlatTensor
-from shardvar.engine.pool import (
-    Progress,
-    block_ranges,
-    bytes_of,
-    map_ahead,
-    new_buffer,
-    thread_buffer,
-)
+from shardvar.engine.pool import Progress, block_ranges, bytes_of
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.published import check_no_delta
@@ -40,16 +31,22 @@ from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, Contents, DeltaRow
 from shardvar.verbs.delta.draft import (
     DeltaDraft,
+    LeafChange,
+    LeafWork,
+    ReadLeaf,
     TensorDraft,
+    compare_leaf,
+    digests_of_changes,
+    draft_tensors,
     find_delta_target,
+    leaf_reads,
     whole_tensors,
     write_delta,
 )
 from shardvar.verbs.delta.report import DeltaReport
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
-from shardvar.wire.digests import LEAF_NBYTES, digest_of_leaves, hash_leaf
-from shardvar.wire.frames import Frame, encode_mask, mask_of
+from shardvar.wire.digests import LEAF_NBYTES
 
 _ESCAPED = re.compile("[\udc80-\udcff]")
 """The bytes of a key that is not UTF-8."""
@@ -186,19 +183,6 @@ def _find_model(path: Path) -> Location:
 # What became of each tensor.
 
 
-class LeafChange(NamedTuple):
-    """One leaf of a tensor of both checkpoints."""
-
-    before: bytes
-    """Its hash before."""
-    after: bytes
-    """Its hash after."""
-    frame: Frame | None
-    """Its change; None if it is equal."""
-    body: bytes
-    """The body of the frame."""
-
-
 def _changes(
     a: Reader, b: Reader, draft: DeltaDraft, progress: Progress, keeps_all: bool
 ) -> list[DeltaRow]:
@@ -275,20 +259,13 @@ def _is_alike(a: TensorTable, b: TensorTable, row: int, other: int) -> bool:
     return codes[0] == codes[1] and not OWN_SIZE[codes[0]] and a.shape(row) == b.shape(other)
 
 
-_Work = tuple[str, Callable[[], list[LeafChange]], bool]
-"""The key of a tensor, what compares some of its leaves, and True if they are the last ones."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Comparison:
-    """Tensors of one dtype and shape, and what was found of them."""
+    """Tensors of one dtype and shape, and their changes so far."""
 
     a: Blocks
-    """The checkpoint before."""
     b: Blocks
-    """The checkpoint after."""
     draft: DeltaDraft
-    """The frames."""
     progress: Progress
     """Called with the bytes of both that were read."""
     keeps_all: bool
@@ -302,105 +279,51 @@ class _Comparison:
 
     def run(self, pairs: Mapping[str, tuple[int, int]]) -> None:
         """Compare the tensors of some keys, each with its row on both sides."""
-        small = {key: pair for key, pair in pairs.items() if self._is_small(pair)}
+        small = {
+            key: pair
+            for key, pair in pairs.items()
+            if self.a.is_small(pair[0]) and self.b.is_small(pair[1])
+        }
         large = {key: pair for key, pair in pairs.items() if key not in small}
         for work in (self._small(small), self._large(large)):
-            self._collect(pairs, work)
-
-    def _is_small(self, pair: tuple[int, int]) -> bool:
-        return self.a.is_small(pair[0]) and self.b.is_small(pair[1])
-
-    def _collect(self, pairs: Mapping[str, tuple[int, int]], work: Generator[_Work]) -> None:
-        """Let threads compare, and keep what they found in order."""
-        leaves: list[LeafChange] = []
-        drafted: TensorDraft | None = None
-        compare = partial(map_ahead, _compare)
-        with closing(work), closing(compare(work)) as found:
-            for key, some, is_last in found:
-                drafted = drafted or self.draft.begin(int(self.b.nbytes[pairs[key][1]]))
-                for each in some:
-                    if each.frame is not None:
-                        drafted.add(each.frame, each.body)
-                # The bodies are in the scratch file.
-                leaves += [each._replace(body=b"") for each in some]
-                if is_last:
+            with closing(draft_tensors(self.draft, work)) as tensors:
+                for key, leaves, drafted in tensors:
                     self._finish(key, pairs[key][1], leaves, drafted)
-                    leaves, drafted = [], None
 
     def _finish(self, key: str, row: int, leaves: list[LeafChange], drafted: TensorDraft) -> None:
-        dtype, shape = self.b.tensors.dtype(row), self.b.tensors.shape(row)
-        before = b"".join([each.before for each in leaves])
-        after = b"".join([each.after for each in leaves])
-        if not drafted.frames:
-            self.kinds[key] = EQUAL
-        elif self.keeps_all or drafted.payload_nbytes < int(self.b.nbytes[row]):
-            self.kinds[key] = CHANGED
+        kind = EQUAL
+        if drafted.frames:
+            is_smaller = drafted.payload_nbytes < int(self.b.nbytes[row])
+            kind = CHANGED if self.keeps_all or is_smaller else WHOLE
+        if kind == CHANGED:
             drafted.keep(key)
-        else:
-            self.kinds[key] = WHOLE
-        for each in (key, *self.followers.get(key, ())):
-            self.digests[each] = (
-                digest_of_leaves(each, dtype, shape, before),
-                digest_of_leaves(each, dtype, shape, after),
-            )
-            self.kinds[each] = self.kinds[key]
+        about = self.b.tensors.dtype(row), self.b.tensors.shape(row), leaves
+        for tied in (key, *self.followers.get(key, ())):
+            self.digests[tied] = digests_of_changes(tied, *about)
+            self.kinds[tied] = kind
 
-    def _small(self, pairs: Mapping[str, tuple[int, int]]) -> Generator[_Work]:
+    def _small(self, pairs: Mapping[str, tuple[int, int]]) -> Generator[LeafWork]:
         """Small tensors, many in one read."""
         keys = {row: key for key, (row, _) in pairs.items()}
         for batch in batches(self.a.nbytes, [*keys]):
-            others = [pairs[keys[row]][1] for row in batch]
-            sides = self.a.read(batch), self.b.read(others)
+            sides = self.a.read(batch), self.b.read([pairs[keys[row]][1] for row in batch])
             self.progress(int(self.a.nbytes[batch].sum()) * 2)
-            for row, *values in zip(batch, *sides, strict=True):
-                arrays = [_raised(value) for value in values]
-                yield keys[row], partial(_compare_arrays, *arrays), True
+            for row, old, new in zip(batch, *sides, strict=True):
+                compare = partial(_compare_arrays, _raised(old), _raised(new))
+                yield LeafWork(keys[row], int(self.a.nbytes[row]), compare, True)
 
-    def _large(self, pairs: Mapping[str, tuple[int, int]]) -> Generator[_Work]:
+    def _large(self, pairs: Mapping[str, tuple[int, int]]) -> Generator[LeafWork]:
         """Large tensors, a leaf at a time."""
         for key, (row, other) in pairs.items():
-            sides = [
-                FlatTensor.of(blocks.source, blocks.entries_of([each]))
-                for blocks, each in ((self.a, row), (self.b, other))
-            ]
             dtype, nbytes = self.b.tensors.dtype(other), int(self.b.nbytes[other])
-            width = _width(dtype)
-            for start, stop in block_ranges(0, nbytes, LEAF_NBYTES):
-                reads = [partial(_read, side, start, stop) for side in sides]
-                # What is decoded from its beginning is read here, in order.
-                held = [
-                    partial(_given, read("")) if side.is_ordered else read
-                    for side, read in zip(sides, reads, strict=True)
-                ]
-                number = start // LEAF_NBYTES
-                yield key, partial(self._compare_leaf, number, held, dtype, width), stop == nbytes
-            if not nbytes:
-                yield key, list, True
-            for side in sides:
-                side.check()
+            for start, stop, reads in leaf_reads(self.a.flat(row), self.b.flat(other)):
+                compare = partial(self._compare_leaf, start // LEAF_NBYTES, reads, dtype)
+                yield LeafWork(key, nbytes, compare if nbytes else list, stop == nbytes)
 
-    def _compare_leaf(
-        self, number: int, reads: Sequence[Callable[[str], memoryview]], dtype: str, width: int
-    ) -> list[LeafChange]:
-        old, new = (read(use) for read, use in zip(reads, ("unit", "span"), strict=True))
+    def _compare_leaf(self, number: int, reads: Sequence[ReadLeaf], dtype: str) -> list[LeafChange]:
+        old, new = (read() for read in reads)
         self.progress(len(old) + len(new))
-        return [compare_leaf(number, old, new, dtype, width)]
-
-
-def _compare(work: _Work) -> tuple[str, list[LeafChange], bool]:
-    key, compare, is_last = work
-    return key, compare(), is_last
-
-
-def _read(side: FlatTensor, start: int, stop: int, use: str) -> memoryview:
-    """Read a leaf, into the thread's buffer of that use, or into a fresh one."""
-    buffer = thread_buffer(stop - start, use) if use else new_buffer(stop - start)
-    side.read(start, buffer)
-    return buffer
-
-
-def _given(buffer: memoryview, _use: str) -> memoryview:
-    return buffer
+        return [compare_leaf(number, old, new, dtype)]
 
 
 def _raised(value: Array | ReadError) -> Array:
@@ -409,30 +332,9 @@ def _raised(value: Array | ReadError) -> Array:
     return value
 
 
-def _width(dtype: str) -> int:
-    return DeltaRow("", EQUAL, dtype, (), None, None).width
-
-
 def _compare_arrays(old: Array, new: Array) -> list[LeafChange]:
-    dtype = new.dtype.name
     before, after = (bytes_of(np.ascontiguousarray(each)) for each in (old, new))
     return [
-        compare_leaf(
-            start // LEAF_NBYTES, before[start:stop], after[start:stop], dtype, _width(dtype)
-        )
+        compare_leaf(start // LEAF_NBYTES, before[start:stop], after[start:stop], new.dtype.name)
         for start, stop in block_ranges(0, len(after), LEAF_NBYTES)
     ]
-
-
-def compare_leaf(
-    number: int, old: memoryview, new: memoryview, dtype: str, width: int
-) -> LeafChange:
-    """Return the change of one leaf."""
-    before = hash_leaf(dtype, old)
-    mask = mask_of(old, new, width)
-    if not mask.any():
-        return LeafChange(before, before, None, b"")
-    after = hash_leaf(dtype, new)
-    encoding, num_changed, body = encode_mask(mask)
-    frame = Frame(number, encoding, len(body), num_changed, after)
-    return LeafChange(before, after, frame, body)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource, LazyPayload
-from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import bytes_of, run_all, thread_buffer
 from shardvar.layout.dtypes import ITEMSIZES, Array, Ints
 from shardvar.planning.slices import SliceTable
@@ -224,7 +223,7 @@ def digests_of_shares(
 
 def _read_missing(blocks: Blocks, row: int, leaves: LeafHashes) -> None:
     """Hash the leaves that no process had."""
-    tensor = FlatTensor.of(blocks.source, blocks.entries_of([row]))
+    tensor = blocks.flat(row)
     dtype = blocks.tensors.dtype(row)
 
     def hash_one(leaf: int) -> bytes:

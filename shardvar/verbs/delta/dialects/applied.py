@@ -9,32 +9,38 @@ is (``patched``), so that a base that changes meanwhile is found. Tensors that d
 base's own entries.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from shardvar.engine.flat import FlatTensor
-from shardvar.engine.pool import block_ranges, map_ahead, new_buffer, thread_buffer
+from shardvar.engine.pool import thread_buffer
 from shardvar.errors import ArgumentError, CorruptCheckpoint, UnsupportedError, prefix_errors
 from shardvar.formats.compressed import StreamChecksum, new_checksum
 from shardvar.formats.protocol import Source
 from shardvar.formats.source import WrappedSource
-from shardvar.layout.dtypes import ITEMSIZES, OWN_SIZE, Bools, Ints, code
+from shardvar.layout.dtypes import OWN_SIZE, Bools, Ints, code
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, Contents, DeltaRow
 from shardvar.verbs.delta.dialects.changes import Patch, Patcher, PublishedDelta
-from shardvar.verbs.delta.draft import DeltaDraft, drafted_delta
-from shardvar.verbs.delta.make import LeafChange, compare_leaf
+from shardvar.verbs.delta.draft import (
+    DeltaDraft,
+    LeafChange,
+    LeafWork,
+    ReadLeaf,
+    compare_leaf,
+    digests_of_changes,
+    draft_tensors,
+    drafted_delta,
+    leaf_reads,
+)
 from shardvar.verbs.delta.patched import PatchedSource
 from shardvar.verbs.reader import Reader
-from shardvar.wire.digests import LEAF_NBYTES, digest_of_leaves
-from shardvar.wire.frames import word_nbytes
+from shardvar.wire.digests import LEAF_NBYTES
 
 _OTHER_BASE = "Give the checkpoint that it was made of, or copy the delta again."
 
@@ -97,18 +103,16 @@ def count_published(base: Reader, deltas: Sequence[PublishedDelta]) -> int:
             kind, wanted = deltas[number].algorithm, deltas[number].changes[key].checksum
             if kind and kind not in found and key in rows and can_be[number + 1 : after + 1].any():
                 checksum = new_checksum(kind)
-                _update(checksum, base.source, blocks, rows[key])
+                _update(checksum, blocks, rows[key])
                 found[kind] = checksum.hexdigest()
             can_be[number + 1 : after + 1] &= found.get(kind) == wanted
     return int(np.flatnonzero(can_be).max(initial=0))
 
 
-def _update(checksum: StreamChecksum, source: Source, blocks: Blocks, row: int) -> None:
+def _update(checksum: StreamChecksum, blocks: Blocks, row: int) -> None:
     """Add the bytes of a tensor to a checksum."""
-    flat = FlatTensor.of(source, blocks.entries_of([row]))
-    for start, stop in block_ranges(0, flat.nbytes, LEAF_NBYTES):
-        checksum.update(_read(flat, start, stop, "unit"))
-    flat.check()
+    for _, _, (read,) in leaf_reads(blocks.flat(row)):
+        checksum.update(read())
 
 
 def _check_changes(
@@ -139,81 +143,46 @@ def notes_on_result(deltas: Sequence[PublishedDelta]) -> tuple[str, str]:
     return "the base was not compared: the dialect has no digest of it", said
 
 
-class _Work(NamedTuple):
-    """One leaf of a tensor, and its changes."""
-
-    key: str
-    """The tensor."""
-    number: int
-    """The number of the leaf."""
-    read: Callable[[], memoryview] | None
-    """Return the old leaf; None for a tensor without elements."""
-    patches: Sequence[Patch]
-    """The change of each delta that changes the tensor."""
-    dtype: str
-    """The dtype."""
-    is_last: bool
-    """True for the last leaf of the tensor."""
-    is_kept: Sequence[bool]
-    """True if the leaf after that change is needed, for its checksum."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
     """The base and the deltas, and the frames so far."""
 
     base: Blocks
-    """The tensors of the base."""
     deltas: Sequence[PublishedDelta]
-    """The deltas, in order."""
     draft: DeltaDraft
-    """The frames."""
+    sums: dict[str, dict[int, StreamChecksum]] = field(default_factory=dict)
+    """Checksums of tensors that are being read, by the number of the delta."""
 
     def run(self, rows: dict[str, int]) -> list[DeltaRow]:
         """Return the change of each tensor, after comparing its checksums."""
-        found: list[DeltaRow] = []
-        leaves: list[LeafChange] = []
-        drafted, sums = None, dict[int, StreamChecksum]()
-        work = self._leaves(rows)
-        with closing(work), closing(map_ahead(_make, work)) as made:
-            for each, change, after in made:
-                nbytes = int(self.base.nbytes[rows[each.key]])
-                drafted = drafted or self.draft.begin(nbytes)
-                sums = sums or self._checksums(each.key)
-                for number, leaf in zip(sums, after, strict=True):
-                    sums[number].update(leaf)
-                if change is not None:
-                    if change.frame is not None:
-                        drafted.add(change.frame, change.body)
-                    leaves.append(change._replace(body=b""))
-                if each.is_last:
-                    self._compare(each.key, sums)
-                    if drafted.frames:
-                        drafted.keep(each.key)
-                    found.append(self._row(each, rows[each.key], leaves, bool(drafted.frames)))
-                    leaves, drafted, sums = [], None, {}
-        return found
+        changes: list[DeltaRow] = []
+        with closing(draft_tensors(self.draft, self._leaves(rows), self._add)) as tensors:
+            for key, leaves, drafted in tensors:
+                self._compare(key)
+                if drafted.frames:
+                    drafted.keep(key)
+                kind = CHANGED if drafted.frames else EQUAL
+                dtype = self.base.tensors.dtype(rows[key])
+                shape = self.base.tensors.shape(rows[key])
+                digests = digests_of_changes(key, dtype, shape, leaves)
+                changes.append(DeltaRow(key, kind, dtype, shape, *digests))
+        return changes
 
-    def _row(self, each: _Work, row: int, leaves: list[LeafChange], is_changed: bool) -> DeltaRow:
-        shape = self.base.tensors.shape(row)
-        before, after = (
-            digest_of_leaves(each.key, each.dtype, shape, b"".join(hashes))
-            for hashes in ([leaf.before for leaf in leaves], [leaf.after for leaf in leaves])
-        )
-        kind = CHANGED if is_changed else EQUAL
-        return DeltaRow(each.key, kind, each.dtype, shape, before, after)
+    def _sums_of(self, key: str) -> dict[int, StreamChecksum]:
+        if key not in self.sums:
+            self.sums[key] = {
+                number: new_checksum(delta.algorithm)
+                for number, delta in enumerate(self.deltas)
+                if key in delta.changes and delta.algorithm
+            }
+        return self.sums[key]
 
-    def _of(self, key: str) -> list[int]:
-        """The numbers of the deltas that change a tensor."""
-        return [number for number, delta in enumerate(self.deltas) if key in delta.changes]
+    def _add(self, key: str, leaf: LeafChange) -> None:
+        for checksum, octets in zip(self._sums_of(key).values(), leaf.steps, strict=True):
+            checksum.update(octets)
 
-    def _checksums(self, key: str) -> dict[int, StreamChecksum]:
-        """New checksums, by the number of the delta, if it has any."""
-        kinds = {number: self.deltas[number].algorithm for number in self._of(key)}
-        return {number: new_checksum(kind) for number, kind in kinds.items() if kind}
-
-    def _compare(self, key: str, sums: dict[int, StreamChecksum]) -> None:
-        for number, checksum in sums.items():
+    def _compare(self, key: str) -> None:
+        for number, checksum in self._sums_of(key).items():
             delta = self.deltas[number]
             if checksum.hexdigest() != delta.changes[key].checksum:
                 raise CorruptCheckpoint(
@@ -222,62 +191,41 @@ class _Reading:
                     "damaged.",
                     _OTHER_BASE,
                 )
+        del self.sums[key]
 
-    def _leaves(self, rows: dict[str, int]) -> Generator[_Work]:
+    def _leaves(self, rows: dict[str, int]) -> Generator[LeafWork]:
         for key, row in rows.items():
-            flat = FlatTensor.of(self.base.source, self.base.entries_of([row]))
-            dtype = self.base.tensors.dtype(row)
-            deltas = [self.deltas[number] for number in self._of(key)]
-            is_kept = [bool(each.algorithm) for each in deltas]
-            changes: list[Patcher] = []
-            for delta in deltas:
-                with prefix_errors(f"{delta.path}: {key!r}"):
-                    changes.append(delta.changes[key].open(dtype, flat.nbytes))
-            for start, stop in block_ranges(0, flat.nbytes, LEAF_NBYTES):
-                patches = []
-                for delta, change in zip(deltas, changes, strict=True):
+            tensor, dtype = self.base.flat(row), self.base.tensors.dtype(row)
+            changing: list[tuple[PublishedDelta, Patcher]] = []
+            for delta in self.deltas:
+                if key in delta.changes:
                     with prefix_errors(f"{delta.path}: {key!r}"):
-                        patches.append(change.patch(start, stop))
-                        if stop == flat.nbytes:
-                            change.finish()
-                read = partial(_read, flat, start, stop, "unit")
-                if flat.is_ordered:
-                    read = partial(_given, _read(flat, start, stop, ""))
-                number, is_last = start // LEAF_NBYTES, stop == flat.nbytes
-                yield _Work(key, number, read, patches, dtype, is_last, is_kept)
-            if not flat.nbytes:
-                for delta, change in zip(deltas, changes, strict=True):
+                        changing.append((delta, delta.changes[key].open(dtype, tensor.nbytes)))
+            for start, stop, (read,) in leaf_reads(tensor):
+                is_last, patches = stop == tensor.nbytes, list[tuple[Patch, bool]]()
+                for delta, patcher in changing:
                     with prefix_errors(f"{delta.path}: {key!r}"):
-                        change.finish()
-                yield _Work(key, 0, None, [], dtype, True, is_kept)
-            flat.check()
+                        if stop:
+                            patches.append((patcher.patch(start, stop), bool(delta.algorithm)))
+                        if is_last:
+                            patcher.finish()
+                compare = partial(_patch_leaf, start // LEAF_NBYTES, read, patches, dtype)
+                yield LeafWork(key, tensor.nbytes, compare if stop else list, is_last)
 
 
-def _read(flat: FlatTensor, start: int, stop: int, use: str) -> memoryview:
-    """Read a leaf, into the thread's buffer of that use, or into a fresh one."""
-    buffer = thread_buffer(stop - start, use) if use else new_buffer(stop - start)
-    flat.read(start, buffer)
-    return buffer
-
-
-def _given(buffer: memoryview) -> memoryview:
-    return buffer
-
-
-def _make(work: _Work) -> tuple[_Work, LeafChange | None, list[bytes]]:
-    """Return the change of a leaf, and the leaf after each delta."""
-    if work.read is None:
-        return work, None, [b""] * sum(work.is_kept)
-    old = work.read()
+def _patch_leaf(
+    number: int, read: ReadLeaf, patches: Sequence[tuple[Patch, bool]], dtype: str
+) -> list[LeafChange]:
+    """Return the change of a leaf by all deltas, and the leaf after each delta with a checksum."""
+    old = read()
     new = thread_buffer(len(old), "span")
     new[:] = old
-    after = []
-    for patch, is_kept in zip(work.patches, work.is_kept, strict=True):
+    steps = []
+    for patch, has_checksum in patches:
         patch(new)
-        if is_kept:
-            after.append(bytes(new))
-    width = word_nbytes(int(ITEMSIZES[code(work.dtype)]))
-    return work, compare_leaf(work.number, old, new, work.dtype, width), after
+        if has_checksum:
+            steps.append(bytes(new))
+    return [compare_leaf(number, old, new, dtype)._replace(steps=steps)]
 
 
 # The result: entries of the base, and the tensors that change.
@@ -350,7 +298,7 @@ def _compare_whole(source: ResultSource, delta: PublishedDelta) -> None:
     blocks = Blocks.of_entries(source, source.index.entries)
     rows = blocks.tensors.rows()
     for key in sorted(rows):
-        _update(checksum, source, blocks, rows[key])
+        _update(checksum, blocks, rows[key])
     if checksum.hexdigest() != delta.whole_sha256:
         raise CorruptCheckpoint(
             f"{delta.path}: The result does not have the checksum that the delta gives (sha256): the "

@@ -13,8 +13,7 @@ from math import prod
 
 import numpy as np
 
-from shardvar.engine.flat import FlatTensor
-from shardvar.engine.pool import block_ranges, bytes_of, thread_buffer
+from shardvar.engine.pool import bytes_of
 from shardvar.errors import UnsupportedError
 from shardvar.formats.compressed import Compressor, new_checksum
 from shardvar.formats.published import TRL_FORMAT
@@ -28,7 +27,7 @@ from shardvar.verbs.delta.contents import CHANGED, EQUAL, WHOLE, Contents, Delta
 from shardvar.verbs.delta.dialects.publication import Dialect, Publication
 from shardvar.verbs.delta.dialects.slime import XOR
 from shardvar.verbs.delta.dialects.trl import GAPS, INDICES, VALUE
-from shardvar.verbs.delta.draft import DeltaDraft, drafted_delta, scratch_source
+from shardvar.verbs.delta.draft import DeltaDraft, drafted_delta, leaf_reads, scratch_source
 from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.writing import carry_out, plan_checkpoint, preview
@@ -125,17 +124,12 @@ class _Result:
 
     def leaves(self, change: DeltaRow) -> Iterator[tuple[int, "np.ndarray | None", memoryview]]:
         """Yield the first byte of each leaf, its mask, None if it is equal, and its new bytes."""
-        flat = FlatTensor.of(self.blocks.source, self.blocks.entries_of([self.rows[change.key]]))
         frames = self.delta.frames(change)
-        for start, stop in block_ranges(0, change.nbytes, LEAF_NBYTES):
-            leaf = start // LEAF_NBYTES
-            new = thread_buffer(stop - start, "span")
-            flat.read(start, new)
-            mask = None
+        for start, stop, (read,) in leaf_reads(self.blocks.flat(self.rows[change.key])):
+            leaf, mask = start // LEAF_NBYTES, None
             if leaf in frames.by_leaf:
                 mask = frames.mask(leaf, stop - start, change.width)
-            yield start, mask, new
-        flat.check()
+            yield start, mask, read()
 
 
 def _encode_masks(result: _Result, change: DeltaRow, encoded: _Encoded, algorithm: str) -> str:

@@ -13,6 +13,7 @@ a native checkpoint imports and enters no other format. To add a built-in format
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
@@ -223,13 +224,15 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
     # "ck.svdata-1f-00000-of-00002" stands for a checkpoint "ck", whose index is "ck.svindex". A
     # prefix that contains a mark, such as "a.npz" in "a.npz.npz", is cut too early by this; then
     # every file of the checkpoint has that same mark at that place, and the answer is right.
-    built_in = []
+    built_in, ordered = [], sorted(names)
     for form, known in _BUILT_IN.items():
         first = known.mark.search(name)
         prefix = name[: first.start()] if first else name
-        for file in names:
+        for at in range(bisect_left(ordered, prefix), len(ordered)):
+            if not ordered[at].startswith(prefix):
+                break
             # The mark must follow the prefix directly: "ck-2.svindex" is not a file of "ck".
-            if file.startswith(prefix) and known.mark.match(file, len(prefix)):
+            if known.mark.match(ordered[at], len(prefix)):
                 built_in.append(form)
                 break
     return map(format_named, [*built_in, *_added()])

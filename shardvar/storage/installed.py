@@ -14,6 +14,7 @@ Both ways give the same answer; only an absent group may be answered by the firs
 
 import os
 import sys
+import time
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def entry_points_of(group: str) -> "list[EntryPoint]":
         may_have |= hasattr(finder, "find_distributions") and finder is not PathFinder
     try:
         for place in sys.path:
-            may_have = may_have or _names_group(place or os.curdir, group.encode())
+            may_have = may_have or _knows_group(place or os.curdir, group.encode())
     except OSError:
         may_have = True
     if not may_have:
@@ -41,6 +42,30 @@ def entry_points_of(group: str) -> "list[EntryPoint]":
     from importlib.metadata import entry_points
 
     return list(entry_points(group=group))
+
+
+_Stamp = tuple[int, int, int]
+_answers: dict[tuple[str, bytes], tuple[_Stamp, bool]] = {}
+"""The answer for each folder and group, and the folder as it was then: one call may ask thousands of
+times. To install a package changes the time of its folder."""
+_SETTLED_NS = 2_000_000_000
+"""The age from which on the time of a folder tells whether it changes again: clocks of file systems
+have ticks."""
+
+
+def _knows_group(folder: str, group: bytes) -> bool:
+    """Return ``_names_group``, once a folder as long as it stays as it is."""
+    try:
+        status = os.stat(folder)
+    except FileNotFoundError:
+        return False
+    stamp = status.st_dev, status.st_ino, status.st_mtime_ns
+    known, answer = _answers.get((folder, group), (None, False))
+    if known != stamp:
+        answer = _names_group(folder, group)
+        if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
+            _answers[folder, group] = stamp, answer
+    return answer
 
 
 def _names_group(folder: str, group: bytes) -> bool:

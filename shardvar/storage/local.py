@@ -336,6 +336,16 @@ class UnforcedDirectory(LocalStorage):
         return create_local(self._inside(name, with_folders=True), is_forced=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ListedDirectory(LocalStorage):
+    """A directory that is listed once, for a search of many files in it."""
+
+    listed: list[str]
+
+    def names(self) -> list[str]:
+        return self.listed
+
+
 def _attempt(name: str) -> str:
     """Return a name for one attempt at a file (``formats.unfinished.JOURNAL_ENDING``)."""
     return f"{name}.{secrets.token_hex(8)}.tmp"

@@ -34,8 +34,9 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 from shardvar.errors import (
     AmbiguousPath,
@@ -75,7 +76,7 @@ from shardvar.formats.unfinished import (
 from shardvar.pictures.words import count, message, named, similar
 from shardvar.planning.index import OBJECTS
 from shardvar.storage.links import inner_links, outer_links
-from shardvar.storage.local import split_path, split_place
+from shardvar.storage.local import ListedDirectory, split_path, split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.steps import differing, in_series, natural_key
 from shardvar.wire.damage import UNPACK
@@ -589,11 +590,32 @@ def _linked(root: Storage, searched: Sequence[Storage]) -> list[Storage]:
     return linked
 
 
-def find_checkpoint(path: Path) -> Location:
-    """Return the checkpoint that a path means; ``AmbiguousPath`` for several, or what is there
-    instead."""
+def find_checkpoint(path: Path, listings: dict[str, list[str]] | None = None) -> Location:
+    """Return the checkpoint that a path means; raise ``AmbiguousPath`` for several, or the error that
+    explains the path.
+
+    ``listings`` has the names in the folders of earlier paths of the same call: each folder on a disk
+    is listed once.
+    """
     place = look_at(path)
-    return only_one(place, find_below(place))
+    folder = place.storage.local_path
+    if listings is None or folder is None or not place.name:
+        return only_one(place, find_below(place))
+    if folder not in listings:
+        listings[folder] = place.storage.names()
+    once = ListedDirectory(folder, listings[folder])
+    found = find_below(replace(place, storage=once))
+    return only_one(
+        place,
+        [replace(each, storage=place.storage) if each.storage == once else each for each in found],
+    )
+
+
+def paths_of(paths: Path | Iterable[Path]) -> list[Path]:
+    """Return one path, or several, as a list."""
+    given: Any = paths
+    is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
+    return [given] if is_one else list(given)
 
 
 def only_one(place: SplitPath, found: Sequence[Location]) -> Location:
@@ -702,6 +724,22 @@ def is_same(a: Location, b: Location) -> bool:
     # one may be a link.
     stems = {os.path.join(os.path.realpath(each.storage.path), each.stem) for each in (a, b)}
     return len(stems) == 1 and a.format.name == b.format.name
+
+
+def check_apart(
+    goal: Location, sources: Iterable[Location], both: str, new: str = "target"
+) -> None:
+    """Raise ``ArgumentError`` if a new checkpoint is one of the sources: ``both`` it and a source."""
+    for source in sources:
+        if is_same(source, goal):
+            raise ArgumentError(f"{source.path} is both {both}.", f"Choose another {new}.")
+
+
+def check_not_inside(goal: Location, source: Location, role: str) -> None:
+    if is_inside(goal, source):
+        raise ArgumentError(
+            f"{goal.path} is a folder of the {role} {source.path}.", "Choose another target."
+        )
 
 
 def is_inside(target: Location, source: Location) -> bool:

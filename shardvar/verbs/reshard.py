@@ -45,7 +45,6 @@ entries; all that is made of them on the way; and the plan.
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -81,7 +80,15 @@ from shardvar.verbs.arguments import check_globs, check_policy, check_progress, 
 from shardvar.verbs.dequantization import DTYPES, keys_of_numbers
 from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.joining import Join, open_numbered, open_sources
-from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
+from shardvar.verbs.locate import (
+    Location,
+    Path,
+    check_apart,
+    check_not_inside,
+    find_checkpoint,
+    find_target,
+    paths_of,
+)
 from shardvar.verbs.mapping import (
     MapLike,
     as_map,
@@ -717,9 +724,7 @@ def _open(
 
 
 def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Location]:
-    given: Any = source
-    is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
-    sources: list[Path] = [given] if is_one else list(given)
+    sources = paths_of(source)
     if not sources:
         raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
     if len(sources) > 1 and keep_going:
@@ -735,15 +740,9 @@ def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Locat
 
 def _find_goal(found: Sequence[Location], target: Path, format: str | None) -> Location:
     goal = find_target(target, format, otherwise=found[0].format.name)
+    check_apart(goal, found, "the source and the target")
     for each in found:
-        if is_same(each, goal):
-            raise ArgumentError(
-                f"{each.path} is both the source and the target.", "Choose another target."
-            )
-        if is_inside(goal, each):
-            raise ArgumentError(
-                f"{goal.path} is a folder of the source {each.path}.", "Choose another target."
-            )
+        check_not_inside(goal, each, "source")
     return goal
 
 

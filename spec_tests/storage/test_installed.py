@@ -1,6 +1,7 @@
 """Entry points of installed packages: the quick search and ``importlib.metadata`` give the same
 answer."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -35,6 +36,18 @@ def test_both_ways_give_the_same_entry_points(
         (each.name, each.value) for each in entry_points(group="shardvar.formats")
     }
     assert any(each.name == "mine" for each in found) == (group == "shardvar.formats")
+
+
+def test_a_package_that_is_installed_later_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer for a folder is kept only as long as the folder stays as it is."""
+    os.utime(tmp_path, (1, 1))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for _ in range(2):
+        assert all(each.name != "mine" for each in entry_points_of("shardvar.formats"))
+    installed(tmp_path, "added-1.0.dist-info", "shardvar.formats")
+    assert any(each.name == "mine" for each in entry_points_of("shardvar.formats"))
 
 
 def test_opening_a_file_without_checksums_loads_neither_metadata_of_packages_nor_policies(

@@ -241,7 +241,7 @@ def _delta_problems(
     found: Location, source: Source, keys: Collection[str], notes: list[str]
 ) -> Iterator[_Problem]:
     """The problems of a delta that no checksum shows; notes are added on what was not compared."""
-    from shardvar.verbs.delta.check import errors_of_delta  # only for deltas
+    from shardvar.verbs.delta.chain import errors_of_delta  # only for deltas
 
     reader = Reader(found.path, found.format.name, source)
     for key, error in errors_of_delta(reader, found.storage, notes).items():

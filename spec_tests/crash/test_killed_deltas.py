@@ -19,7 +19,7 @@ from shardvar.engine.pool import in_this_thread
 from shardvar.errors import ArgumentError, ShardvarError, TargetExists
 from shardvar.storage import locks
 from shardvar.verbs import locate
-from shardvar.verbs.delta.dialects import publication
+from shardvar.verbs.delta import publication
 from shardvar.verbs.delta.report import ApplyReport
 from spec_tests.crash.test_crash import nothing, steps
 from spec_tests.helpers.faulty_storage import Fault, Killed, failing

@@ -28,7 +28,7 @@ from shardvar.formats.objects import ObjectsSource
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.source import WrappedSource
 from shardvar.verbs.callbacks.answer import OverlaidSource
-from shardvar.verbs.delta.dialects.applied import ResultSource
+from shardvar.verbs.delta.apply import ResultSource
 from shardvar.verbs.joined_source import JoinedSource, RankSource
 from spec_tests.helpers.source_code import MODULES, at, tree_of
 

@@ -240,7 +240,7 @@ MUTANTS = [
     mutant(
         "delta-believes-the-base",
         "Applying a delta compares only what it changes, not the rest of the base.",
-        "verbs/delta/patched.py",
+        "verbs/delta/join.py",
         "        if seen.leaves.digest(change.key, change.dtype, change.shape) != change.result:\n",
         "        result = seen.leaves.digest(change.key, change.dtype, change.shape)\n"
         "        if self.parts[number].masks and result != change.result:\n",
@@ -266,7 +266,7 @@ MUTANTS = [
     mutant(
         "deltas-of-others-are-believed",
         "A delta of another program is applied, and its checksums are not compared.",
-        "verbs/delta/dialects/applied.py",
+        "verbs/delta/apply.py",
         "            if checksum.hexdigest() != delta.changes[key].checksum:\n",
         "            if not checksum.hexdigest():\n",
         "dialects::test_another_base_is_refused_before_anything_is_written",
@@ -274,7 +274,7 @@ MUTANTS = [
     mutant(
         "positions-come-twice",
         "A position may come twice in a delta of another program.",
-        "verbs/delta/dialects/changes.py",
+        "verbs/delta/dialects.py",
         "        if not (steps > 0).all():\n",
         "        if not (steps >= 0).all():\n",
         "hostile_dialects::test_a_wrong_delta_is_refused_by_name",
@@ -290,7 +290,7 @@ MUTANTS = [
     mutant(
         "ties-of-deltas-are-believed",
         "A tied tensor of a delta's result gets bytes that do not have its digest.",
-        "verbs/delta/patched.py",
+        "verbs/delta/join.py",
         "            if leaves.digest(change.key, change.dtype, change.shape) != change.result:\n",
         "            if not leaves.digest(change.key, change.dtype, change.shape):\n",
         "delta_ties::test_a_tie_of_other_bytes_is_refused_before_the_commit",
@@ -299,8 +299,8 @@ MUTANTS = [
         "joined-deltas-lose-a-step",
         "Joining deltas leaves out the mask of a step.",
         "verbs/delta/join.py",
-        "    for mask in masks[1:]:\n",
-        "    for mask in masks[2:]:\n",
+        "        for other in masks[1:]:\n",
+        "        for other in masks[2:]:\n",
         "delta::test_a_chain_and_the_delta_that_joins_it_make_the_last_checkpoint",
     ),
     mutant(

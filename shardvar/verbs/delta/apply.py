@@ -2,19 +2,25 @@
 
 find     the base, the deltas and the location of the result
 check    that the deltas follow each other, and that the base has the tensors that they need
-write    ``patched.PatchedSource`` through ``verbs.reshard``, so that formats, cuts, policies and
+write    ``join.PatchedSource`` through ``verbs.reshard``, so that formats, cuts, policies and
          interrupted writes are the ones of any reshard
 commit   after the digest of each tensor is the one that the last delta gives
+
+Deltas of other programs are read first, leaf by leaf, with their base. The checksums that they have
+are compared, and frames of ``wire.frames`` from the base to the last result go to a scratch file. Then
+these are applied as a delta of shardvar is, so that a base that changes meanwhile is found.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from shardvar.engine.pool import Progress
+import numpy as np
+
+from shardvar.engine.pool import Progress, thread_buffer
 from shardvar.errors import (
     READ_ERRORS,
     ArgumentError,
@@ -23,18 +29,24 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
     UnsupportedError,
+    prefix_errors,
 )
+from shardvar.formats.compressed import StreamChecksum, new_checksum
 from shardvar.formats.files import open_below
 from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.formats.published import check_no_delta
+from shardvar.formats.source import WrappedSource
 from shardvar.formats.table import names_of_target
 from shardvar.formats.unfinished import unfinished_files
+from shardvar.layout.dtypes import OWN_SIZE, Bools, Ints, code
 from shardvar.pictures.words import count
+from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress
+from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.chain import (
     by_kind,
@@ -44,19 +56,294 @@ from shardvar.verbs.delta.chain import (
     find_deltas,
     open_all,
 )
-from shardvar.verbs.delta.contents import Delta
-from shardvar.verbs.delta.dialects.applied import apply_published, count_published, notes_on_result
-from shardvar.verbs.delta.dialects.changes import PublishedDelta
-from shardvar.verbs.delta.dialects.table import check_versions
-from shardvar.verbs.delta.draft import checked
-from shardvar.verbs.delta.patched import PatchedSource
+from shardvar.verbs.delta.contents import CHANGED, EQUAL, Contents, Delta, DeltaRow
+from shardvar.verbs.delta.dialects import Patch, Patcher, PublishedDelta, check_versions
+from shardvar.verbs.delta.draft import (
+    DeltaDraft,
+    LeafChange,
+    LeafWork,
+    ReadLeaf,
+    checked,
+    compare_leaf,
+    digests_of_changes,
+    draft_tensors,
+    drafted_delta,
+    leaf_reads,
+)
+from shardvar.verbs.delta.join import PatchedSource
 from shardvar.verbs.delta.report import ApplyReport, apply_report
-from shardvar.verbs.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
+from shardvar.verbs.locate import (
+    Location,
+    Path,
+    check_apart,
+    check_not_inside,
+    find_checkpoint,
+    find_target,
+    is_same,
+)
 from shardvar.verbs.mapping import names_at
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.reshard import Changes, Conversions, digest_of_reshard, find_carry, rewrite
 from shardvar.verbs.writing import Partitions, WritePlan, carry_out, plan_checkpoint
+from shardvar.wire.digests import LEAF_NBYTES
+
+# The result of deltas of other programs.
+
+
+_OTHER_BASE = "Give the checkpoint that it was made of, or copy the delta again."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Applied:
+    """The result of deltas of other programs."""
+
+    source: Source
+    patched: PatchedSource
+    notes: tuple[str, ...]
+
+    @property
+    def is_base(self) -> bool:
+        return all(part.change.kind == EQUAL for part in self.patched.parts)
+
+
+def apply_published(
+    base: Reader, deltas: Sequence[PublishedDelta], scratch: ScratchFile
+) -> Applied:
+    """Return the result of deltas that follow each other; only the scratch file is written."""
+    blocks = Blocks.of(base)
+    rows = blocks.tensors.rows()
+    for key, error in base.faults.items():
+        raise error.at(f"{base.path}: {key!r}")
+    for delta in deltas:
+        for key in delta.changes:
+            _check_changes(base, blocks, rows.get(key), delta, key)
+    draft = DeltaDraft(scratch)
+    changed = {key for delta in deltas for key in delta.changes}
+    keys = [key for key in rows if key in changed]
+    changes = _Reading(blocks, deltas, draft).run({key: rows[key] for key in keys})
+    contents = Contents.of(changes, {})
+    patched = PatchedSource.of(base, [drafted_delta(draft, contents, deltas[-1].path)])
+    source = _result(base, patched, [*rows])
+    _compare_whole(source, deltas[-1])
+    return Applied(source, patched, notes_on_result(deltas))
+
+
+def count_published(base: Reader, deltas: Sequence[PublishedDelta]) -> int:
+    """Return the last delta, counted from 1, whose checksums a checkpoint has; 0 if there is none."""
+    blocks = Blocks.of(base)
+    rows = blocks.tensors.rows()
+    # [n] False if a tensor has not the checksum that the last of n deltas gives that changes it.
+    can_be = np.ones(len(deltas) + 1, np.bool)
+    can_be[0] = False
+    changing: dict[str, list[int]] = {}
+    for number, delta in enumerate(deltas):
+        can_be[number + 1 :] &= bool(delta.algorithm)
+        for key in delta.changes:
+            changing.setdefault(key, []).append(number)
+    for key, numbers in changing.items():
+        found: dict[str, str] = {}
+        for number, after in zip(numbers, [*numbers[1:], len(deltas)], strict=True):
+            kind, wanted = deltas[number].algorithm, deltas[number].changes[key].checksum
+            if kind and kind not in found and key in rows and can_be[number + 1 : after + 1].any():
+                checksum = new_checksum(kind)
+                _update(checksum, blocks, rows[key])
+                found[kind] = checksum.hexdigest()
+            can_be[number + 1 : after + 1] &= found.get(kind) == wanted
+    return int(np.flatnonzero(can_be).max(initial=0))
+
+
+def _update(checksum: StreamChecksum, blocks: Blocks, row: int) -> None:
+    for _, _, (read,) in leaf_reads(blocks.flat(row)):
+        checksum.update(read())
+
+
+def _check_changes(
+    base: Reader, blocks: Blocks, row: int | None, delta: PublishedDelta, key: str
+) -> None:
+    if row is None:
+        raise ArgumentError(
+            f"{base.path} is not the base of {delta.path}: it lacks {key!r}.",
+            "Give the checkpoint that it was made of, with the names of its tensors.",
+        )
+    dtype = blocks.tensors.dtype(row)
+    if OWN_SIZE[code(dtype)]:
+        raise UnsupportedError(
+            f"{base.path}: {key!r} is of {dtype}, which the dialect {delta.dialect} cannot change.",
+            "Give the checkpoint that the delta was made of.",
+        )
+
+
+def notes_on_result(deltas: Sequence[PublishedDelta]) -> tuple[str, str]:
+    """Return the sentences about what was compared, and what was not."""
+    last = deltas[-1]
+    said = "the result was not compared: the delta has no checksum of it"
+    if last.algorithm:
+        kinds = ", ".join(sorted({each.algorithm for each in deltas if each.algorithm}))
+        said = f"every tensor that changed has the checksum that the delta gives ({kinds})"
+    elif last.whole_sha256:
+        said = "the result has the checksum that the delta gives (sha256)"
+    return "the base was not compared: the dialect has no digest of it", said
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """The base and the deltas, and the frames so far."""
+
+    base: Blocks
+    deltas: Sequence[PublishedDelta]
+    draft: DeltaDraft
+    sums: dict[str, dict[int, StreamChecksum]] = field(default_factory=dict)
+    """Checksums of tensors that are being read, by the number of the delta."""
+
+    def run(self, rows: dict[str, int]) -> list[DeltaRow]:
+        """Return the change of each tensor, after comparing its checksums."""
+        changes: list[DeltaRow] = []
+        with closing(draft_tensors(self.draft, self._leaves(rows), self._add)) as tensors:
+            for key, leaves, drafted in tensors:
+                self._compare(key)
+                if drafted.frames:
+                    drafted.keep(key)
+                kind = CHANGED if drafted.frames else EQUAL
+                dtype = self.base.tensors.dtype(rows[key])
+                shape = self.base.tensors.shape(rows[key])
+                digests = digests_of_changes(key, dtype, shape, leaves)
+                changes.append(DeltaRow(key, kind, dtype, shape, *digests))
+        return changes
+
+    def _sums_of(self, key: str) -> dict[int, StreamChecksum]:
+        if key not in self.sums:
+            self.sums[key] = {
+                number: new_checksum(delta.algorithm)
+                for number, delta in enumerate(self.deltas)
+                if key in delta.changes and delta.algorithm
+            }
+        return self.sums[key]
+
+    def _add(self, key: str, leaf: LeafChange) -> None:
+        for checksum, octets in zip(self._sums_of(key).values(), leaf.steps, strict=True):
+            checksum.update(octets)
+
+    def _compare(self, key: str) -> None:
+        for number, checksum in self._sums_of(key).items():
+            delta = self.deltas[number]
+            if checksum.hexdigest() != delta.changes[key].checksum:
+                raise CorruptCheckpoint(
+                    f"{delta.path}: {key!r} with the delta applied does not have the checksum that "
+                    f"the delta gives ({delta.algorithm}): the base is another one, or the delta is "
+                    "damaged.",
+                    _OTHER_BASE,
+                )
+        del self.sums[key]
+
+    def _leaves(self, rows: dict[str, int]) -> Generator[LeafWork]:
+        for key, row in rows.items():
+            tensor, dtype = self.base.flat(row), self.base.tensors.dtype(row)
+            changing: list[tuple[PublishedDelta, Patcher]] = []
+            for delta in self.deltas:
+                if key in delta.changes:
+                    with prefix_errors(f"{delta.path}: {key!r}"):
+                        changing.append((delta, delta.changes[key].open(dtype, tensor.nbytes)))
+            for start, stop, (read,) in leaf_reads(tensor):
+                is_last, patches = stop == tensor.nbytes, list[tuple[Patch, bool]]()
+                for delta, patcher in changing:
+                    with prefix_errors(f"{delta.path}: {key!r}"):
+                        if stop:
+                            patches.append((patcher.patch(start, stop), bool(delta.algorithm)))
+                        if is_last:
+                            patcher.finish()
+                compare = partial(_patch_leaf, start // LEAF_NBYTES, read, patches, dtype)
+                yield LeafWork(key, tensor.nbytes, compare if stop else list, is_last)
+
+
+def _patch_leaf(
+    number: int, read: ReadLeaf, patches: Sequence[tuple[Patch, bool]], dtype: str
+) -> list[LeafChange]:
+    """Return the change of a leaf by all deltas, and the leaf after each delta with a checksum."""
+    old = read()
+    new = thread_buffer(len(old), "span")
+    new[:] = old
+    steps = []
+    for patch, has_checksum in patches:
+        patch(new)
+        if has_checksum:
+            steps.append(bytes(new))
+    return [compare_leaf(number, old, new, dtype)._replace(steps=steps)]
+
+
+# The result: entries of the base, and the tensors that change.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResultSource(WrappedSource):
+    """A base, whose changed tensors are another source's."""
+
+    inner: Source = field()
+    patched: PatchedSource
+    index: TableIndex = field()
+    """The entries of both; a changed tensor is behind the files of the base."""
+    num_files: int
+
+    def _is_mine(self, entries: EntryTable, row: int) -> bool:
+        return bool(entries.file[row] >= self.num_files)
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        source = self.patched if self._is_mine(entries, row) else self.inner
+        source.read_into(entries, row, start, buffer)
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        found = np.zeros(len(rows), np.bool)
+        is_mine = entries.file[rows] >= self.num_files
+        found[is_mine] = self.patched.in_order(entries, rows[is_mine])
+        found[~is_mine] = self.inner.in_order(entries, rows[~is_mine])
+        return found
+
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        self.inner.expect(entries, rows[entries.file[rows] < self.num_files])
+
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        return None if self._is_mine(entries, row) else self.inner.decode(entries, row)
+
+    def files_read(self, entries: EntryTable) -> Ints:
+        """Any file of the base may hold a tensor that changes."""
+        is_mine = entries.file >= self.num_files
+        if is_mine.any():
+            return np.arange(self.num_files)
+        return self.inner.files_read(entries)
+
+
+def _result(base: Reader, patched: PatchedSource, keys: Sequence[str]) -> ResultSource:
+    """The source of all tensors, in the order of the base."""
+    mine = patched.index.entries
+    changed = {*mine.slices.tensors.keys}
+    others = take_tensors(base.entries(), {*keys} - changed)
+    num_files = max(len(base.index.files), int(base.entries().file.max(initial=-1)) + 1)
+    joined = concatenate_entries([others, replace(mine, file=mine.file + num_files)])
+    position = joined.slices.tensors.rows()
+    entries = Blocks.of_entries(base.source, joined).entries_of([position[key] for key in keys])
+    metadata = replace(base.metadata, digests={})  # the base's are of other bytes
+    index = TableIndex(entries, [*base.index.files, "result"], metadata)
+    return ResultSource(base.source, patched, index, num_files)
+
+
+def _compare_whole(source: ResultSource, delta: PublishedDelta) -> None:
+    """Compare the checksum of all tensors of the result, in the order of their names."""
+    if not delta.whole_sha256:
+        return
+    checksum = new_checksum("sha256")
+    blocks = Blocks.of_entries(source, source.index.entries)
+    rows = blocks.tensors.rows()
+    for key in sorted(rows):
+        _update(checksum, blocks, rows[key])
+    if checksum.hexdigest() != delta.whole_sha256:
+        raise CorruptCheckpoint(
+            f"{delta.path}: The result does not have the checksum that the delta gives (sha256): the "
+            "base is another one, or the delta is damaged.",
+            _OTHER_BASE,
+        )
+
+
+# The verb.
 
 
 def apply(
@@ -162,7 +449,10 @@ def apply(
         check_versions(others)
         found = find_checkpoint(base)
         check_not_a_part(found.format, found.storage, found.name, is_alone=True)
-        goal = _find_goal(found, given, target, format)
+        # The target may be the base, and not a delta.
+        goal = find_target(target, format, otherwise=found.format.name)
+        check_apart(goal, given, "a delta and the target")
+        check_not_inside(goal, found, "base")
         reader = stack.enter_context(open_found(found, dequantize=False))
         check_no_delta(found.path, found.storage, found.format.name, reader.index)
         work = _Apply(found, goal, reader, policy, partition, force, dry_run, progress)
@@ -183,8 +473,6 @@ def apply(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Apply:
-    """An apply: the base, the target, and the choices of the caller."""
-
     found: Location
     goal: Location
     reader: Reader
@@ -196,7 +484,6 @@ class _Apply:
 
     @property
     def is_in_place(self) -> bool:
-        """True if the target is the base."""
         return is_same(self.found, self.goal)
 
     def run(
@@ -232,8 +519,7 @@ class _Apply:
             return apply_report(write(), notes)
 
     def settle(self, delta: str, notes: tuple[str, ...]) -> ApplyReport:
-        """Report that the base is the result of a delta. What an interrupted run has left is removed
-        by writing it again."""
+        """Report that the base is the result of a delta; files of an interrupted run go as it is written again."""
         storage, stem = self.goal.storage, self.goal.stem
         names = storage.names()
         left = unfinished_files(names, "" if self.goal.is_folder else stem)
@@ -283,7 +569,6 @@ class _Apply:
         return self.goal.format.capabilities.holds_texts
 
     def _is_there(self, result: Reader, own: Sequence[Delta]) -> bool:
-        """Return True if the target is a checkpoint that is the result already."""
         names = names_at(self.goal)
         if len(names) != 1:
             return False
@@ -306,7 +591,7 @@ class _Apply:
 
 
 def _plan(*given: Any, **options: Any) -> WritePlan:
-    """Return the plan of a write; what the format cannot hold is not left out of a result."""
+    """Plan a write; a tensor that the format cannot hold is not left out of a result."""
     try:
         return plan_checkpoint(*given, **options)
     except UnsupportedError as error:
@@ -321,23 +606,6 @@ _COMPARED = "every tensor has the digest that the delta gives"
 
 def _no_stamp(_source: Source, _work: WritePlan) -> None:
     return None
-
-
-def _find_goal(
-    found: Location, deltas: Sequence[Location], target: Path, format: str | None
-) -> Location:
-    """The location of the result: it may be the base's, and not a delta's."""
-    goal = find_target(target, format, otherwise=found.format.name)
-    for each in deltas:
-        if is_same(each, goal):
-            raise ArgumentError(
-                f"{each.path} is both a delta and the target.", "Choose another target."
-            )
-    if is_inside(goal, found):
-        raise ArgumentError(
-            f"{goal.path} is a folder of the base {found.path}.", "Choose another target."
-        )
-    return goal
 
 
 def _stamp(
@@ -368,8 +636,7 @@ def _stamp(
 def _carry(
     patched: PatchedSource, work: WritePlan, *_: object, is_dry: bool
 ) -> tuple[WritePlan, str]:
-    """Give the result of a base that carries digests the ones that the delta says, which are
-    compared before the commit."""
+    """Carry the digests of the last delta where the base carries any: they are compared before the commit."""
     form = work.target.format
     if not form.capabilities.holds_digests or work.substitutes is not None:
         return work, f"The digests of the base are left out: {form.name} cannot carry them."
@@ -386,6 +653,5 @@ def _move(
     patched: PatchedSource,
     progress: Progress,
 ) -> WriteReport:
-    """Write the files, compare the digests of all tensors, and commit."""
     runner = checked(source, progress, patched.finish)
     return carry_out(work, source, generation, progress, runner)

@@ -1,34 +1,56 @@
-"""Chains: deltas that follow each other.
+"""Chains: deltas that follow each other, and the check of one delta without its base.
 
 Each delta has the digests of all tensors before and after. So the digests link: the base of each is
-the result of the one before. This is checked without the base, before a payload is read.
+the result of the one before. This is checked without the base, before a payload is read. ``verify``
+also compares the digest of each tensor that is stored whole, and unpacks the frames of the others; of
+another program, positions and frames.
 """
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
-from shardvar.errors import AmbiguousPath, ArgumentError, UnsupportedError
-from shardvar.formats.published import published_of
+from shardvar.engine.pool import run_all
+from shardvar.errors import (
+    COPY_AGAIN,
+    READ_ERRORS,
+    AmbiguousPath,
+    ArgumentError,
+    CheckpointError,
+    CorruptCheckpoint,
+    MissingExtra,
+    ReadError,
+    UnsupportedError,
+    prefix_errors,
+)
+from shardvar.formats.published import Published, published_of
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import split_place
+from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.contents import (
     CHANGED,
+    CHANGED_PREFIX,
     EQUAL,
+    TABLE,
     WHOLE,
+    WHOLE_PREFIX,
     Delta,
     DeltaRow,
     delta_of_reader,
     is_delta,
 )
-from shardvar.verbs.delta.dialects.changes import PublishedDelta
-from shardvar.verbs.delta.dialects.table import check_versions, marks_of, open_published
-from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.delta.dialects import (
+    ChangedTensor,
+    PublishedDelta,
+    check_versions,
+    marks_of,
+    open_published,
+)
+from shardvar.verbs.locate import Location, Path, find_checkpoint, paths_of
 from shardvar.verbs.reader import Reader, open_found
+from shardvar.wire.digests import LEAF_NBYTES
 
 _HELD = 16
 """Deltas whose files are held open, so that they are read to their end if they are replaced."""
@@ -59,18 +81,17 @@ def open_all(found: Sequence[Location], stack: ExitStack) -> list[Delta | Publis
 
 def find_deltas(paths: Path | Iterable[Path]) -> list[Location]:
     """Find one delta or several; it is not known yet that they are deltas."""
-    given: Any = paths
-    is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
-    listed: list[Path] = [given] if is_one else list(given)
-    if not listed:
+    found = paths_of(paths)
+    if not found:
         raise ArgumentError("There is no delta.", "Give the path of one, or of several in order.")
-    return list(map(_find, listed))
+    listings: dict[str, list[str]] = {}
+    return [_find(path, listings) for path in found]
 
 
-def _find(path: Path) -> Location:
+def _find(path: Path, listings: dict[str, list[str]]) -> Location:
     """Find a delta; ``UnsupportedError`` names one of several files that is not read."""
     try:
-        return find_checkpoint(path)
+        return find_checkpoint(path, listings)
     except AmbiguousPath:
         storage, name = split_place(path)
         marks = None if name else published_of(storage, {}, TensorTable.of(()))
@@ -101,7 +122,8 @@ def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
 
     ``ArgumentError`` if they do not follow each other.
     """
-    found = list(map(find_checkpoint, paths))
+    listings: dict[str, list[str]] = {}
+    found = [find_checkpoint(path, listings) for path in paths]
     for each in found:
         with open_found(each, dequantize=False) as reader:
             if not is_delta(reader) and marks_of(reader, each.storage) is None:
@@ -118,10 +140,7 @@ def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
 def by_kind(
     deltas: Sequence[Delta | PublishedDelta],
 ) -> tuple[list[Delta], list[PublishedDelta]]:
-    """Return the deltas of shardvar, or the ones of another program; the other list is empty.
-
-    ``ArgumentError`` if there are some of each.
-    """
+    """Return the deltas of shardvar, or the deltas of another program; the other list is empty."""
     own = [each for each in deltas if isinstance(each, Delta)]
     others = [each for each in deltas if isinstance(each, PublishedDelta)]
     if own and others:
@@ -134,7 +153,6 @@ def by_kind(
 
 
 def check_follows(deltas: Sequence[Delta]) -> None:
-    """Raise ``ArgumentError`` unless each delta was made of the result of the one before."""
     for before, after in pairwise(deltas):
         if before.contents.result == after.contents.base:
             continue
@@ -169,10 +187,7 @@ def _short(digest: str) -> str:
 
 
 def check_base(reader: Reader, deltas: Sequence[Delta]) -> None:
-    """Raise ``ArgumentError`` if the index of a base is not the one that a delta was made of.
-
-    Values are compared when they are read.
-    """
+    """Raise ``ArgumentError`` if the index of a base is another one; values are compared as they are read."""
     first = deltas[0]
     tensors = reader.entries().slices.tensors
     rows = tensors.rows()
@@ -199,15 +214,13 @@ def check_base(reader: Reader, deltas: Sequence[Delta]) -> None:
 
 
 def another_base(base: str, delta: str, key: str, how: str) -> ArgumentError:
-    """Return the error of a base that a delta was not made of."""
     return ArgumentError(
         f"{base} is not the base of {delta}: its tensor {key!r} {how}.", _ANOTHER_BASE
     )
 
 
 def count_applied(reader: Reader, deltas: Sequence[Delta], has_texts: bool) -> int:
-    """Return the number of deltas, from the first one on, whose result an open checkpoint is; 0 if it
-    is none of them.
+    """Return the last delta, counted from 1, whose result an open checkpoint is; 0 if there is none.
 
     Every digest is compared, the first ones of a few tensors. The result of the last delta also has
     its metadata, if the format of the checkpoint has any.
@@ -228,36 +241,94 @@ def count_applied(reader: Reader, deltas: Sequence[Delta], has_texts: bool) -> i
     return max(numbers, default=-1) + 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PatchedTensor:
-    """A tensor of the result, and what it is made of."""
-
-    change: DeltaRow
-    """The tensor, with the digest that it must have."""
-    origin: Delta | None
-    """The delta that has it whole; None for the base."""
-    masks: tuple[Delta, ...]
-    """The deltas that change the origin, in order."""
-    base: str | None
-    """The digest of the origin in the base; None if that is a delta's."""
+# Checking a delta without its base.
 
 
-def patched_tensors(deltas: Sequence[Delta]) -> list[PatchedTensor]:
-    """Return the tensors of the result of deltas that follow each other, in the order of the last."""
-    found: list[PatchedTensor] = []
-    for change in deltas[-1].contents.changes.values():
-        if change.result is None:
-            continue
-        masks: list[Delta] = []
-        origin: Delta | None = None
-        base = None
-        for each in reversed(deltas):
-            then = each.contents.changes[change.key]
-            base = then.base
-            if then.kind == WHOLE:
-                origin, base = each, None
-                break
-            if then.kind == CHANGED:
-                masks.append(each)
-        found.append(PatchedTensor(change, origin, tuple(reversed(masks)), base))
-    return found
+def errors_of_delta(reader: Reader, storage: Storage, notes: list[str]) -> dict[str, ReadError]:
+    """Return the errors of an open delta by its own keys; none for other checkpoints. Add notes on the
+    rest, which cannot be compared.
+
+    Checksums are not compared again: a payload that cannot be read is left to ``verify``.
+    """
+    if not is_delta(reader):
+        marks = marks_of(reader, storage)
+        return {} if marks is None else _errors_of_published(reader, marks, notes)
+    try:
+        delta = delta_of_reader(reader)
+    except READ_ERRORS as error:
+        return {TABLE: error}
+    found: dict[str, ReadError | None] = {}
+    for change in delta.contents.changes.values():
+        if change.kind == WHOLE:
+            found[WHOLE_PREFIX + change.key] = _error_of(partial(_check_whole, delta, change))
+        elif change.kind == CHANGED:
+            errors = run_all(_error_of, _checks_of_leaves(delta, change))
+            found[CHANGED_PREFIX + change.key] = next(
+                (error for error in errors if error is not None), None
+            )
+    return {key: error for key, error in found.items() if error is not None}
+
+
+def _errors_of_published(
+    reader: Reader, marks: Published, notes: list[str]
+) -> dict[str, ReadError]:
+    """Return the errors of a delta of another program, by the keys of its base."""
+    try:
+        delta = open_published(reader, marks)
+        checks = [partial(_check_published, delta.path, *each) for each in delta.changes.items()]
+        errors = run_all(_error_of, checks)
+    except MissingExtra as error:
+        notes.append(f"It was not unpacked. {error.cause} {error.remedy}")
+        return {}
+    except UnsupportedError as error:
+        notes.append(f"It cannot be applied by this release. {error.cause}")
+        return {}
+    except CheckpointError as error:
+        return {"": error}
+    if delta.changes and (delta.algorithm or delta.whole_sha256):
+        notes.append("Its checksums are of the result, so that `shardvar apply` compares them.")
+    elif delta.changes:
+        notes.append("No checksum of it is of the result.")
+    found = zip(delta.changes, errors, strict=True)
+    return {key: error for key, error in found if error is not None}
+
+
+def _error_of(check: Callable[[], object]) -> ReadError | None:
+    try:
+        check()
+    except READ_ERRORS as error:
+        return error
+    return None
+
+
+def _check_published(path: str, key: str, change: ChangedTensor) -> None:
+    with prefix_errors(f"{path}: {key!r}"):
+        change.check()
+
+
+def _check_whole(delta: Delta, change: DeltaRow) -> None:
+    key = delta.stored_key(change)
+    # Under the name of the tensor, which is part of its digest.
+    if digests_of(delta.reader, [key], names={key: change.key})[change.key] != change.result:
+        raise CorruptCheckpoint(
+            f"{delta.path}: {change.key!r} does not have the digest that the table gives.",
+            COPY_AGAIN,
+        )
+
+
+def _checks_of_leaves(delta: Delta, change: DeltaRow) -> Iterator[Callable[[], object]]:
+    """Yield what unpacks each frame of a changed tensor."""
+    try:
+        frames = delta.frames(change)
+    except READ_ERRORS:
+        yield partial(delta.frames, change)
+        return
+    # The frames of tied tensors are unpacked once, and compared with the digest of each.
+    for number in frames.by_leaf if delta.stored_key(change) == change.stored_key else ():
+        yield partial(_unpack, delta, change, number)
+
+
+def _unpack(delta: Delta, change: DeltaRow, number: int) -> None:
+    nbytes = min(LEAF_NBYTES, change.nbytes - number * LEAF_NBYTES)
+    with delta.at(change.key):
+        delta.frames(change).mask(number, nbytes, change.width)

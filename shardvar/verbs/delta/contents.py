@@ -64,7 +64,6 @@ class DeltaRow:
     """The change of one tensor: a row of the table."""
 
     key: str
-    """Its name."""
     kind: str
     """``EQUAL``, ``CHANGED``, ``WHOLE`` or ``REMOVED``."""
     dtype: str
@@ -85,7 +84,6 @@ class DeltaRow:
 
     @property
     def is_new(self) -> bool:
-        """True if the base has no such tensor."""
         return self.base is None
 
     @property
@@ -104,7 +102,6 @@ class DeltaRow:
         return word_nbytes(int(ITEMSIZES[code(self.dtype)]))
 
     def to_row(self) -> dict[str, Any]:
-        """Return the row of the table."""
         row: dict[str, Any] = {"key": self.key}
         try:
             self.key.encode()
@@ -124,9 +121,7 @@ class Contents:
     changes: Mapping[str, DeltaRow]
     """The tensors of both checkpoints by key, in the order of the new one; removed ones follow."""
     base: str
-    """The digest of the checkpoint before."""
     result: str
-    """The digest of the checkpoint after."""
     user: Mapping[str, str]
     """The user's metadata of the new checkpoint."""
 
@@ -140,7 +135,6 @@ class Contents:
 
     @property
     def num_after(self) -> int:
-        """The number of tensors of the new checkpoint."""
         return sum(each.result is not None for each in self.changes.values())
 
     def whole_keys(self) -> list[str]:
@@ -153,18 +147,16 @@ class Contents:
         ]
 
     def mark(self) -> str:
-        """Return the text in the metadata that makes a checkpoint a delta."""
         return json.dumps({"version": VERSION, "base": self.base, "result": self.result})
 
     def table(self) -> bytes:
-        """Return the bytes of the table."""
         rows = [each.to_row() for each in self.changes.values()]
         document = {"tensors": rows, "metadata": dict(self.user)}
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, mark: str, table: bytes) -> "Contents":
-        """The contents that a delta's metadata and table say; an error if they disagree."""
+        """The contents by the metadata and the table of a delta; an error if they disagree."""
         base, result = _decode_mark(mark)
         document = parse_json(table, _MAX_DEPTH)
         if not isinstance(document, dict) or {*document} != {"tensors", "metadata"}:
@@ -304,43 +296,33 @@ def _is_path(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delta:
-    """An open delta."""
-
     reader: Reader
-    """The native checkpoint."""
     contents: Contents
-    """Its rows."""
     blocks: Blocks
-    """Its tensors."""
     rows: Mapping[str, int]
     """The number of each tensor by its key."""
     _frames: dict[str, "TensorFrames"] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
-        """Its path, for messages."""
         return self.reader.path
 
     @contextmanager
     def at(self, key: str) -> Iterator[None]:
-        """Put the delta and a key in front of errors that are raised inside."""
         with prefix_errors(f"{self.path}: {key!r}"):
             yield
 
     def stored(self, change: DeltaRow) -> EntryTable:
-        """Return the entries that hold a changed or whole tensor."""
         return self.blocks.entries_of([self._row(change)])
 
     def stored_key(self, change: DeltaRow) -> str:
-        """Return the key under which a changed or whole tensor is stored: its own, or the one of the
-        tensor to which it is tied."""
         if change.tie is not None and change.stored_key not in self.rows:
             other = self.contents.changes[change.tie]
             return other.stored_key if other.kind == change.kind else change.stored_key
         return change.stored_key
 
     def _row(self, change: DeltaRow) -> int:
-        """The number of the tensor that holds a changed or whole one, which is as the table says."""
+        """The row that holds a changed or whole tensor, after comparing it with the table."""
         key = self.stored_key(change)
         row = self.rows.get(key)
         if row is None:
@@ -361,7 +343,6 @@ class Delta:
         return row
 
     def frames(self, change: DeltaRow) -> "TensorFrames":
-        """Return the frames of a changed tensor, which are kept."""
         found = self._frames.get(change.key)
         if found is None:
             with self.at(change.key):
@@ -385,12 +366,10 @@ class TensorFrames:
     """The frames of one changed tensor."""
 
     flat: FlatTensor
-    """The payload."""
     by_leaf: Mapping[int, tuple[Frame, int]]
     """The frame of each leaf that differs, and the first byte of its body."""
 
     def body(self, leaf: int) -> memoryview:
-        """Return the body of a frame."""
         frame, start = self.by_leaf[leaf]
         body = new_buffer(frame.nbytes)
         self.flat.read(start, body)
@@ -425,17 +404,21 @@ def check_leaves(change: DeltaRow, leaves: Mapping[int, bytes]) -> None:
 
 
 def is_delta(reader: Reader) -> bool:
-    """Return True if an open checkpoint is a delta of shardvar."""
     return reader.format == "shardvar" and DELTA in reader.metadata.user
 
 
 def _read_table(reader: Reader) -> bytes:
     if TABLE not in reader:
         raise IncompleteCheckpoint(f"There is no tensor {TABLE!r}.", COPY_AGAIN)
-    tensors = reader.find(TABLE).slices.tensors
+    entries = reader.find(TABLE)
+    tensors = entries.slices.tensors
     if tensors.dtype(0) != "uint8" or len(tensors.shape(0)) != 1:
         raise invalid(f"The tensor {TABLE!r} does not have one axis of bytes.")
-    return reader.read(TABLE, verify="full").tobytes()
+    tensor = FlatTensor.of(reader.source, entries)
+    table = new_buffer(tensor.nbytes)
+    tensor.read(0, table)
+    tensor.check()
+    return bytes(table)
 
 
 def delta_of_reader(reader: Reader) -> Delta:

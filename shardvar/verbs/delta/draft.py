@@ -44,7 +44,7 @@ from shardvar.verbs.delta.contents import (
     DeltaRow,
 )
 from shardvar.verbs.delta.report import DeltaReport, TensorChange, encodings_of, report_kind
-from shardvar.verbs.locate import Location, Path, find_target, is_same
+from shardvar.verbs.locate import Location, Path, check_apart, find_target
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reshard import find_objects
 from shardvar.verbs.save import WRITER
@@ -61,7 +61,6 @@ from shardvar.wire.frames import (
 
 
 def find_delta_target(path: Path, sources: Sequence[Location]) -> Location:
-    """Return the location of a new delta, which is none of its sources."""
     goal = find_target(path, None, otherwise="shardvar")
     if goal.format.name != "shardvar":
         raise ArgumentError(
@@ -69,11 +68,7 @@ def find_delta_target(path: Path, sources: Sequence[Location]) -> Location:
             "checkpoint.",
             "Give a name without an ending.",
         )
-    for each in sources:
-        if is_same(each, goal):
-            raise ArgumentError(
-                f"{each.path} is both a source and the delta.", "Choose another name."
-            )
+    check_apart(goal, sources, "a source and the delta", "name")
     return goal
 
 
@@ -82,7 +77,6 @@ class DeltaDraft:
     """The frames of a delta that is being made, in a scratch file."""
 
     scratch: ScratchFile
-    """The file."""
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The place of the payload of each changed tensor, and its bytes."""
     encodings: dict[str, Counter[int]] = field(default_factory=dict)
@@ -92,7 +86,6 @@ class DeltaDraft:
     _stop: int = 0
 
     def begin(self, nbytes: int) -> "TensorDraft":
-        """Return the place of the frames of the next tensor, of so many bytes."""
         # The rows come first, and are known last: room for one a leaf is left for them.
         room = 4 + ROW_NBYTES * -(-nbytes // LEAF_NBYTES)
         return TensorDraft(self, self._stop + room)
@@ -112,27 +105,22 @@ class TensorDraft:
     """The frames of one tensor that is compared."""
 
     draft: DeltaDraft
-    """The draft that they are for."""
     first: int
-    """The place of the first body."""
     frames: list[Frame] = field(default_factory=list)
-    """The frames so far."""
     nbytes: int = 0
     """The bytes of their bodies."""
 
     def add(self, frame: Frame, body: bytes) -> None:
-        """Add a frame; they come in the order of the leaves."""
+        """Add a frame, in the order of the leaves."""
         self.draft.scratch.write(self.first + self.nbytes, body)
         self.frames.append(frame)
         self.nbytes += len(body)
 
     @property
     def payload_nbytes(self) -> int:
-        """The bytes of the payload that they would make."""
         return 4 + ROW_NBYTES * len(self.frames) + self.nbytes
 
     def keep(self, key: str) -> None:
-        """Keep them; otherwise the next tensor is written over them."""
         self.draft.keep(key, self.frames, self.first, self.first + self.nbytes)
 
 
@@ -146,11 +134,9 @@ class LeafChange(NamedTuple):
     before: bytes
     """Its hash before; empty where deltas are joined, which do not have it."""
     after: bytes
-    """Its hash after."""
     frame: Frame | None
     """Its change; None if it is equal."""
     body: bytes
-    """The body of the frame."""
     steps: Sequence[bytes] = ()
     """The bytes after each of several deltas that has a checksum of them."""
 
@@ -228,7 +214,6 @@ def _read_of(tensor: FlatTensor, start: int, stop: int, use: str) -> ReadLeaf:
 
 
 def compare_leaf(number: int, old: memoryview, new: memoryview, dtype: str) -> LeafChange:
-    """Return the change of one leaf."""
     before = hash_leaf(dtype, old)
     mask = mask_of(old, new, word_nbytes(int(ITEMSIZES[code(dtype)])))
     if not mask.any():
@@ -258,17 +243,15 @@ class WholeTensors:
     """The tensors of a source that a delta stores whole."""
 
     source: Source
-    """The source."""
     entries: EntryTable
     """Their entries, under their own keys."""
     objects: Mapping[str, bytes]
     """The ones that are objects, as encodings."""
     check: Callable[[], None] = lambda: None
-    """Called before the commit; raises if they are not what they should be."""
+    """Called before the commit; raises if the tensors are damaged."""
 
 
 def whole_tensors(reader: Reader, goal: Location, keys: Sequence[str]) -> WholeTensors:
-    """Return the tensors and objects of some keys of a reader."""
     objects = find_objects(reader, goal.format, keys)
     entries = take_tensors(reader.entries(), {*keys}.difference(objects))
     return WholeTensors(reader.source, entries, objects)
@@ -276,23 +259,16 @@ def whole_tensors(reader: Reader, goal: Location, keys: Sequence[str]) -> WholeT
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ScratchSource(Source):
-    """Payloads in a scratch file."""
-
     scratch: ScratchFile
-    """The file."""
     index: TableIndex = field()
-    """The table of contents."""
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry."""
         self.read_span(0, int(entries.start[row]) + start, buffer)
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:  # noqa: ARG002  # one file
-        """Fill ``buffer`` from the file."""
         self.scratch.read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
-        """Raise the error of what is not mapped."""
         raise UnsupportedError(f"The scratch file {file} is not mapped.")
 
     def close(self) -> None:
@@ -360,7 +336,7 @@ def write_delta(
 
 
 def checked(source: Source, progress: Progress, check: Callable[[], None]) -> FileRunner:
-    """Return what writes files and then calls ``check``, before anything is committed."""
+    """Return a runner that writes files and then calls ``check``, before the commit."""
 
     def run(tasks: Sequence[FileTask]) -> Generator[tuple[FileTask, FileReport]]:
         yield from run_each(tasks, source, progress)

@@ -1,31 +1,74 @@
-"""Join deltas that follow each other to one, without the base.
+"""Deltas joined: with their base, as a source of the result; without it, as one delta.
 
-The mask of a leaf from the first base to the last result is the XOR of the masks of all steps. A
-tensor that a delta stores whole gets the masks of later ones. So what is stored is never more than
-in the deltas together, and a leaf that only one of them changes is copied as it is.
+    tensor of the result   made of
+    equal in all deltas    the tensor of the base
+    changed                the tensor of the base, and the masks of each delta that changed it
+    whole in a delta       that tensor, and the masks of later deltas
+
+``PatchedSource``: each tensor is one entry, in C order, whichever slices its origin has. A leaf is
+read from the origin, gets the masks, and is hashed; the last leaf of a tensor gives its digest, which
+must be the one that the last delta has. So a base that is another one, or that changes meanwhile, is
+found before anything is committed, and each byte of the result is compared, also of tensors that did
+not change. ``finish`` reads the rest, such as a tensor in a file that an interrupted run had finished.
+Without the base, only tensors that need none of its bytes can be read.
+
+``compact_deltas``: the mask of a leaf from the first base to the last result is the XOR of the masks
+of all steps. A tensor that a delta stores whole gets the masks of later ones. So the bytes that are
+stored are never more than in the deltas together, and a leaf that only one of them changes is copied
+as it is.
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from functools import partial
+from threading import RLock
+from typing import NoReturn, Self
 
-from shardvar.engine.pool import Progress, bytes_of
-from shardvar.errors import COPY_AGAIN, CorruptCheckpoint
-from shardvar.planning.index import take_tensors
+import numpy as np
+
+from shardvar.engine.flat import FlatTensor
+from shardvar.engine.pool import (
+    WORKERS,
+    Progress,
+    block_ranges,
+    bytes_of,
+    new_buffer,
+    run_all,
+    thread_buffer,
+)
+from shardvar.engine.read import check_bool
+from shardvar.errors import (
+    COPY_AGAIN,
+    ArgumentError,
+    CorruptCheckpoint,
+    ReadError,
+    UnsupportedError,
+)
+from shardvar.forks import new_lock
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import OWN_SIZE, STRING, Bools, Ints
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, take_tensors
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.protocol import Storage, Traits
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.digest import digest_array, digests_of
 from shardvar.verbs.delta.chain import (
-    PatchedTensor,
+    another_base,
     check_follows,
     find_deltas,
     open_deltas,
-    patched_tensors,
 )
 from shardvar.verbs.delta.contents import (
     CHANGED,
     EQUAL,
+    MAKE_AGAIN,
     REMOVED,
     WHOLE,
+    WHOLE_PREFIX,
     Contents,
     Delta,
     DeltaRow,
@@ -40,11 +83,389 @@ from shardvar.verbs.delta.draft import (
     find_delta_target,
     write_delta,
 )
-from shardvar.verbs.delta.patched import PatchedSource
 from shardvar.verbs.delta.report import DeltaReport
 from shardvar.verbs.locate import Path
-from shardvar.wire.digests import LEAF_NBYTES
+from shardvar.verbs.reader import Reader
+from shardvar.wire import strings
+from shardvar.wire.digests import LEAF_NBYTES, LeafHashes, hash_leaf
 from shardvar.wire.frames import Frame, apply_mask, encode_mask
+
+_KEPT_LEAVES = 2 * WORKERS
+"""Leaves that are kept after a read of a part of them: the next part is read soon."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatchedTensor:
+    """A tensor of the result, and what it is made of."""
+
+    change: DeltaRow
+    origin: Delta | None
+    """The delta that has it whole; None for the base."""
+    masks: tuple[Delta, ...]
+    """The deltas that change the origin, in order."""
+    base: str | None
+    """The digest of the origin in the base; None if that is a delta's."""
+
+
+def patched_tensors(deltas: Sequence[Delta]) -> list[PatchedTensor]:
+    """Return the tensors of the result of deltas that follow each other, in the order of the last."""
+    found: list[PatchedTensor] = []
+    for change in deltas[-1].contents.changes.values():
+        if change.result is None:
+            continue
+        masks: list[Delta] = []
+        origin: Delta | None = None
+        base = None
+        for each in reversed(deltas):
+            then = each.contents.changes[change.key]
+            base = then.base
+            if then.kind == WHOLE:
+                origin, base = each, None
+                break
+            if then.kind == CHANGED:
+                masks.append(each)
+        found.append(PatchedTensor(change, origin, tuple(reversed(masks)), base))
+    return found
+
+
+class _Tally:
+    """The hashes of the leaves of one tensor that were made so far."""
+
+    __slots__ = ("flat", "is_right", "leaves")
+
+    def __init__(self, nbytes: int) -> None:
+        self.flat: FlatTensor | None = None
+        self.leaves = LeafHashes(nbytes)
+        self.is_right = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatchedSource(Source):
+    """The tensors of a base with deltas applied; the start of an entry is the number of its part."""
+
+    base: Reader | None
+    deltas: tuple[Delta, ...]
+    parts: Sequence[PatchedTensor]
+    index: TableIndex = field()
+    _stored: list["_Base"] = field(default_factory=list)
+    _seen: dict[int, _Tally] = field(default_factory=dict)
+    _kept: OrderedDict[tuple[int, int], bytes] = field(default_factory=OrderedDict)
+    _texts: dict[int, bytes] = field(default_factory=dict)
+    _lock: RLock = field(default_factory=new_lock)
+
+    @classmethod
+    def of(cls, base: Reader | None, deltas: Sequence[Delta]) -> "PatchedSource":
+        parts = {
+            part.change.key: part
+            for part in patched_tensors(deltas)
+            if base is not None or part.origin is not None
+        }
+        rows: list[tuple[str, str, tuple[int, ...]]] = []
+        paths: dict[str, tuple[str | int, ...]] = {}
+        ties: dict[str, str] = {}
+        for key, part in parts.items():
+            change = part.change
+            rows.append((key, change.dtype, change.shape))
+            if change.path is not None:
+                paths[key] = change.path
+            if change.tie is not None and change.tie in parts:
+                ties[key] = change.tie
+        count, zeros = len(rows), np.zeros(len(rows), np.int64)
+        entries = EntryTable(
+            TensorTable.of(rows).whole(),
+            zeros,
+            np.arange(count),
+            np.full(count, NO_CHECKSUM),
+            np.zeros(count, np.bool),
+        )
+        files = ["result"] if base is None else base.index.files
+        metadata = Metadata(user=deltas[-1].contents.user, paths=paths, ties=ties)
+        source = cls(base, tuple(deltas), [*parts.values()], TableIndex(entries, files, metadata))
+        # The origins of strings and variants know their sizes.
+        for row in np.flatnonzero(OWN_SIZE[entries.slices.codes()]).tolist():
+            entries.slices.nbytes[row] = source._origin(row).slices.nbytes.sum()
+        return source
+
+    # The origin of a tensor.
+
+    def _base(self) -> "_Base":
+        with self._lock:
+            if not self._stored:
+                self._stored.append(_Base.of(self._reader(None)))
+            return self._stored[0]
+
+    def _reader(self, origin: Delta | None) -> Reader:
+        """The base, or the delta that has a tensor whole."""
+        reader = self.base if origin is None else origin.reader
+        if reader is None:
+            raise ArgumentError("The base is not given.")
+        return reader
+
+    def _origin(self, number: int) -> EntryTable:
+        part = self.parts[number]
+        if part.origin is not None:
+            return part.origin.stored(part.origin.contents.changes[part.change.key])
+        base = self._base()
+        return base.blocks.entries_of([base.rows[part.change.key]])
+
+    def _open(self, number: int) -> tuple[_Tally, FlatTensor]:
+        """The hashes of a tensor so far, and its origin."""
+        with self._lock:
+            seen = self._seen.get(number)
+            if seen is None:
+                nbytes = int(self.index.entries.slices.nbytes[number])
+                seen = self._seen[number] = _Tally(nbytes)
+            if seen.flat is None:
+                source = self._reader(self.parts[number].origin).source
+                seen.flat = FlatTensor.of(source, self._origin(number))
+            return seen, seen.flat
+
+    # Reading.
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        number = int(entries.start[row])
+        if self.parts[number].change.dtype == STRING:
+            payload = self._text(number)
+            buffer[:] = payload[start : start + len(buffer)]
+            if start + len(buffer) == len(payload):
+                self._texts.pop(number, None)
+            return
+        nbytes = int(entries.slices.nbytes[row])
+        if not nbytes:
+            self._check_empty(number)
+        # Whole leaves are made in the buffer, all in one read; of others, a copy is kept.
+        at, stop = start, start + len(buffer)
+        while at < stop:
+            leaf = at // LEAF_NBYTES
+            first, last = leaf * LEAF_NBYTES, stop if stop == nbytes else stop - stop % LEAF_NBYTES
+            if first == at and last > at:
+                self._make(number, leaf, buffer[at - start : last - start])
+                at = last
+                continue
+            last = min(first + LEAF_NBYTES, nbytes)
+            some = self._leaf(number, leaf, last - first)[at - first :][: stop - at]
+            buffer[at - start :][: len(some)] = some
+            at += len(some)
+
+    def _leaf(self, number: int, leaf: int, nbytes: int) -> bytes:
+        with self._lock:
+            kept = self._kept.get((number, leaf))
+        if kept is None:
+            buffer = thread_buffer(nbytes, "leaf")
+            self._make(number, leaf, buffer)
+            kept = bytes(buffer)
+            with self._lock:
+                self._kept[number, leaf] = kept
+                while len(self._kept) > _KEPT_LEAVES:
+                    self._kept.popitem(last=False)
+        return kept
+
+    def _make(self, number: int, first: int, buffer: memoryview) -> None:
+        """Make whole leaves of the result, and compare them as far as they can be."""
+        seen, flat = self._open(number)
+        flat.read(first * LEAF_NBYTES, buffer)
+        for start, stop in block_ranges(0, len(buffer), LEAF_NBYTES):
+            leaf, part = first + start // LEAF_NBYTES, buffer[start:stop]
+            promised = self._patch(number, leaf, part)
+            found = hash_leaf(self.parts[number].change.dtype, part)
+            if promised not in (None, found):
+                self._blame(number)
+            self._note(number, seen, leaf, found)
+
+    def _patch(self, number: int, leaf: int, buffer: memoryview) -> bytes | None:
+        """Turn a leaf of the origin into one of the result; return its promised hash, None if nothing changes it."""
+        promised, part = None, self.parts[number]
+        for each in part.masks:
+            change = each.contents.changes[part.change.key]
+            frames = each.frames(change)
+            if leaf in frames.by_leaf:
+                with each.at(change.key):
+                    apply_mask(frames.mask(leaf, len(buffer), change.width), buffer)
+                promised = frames.by_leaf[leaf][0].digest
+        if promised is not None and part.change.dtype == "bool":
+            check_bool(np.frombuffer(buffer, np.bool), part.change.key, self, self.index.entries)
+        return promised
+
+    def _note(self, number: int, seen: _Tally, leaf: int, found: bytes) -> None:
+        """Keep the hash of a leaf; after the last one, compare the tensor."""
+        with self._lock:
+            is_same = seen.leaves.put(leaf, found)
+            is_whole = not seen.leaves.num_missing and not seen.is_right
+        if not is_same:
+            self._blame(number)
+        if is_whole:
+            self._compare(number, seen)
+
+    def _compare(self, number: int, seen: _Tally) -> None:
+        """Compare the digest of a tensor, and the checksums of its origin."""
+        change, flat = self.parts[number].change, seen.flat
+        if seen.leaves.digest(change.key, change.dtype, change.shape) != change.result:
+            self._blame(number)
+        if flat is not None:
+            flat.check()
+        # The plan of its slices is made again if it is read again.
+        seen.is_right, seen.flat = True, None
+
+    def _check_empty(self, number: int) -> None:
+        seen, _ = self._open(number)
+        if not seen.is_right:
+            self._compare(number, seen)
+
+    def _text(self, number: int) -> bytes:
+        with self._lock:
+            if number not in self._texts:
+                change, (seen, flat) = self.parts[number].change, self._open(number)
+                payload = new_buffer(flat.nbytes)
+                flat.read(0, payload)
+                flat.check()
+                array = strings.decode(payload, change.shape)
+                if digest_array(change.key, array) != change.result:
+                    self._blame(number)
+                seen.is_right, seen.flat = True, None
+                self._texts[number] = bytes(payload)
+            return self._texts[number]
+
+    def _blame(self, number: int) -> NoReturn:
+        part, last = self.parts[number], self.deltas[-1].path
+        key, reader = part.change.key, self._reader(part.origin)
+        if part.origin is None:
+            # Read again: a damaged base is called damaged.
+            found = digests_of(reader, [key])
+            if found[key] != part.base:
+                raise another_base(reader.path, self.deltas[0].path, key, "has other values")
+        raise CorruptCheckpoint(
+            f"{last}: {key!r} with the delta applied does not have the digest that the delta gives.",
+            MAKE_AGAIN,
+        )
+
+    def finish(self) -> None:
+        nbytes = self.index.entries.slices.nbytes.tolist()
+
+        def read(work: tuple[int, int]) -> None:
+            number, leaf = work
+            count = min(LEAF_NBYTES, nbytes[number] - leaf * LEAF_NBYTES)
+            self._make(number, leaf, thread_buffer(count, "leaf"))
+
+        run_all(read, self._unread())
+        numbers = self.index.entries.slices.tensors.rows()
+        for key, first in self.index.metadata.ties.items():
+            number = numbers[key]
+            change, leaves = self.parts[number].change, self._seen[numbers[first]].leaves
+            if leaves.digest(change.key, change.dtype, change.shape) != change.result:
+                self._blame(number)
+
+    def _unread(self) -> Iterator[tuple[int, int]]:
+        """The leaves that nothing has read; tensors without leaves are compared here."""
+        ties = self.index.metadata.ties
+        for number, part in enumerate(self.parts):
+            if part.change.key in ties:
+                continue
+            seen = self._seen.get(number)
+            if seen is not None and seen.is_right:
+                continue
+            if part.change.dtype == STRING:
+                self._text(number)
+                self._texts.pop(number, None)
+            elif not self.index.entries.slices.nbytes[number]:
+                self._check_empty(number)
+            else:
+                yield from ((number, leaf) for leaf in self._open(number)[0].leaves.missing())
+
+    # What the engine and the verbs ask.
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request: if the base or a delta is in a bucket, that one's."""
+        readers = [*([] if self.base is None else [self.base]), *(e.reader for e in self.deltas)]
+        return next((e.source.traits for e in readers if e.source.traits is not None), None)
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        raise UnsupportedError(
+            f"The bytes from {start} on of file {file} are not read ({len(buffer)} bytes): a delta "
+            "changes them."
+        )
+
+    def map(self, file: int) -> memoryview:
+        raise UnsupportedError(f"The file {file} is not mapped: a delta changes its tensors.")
+
+    def files_read(self, entries: EntryTable) -> Ints:  # noqa: ARG002  # all of the base
+        if self.base is None:
+            return np.zeros(0, np.int64)
+        return self.base.source.files_read(self._base().blocks.entries)
+
+    @property
+    def places(self) -> Sequence[tuple[Storage, str]]:
+        return () if self.base is None else self.base.source.places
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        found = np.zeros(len(rows), np.bool)
+        for place, number in enumerate(entries.start[rows].tolist()):
+            part = self.parts[number]
+            if part.change.dtype == STRING:
+                found[place] = True
+            elif part.origin is None:
+                base = self._base()
+                found[place] = base.is_ordered[base.rows[part.change.key]]
+        return found
+
+    def close(self) -> None:
+        """Do nothing: the caller closes the base and the deltas."""
+
+    def storage_errors(
+        self, keys: Collection[str], only_read: bool = False
+    ) -> Mapping[str, ReadError]:
+        """Return the errors of the base, for tensors that are made of it."""
+        if self.base is None:
+            return {}
+        mine = {
+            each.change.key
+            for each in self.parts
+            if each.origin is None and each.change.key in keys
+        }
+        return self.base.source.storage_errors(mine, only_read)
+
+    def encodings(self) -> Mapping[str, str]:
+        changes = [each.change for each in self.parts]
+        return {each.key: each.encoding for each in changes if each.encoding}
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
+        """Return the objects among keys, from the base or from the delta that has them."""
+        found: dict[str, bytes] = {}
+        by_key = {each.change.key: each for each in self.parts}
+        wanted: dict[int, list[str]] = {}
+        for key in keys:
+            origin = by_key[key].origin
+            at = -1 if origin is None else self.deltas.index(origin)
+            wanted.setdefault(at, []).append(key)
+        for at, mine in wanted.items():
+            prefix = "" if at < 0 else WHOLE_PREFIX
+            reader = self.base if at < 0 else self.deltas[at].reader
+            if reader is not None:
+                there = reader.source.objects([prefix + key for key in mine], form) or {}
+                found |= {key: there[prefix + key] for key in mine if prefix + key in there}
+        return found or None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Base:
+    blocks: Blocks
+    rows: Mapping[str, int]
+    is_ordered: Bools
+    """[n] True for tensors that are best read in order."""
+
+    @classmethod
+    def of(cls, reader: Reader) -> Self:
+        blocks, source = Blocks.of(reader), reader.source
+        entries = blocks.entries
+        is_ordered = np.zeros(len(blocks.tensors), np.bool)
+        rows = np.flatnonzero(~entries.plain)
+        if len(rows):
+            ordered = rows[source.in_order(entries, rows)]
+            is_ordered[entries.slices.tensor[ordered]] = True
+        return cls(blocks, blocks.tensors.rows(), is_ordered)
+
+
+# Joining deltas to one, without the base.
 
 
 def compact_deltas(
@@ -220,7 +641,6 @@ def _leaves(parts: Mapping[str, PatchedTensor], progress: Progress) -> Generator
 def _join_leaf(
     change: DeltaRow, number: int, deltas: Sequence[Delta], progress: Progress
 ) -> list[LeafChange]:
-    """Return the change of a leaf from the first base to the last result."""
     every = [each.frames(each.contents.changes[change.key]) for each in deltas]
     frame, _ = every[-1].by_leaf[number]
     digest, body = frame.digest, b""

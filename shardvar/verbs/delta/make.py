@@ -14,6 +14,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -145,7 +146,7 @@ def delta(
         goal = find_delta_target(path, found)
     else:
         # Not above: few deltas have a dialect.
-        from shardvar.verbs.delta.dialects import publication, written
+        from shardvar.verbs.delta import publication
 
         to = publication.find_publication(path, dialect, versions, found)
     with ExitStack() as stack:
@@ -157,7 +158,7 @@ def delta(
         draft = DeltaDraft(scratch)
         before, after = a_and_b
         if dialect is not None:
-            written.check_sayable(before, after, to.dialect)
+            publication.check_sayable(before, after, to.dialect)
         changes = _changes(before, after, draft, progress, keeps_all=dialect is not None)
         for reader in a_and_b:
             # PyTorch's storages: what several tensors share has one checksum.
@@ -166,7 +167,7 @@ def delta(
         # Write.
         if dialect is not None:
             second = stack.enter_context(ScratchFile())
-            return written.write_published(
+            return publication.write_published(
                 to, changes, draft, after, second, force=force, dry_run=dry_run
             )
         contents = Contents.of(changes, after.metadata.user)
@@ -186,51 +187,43 @@ def _find_model(path: Path) -> Location:
 def _changes(
     a: Reader, b: Reader, draft: DeltaDraft, progress: Progress, keeps_all: bool
 ) -> list[DeltaRow]:
-    """The change of each tensor, in the order of the new checkpoint; removed ones follow.
-
-    With ``keeps_all``, tensors have frames also where the whole tensor would be smaller.
-    """
+    """The change of each tensor; with ``keeps_all``, frames that are larger than the tensor are kept."""
     for reader in (a, b):
         for key, error in reader.faults.items():
             raise error.at(f"{reader.path}: {key!r}")
     blocks_a, blocks_b = Blocks.of(a), Blocks.of(b)
     rows_a, rows_b = blocks_a.tensors.rows(), blocks_b.tensors.rows()
-    pairs = {key: (rows_a[key], row) for key, row in rows_b.items() if key in rows_a}
-    alike = {
-        key: pair
-        for key, pair in pairs.items()
-        if _is_alike(blocks_a.tensors, blocks_b.tensors, *pair)
-    }
+    alike: dict[str, tuple[int, int]] = {}
+    for key, row in rows_b.items():
+        if key in rows_a and _is_alike(blocks_a.tensors, blocks_b.tensors, rows_a[key], row):
+            alike[key] = rows_a[key], row
     ties = _ties(blocks_b)
-    # What is tied in both is compared once.
+    # Tensors that are tied in both are compared once.
     followers = {} if keeps_all else _followers(ties, _ties(blocks_a), alike)
     compared = _Comparison(blocks_a, blocks_b, draft, progress, keeps_all, followers)
-    once = {key for keys in followers.values() for key in keys}
-    compared.run({key: pair for key, pair in alike.items() if key not in once})
-    wholes = {key for key in rows_b if key not in compared.digests}
-    digests_b = digests_of(b, wholes, progress)
-    others = {key for key in rows_a if key not in compared.digests}
-    digests_a = digests_of(a, others, progress)
+    compared.run(alike)
+    digests_b = digests_of(b, rows_b.keys() - compared.digests.keys(), progress)
+    digests_a = digests_of(a, rows_a.keys() - compared.digests.keys(), progress)
     encodings, paths = b.encodings, b.metadata.paths
-
-    def change(key: str, tensors: TensorTable, row: int) -> DeltaRow:
+    changes: list[DeltaRow] = []
+    # Removed ones follow.
+    for key in {**rows_b, **rows_a}:
+        is_there = key in rows_b
+        tensors, row = (
+            (blocks_b.tensors, rows_b[key]) if is_there else (blocks_a.tensors, rows_a[key])
+        )
         before, after = compared.digests.get(key) or (digests_a.get(key), digests_b.get(key))
-        if key in compared.digests:
-            kind = compared.kinds[key]
-        elif after is None:
-            kind = REMOVED
-        else:
-            kind = EQUAL if before == after else WHOLE
-        about = encodings.get(key, ""), paths.get(key), ties.get(key) if key in rows_b else None
-        return DeltaRow(key, kind, tensors.dtype(row), tensors.shape(row), before, after, *about)
-
-    found = [change(key, blocks_b.tensors, row) for key, row in rows_b.items()]
-    gone = [key for key in rows_a if key not in rows_b]
-    return found + [change(key, blocks_a.tensors, rows_a[key]) for key in gone]
+        kind = compared.kinds.get(key) or (
+            REMOVED if after is None else EQUAL if before == after else WHOLE
+        )
+        about = encodings.get(key, ""), paths.get(key), ties.get(key) if is_there else None
+        changes.append(
+            DeltaRow(key, kind, tensors.dtype(row), tensors.shape(row), before, after, *about)
+        )
+    return changes
 
 
 def _ties(blocks: Blocks) -> dict[str, str]:
-    """The keys that have the bytes of an earlier key, each with that key."""
     tensors, rows = blocks.tensors, blocks.tensors.rows()
     return {
         key: first
@@ -253,8 +246,7 @@ def _followers(
 
 
 def _is_alike(a: TensorTable, b: TensorTable, row: int, other: int) -> bool:
-    """Return True if two tensors are compared leaf by leaf: one dtype and shape, and elements that
-    follow each other."""
+    """Return True if two tensors are compared leaf by leaf."""
     codes = int(a.codes[row]), int(b.codes[other])
     return codes[0] == codes[1] and not OWN_SIZE[codes[0]] and a.shape(row) == b.shape(other)
 
@@ -279,12 +271,12 @@ class _Comparison:
 
     def run(self, pairs: Mapping[str, tuple[int, int]]) -> None:
         """Compare the tensors of some keys, each with its row on both sides."""
-        small = {
-            key: pair
-            for key, pair in pairs.items()
-            if self.a.is_small(pair[0]) and self.b.is_small(pair[1])
-        }
-        large = {key: pair for key, pair in pairs.items() if key not in small}
+        small, large = dict[str, tuple[int, int]](), dict[str, tuple[int, int]]()
+        tied = {*chain.from_iterable(self.followers.values())}
+        for key, pair in pairs.items():
+            if key not in tied:
+                is_small = self.a.is_small(pair[0]) and self.b.is_small(pair[1])
+                (small if is_small else large)[key] = pair
         for work in (self._small(small), self._large(large)):
             with closing(draft_tensors(self.draft, work)) as tensors:
                 for key, leaves, drafted in tensors:

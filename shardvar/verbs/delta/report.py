@@ -106,18 +106,15 @@ class ApplyReport(WriteReport):
 def apply_report(
     written: WriteReport, notes: tuple[str, ...], *, already: bool = False
 ) -> ApplyReport:
-    """Return the report of a write with notes."""
     values = {each.name: getattr(written, each.name) for each in fields(written)}
     return ApplyReport(**values, notes=notes, already=already)
 
 
 def report_kind(change: DeltaRow) -> str:
-    """Return the word of a report for what became of a tensor."""
     return "new" if change.kind == WHOLE and change.is_new else change.kind
 
 
 def encodings_of(encodings: Counter[int]) -> dict[str, int]:
-    """Return the numbers of leaves that a report has, from the number of each encoding."""
     positions = encodings[SPARSE]
     return {"num_positions": positions, "num_masks": encodings.total() - positions}
 

@@ -72,8 +72,8 @@ from shardvar.verbs.reader import open_checkpoint as open_checkpoint
 from shardvar.verbs.remove import remove as remove
 from shardvar.verbs.reshard import reshard as reshard
 from shardvar.verbs.save import save as save
-from shardvar.verbs.together.claims import break_claim as break_claim
-from shardvar.verbs.together.local_shards import LocalShard as LocalShard
+from shardvar.verbs.together.shares import break_claim as break_claim
+from shardvar.verbs.together.shares import LocalShard as LocalShard
 from shardvar.verbs.together.shares import commit_shards as commit_shards
 from shardvar.verbs.together.shares import save_shards as save_shards
 from shardvar.verbs.training.saved_steps import SavedSteps as SavedSteps

@@ -23,8 +23,8 @@ from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.region import Region
 from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.verbs.background import Staging
-from shardvar.verbs.together.local_shards import LocalShard
 from shardvar.verbs.together.run import Peers
+from shardvar.verbs.together.shares import LocalShard
 from shardvar.verbs.training.resuming import gather
 from shardvar.verbs.training.states import Steps, by_key, encode_object
 

@@ -38,11 +38,10 @@ from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
-from shardvar.verbs.together.attempts import telling
-from shardvar.verbs.together.local_shards import source_of_shards
-from shardvar.verbs.together.run import Run, find_run
-from shardvar.verbs.together.share_base import find_older
-from shardvar.verbs.together.shares import save_with_objects
+from shardvar.verbs.together.fence import telling
+from shardvar.verbs.together.run import Run, SaveOptions, find_run
+from shardvar.verbs.together.share_hashes import find_older
+from shardvar.verbs.together.shares import save_with_objects, source_of_shards
 from shardvar.verbs.training.states import (
     cast_array,
     check_stored_tensor,
@@ -166,33 +165,23 @@ def save_pytree(
     process, count = job_processes()
     target = find_target(path, format, otherwise="shardvar")
     texts = texts_of(metadata)
+    options = SaveOptions(replicas, force, timeout=timeout, digest=digest, base=base, is_state=True)
 
     def find() -> Run:
-        return find_run(path, run, count, format, peers=connected_processes())
+        return find_run(path, run, count, format, peers=connected_processes(), options=options)
 
     def save(held: HeldTree) -> WriteReport:
         if count == 1 and not _has_shares(target):
             if base is not None:
                 find_older(base, target)  # which refuses a format without references
-            return _save_alone(target, held, digest, force)
+            return _save_alone(target, held, options)
         about = held.about
         if target.format.name == "shardvar":  # whose index has the keys only
             about = replace(about, paths={})
-        return save_with_objects(
-            find(),
-            process,
-            held.tensors,
-            replace(about, empty={}),
-            replicas,
-            force=force,
-            timeout=timeout,
-            digest=digest,
-            base=base,
-            is_state=True,
-        )
+        return save_with_objects(find(), process, held.tensors, replace(about, empty={}))
 
     def held() -> HeldTree:
-        with telling(find, process, timeout):
+        with telling(find, process):
             found = held_tree(state, texts)
             return copied_tree(found, _MEMORY, staging_nbytes) if background else found
 
@@ -204,7 +193,7 @@ def _has_shares(target: Location) -> bool:
     return isinstance(target.format, SharedFormat) and target.format.adopts_objects()
 
 
-def _save_alone(target: Location, held: HeldTree, digest: bool, force: bool) -> WriteReport:
+def _save_alone(target: Location, held: HeldTree, options: SaveOptions) -> WriteReport:
     """Write the state of a job of one process; slices are joined as the format requires."""
     form, about = target.format, held.about
     if about.objects and not form.capabilities.holds_objects:
@@ -217,11 +206,11 @@ def _save_alone(target: Location, held: HeldTree, digest: bool, force: bool) -> 
         policy=None,
         partition=None,
         metadata=replace(about, writer=WRITER),
-        force=force,
+        force=options.force,
         replace_atomically=True,
         source=source,
     )
-    if digest:
+    if options.digest:
         work = digest_arrays(work, source)
     return carry_out(work, source, None, lambda _: None)
 

@@ -42,7 +42,7 @@ of JAX; the key of the tensor is the rest."""
 
 SOME_PROCESSES = "shardvar.keys_of_some_processes"
 """The name of the text in ``Metadata.user`` that lists the keys that not all processes of a training
-job had when they saved their states (``verbs.together.state_keys``)."""
+job had when they saved their states (``verbs.together.run``)."""
 
 DELTA = "shardvar.delta"
 """The name of the text in ``Metadata.user`` that says that a checkpoint is a delta

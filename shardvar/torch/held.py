@@ -31,7 +31,7 @@ from shardvar.torch.leaves import (
     numeric_arrays,
 )
 from shardvar.verbs.background import Staging, copy_arrays, new_pages
-from shardvar.verbs.together.local_shards import LocalShard
+from shardvar.verbs.together.shares import LocalShard
 
 _CONSTANTS = frozenset({int, float, bool, complex, str, bytes, type(None)})
 """The types of values that never change, and that any format has a word for."""

@@ -37,8 +37,8 @@ from shardvar.verbs.background import PendingSave, Turn, save_next
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.together.attempts import telling
-from shardvar.verbs.together.run import Peers, Run, find_run
+from shardvar.verbs.together.fence import telling
+from shardvar.verbs.together.run import Peers, Run, SaveOptions, find_run
 from shardvar.verbs.together.shares import save_with_objects
 from shardvar.verbs.training.resuming import gather
 from shardvar.verbs.training.states import LoadReport, check_stored_tensor, unmatched_keys
@@ -59,16 +59,20 @@ class _Share:
     count: int
     format: str
     texts: Mapping[str, str]
-    replicas: str
-    timeout: float
-    digest: bool
-    base: Path | None
+    options: SaveOptions
 
     def telling(self) -> AbstractContextManager[None]:
-        return telling(self.find, self.process, self.timeout)
+        return telling(self.find, self.process)
 
     def find(self) -> Run:
-        return find_run(self.path, self.run, self.count, self.format, peers=group_peers())
+        return find_run(
+            self.path,
+            self.run,
+            self.count,
+            self.format,
+            peers=group_peers(),
+            options=self.options,
+        )
 
     def save(self, held: HeldState) -> WriteReport:
         with self.telling():
@@ -76,17 +80,7 @@ class _Share:
             objects = held.encoded(self.format)
         paths = held.paths if self.format == "torch" else {}
         about = Metadata(user=dict(self.texts), paths=paths, objects=objects, ties=held.ties)
-        return save_with_objects(
-            self.find(),
-            self.process,
-            tensors,
-            about,
-            self.replicas,
-            timeout=self.timeout,
-            digest=self.digest,
-            base=self.base,
-            is_state=True,
-        )
+        return save_with_objects(self.find(), self.process, tensors, about)
 
 
 def save_state(
@@ -179,7 +173,8 @@ def save_state(
     ``shardvar.torch.save("run/step-7", {"model": model, "optim": optimizer, "step": 7}, run="7")``
     """
     texts, (process, count) = texts_of(metadata), processes()
-    share = _Share(path, run, process, count, format, texts, replicas, timeout, digest, base)
+    options = SaveOptions(replicas, timeout=timeout, digest=digest, base=base, is_state=True)
+    share = _Share(path, run, process, count, format, texts, options)
 
     def held() -> HeldState:
         if not background:

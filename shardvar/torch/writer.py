@@ -24,10 +24,9 @@ from shardvar.planning.index import Metadata
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.lazy import lazy
 from shardvar.verbs.locate import Path
-from shardvar.verbs.together.attempts import commit_left
-from shardvar.verbs.together.local_shards import LocalShard
-from shardvar.verbs.together.run import Run, find_run
-from shardvar.verbs.together.shares import save_with_objects
+from shardvar.verbs.together.fence import commit_left
+from shardvar.verbs.together.run import Run, SaveOptions, find_run
+from shardvar.verbs.together.shares import LocalShard, save_with_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +145,7 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
         known = plan.planner_data if isinstance(plan.planner_data, dict) else {}
         paths = {key: known[key] for key in (*tensors, *objects) if _is_path(known.get(key))}
         about = Metadata(user=self._texts, paths=paths, objects=objects)
-        save_with_objects(self._run(), part.process, tensors, about, commit=False)
+        save_with_objects(self._run(), part.process, tensors, about)
         done: Future[list[WriteResult]] = torch.futures.Future()
         done.set_result(results)
         return done
@@ -157,11 +156,12 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
         if others:
             cause = f"A process wrote {self._path} in the attempt {others[0]}, not {self._part.attempt}."
             raise StorageError(cause, "Use a new planner in all processes, and save again.")
-        commit_left(self._run(), "equal", _SECONDS)
+        commit_left(self._run())
 
     def _run(self) -> Run:
         part = self._part
-        return find_run(self._path, _RUN, part.count, self._format, part.attempt)
+        options = SaveOptions(commit=False, timeout=_SECONDS)
+        return find_run(self._path, _RUN, part.count, self._format, part.attempt, options=options)
 
     def _object(self, key: str, octets: bytes) -> bytes:
         if self._format == "torch" and octets.startswith(b"PK"):

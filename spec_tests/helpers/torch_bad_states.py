@@ -209,7 +209,7 @@ def die(*_arguments: Any, **_options: Any) -> Any:
 
 def kill(folder: Path, when: str, is_victim: bool) -> None:
     """Save a state, and another one over it while a process is killed."""
-    from shardvar.verbs.together import attempts, fence, share_format, shares
+    from shardvar.verbs.together import fence, share_files, shares
 
     told("first", lambda: save(folder, state_of(1), "1"))
 
@@ -220,8 +220,8 @@ def kill(folder: Path, when: str, is_victim: bool) -> None:
     merge, state = fence.merge_shares, state_of(2)
     places = {
         "before": (shares, "save_called", die),
-        "in": (share_format, "encode_index", die),
-        "after": (attempts, "wait_for_end", die),
+        "in": (share_files, "encode_index", die),
+        "after": (fence, "wait_for_end", die),
         "decided": (fence, "merge_shares", dies_later),
     }
     if is_victim:

@@ -6,7 +6,7 @@ MUTANTS = [
     mutant(
         "digests-of-shards-begin-at-zero",
         "The leaves of every shard are counted from the beginning of its tensor.",
-        "verbs/together/share_digests.py",
+        "verbs/together/share_hashes.py",
         "        start, stride = start + offset * stride, stride * extent\n",
         "        start, stride = start + 0 * offset, stride * extent\n",
         "share_digests::test_tensors_of_many_leaves_are_cut_along_any_axes",

@@ -76,7 +76,7 @@ MUTANTS = [
     mutant(
         "checksum-for-equality",
         "A process refers to a slice of the base that has only the same checksums.",
-        "verbs/together/share_base.py",
+        "verbs/together/share_hashes.py",
         "                self.is_equal[row] = bool(is_same)\n",
         "                self.is_equal[row] = True\n",
         "incremental_shares::test_equal_checksums_are_not_enough",
@@ -84,7 +84,7 @@ MUTANTS = [
     mutant(
         "another-base",
         "A commit does not compare the index of the base with the one that the shares have seen.",
-        "verbs/together/share_base.py",
+        "verbs/together/share_hashes.py",
         "    if found.identity != expected.identity:\n",
         "    if False:\n",
         "incremental_shares::test_a_base_that_changes_between_the_shares_is_found",
@@ -92,7 +92,7 @@ MUTANTS = [
     mutant(
         "lost-file-of-the-base",
         "A process refers to a file of the base that is missing or cut off.",
-        "verbs/together/share_base.py",
+        "verbs/together/share_hashes.py",
         "np.flatnonzero(~older.lost()[entries.file] & (entries.slices.nbytes > 0))",
         "np.flatnonzero(entries.slices.nbytes > 0)",
         "incremental_shares::test_what_is_missing_in_the_base_is_written",

@@ -43,7 +43,7 @@ class Texts:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardvar.verbs.together.fence._GROUP_SECONDS", (0.05, 0.05))
+    monkeypatch.setattr("shardvar.verbs.together.run._GROUP_SECONDS", (0.05, 0.05))
 
 
 def in_threads(processes: Sequence[int], act: Callable[[int], Any]) -> dict[int, Any]:

@@ -25,7 +25,7 @@ from shardvar.errors import (
 )
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.testing.geometry import tilings
-from shardvar.verbs.together import share_base
+from shardvar.verbs.together import share_hashes
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.incremental_stage import are_equal, assert_whole, strays
 from spec_tests.helpers.shared_saves import demo_share, demo_tensors, save_all, shard_of
@@ -244,13 +244,13 @@ def test_pieces_of_many_leaves_and_runs_are_compared_whole(made: str, tmp_path: 
 def test_a_base_with_digests_is_not_read_and_one_without_is(tmp_path: Path) -> None:
     save_all(tmp_path / "a", rows(TABLE, 2), "1")
     sv.save(tmp_path / "whole", {"w": TABLE}, digest=True)
-    read = share_base.open_native
+    read = share_hashes.open_native
     for target, base, count, expected in (
         ("b", "a", 2, 2),
         ("c", "b", 2, 0),
         ("d", "whole", 1, 0),
     ):
-        with mock.patch.object(share_base, "open_native", wraps=read) as opened:
+        with mock.patch.object(share_hashes, "open_native", wraps=read) as opened:
             save_all(tmp_path / target, rows(TABLE, count), target, base=tmp_path / base)
         assert opened.call_count == expected
         assert own_nbytes(tmp_path / target) == 0
@@ -275,7 +275,7 @@ def test_equal_checksums_are_not_enough(tmp_path: Path) -> None:
 def test_a_digest_that_lies_is_not_believed_without_the_checksums(tmp_path: Path) -> None:
     save_all(tmp_path / "a", rows(TABLE, 2), "1")
     lie = np.full((2, 32), 7, np.uint8)
-    alike = share_base.entries_alike
+    alike = share_hashes.entries_alike
 
     def lying(*arguments: Any) -> Any:
         from dataclasses import replace
@@ -284,8 +284,8 @@ def test_a_digest_that_lies_is_not_believed_without_the_checksums(tmp_path: Path
         return entries and replace(entries, digests=lie)
 
     with (
-        mock.patch.object(share_base, "entries_alike", lying),
-        mock.patch.object(share_base, "hash_of", lambda _octets: bytes([7]) * 32),
+        mock.patch.object(share_hashes, "entries_alike", lying),
+        mock.patch.object(share_hashes, "hash_of", lambda _octets: bytes([7]) * 32),
     ):
         save_all(tmp_path / "b", rows(TABLE + 1, 2), "2", base=tmp_path / "a")
     assert are_equal(sv.load(tmp_path / "b"), {"w": TABLE + 1})
@@ -459,8 +459,8 @@ def test_a_share_with_a_note_that_is_none_is_refused(tmp_path: Path) -> None:
         [1, "0", []],
     ):
         with pytest.raises((ValueError, TypeError, AttributeError)):
-            share_base.BaseNote.of(json.loads(json.dumps(values)))
-    assert share_base.BaseNote.of(["a", "0", [2]]) == ("a", "0", (2,))
+            share_hashes.BaseNote.of(json.loads(json.dumps(values)))
+    assert share_hashes.BaseNote.of(["a", "0", [2]]) == ("a", "0", (2,))
 
 
 def test_two_jobs_save_from_one_base_at_the_same_time(tmp_path: Path) -> None:

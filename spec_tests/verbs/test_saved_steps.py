@@ -590,7 +590,7 @@ def test_jobs_that_restore_at_once_find_the_newest_step_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, place: str
 ) -> None:
     """Also where none of them can write, and where one process finds damage: all pass it over."""
-    monkeypatch.setattr("shardvar.verbs.together.fence._BUCKET_SECONDS", (0.01, 0.02, 0.05, 1.5))
+    monkeypatch.setattr("shardvar.verbs.together.run._BUCKET_SECONDS", (0.01, 0.02, 0.05, 1.5))
     bucket = MemoryBucket()
     folder = str(tmp_path) if "disk" in place else "s3://bucket/run"
 
@@ -681,7 +681,7 @@ def test_a_bucket_keeps_the_steps_that_a_folder_keeps(tmp_path: Path) -> None:
 
 
 def test_processes_share_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardvar.verbs.together.fence._BUCKET_SECONDS", (0.01, 0.02, 0.05, 1.5))
+    monkeypatch.setattr("shardvar.verbs.together.run._BUCKET_SECONDS", (0.01, 0.02, 0.05, 1.5))
     bucket = MemoryBucket()
 
     def work(process: int) -> Any:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
+from shardvar.engine.flat import FlatTensor
 from shardvar.errors import UnsupportedError
 from shardvar.planning.index import Metadata
 from shardvar.verbs.compare import digest as digest_module
-from shardvar.verbs.together import share_digests
-from shardvar.verbs.together.run import find_run
+from shardvar.verbs.together.run import SaveOptions, find_run
 from shardvar.verbs.together.shares import save_with_objects
 from shardvar.wire import digests as definition
 from shardvar.wire.plain import encode_value
@@ -120,13 +120,13 @@ def test_tensors_of_many_leaves_are_cut_along_any_axes(
 def read_nbytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The bytes that the commit reads for digests."""
     counted: list[int] = []
-    real = share_digests.FlatTensor.read
+    real = FlatTensor.read
 
     def counts(self: Any, start: int, buffer: memoryview) -> None:
         counted.append(len(buffer))
         real(self, start, buffer)
 
-    monkeypatch.setattr(share_digests.FlatTensor, "read", counts)
+    monkeypatch.setattr(FlatTensor, "read", counts)
     yield counted
 
 
@@ -181,8 +181,8 @@ def test_objects_have_the_digests_of_the_texts_that_they_are_listed_as(tmp_path:
     values = {"step": 7, "words": ["näive", None], "nested": {"a": (1.5, b"x")}}
     objects = {key: encode_value(value).encode() for key, value in values.items()}
     for name, tensors in (("some", {"w": np.ones(3)}), ("none", {})):
-        run = find_run(tmp_path / name, "1", 1, "shardvar")
-        save_with_objects(run, 0, tensors, Metadata(objects=objects), digest=True)
+        run = find_run(tmp_path / name, "1", 1, "shardvar", options=SaveOptions(digest=True))
+        save_with_objects(run, 0, tensors, Metadata(objects=objects))
         with sv.open_checkpoint(tmp_path / name) as reader:
             assert dict(reader.digests) == sv.digest(tmp_path / name).tensors
             assert len(reader.digests) == 3 + len(tensors)

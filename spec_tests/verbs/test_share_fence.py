@@ -30,7 +30,7 @@ from shardvar.errors import (
 from shardvar.formats.unfinished import share_name
 from shardvar.storage.requests import FolderListing, Head
 from shardvar.verbs.locate import find_target
-from shardvar.verbs.together import attempts, fence
+from shardvar.verbs.together import fence
 from shardvar.verbs.together.run import END, INDEX, Run
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.share_model import DEFECTS, search
@@ -109,7 +109,7 @@ def without(defect: str) -> Iterator[None]:
     changes: dict[str, list[tuple[Any, str, Any]]] = {
         "quotes": [(Run, "share", share)],
         "ends": [(StagedBucket, "put_if", put_no_end)],
-        "a second look": [(fence, "give_up", give_up), (attempts, "give_up", give_up)],
+        "a second look": [(fence, "give_up", give_up)],
     }
     with ExitStack() as stack:
         for change in changes[defect]:
@@ -163,7 +163,7 @@ def test_errors_of_the_merge_reach_every_process() -> None:
 
 def test_a_process_that_fails_ends_the_attempt_for_all() -> None:
     def broken() -> None:
-        with mock.patch.object(attempts, "write_share", side_effect=StorageErrorOfTest):
+        with mock.patch.object(fence, "write_share", side_effect=StorageErrorOfTest):
             saves_of(1, 2)[1]()
 
     class StorageErrorOfTest(sv.errors.StorageError):

@@ -9,8 +9,8 @@ import pytest
 import shardvar as sv
 from shardvar.errors import ArgumentError, CheckpointError, ShardvarError, UnsupportedError
 from shardvar.planning.index import OBJECTS, Metadata
-from shardvar.verbs.together import share_format
-from shardvar.verbs.together.run import find_run
+from shardvar.verbs.together import share_files
+from shardvar.verbs.together.run import SaveOptions, find_run
 from shardvar.verbs.together.shares import save_with_objects
 from shardvar.wire.plain import decode_value, encode_value
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
@@ -37,8 +37,9 @@ def save(
         start, stop = sv.div(4, count)[process]
         tensors = {"w": sv.LocalShard(TABLE[start:stop], (start, 0), (4, 3)), **more}
         about, is_last = Metadata(user={"by": "a test"}, objects=held), process == count - 1
-        saved = find_run(path, run, count, form)
-        save_with_objects(saved, process, tensors, about, replicas, commit=is_last, timeout=5)
+        options = SaveOptions(replicas, commit=is_last, timeout=5)
+        saved = find_run(path, run, count, form, options=options)
+        save_with_objects(saved, process, tensors, about)
 
 
 def objects_of(path: Any, keys: list[str]) -> dict[str, Any]:
@@ -98,12 +99,13 @@ def test_a_run_that_saves_other_objects_under_the_same_name_is_refused(tmp_path:
     """As one that saves other tensors."""
     about = [Metadata(objects=encoded({"lr": lr})) for lr in (0.1, 0.1, 0.2)]
     for number, each in enumerate(about):
-        saved = find_run(tmp_path / "ck", "1", 2, "shardvar")
+        options = SaveOptions(commit=False)
+        saved = find_run(tmp_path / "ck", "1", 2, "shardvar", options=options)
         if number < 2:
-            save_with_objects(saved, 0, {"w": TABLE}, each, commit=False)
+            save_with_objects(saved, 0, {"w": TABLE}, each)
         else:
             with pytest.raises(ArgumentError, match="has saved already, and other values"):
-                save_with_objects(saved, 0, {"w": TABLE}, each, commit=False)
+                save_with_objects(saved, 0, {"w": TABLE}, each)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +133,6 @@ def test_a_text_that_is_wrong_is_an_error_with_the_file(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = Metadata(user={OBJECTS: text})
-    monkeypatch.setattr(share_format, "_stored", lambda *_: stored)
+    monkeypatch.setattr(share_files, "_stored", lambda *_: stored)
     with pytest.raises(CheckpointError, match=r"ck\.svshare.*svindex"):
         save(tmp_path / "ck", [{}], "shardvar")

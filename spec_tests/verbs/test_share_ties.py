@@ -9,7 +9,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import ArgumentError, CheckpointNotFound, InvalidCheckpoint
 from shardvar.planning.index import Metadata, find_ties
-from shardvar.verbs.together.run import find_run
+from shardvar.verbs.together.run import SaveOptions, find_run
 from shardvar.verbs.together.shares import save_with_objects
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 
@@ -23,16 +23,10 @@ def save(
     """Save the tensors and the ties of each process; the last process commits."""
     for process, (tensors, ties) in enumerate(held):
         about = Metadata(ties=ties, objects=objects if process == 0 else {})
-        report = save_with_objects(
-            find_run(path, run, len(held), "shardvar"),
-            process,
-            tensors,
-            about,
-            commit=process == len(held) - 1,
-            timeout=5,
-            digest=True,
-            is_state=True,
-        )
+        is_last = process == len(held) - 1
+        options = SaveOptions(commit=is_last, timeout=5, digest=True, is_state=True)
+        saved = find_run(path, run, len(held), "shardvar", options=options)
+        report = save_with_objects(saved, process, tensors, about)
     return report
 
 

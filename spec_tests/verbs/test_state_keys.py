@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import ArgumentError, CheckpointError
 from shardvar.planning.index import SOME_PROCESSES, Metadata
-from shardvar.verbs.together.run import find_run
+from shardvar.verbs.together.run import SaveOptions, find_run, keys_of_some, without_keys_of_some
 from shardvar.verbs.together.shares import save_with_objects
-from shardvar.verbs.together.state_keys import keys_of_some, without_keys_of_some
 from shardvar.verbs.training.states import unmatched_keys
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
@@ -41,15 +40,14 @@ def test_a_process_that_loads_may_lack_what_only_some_had(
     for process, held in enumerate(keys):
         owner |= {key: process for key in held if key not in owner}
     for process, held in enumerate(keys):
-        saved = find_run(path, "1", len(keys), form)
         tensors = {
             f"w.{key}": [sv.LocalShard(np.ones(2), (0,), (2,))] if owner[key] == process else []
             for key in held
         }
         is_last = process == len(keys) - 1
-        save_with_objects(
-            saved, process, tensors, Metadata(), commit=is_last, timeout=5, is_state=True
-        )
+        options = SaveOptions(commit=is_last, timeout=5, is_state=True)
+        saved = find_run(path, "1", len(keys), form, options=options)
+        save_with_objects(saved, process, tensors, Metadata())
     every, common = ({f"w.{key}" for key in each(*keys)} for each in (set.union, set.intersection))
     mine = data.draw(st.sets(st.sampled_from(sorted(every))))
     with sv.open_checkpoint(path) as reader:

@@ -91,7 +91,6 @@ class Opening:
     """The way a worker opens the checkpoint that a task reads."""
 
     found: Location
-    """The checkpoint."""
     dequantize: bool | str = False
     """True, or a dtype, to read numbers in the place of quantised tensors."""
     others: tuple[Location, ...] = ()
@@ -102,7 +101,6 @@ class Opening:
     """The process that makes the call."""
 
     def open(self) -> Source:
-        """Open the checkpoint, with the others as one."""
         found = (self.found, *self.others)
         sources = [each.open(dequantize=self.dequantize) for each in found]
         return (
@@ -111,7 +109,6 @@ class Opening:
 
 
 def check_executor(executor: Any) -> None:
-    """Raise ``ArgumentTypeError`` unless tasks can be submitted to the executor."""
     if executor is not None and not callable(getattr(executor, "submit", None)):
         cause = f"A {type(executor).__name__} is not an executor."
         raise ArgumentTypeError(
@@ -122,11 +119,10 @@ def check_executor(executor: Any) -> None:
 def run_tasks(
     executor: Executor, tasks: Iterable[tuple[Callable[..., Done], Sequence[Any]]]
 ) -> Iterator[Done]:
-    """Yield the results of calls, each a function and its arguments, as they come, with a bounded
-    number ahead.
+    """Yield the results of calls, each a function and its arguments, as they come; a bounded number is ahead.
 
-    After an error, or if the caller stops, tasks that have not begun are cancelled, and the others
-    are waited for.
+    After an error, or if the caller stops, tasks that have not begun are cancelled, and the others are
+    waited for.
     """
     todo, pending = iter(tasks), set[Future[Done]]()
     try:
@@ -157,7 +153,6 @@ def run_tasks(
 def _first_finished(
     executor: Executor, pending: set[Future[Done]]
 ) -> tuple[set[Future[Done]], set[Future[Done]]]:
-    """Wait for tasks, and return the finished and the others; ``WorkerLost`` if none can finish."""
     while True:
         found = wait(pending, _LOOK_SECONDS, FIRST_COMPLETED)
         if found.done:
@@ -201,7 +196,6 @@ def _has_failed(finished: Future[Any]) -> bool:
 
 
 def _explained(error: Exception) -> Exception:
-    """Return the error of a task, or what it says of the executor."""
     if type(error).__name__ in _LOST:
         return _lost(error)
     if isinstance(error, ModuleNotFoundError) or _UNREADABLE in str(error):
@@ -257,7 +251,6 @@ def interrupt_task(_signal: int, _frame: object) -> None:
 
 
 def check_version(version: str) -> None:
-    """Raise ``UnsupportedError`` in a worker of another release of shardvar."""
     if version != __version__:
         cause = f"A worker has shardvar {__version__}, and the task is from shardvar {version}."
         raise UnsupportedError(cause, "Install the same release everywhere.")
@@ -271,7 +264,6 @@ class Payloads:
     """Some payloads of a checkpoint, as a worker finds them."""
 
     opening: Opening
-    """The way to open the checkpoint."""
     entries: EntryTable
     """The entries of the payloads; they say where in the files these are."""
     files: Mapping[int, tuple[str, str]]
@@ -416,7 +408,7 @@ _sources_lock = new_lock()
 
 
 def _open(opening: Opening) -> Source:
-    """Open a checkpoint in a worker, or take it where a task before has opened it."""
+    """Open a checkpoint in a worker, or take the source of a task before."""
     with _sources_lock:
         source = _sources.get(opening)
         if source is None:

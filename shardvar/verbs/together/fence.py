@@ -25,6 +25,14 @@ With an ``attempt`` that the caller gives to all processes, that text is the tok
 process that does not wait (``commit=False``) can prove nothing: such shares are committed by
 ``commit_shards``, when the caller knows that all processes have saved, and one of an earlier
 attempt that has other values poisons the run.
+
+    save_open      write a share that is committed later, and return
+    save_known     the same, and wait for the end: the processes know the attempt
+    save_called    process 0 calls, the others answer, and all wait for the end
+    telling        end the attempt with an error that this process has before it has a share
+    commit_left    commit the shares that all processes have left by ``save_open``
+
+An error of a process that waits ends the attempt for all.
 """
 
 import json
@@ -34,99 +42,46 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 from shardvar import errors
 from shardvar.errors import (
     ArgumentError,
+    CheckpointError,
     IncompleteCheckpoint,
     LockHeld,
     MissingFile,
     ServerError,
     ShardvarError,
     StorageError,
+    TargetExists,
 )
 from shardvar.formats.protocol import FileChecksums, Sink
 from shardvar.planning.index import Metadata
 from shardvar.planning.merging import name_processes
+from shardvar.planning.slices import TensorTable
 from shardvar.verbs.save import WRITER
-from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, OwnShare, Peers, Run
-from shardvar.verbs.together.share_merge import merge_shares
+from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, OwnShare, Run, WaitPace, pace_of
+from shardvar.verbs.together.share_files import (
+    Holding,
+    ShareCall,
+    SliceName,
+    discard_data,
+    encode_call,
+    is_same_share,
+    merge_shares,
+    read_call,
+    read_share,
+    slice_names,
+    write_share,
+)
 from shardvar.wire.strict_json import parse_json
 
 DESCRIPTION = "One file for each process."
 
-_DISK_SECONDS = 0.02, 1.0, 1.5
-"""The first and the longest pause between two looks at a disk, and the factor from one pause to the
-next."""
-
-_LOOKS_A_SECOND = 25
-"""Looks at a bucket by all processes together, at the first pause: a look is a request."""
-
-_BUCKET_SECONDS = 0.5, 4.0, 30.0, 2.0
-"""The first pause is from the first to the second of these; then the longest one, and the factor."""
-
-_GROUP_SECONDS = 1.0, 8.0
-"""The first and the longest pause between two questions to the group: each leaves a few bytes in it."""
-
 _MOST_FINISHES, _FINISH_SECONDS = 60, 1.0
 """Attempts at a commit that another process has decided and may be at, and the pause between two."""
-
-
-@dataclass(slots=True)
-class WaitPace:
-    """The pauses of one process that waits."""
-
-    timeout: float
-    """The seconds after which it gives up."""
-    deadline: float
-    """The time at which it gives up."""
-    seconds: float
-    """The next pause."""
-    longest: float
-    """The longest pause."""
-    factor: float
-    """The growth from one pause to the next."""
-    peers: Peers | None = None
-    """The processes, if a group connects them."""
-    asked: list[float] = field(default_factory=lambda: [time.monotonic(), _GROUP_SECONDS[0]])
-    """The time at which the group was asked, and the pause after it."""
-
-    def ended(self, awaited: Sequence[int]) -> list[int]:
-        """Return awaited processes that have ended; none if the group was just asked."""
-        last, pause = self.asked
-        if self.peers is None or time.monotonic() < last + pause:
-            return []
-        self.asked = [time.monotonic(), min(2 * pause, _GROUP_SECONDS[1])]
-        return self.peers.ended(awaited)
-
-    @property
-    def is_over(self) -> bool:
-        """True once the time is over."""
-        return time.monotonic() >= self.deadline
-
-    def pause(self) -> None:
-        """Pause, and no longer than to the deadline."""
-        time.sleep(min(self.seconds, max(self.deadline - time.monotonic(), 0)))
-        self.seconds = min(self.seconds * self.factor, self.longest)
-
-
-def pace_of(run: Run, timeout: float) -> WaitPace:
-    """Return the pauses of a process of a run."""
-    is_local = run.target.storage.local_path is not None
-    return pace_at(timeout, run.count, run.peers, is_local=is_local)
-
-
-def pace_at(timeout: float, count: int, peers: Peers | None, *, is_local: bool) -> WaitPace:
-    """Return the pauses of one of several processes, which look at a bucket seldom."""
-    deadline = time.monotonic() + timeout
-    if is_local:
-        first, longest, factor = _DISK_SECONDS
-    else:
-        least, most, longest, factor = _BUCKET_SECONDS
-        first = min(max(least, count / _LOOKS_A_SECOND), most)
-    return WaitPace(timeout, deadline, first, longest, factor, peers)
 
 
 class Superseded(Exception):
@@ -172,7 +127,7 @@ def read_end(run: Run, token: str, *, known: set[str] | None = None) -> str | Sh
 
 
 def give_up(run: Run, token: str, error: BaseException) -> str | ShardvarError:
-    """End an attempt with an error, and return it; the other end, if the attempt has one.
+    """End an attempt with an error, and return its end: the error, or another end that it has already.
 
     "commit" is also the end of an attempt whose marks are gone, since it is committed.
     """
@@ -223,7 +178,6 @@ the run of the last shares that this thread has left for a later commit."""
 
 
 def remember(key: tuple[int, str, str, int], token: str) -> None:
-    """Remember an attempt that has failed, and forget the oldest."""
     failed.pop(key, None)
     failed[key] = token
     for old in list(failed)[:-MOST_OPEN]:
@@ -255,10 +209,8 @@ def ending(run: Run, token: str) -> Iterator[None]:
 
 
 def check_not_replaced(run: Run, token: str, error: BaseException) -> None:
-    """Raise ``StorageError`` if another checkpoint is in place after an error.
-
-    Its commit has removed the files of this attempt: that says more than that they are gone.
-    """
+    """Raise ``StorageError`` if another checkpoint is in place after an error: its commit has removed the
+    files of this attempt."""
     if isinstance(error, ShardvarError):
         try:
             run.refreshed().is_committed(token)
@@ -271,12 +223,8 @@ def check_not_replaced(run: Run, token: str, error: BaseException) -> None:
 # --- The commit
 
 
-def commit_token(run: Run, token: str, replicas: str) -> None:
-    """Merge the shares of an attempt, end it with "commit", and put the checkpoint in place.
-
-    Raises the error of the end, what the merge finds, and ``LockHeld`` if a writer is at work.
-    Nothing is done if the attempt is committed.
-    """
+def commit_token(run: Run, token: str) -> None:
+    """Merge the shares of an attempt, end it with "commit", and put the checkpoint in place, unless it is there."""
     with run.target.storage.lock(run.target.stem):
         if run.is_committed(token):
             return
@@ -284,7 +232,7 @@ def commit_token(run: Run, token: str, replicas: str) -> None:
         if isinstance(end, ShardvarError):
             raise end
         about = Metadata(DESCRIPTION, WRITER, generation=run.generation(token))
-        sink, checksums = merge_shares(run, token, about, replicas)
+        sink, checksums = merge_shares(run, token, about)
         with sink.holding():
             _commit(run, token, sink, checksums, is_decided=end is not None)
         if run.peers is not None:
@@ -294,7 +242,6 @@ def commit_token(run: Run, token: str, replicas: str) -> None:
 def _commit(
     run: Run, token: str, sink: Sink, checksums: FileChecksums, *, is_decided: bool
 ) -> None:
-    """End an attempt with "commit", unless it has an end, and put the checkpoint in place."""
     if not is_decided and not run.target.storage.create_once(run.mark(token, END), _end("commit")):
         end = read_end(run.refreshed(), token)
         if isinstance(end, ShardvarError):
@@ -322,7 +269,6 @@ def wait_for_end(
     run: Run,
     token: str,
     pace: WaitPace,
-    replicas: str,
     *,
     own: OwnShare | None,
     commits: bool,
@@ -330,8 +276,8 @@ def wait_for_end(
 ) -> None:
     """Wait until an attempt is committed, and commit it if this process does that.
 
-    ``check`` looks at each state of the directory, and raises if the attempt cannot go on. With
-    an ``own`` share, a process finishes what another has decided.
+    ``check`` raises if the attempt cannot go on, by a state of the directory. With an ``own`` share, a
+    process finishes a commit that another has decided.
     """
     known: set[str] = set()
     held: LockHeld | None = None
@@ -350,7 +296,7 @@ def wait_for_end(
         missing = run.missing(token)
         if commits and not missing:
             try:
-                commit_token(run, token, replicas)
+                commit_token(run, token)
                 return
             except LockHeld as error:
                 held = error
@@ -364,17 +310,14 @@ def wait_for_end(
                 raise end from None
             if own is None and not run.refreshed().is_committed(token):
                 raise late
-            _finish(run, token, replicas)
+            _finish(run, token)
             return
         if run.count == 1 or run.target.storage.local_path is not None:
             pace.pause()
 
 
 def _is_over(run: Run, token: str, own: OwnShare | None, *, is_decided: bool) -> bool:
-    """Return True if an attempt is committed, be it moved or replaced since.
-
-    Raises ``Vanished`` if its files are gone for an unknown reason.
-    """
+    """Return True if an attempt is committed, be it moved or replaced since; ``Vanished`` if its files are gone."""
     try:
         if run.is_committed(token):
             return True
@@ -397,12 +340,12 @@ def _is_over(run: Run, token: str, own: OwnShare | None, *, is_decided: bool) ->
     raise Vanished from StorageError(cause, f"Find out which. {SAVE_AGAIN}")
 
 
-def _finish(run: Run, token: str, replicas: str) -> None:
-    """Make a commit that another process has decided, and perhaps does not go on with."""
+def _finish(run: Run, token: str) -> None:
+    """Make a commit that another process has decided, and perhaps does not finish."""
     for attempt in range(_MOST_FINISHES):
         run = run.refreshed()
         try:
-            commit_token(run, token, replicas)
+            commit_token(run, token)
             return
         except LockHeld:
             if attempt == _MOST_FINISHES - 1:
@@ -417,7 +360,6 @@ def late_error(
     held: LockHeld | None = None,
     ended: Sequence[int] = (),
 ) -> ShardvarError:
-    """Return the error for processes that ended, for missing shares, or for a missing commit."""
     if ended:
         who, have = name_processes(ended), "have" if len(ended) > 1 else "has"
         cause = f"{who[:1].upper()}{who[1:]} of {run.count} {have} ended before the commit."
@@ -439,7 +381,6 @@ def late_error(
 
 
 def twice_error(run: Run, process: int) -> ArgumentError:
-    """Return the error for a process number that another call has used."""
     cause = (
         f"Process {process} of the run {run.name!r} of {run.path} has saved already, and other "
         "values."
@@ -448,3 +389,363 @@ def twice_error(run: Run, process: int) -> ArgumentError:
         cause,
         "Give each process its own number, and each save a new run; give each restart an attempt.",
     )
+
+
+# --- A save by one process
+
+
+@dataclass(slots=True)
+class _Data:
+    held: Holding
+    nonce: str = ""
+    """The nonce of the data; empty before they are written."""
+    name: str = ""
+    content: bytes = b""
+    dropped: frozenset[SliceName] = frozenset()
+    """The slices that process 0 also holds, and that are not written."""
+
+    def write(self, run: Run, call: ShareCall | None) -> None:
+        others = frozenset[SliceName]()
+        if call is not None and self.held.process:
+            others = call.held
+        if not self.nonce or not self.dropped <= others:
+            self.nonce = secrets.token_hex(8)
+            self.dropped = others.intersection(slice_names(self.held.slices))
+            self.name, self.content = write_share(run, self.held, self.nonce, self.dropped)
+
+    def answer(self, run: Run, token: str) -> bool:
+        return run.target.storage.create_once(run.share(token, self.held.process), self.content)
+
+
+# --- Shares that are committed later, and attempts that all processes know
+
+_NEW_ATTEMPT = f"{SAVE_AGAIN[:-1]}, in a new attempt."
+"""The remedy where an attempt that the caller has named has ended."""
+
+
+def has_begun(run: Run) -> bool:
+    """Return True if this thread has just left another share of the run for a later commit.
+
+    A thread that saves for one process after the other, and waits in the last call, needs no proof
+    that these shares are of one attempt.
+    """
+    return identity(run) in getattr(thread, "left", ())
+
+
+def save_open(run: Run, held: Holding) -> None:
+    """Write a share under the fixed token of a run, or find that it is written.
+
+    Other values, or a process that disagrees on the run, poison the run before they are an error.
+    """
+    token = run.fixed_token
+    # Check.
+    _pass_old_end(run, token)
+    names = run.names()
+    if odd := run.odd_share():
+        raise _poisoned(run, token, odd)
+    if run.share(token, held.process) not in names or not _check_same(run, held, token):
+        # Move.
+        data, call = _Data(held), None
+        if not held.process:
+            _call_known(run, held, token)
+        elif run.call(token) in names:
+            call = read_call(run, token)
+        try:
+            data.write(run, call)
+            is_mine = data.answer(run, token)
+        except StorageError as error:
+            check_not_replaced(run, token, error)
+            raise
+        if not is_mine:
+            discard_data(run, data.name)
+            _check_same(run.refreshed(), held, token)
+    thread.left = [identity(run), *getattr(thread, "left", [])][:MOST_OPEN]
+
+
+def _pass_old_end(run: Run, token: str) -> None:
+    """Remove the error of an earlier try at a fixed token, which this one follows; raise any other.
+
+    A process that has raised it and saves again is alive; without an attempt, the first call of a
+    thread begins a new try. What does not fit together is found again, but for a number that two
+    processes have.
+    """
+    is_own = getattr(thread, "failed", None) == (identity(run), token)
+    thread.failed = None
+    end = read_end(run, token)
+    if not isinstance(end, ShardvarError):
+        return
+    is_new = is_own or (run.attempt is None and not has_begun(run))
+    if isinstance(end, ArgumentError) or not is_new:
+        raise end if run.attempt is None else type(end)(end.cause, _NEW_ATTEMPT)
+    _remove_mark(run, run.mark(token, END))
+
+
+def _call_known(run: Run, held: Holding, token: str, *, waits: bool = False) -> None:
+    nonce = secrets.token_hex(8)
+    is_new = run.target.storage.create_once(
+        run.call(token), encode_call(held.slices, nonce, waits=waits)
+    )
+    if not is_new and read_call(run.refreshed(), token).held != frozenset(slice_names(held.slices)):
+        raise _poisoned(run, token, twice_error(run, 0))
+
+
+def _check_same(run: Run, held: Holding, token: str) -> bool:
+    """Raise, and poison the run, unless the share that is there holds the same; remove one without data.
+
+    Return False for that: a commit that failed has renamed its data.
+    """
+    share = read_share(run, token, held.process)
+    if not is_same_share(run, share, held):
+        raise _poisoned(run, token, twice_error(run, held.process))
+    is_there = not share.nbytes or run.data(share.nonce, held.process) in run.names()
+    if not is_there:
+        _remove_mark(run, run.share(token, held.process))
+    return is_there
+
+
+def _remove_mark(run: Run, name: str) -> None:
+    with run.target.storage.lock(name):
+        run.target.storage.remove(name)
+
+
+def _poisoned(run: Run, token: str, error: ShardvarError) -> ShardvarError:
+    give_up(run, token, error)
+    return error
+
+
+def save_known(run: Run, held: Holding) -> None:
+    token, pace = run.fixed_token, pace_of(run)
+    _pass_old_end(run, token)
+    with ending(run, token):
+        if not held.process:
+            _check_goes_on(run, token)
+            _call_known(run, held, token, waits=True)
+        else:
+            while run.call(token) not in run.names():
+                _check_goes_on(run, token)
+                if pace.is_over:
+                    raise late_error(run, [0], pace.timeout)
+                pace.pause()
+                run = run.refreshed()
+        save_open(run, held)
+        run = run.refreshed()
+        commits = not held.process or not read_call(run, token).waits
+        own = OwnShare.of(run, held.process)
+        wait_for_end(run, token, pace, own=own, commits=commits)
+
+
+def _check_goes_on(run: Run, token: str) -> None:
+    """Raise if an attempt has an end, another checkpoint is in place, or processes disagree."""
+    end = read_end(run, token)
+    if isinstance(end, ShardvarError):
+        raise end
+    run.is_committed(token)
+    if odd := run.odd_share():
+        raise odd
+
+
+# --- Attempts that process 0 begins
+
+
+def save_called(run: Run, held: Holding) -> None:
+    pace = pace_of(run)
+    if held.process:
+        _answer_calls(run, held, pace)
+    else:
+        _call_others(run, held, pace)
+
+
+def _call_others(run: Run, held: Holding, pace: WaitPace) -> None:
+    token, nonce = run.new_token(), secrets.token_hex(8)
+
+    def check(now: Run) -> None:
+        newest, _ = now.calls()[-1] if now.calls() else (token, 0)
+        if newest > token:
+            error = twice_error(run, 0)
+            give_up(now, newest, error)
+            raise error
+
+    try:
+        with ending(run, token):
+            run.target.storage.create_once(
+                run.call(token), encode_call(held.slices, nonce, waits=True)
+            )
+            data = _Data(held)
+            data.write(run, None)
+            own = OwnShare.of(run, 0)
+            data.answer(run, token)
+            wait_for_end(run, token, pace, own=own, commits=True, check=check)
+    except BaseException:
+        leave(run, token)
+        raise
+
+
+def _answer_calls(run: Run, held: Holding, pace: WaitPace) -> None:
+    """Answer the last call of process 0, and each one that comes after it."""
+    key, after = _last_failed(run, held.process)
+    data, reason = _Data(held), None
+    try:
+        while True:
+            run, after = _wait_for_call(run, pace, after, reason)
+            reason = None
+            try:
+                with ending(run, after):
+                    data.write(run, read_call(run, after))
+                    own = OwnShare.of(run, held.process)
+                    is_mine = data.answer(run, after)
+                    if not is_mine:
+                        run = run.refreshed()
+                        if not _is_same(run, held, after):
+                            reason = twice_error(run, held.process)
+                    if reason is None:
+                        _follow(run, after, pace, own if is_mine else None)
+                        return
+            except Superseded:
+                continue
+            # Another call has this number. If it is of an attempt that died, process 0 calls again.
+            give_up(run, after, reason)
+    except BaseException:
+        remember(key, after)
+        raise
+
+
+def _last_failed(run: Run, process: int) -> tuple[tuple[int, str, str, int], str]:
+    """Return the key of ``failed``, and the attempt that this process does not answer again."""
+    key = (*identity(run), process)
+    after = failed.get(key, "")
+    # The directory may have been removed since.
+    return key, after if run.mark(after, END) in run.names() else ""
+
+
+def _is_same(run: Run, held: Holding, token: str) -> bool:
+    """Return True if the share that another call has written under a token holds the same."""
+    return run.share(token, held.process) in run.names() and is_same_share(
+        run, read_share(run, token, held.process), held
+    )
+
+
+def _follow(run: Run, token: str, pace: WaitPace, own: OwnShare | None) -> None:
+    """Wait for the end of an attempt; ``Superseded`` if process 0 calls again."""
+
+    cause = f"Process 0 of the run {run.name!r} of {run.path} has begun another attempt."
+
+    def check(now: Run) -> None:
+        calls, late = now.calls(), StorageError(cause, SAVE_AGAIN)
+        # The old attempt is ended before the new call is answered, so that only one of them can be
+        # committed.
+        if calls and calls[-1][0] > token and give_up(now, token, late) != "commit":
+            raise Superseded
+
+    try:
+        wait_for_end(run, token, pace, own=own, commits=False, check=check)
+    except StorageError as error:
+        if error.cause == cause:  # another process has seen the new call first
+            raise Superseded from None
+        raise
+
+
+def _wait_for_call(
+    run: Run, pace: WaitPace, after: str, reason: ShardvarError | None
+) -> tuple[Run, str]:
+    """Return the token of the last call, once one comes after a token that is done with, for ``reason``."""
+    while True:
+        calls = run.calls()
+        token, count = calls[-1] if calls else ("", 0)
+        if token > after and count == run.count:
+            return run, token
+        if token > after:
+            after, reason = token, run.count_error(0, count)
+            give_up(run, token, reason)
+        elif after and (reason is not None) and run.mark(after, LEFT) in run.names():
+            raise reason
+        if run.is_committed(after or run.fixed_token) and reason is not None:
+            raise reason
+        ended = pace.ended([0])
+        if ended or pace.is_over:
+            raise reason or late_error(run, [0], pace.timeout, ended=ended)
+        pace.pause()
+        run = run.refreshed()
+
+
+# --- Errors before a share
+
+_TELL_SECONDS = 30.0
+"""The most time to wait for process 0, which is perhaps gone, before an error is raised."""
+
+
+@contextmanager
+def telling(find: Callable[[], Run], process: int) -> Iterator[None]:
+    """End the attempt for all with an error inside, which this process has before it has a share.
+
+    The error is raised here once process 0 has begun the attempt. If it does not soon, the others
+    wait until their time is over.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, TargetExists):  # which all find
+            with suppress(ShardvarError):
+                _end_early(find(), process, error)
+        raise
+
+
+def _end_early(run: Run, process: int, error: Exception) -> None:
+    """End the attempt that the other processes make with an error of this one."""
+    if run.count == 1:
+        return
+    told = error.at(f"process {process}") if isinstance(error, ShardvarError) else error
+    if run.attempt is not None or has_begun(run):
+        give_up(run, run.fixed_token, told)
+        thread.failed = identity(run), run.fixed_token
+    elif process:
+        key, after = _last_failed(run, process)
+        run, token = _wait_for_call(run, pace_of(run, _TELL_SECONDS), after, None)
+        give_up(run, token, told)
+        remember(key, token)
+    else:
+        token, nothing = run.new_token(), TensorTable.of(()).whole()
+        call = encode_call(nothing, secrets.token_hex(8), waits=True)
+        run.target.storage.create_once(run.call(token), call)
+        give_up(run.refreshed(), token, told)
+        leave(run, token)
+
+
+# --- The commit of shares that were left for it
+
+
+def commit_left(saved: Run) -> None:
+    """Wait for the shares of the fixed token, and commit them, unless that is done.
+
+    Shares that do not fit together poison the run; missing ones may still come.
+    """
+    token, pace, held = saved.fixed_token, pace_of(saved), None
+    while True:
+        if saved.is_committed(token):
+            return
+        end = read_end(saved, token)
+        if isinstance(end, ShardvarError):
+            raise end
+        missing = saved.missing(token)
+        if len(missing) == saved.count and saved.is_in_place():
+            return
+        if odd := saved.odd_share():
+            raise odd
+        if not missing:
+            try:
+                commit_token(saved, token)
+                return
+            except LockHeld as error:
+                held = error
+            except (CheckpointError, ArgumentError) as error:
+                # Another process may have committed, and removed the shares, meanwhile.
+                if give_up(saved, token, error) == "commit" and (
+                    saved.refreshed().is_committed(token)
+                ):
+                    return
+                raise
+        if pace.is_over:
+            if held is not None and saved.refreshed().is_committed(token):
+                return
+            raise late_error(saved, missing, pace.timeout, held)
+        pace.pause()
+        saved = saved.refreshed()

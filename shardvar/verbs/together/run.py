@@ -9,18 +9,31 @@ token that its shares carry; the attempt is the rest:
 
 The version that is there later tells a waiting process whether its attempt is committed, or another
 writer was faster.
+
+A process that waits looks at the directory again and again, at a bucket seldom: each look is a
+request.
+
+Stages of a pipeline have their own layers, and each process its own random generators. So a process
+that loads may lack keys that not all processes have, which is an error for all others. No process
+knows the states of the others when it loads. The shares know them, so a text in the metadata of the
+checkpoint has these keys.
 """
 
 import hashlib
+import json
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import inf, isnan
+from numbers import Real
 from typing import Protocol, Self, cast
 
 from shardvar.errors import (
     ArgumentError,
+    ArgumentTypeError,
     CheckpointError,
     StorageError,
     UnsupportedError,
@@ -30,9 +43,13 @@ from shardvar.formats.table import name_of_target, names_of_target
 from shardvar.formats.unfinished import parse_share_name, share_name, share_prefix
 from shardvar.layout.region import read_integer
 from shardvar.limits import MAX_FILES
+from shardvar.planning.index import SOME_PROCESSES
+from shardvar.planning.merging import check_replicas
 from shardvar.storage.posix import HeldDirectory
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Location, Path, find_target
+from shardvar.wire.damage import decoding, invalid
+from shardvar.wire.strict_json import parse_json
 
 SAVE_AGAIN = "Save again in all processes."
 """The remedy where a run has lost."""
@@ -70,15 +87,45 @@ class Peers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SaveOptions:
+    """The choices of a caller for a save by several processes, the same in all of them.
+
+    ``save_shards``, ``shardvar.torch.save`` and ``shardvar.jax.save`` take them as keywords. A run has
+    them, so that no layer below hands them on one by one.
+    """
+
+    replicas: str = "equal"
+    """Slices that several processes hold alike must be equal, or with ``"first"`` may differ."""
+    force: bool = False
+    """Replace an existing checkpoint also where the format cannot do that in one step."""
+    commit: bool = True
+    """Wait until all processes have saved and one has committed."""
+    timeout: float = 600.0
+    """The seconds to wait for other processes."""
+    digest: bool = False
+    """Keep the digest of each tensor in the checkpoint."""
+    base: Path | None = None
+    """The checkpoint whose files may be referred to."""
+    is_state: bool = False
+    """The tensors and objects are all values of a training state: the checkpoint lists the keys that not
+    all processes have."""
+
+    def check(self) -> None:
+        """Raise ``ArgumentError`` for choices that a caller of ``save_shards`` cannot make."""
+        check_replicas(self.replicas)
+        timeout: object = self.timeout
+        if not isinstance(timeout, Real) or isnan(timeout):
+            raise ArgumentTypeError(f"timeout is {timeout!r}.", "Give a number of seconds.")
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """One save by several processes, as what is in the directory shows it."""
+    """One save by several processes, as the files in the directory show it."""
 
     target: Location
-    """The checkpoint to write."""
     name: str
     """The name that the caller gave the run."""
     count: int
-    """The number of processes."""
     attempt: str | None = None
     """The text that the caller gave to all processes of this attempt; None without one."""
     version: str = ""
@@ -88,20 +135,19 @@ class Run:
     looked at often."""
     peers: Peers | None = None
     """The processes, if a group connects them."""
+    options: SaveOptions = SaveOptions()
+    """The choices of the caller."""
 
     @property
     def path(self) -> str:
-        """The path of the checkpoint, for messages."""
         return self.target.path
 
     @property
     def form(self) -> SharedFormat:
-        """The format of the checkpoint."""
         return cast("SharedFormat", self.target.format)
 
     @property
     def prefix(self) -> str:
-        """The prefix of the shares."""
         return share_prefix(self.target.stem, self.target.format.name)
 
     @property
@@ -116,31 +162,25 @@ class Run:
         return self.base + (f"a{_digest(self.attempt or '')[:16]}" if known else _OPEN)
 
     def new_token(self) -> str:
-        """Return the token of a new attempt, which comes after all that are there."""
         numbers = [int(token[25:33], 16) for token, _ in self.calls()]
         return f"{self.base}n{max(numbers, default=-1) + 1:08x}{secrets.token_hex(8)}"
 
     @property
     def family(self) -> str:
-        """The beginning of the generations of this run, or of this attempt of it if the caller
-        gives attempts."""
+        """The beginning of the generations of this run, or of this attempt of it."""
         return _digest(f"{self.name}\0{self.attempt or ''}")[:8]
 
     def generation(self, token: str) -> str:
-        """Return the generation of the checkpoint once an attempt is committed."""
         return self.family + _digest(token)[:8]
 
     def share(self, token: str, process: int) -> str:
-        """Return the name of the index of one process's share."""
         return share_name(self.prefix, token, process, self.count) + INDEX
 
     def mark(self, token: str, ending: str) -> str:
-        """Return the name of a mark of an attempt; it does not depend on the number of
-        processes."""
+        """Return the name of a mark of an attempt, whatever the number of processes."""
         return share_name(self.prefix, token, 0, 0) + ending
 
     def call(self, token: str) -> str:
-        """Return the name of the call of process 0."""
         return share_name(self.prefix, token, 0, self.count) + CALL
 
     def data(self, nonce: str, process: int) -> str:
@@ -155,7 +195,6 @@ class Run:
         return share_name(self.prefix, nonce, process, self.count) + ".data"
 
     def read_process(self, process: int) -> int:
-        """Return the number of a process; ``ArgumentError`` unless the run has it."""
         number = read_integer(process, "process number")
         if not 0 <= number < self.count:
             cause = f"process={number} is not one of {self.count} processes."
@@ -163,11 +202,10 @@ class Run:
         return number
 
     def refreshed(self) -> Self:
-        """Return the run with a storage that sees what other processes have written since."""
+        """Return the run with a storage that sees the files that other processes have written since."""
         return replace(self, target=replace(self.target, storage=self.target.storage.refreshed()))
 
     def names(self) -> set[str]:
-        """Return the names of the files in the directory."""
         return set(self.target.storage.names())
 
     def calls(self) -> list[tuple[str, int]]:
@@ -181,12 +219,11 @@ class Run:
         return sorted(found)
 
     def missing(self, token: str) -> list[int]:
-        """Return the processes whose shares of an attempt are not there."""
         names = self.names()
         return [each for each in range(self.count) if self.share(token, each) not in names]
 
     def is_committed(self, token: str) -> bool:
-        """Return True if an attempt is committed; raise if another checkpoint was, instead."""
+        """Return True if an attempt is committed; raise if another checkpoint is."""
         version = self.current_version()
         if version == self.version or not (version or self.form.capabilities.atomic_overwrite):
             return False
@@ -208,24 +245,21 @@ class Run:
     def was_committed(self, token: str) -> bool:
         """Return True if the group knows that an attempt was committed, be it moved or replaced since.
 
-        It is asked only where the directory does not say it: its store may be slow, or stopped.
+        It is asked last: its store may be slow, or stopped.
         """
         return self.peers is not None and self.peers.told(self.generation(token)) is not None
 
     def is_in_place(self) -> bool:
-        """Return True if the checkpoint in place is of this run, and of this attempt if it has
-        one."""
+        """Return True if the checkpoint in place is of this run, and of its attempt."""
         return any(each.startswith(self.family) for each in self.current_generations())
 
     def count_error(self, process: int, count: int) -> ArgumentError:
-        """Return the error for a process that has another number of processes."""
         who = f"Process {process} of the run {self.name!r} of {self.path}"
         remedy = "Give all processes one num_processes, and each save its own run."
         return ArgumentError(f"{who} is one of {count}, not {self.count}.", remedy)
 
     def odd_share(self) -> ArgumentError | StorageError | None:
-        """Return the error for a share of the fixed token by a process that disagrees with this
-        one; None without any."""
+        """Return the error of a share of the fixed token by a process that disagrees with this one."""
         token = self.fixed_token
         for found, process, count in self._parsed(INDEX):
             if found == token and count != self.count:
@@ -250,11 +284,10 @@ class Run:
                     yield found
 
     def current_version(self) -> str:
-        """Return a text that another checkpoint of this path does not have: the generation of its
-        index, or its stamp.
+        """Return a text that no other checkpoint of this path has: the generation of its index, or its stamp.
 
-        Empty if there is none. Of a file and a set that stand side by side, both. In a bucket the
-        listing has the stamps, so nothing is asked for.
+        Empty if there is none. Of a file and a set with one name, both. In a bucket the listing has the
+        stamps, so nothing is asked for.
         """
         if self.target.storage.local_path is not None:
             return " ".join(self.current_generations())
@@ -266,7 +299,7 @@ class Run:
         return [self._generation(name, found) for name, found in indexes_of(self.target).items()]
 
     def _generation(self, name: str, index: Location) -> str:
-        """The generation that an index has; the stamp of its file if it has none, or is damaged."""
+        """The generation of an index; the stamp of its file if it has none, or is damaged."""
         stamp = _stamp(name, index)
         while stamp not in self.known:
             try:
@@ -288,7 +321,6 @@ class OwnShare:
     """A share that this process has in an attempt."""
 
     process: int
-    """The number of the process."""
     directory: HeldDirectory | None
     """The directory; None in a bucket."""
 
@@ -318,6 +350,7 @@ def find_run(
     format: str | None,
     attempt: str | None = None,
     peers: Peers | None = None,
+    options: SaveOptions = SaveOptions(),
 ) -> Run:
     """Return the run of these arguments; ``UnsupportedError`` if the format has no shares."""
     check_string(run, "names of runs")
@@ -342,7 +375,7 @@ def find_run(
         raise UnsupportedError(
             cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard."
         )
-    found = Run(target, run, count, attempt, peers=peers)
+    found = Run(target, run, count, attempt, peers=peers, options=options)
     return replace(found, version=found.current_version())
 
 
@@ -360,3 +393,117 @@ def _stamp(name: str, index: Location) -> str:
     """The stamp of an index, which in a bucket the listing has; empty if it is gone."""
     status = index.storage.status(name)
     return "" if status is None else status.stamp
+
+
+# --- The pauses of a process that waits
+
+
+_DISK_SECONDS = 0.02, 1.0, 1.5
+"""The first and the longest pause between two looks at a disk, and the factor from one pause to the
+next."""
+
+_LOOKS_A_SECOND = 25
+"""Looks at a bucket by all processes together, at the first pause: a look is a request."""
+
+_BUCKET_SECONDS = 0.5, 4.0, 30.0, 2.0
+"""The first pause is from the first to the second of these; then the longest one, and the factor."""
+
+_GROUP_SECONDS = 1.0, 8.0
+"""The first and the longest pause between two questions to the group: each leaves a few bytes in it."""
+
+
+@dataclass(slots=True)
+class WaitPace:
+    """The pauses of one process that waits."""
+
+    timeout: float
+    deadline: float
+    seconds: float
+    longest: float
+    factor: float
+    peers: Peers | None = None
+    """The processes, if a group connects them."""
+    asked: list[float] = field(default_factory=lambda: [time.monotonic(), _GROUP_SECONDS[0]])
+    """The time at which the group was asked, and the pause after it."""
+
+    def ended(self, awaited: Sequence[int]) -> list[int]:
+        """Return awaited processes that have ended; none if the group was just asked."""
+        last, pause = self.asked
+        if self.peers is None or time.monotonic() < last + pause:
+            return []
+        self.asked = [time.monotonic(), min(2 * pause, _GROUP_SECONDS[1])]
+        return self.peers.ended(awaited)
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    def pause(self) -> None:
+        time.sleep(min(self.seconds, max(self.deadline - time.monotonic(), 0)))
+        self.seconds = min(self.seconds * self.factor, self.longest)
+
+
+def pace_of(run: Run, most: float = inf) -> WaitPace:
+    """Return the pauses of a process of a run, which waits at most so many seconds."""
+    is_local = run.target.storage.local_path is not None
+    return pace_at(min(run.options.timeout, most), run.count, run.peers, is_local=is_local)
+
+
+def pace_at(timeout: float, count: int, peers: Peers | None, *, is_local: bool) -> WaitPace:
+    deadline = time.monotonic() + timeout
+    if is_local:
+        first, longest, factor = _DISK_SECONDS
+    else:
+        least, most, longest, factor = _BUCKET_SECONDS
+        first = min(max(least, count / _LOOKS_A_SECOND), most)
+    return WaitPace(timeout, deadline, first, longest, factor, peers)
+
+
+# --- The keys of a training state that not all processes have
+
+
+_JSON_DEPTH = 4
+"""Levels of the text."""
+_WRONG = TypeError, KeyError
+
+
+def keys_of_some(keys: Sequence[Set[str]]) -> dict[str, str]:
+    """Return the text for the keys of each process, by its name; none if all have the same.
+
+    Of keys that begin with the same steps, the text has only the beginning, unless all processes
+    have one of the keys.
+
+    >>> keys_of_some([{"step", "rng.0", "m.1.w", "m.1.b"}, {"step", "rng.1", "m.2.w"}])
+    {'shardvar.keys_of_some_processes': '{"keys": [], "beginnings": ["m.", "rng."]}'}
+    """
+    every, common = frozenset().union(*keys), frozenset(keys[0]).intersection(*keys)
+    if every == common:
+        return {}
+    of_all = {beginning for key in common for beginning in _beginnings(key)}
+    single, beginnings = set[str](), set[str]()
+    for key in every - common:
+        first = next((each for each in _beginnings(key) if each not in of_all), None)
+        if first is None:
+            single.add(key)
+        else:
+            beginnings.add(first)
+    found = {"keys": sorted(single), "beginnings": sorted(beginnings)}
+    return {SOME_PROCESSES: json.dumps(found)}
+
+
+def without_keys_of_some(keys: Iterable[str], texts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys that all processes had; ``texts`` are the metadata of the checkpoint."""
+    text = texts.get(SOME_PROCESSES)
+    if text is None:
+        return tuple(keys)
+    found = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
+    with decoding(lambda _: invalid(f"Its metadata {SOME_PROCESSES!r} are not keys."), *_WRONG):
+        single, beginnings = (frozenset(found[name]) for name in ("keys", "beginnings"))
+    return tuple(
+        key for key in keys if key not in single and beginnings.isdisjoint(_beginnings(key))
+    )
+
+
+def _beginnings(key: str) -> Iterator[str]:
+    """Yield the first step on the way to a key, the first two, and so on, each with a dot."""
+    return accumulate(f"{step}." for step in key.split(".")[:-1])

@@ -9,39 +9,51 @@ find     the run: its target, and the beginning of its tokens, digests of its na
          checkpoint that is there now (``run``)
 call     process 0 begins an attempt, and the others follow it (``fence``)
 move     the process's tensors into its share: a file of the target's format, and an index
-         (``share_format``)
+         (``share_files``)
 wait     until the attempt has an end; every process looks only at the directory (``fence``)
-commit   under the lock of the target: merge the shares (``share_merge``), and put one index in
+commit   under the lock of the target: merge the shares (``share_files``), and put one index in
          place
 
 Until the commit the old checkpoint stays as it is. A process that dies leaves at most its share,
 which is not read: the shares of another attempt have another token.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
-from math import isnan
-from numbers import Real
+from dataclasses import dataclass, field, replace
+from typing import Any, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
-from shardvar.engine.arrays import ArraySource
-from shardvar.errors import ArgumentTypeError, UnsupportedError
+from shardvar.engine.arrays import ArraySource, LazyPayload, array_source
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointNotFound,
+    InconsistentTensor,
+    LayoutError,
+    UnsupportedError,
+)
 from shardvar.formats.deferred import outline_of
 from shardvar.formats.protocol import Format, SharedFormat
-from shardvar.layout.dtypes import ITEMSIZES, Ints
+from shardvar.layout.dtypes import ITEMSIZES, Ints, code
+from shardvar.layout.region import Region, read_integers, read_shape
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import Decision
 from shardvar.planning.index import Metadata, concatenate_entries
-from shardvar.planning.merging import check_replicas, check_share
+from shardvar.planning.merging import check_share
 from shardvar.planning.plan import Assignment, CopyTable, Plan
-from shardvar.planning.slices import SliceTable, sum_by
-from shardvar.verbs.arguments import texts_of
+from shardvar.planning.slices import SliceTable, TensorTable, pad, sum_by
+from shardvar.storage.local import split_place
+from shardvar.storage.remote import RemoteStorage
+from shardvar.verbs.arguments import check_mapping, stored_dtype, texts_of
+from shardvar.verbs.lazy import as_values
 from shardvar.verbs.locate import Location, Path
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.save import WRITER
-from shardvar.verbs.together.attempts import (
+from shardvar.verbs.save import WRITER, check_keys
+from shardvar.verbs.together.fence import (
+    DESCRIPTION,
     commit_left,
     has_begun,
     save_called,
@@ -49,12 +61,143 @@ from shardvar.verbs.together.attempts import (
     save_open,
     telling,
 )
-from shardvar.verbs.together.fence import DESCRIPTION
-from shardvar.verbs.together.local_shards import LocalTensors, source_of_shards
-from shardvar.verbs.together.run import Run, find_run, indexes_of
-from shardvar.verbs.together.share_base import OlderIndex, ShareBase, find_older
-from shardvar.verbs.together.share_format import NOT_WRITTEN, Holding, plan_file
+from shardvar.verbs.together.run import Run, SaveOptions, find_run, indexes_of
+from shardvar.verbs.together.share_files import NOT_WRITTEN, Holding, plan_file
+from shardvar.verbs.together.share_hashes import OlderIndex, ShareBase, find_older
 from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, check_may_write, report_of
+
+# --- Local shards: a tensor that is cut over processes is in none of them whole
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalShard:
+    """A region of a tensor that this process holds, with its values.
+
+    Parameters
+    ----------
+    array : array_like
+        The values of the region: anything that ``sv.save`` takes.
+    offset : iterable of int
+        The first index of the region along each axis of the whole tensor.
+    full_shape : iterable of int
+        The shape of the whole tensor.
+
+    Raises
+    ------
+    LayoutError
+        If the region reaches out of the whole tensor.
+
+    Examples
+    --------
+    >>> shard = LocalShard(np.ones((5, 4), np.float32), offset=(8, 0), full_shape=(13, 4))
+    >>> str(shard.region)
+    '[8:13, 0:4]'
+    """
+
+    array: npt.ArrayLike
+    offset: tuple[int, ...]
+    full_shape: tuple[int, ...]
+    region: Region = field(init=False)
+    """The region that the array holds, in the coordinates of the whole tensor."""
+
+    def __init__(
+        self,
+        array: npt.ArrayLike,
+        offset: Iterable[SupportsIndex],
+        full_shape: Iterable[SupportsIndex],
+    ) -> None:
+        # A tensor on a device is not copied to learn its shape.
+        shape = getattr(array, "shape", None)
+        region = Region(
+            read_integers(offset, "offset"), np.shape(array) if shape is None else tuple(shape)
+        )
+        full = read_shape(full_shape)
+        outside = len(full) != region.rank or any(
+            stop > extent for stop, extent in zip(region.stop, full, strict=True)
+        )
+        if outside:
+            cause = (
+                f"An array of shape {region.shape} at offset {region.offset} is not within the "
+                f"full shape {full}."
+            )
+            raise LayoutError(
+                cause, "Give the offset in the whole tensor, and the shape of the whole tensor."
+            )
+        for name, value in (
+            ("array", array),
+            ("offset", region.offset),
+            ("full_shape", full),
+            ("region", region),
+        ):
+            object.__setattr__(self, name, value)
+
+
+LocalTensors = Mapping[str, npt.ArrayLike | LocalShard | Iterable[LocalShard]]
+"""The tensors that one process holds: an array is a whole tensor, a local shard or several are
+regions of one."""
+
+
+def source_of_shards(tensors: LocalTensors) -> ArraySource:
+    """Return the values of a process as a source, one entry for each local shard.
+
+    ``InconsistentTensor`` if the shards of one key disagree on dtype or full shape.
+    """
+    check_mapping(tensors, "keys to arrays or local shards")
+    check_keys(list(tensors))
+    rows: list[tuple[str, str, tuple[int, ...]]] = []
+    which: list[int] = []
+    regions: list[Region] = []
+    arrays: list[npt.NDArray[Any] | LazyPayload] = []
+    for key, value in tensors.items():
+        for shard in _shards_of(key, value):
+            array = as_values(key, shard.array)
+            row = key, stored_dtype(key, array), shard.full_shape
+            if not rows or rows[-1][0] != key:
+                rows.append(row)
+            elif rows[-1] != row:
+                cause = (
+                    f"The local shards of {key!r} are {rows[-1][1]}{list(rows[-1][2])} and "
+                    f"{row[1]}{list(row[2])}."
+                )
+                raise InconsistentTensor(cause, "Give one dtype and one full shape.")
+            which.append(len(rows) - 1)
+            regions.append(shard.region)
+            arrays.append(array)
+    return array_source(_table(rows, which, regions), arrays)
+
+
+def _table(
+    rows: list[tuple[str, str, tuple[int, ...]]], which: list[int], regions: list[Region]
+) -> SliceTable:
+    keys = [key for key, _, _ in rows]
+    codes = np.array([code(dtype) for _, dtype, _ in rows], np.int64)
+    tensors = TensorTable(keys, codes, *pad([shape for _, _, shape in rows], fill=1))
+    offset = pad([region.offset for region in regions], fill=0)[1]
+    shape = pad([region.shape for region in regions], fill=1)[1]
+    return SliceTable.of(tensors, np.array(which, np.int64), offset, shape)
+
+
+def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
+    """The local shards of one key; an array is one that holds the whole tensor."""
+    if isinstance(value, LocalShard):
+        yield value
+        return
+    # A process that holds no region of a tensor may give an empty list; it is not an array without
+    # elements.
+    if isinstance(value, list | tuple) and (
+        not value or any(isinstance(each, LocalShard) for each in value)
+    ):
+        for each in value:
+            if not isinstance(each, LocalShard):
+                cause = f"{key!r} has a {type(each).__name__} among its local shards."
+                raise ArgumentError(cause, "Give only local shards, each an sv.LocalShard.")
+            yield each
+        return
+    array: Any = as_values(key, value)
+    yield LocalShard(array, (0,) * len(array.shape), array.shape)
+
+
+# --- The public functions
 
 
 def save_shards(
@@ -165,64 +308,42 @@ def save_shards(
     >>> sv.save_shards(f"{tempfile.mkdtemp()}/model", tensors, process=0, num_processes=1, run="step-7").num_slices
     1
     """
-    check_replicas(replicas)
-    _check_timeout(timeout)
-    saved = find_run(path, run, num_processes, format, attempt)
-    about = Metadata(user=texts_of(metadata))
-    return save_with_objects(
-        saved,
-        process,
-        tensors,
-        about,
-        replicas,
-        force=force,
-        commit=commit,
-        timeout=timeout,
-        digest=digest,
-        base=base,
-    )
+    options = SaveOptions(replicas, force, commit, timeout, digest, base)
+    options.check()
+    saved = find_run(path, run, num_processes, format, attempt, options=options)
+    return save_with_objects(saved, process, tensors, Metadata(user=texts_of(metadata)))
 
 
 def save_with_objects(
-    saved: Run,
-    process: int,
-    tensors: LocalTensors,
-    about: Metadata,
-    replicas: str = "equal",
-    *,
-    force: bool = False,
-    commit: bool = True,
-    timeout: float = 600.0,
-    digest: bool = False,
-    is_state: bool = False,
-    base: Path | None = None,
+    saved: Run, process: int, tensors: LocalTensors, about: Metadata
 ) -> WriteReport:
-    """Write what this process holds, and the objects of ``about``; otherwise as ``save_shards``.
+    """Write the values that this process holds, and the objects of ``about``, as the options of the run
+    say.
 
-    With ``is_state``, the tensors and objects are all values of a training state. What other
-    processes write has no shards here, and the checkpoint says which keys not all processes have.
+    Of a training state, values that other processes write have no shards here.
     """
     # Check, and plan.
+    options = saved.options
     about = replace(about, description=DESCRIPTION, writer=WRITER)
     # Of a file of safetensors, the metadata are written before all digests are known.
     can_carry = saved.form.capabilities.holds_digests and saved.form.adopts_objects()
-    if digest and not can_carry:
+    if options.digest and not can_carry:
         name = saved.target.format.name
         cause = f"Several processes cannot write the digests of tensors in the format {name}."
         raise UnsupportedError(cause, "Save in the format shardvar, or call sv.digest afterwards.")
     process = saved.read_process(process)
-    with telling(lambda: saved, process, timeout) if commit else nullcontext():
-        older = None if base is None else find_older(base, saved.target)
-        held, work = _plan(saved, process, tensors, about, older, force)
-    keys = frozenset({*tensors, *about.objects, *about.ties}) if is_state else None
-    held = replace(held, digests=digest, keys=keys)
+    with telling(lambda: saved, process) if options.commit else nullcontext():
+        older = None if options.base is None else find_older(options.base, saved.target)
+        held, work = _plan(saved, process, tensors, about, older)
+    keys = frozenset({*tensors, *about.objects, *about.ties}) if options.is_state else None
+    held = replace(held, digests=options.digest, keys=keys)
     # Move, and commit.
-    if not commit:
+    if not options.commit:
         save_open(saved, held)
     elif saved.attempt is not None or has_begun(saved):
-        save_known(saved, held, replicas, timeout)
+        save_known(saved, held)
     else:
-        save_called(saved, held, replicas, timeout)
+        save_called(saved, held)
     return _report_of_share(held, work)
 
 
@@ -280,10 +401,10 @@ def commit_shards(
     -----
     An error leaves the checkpoint that was there before.
     """
-    check_replicas(replicas)
-    _check_timeout(timeout)
-    saved = find_run(path, run, num_processes, format, attempt)
-    commit_left(saved, replicas, timeout)
+    options = SaveOptions(replicas, timeout=timeout)
+    options.check()
+    saved = find_run(path, run, num_processes, format, attempt, options=options)
+    commit_left(saved)
     target = saved.refreshed().target
     return _report(next(iter(indexes_of(target).values()), target))
 
@@ -297,9 +418,7 @@ def _plan(
     tensors: LocalTensors,
     about: Metadata,
     older: OlderIndex | None,
-    force: bool,
 ) -> tuple[Holding, WritePlan]:
-    """Check what one process is to write, and plan it."""
     # Check.
     _check_objects(saved.target.format.name, saved.form, about)
     # Plan.
@@ -311,7 +430,7 @@ def _plan(
     work = _plan_share(saved.target, source, about)
     if saved.target.storage.local_path is None:
         saved.target.storage.check_writable(saved.target.stem)
-    _check_target(saved, work, force)
+    _check_target(saved, work)
     rows, slices = _held_slices(source.index.entries.slices, saved.target.format.capabilities)
     plan_file(saved, slices, about, NOT_WRITTEN)
     return Holding(process, source, rows, slices, about, base=base), work
@@ -328,18 +447,17 @@ def _check_objects(name: str, form: SharedFormat, about: Metadata) -> None:
             raise UnsupportedError(cause, "Save in the format torch.")
 
 
-def _check_timeout(timeout: object) -> None:
-    """Raise ``ArgumentTypeError`` unless a time to wait is a number; infinity is one."""
-    if not isinstance(timeout, Real) or isnan(timeout):
-        raise ArgumentTypeError(f"timeout is {timeout!r}.", "Give a number of seconds.")
-
-
-def _check_target(saved: Run, work: WritePlan, force: bool) -> None:
-    """Raise ``TargetExists`` if the checkpoint of all shares may not replace what is there."""
+def _check_target(saved: Run, work: WritePlan) -> None:
     assignment = replace(work.assignment, num_files=saved.count)
     decision = replace(work.decision, assignment=assignment)
     check_may_write(
-        replace(work, target=saved.target, force=force, replace_atomically=True, decision=decision)
+        replace(
+            work,
+            target=saved.target,
+            force=saved.options.force,
+            replace_atomically=True,
+            decision=decision,
+        )
     )
 
 
@@ -395,7 +513,7 @@ def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, 
 
 
 def _report_of_share(held: Holding, work: WritePlan) -> WriteReport:
-    """Return the report of a share that is written; what it refers to is not."""
+    """Return the report of a written share; slices in the base are not written."""
     free = work.target.storage.free_nbytes()
     if held.base is None or not held.base.is_equal.any():
         return replace(report_of(work, free), dry_run=False)
@@ -439,3 +557,50 @@ def _report(found: Location) -> WriteReport:
         peak_nbytes=PEAK_NBYTES,
         free_nbytes=found.storage.free_nbytes(),
     )
+
+
+# --- Claims that killed writers left in a bucket (``storage.claims``)
+
+
+_CLAIM = re.compile(r"\..+\.claim", re.DOTALL)
+
+
+def break_claim(url: str) -> str:
+    """Remove the claim of a writer that was killed, and say whose it was.
+
+    Parameters
+    ----------
+    url : str
+        The claim, as the error of the next writer names it: ``s3://bucket/run/.model.claim``.
+
+    Returns
+    -------
+    str
+        A sentence: the claim that was removed, and the process that had made it.
+
+    Raises
+    ------
+    ArgumentError
+        If the URL is not a claim in a bucket. On a disk, a lock ends with its process.
+    CheckpointNotFound
+        If there is no such claim.
+    StorageError
+        If the bucket refuses.
+
+    Notes
+    -----
+    A claim keeps other writers of a checkpoint in a bucket out. It has no time after which it ends,
+    since a writer that is slow is still a writer. Break it only if you know that the writer is
+    dead: a live writer may mix its files with the next writer's.
+    """
+    storage, name = split_place(url)
+    if not isinstance(storage, RemoteStorage) or not _CLAIM.fullmatch(name):
+        raise ArgumentError(
+            f"{url!r} is not the URL of a claim.",
+            "Give the URL that the error shows, such as s3://bucket/run/.model.claim.",
+        )
+    storage.check_writable(name)
+    whose = storage.break_claim(name)
+    if not whose:
+        raise CheckpointNotFound(f"There is no claim {url}.", "Write again.")
+    return f"Removed {url}, {whose}."

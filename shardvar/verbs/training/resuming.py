@@ -43,8 +43,7 @@ from shardvar.errors import (
 from shardvar.pictures.words import message
 from shardvar.planning.merging import name_processes
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.together.fence import WaitPace, pace_at
-from shardvar.verbs.together.run import Peers
+from shardvar.verbs.together.run import Peers, WaitPace, pace_at
 from shardvar.verbs.training.step_records import (
     Framework,
     GatheringFramework,

@@ -17,7 +17,7 @@ from shardvar.engine.cast import convert_into
 from shardvar.errors import READ_ERRORS, ArgumentError, UnsupportedError, prefix_errors
 from shardvar.layout.dtypes import Array, dtype_name, numpy_dtype
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.together.state_keys import without_keys_of_some
+from shardvar.verbs.together.run import without_keys_of_some
 from shardvar.wire.damage import decoding, invalid
 from shardvar.wire.inert import OrderedMap, Size
 from shardvar.wire.plain import (

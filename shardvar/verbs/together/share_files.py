@@ -10,17 +10,28 @@ has none: equal replicas are known by them.
 
 The index of a share also has the objects of the process, as a text of its metadata. They are in no
 data file: the commit puts them where the format has objects. The hashes of leaves are in the same
-text (``share_digests``), and so are the keys of a training state that other processes write.
+text (``share_hashes``), and so are the keys of a training state that other processes write.
 
 The index of a share counts two files: the data file, and one that does not exist. The latter has
 the replicas that process 0 also holds, according to its call. They are not written, and their
 checksums are compared at the commit. The files after these two are an older checkpoint's, to which
-the share refers (``share_base``).
+the share refers (``share_hashes``).
+
+The merge makes one checkpoint of the shares of all processes:
+
+check   the entries of all shares together: dtypes and shapes agree, replicas agree, and every
+        tensor is covered once; all shares have seen one base, which is still there (``share_hashes``)
+move    files that have lost a slice, because a process of a lower number also holds it, if the
+        format names every byte of a file: they are written again without it
+commit  the files are renamed, unless their names are final; one index is put in place last, by the
+        sink of the format (``SharedFormat.adopt``)
+
+The payloads stay where they are. An error before the commit leaves the checkpoint that was there.
 """
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -31,27 +42,47 @@ from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask, run_task
 from shardvar.engine.pool import block_ranges, new_buffer
 from shardvar.errors import (
+    ArgumentError,
+    CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     StorageError,
     prefix_errors,
 )
+from shardvar.formats.files import DataFiles
 from shardvar.formats.native.index_rows import encode_index
+from shardvar.formats.native.names import native_index_name
 from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
-from shardvar.formats.native.source import NativeIndex, read_native_index
-from shardvar.formats.protocol import FileChecksums, FileWriter, Sink
+from shardvar.formats.native.source import NativeIndex, NativeSource, read_native_index
+from shardvar.formats.objects import listed_text
+from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, WrittenFiles
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
-from shardvar.planning.index import OBJECTS, EntryTable, Metadata, concatenate_entries
+from shardvar.planning.index import (
+    NO_CHECKSUM,
+    OBJECTS,
+    EntryTable,
+    Metadata,
+    References,
+    concatenate_entries,
+)
+from shardvar.planning.merging import merge_entries
 from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.planning.slices import SliceTable
+from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.together.run import Run
-from shardvar.verbs.together.share_base import BaseNote, ShareBase
-from shardvar.verbs.together.share_digests import (
+from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.digest import digest_array
+from shardvar.verbs.together.run import Run, keys_of_some
+from shardvar.verbs.together.share_hashes import (
+    BaseNote,
+    OlderIndex,
+    ShareBase,
     StoredLeaves,
     decode_leaves,
+    digests_of_shares,
     encode_leaves,
     hashed,
+    older_of_shares,
 )
 from shardvar.verbs.writing import check_room
 from shardvar.wire.crc import CRC32C, Checksum
@@ -76,41 +107,31 @@ class ShareWriter:
     """The frame of a file of a format, and a checksum of every payload."""
 
     own: FileWriter
-    """The frame and the checksums that the format has."""
 
     @property
     def crc(self) -> Checksum:
-        """The kind of checksum: the format's, or CRC32C."""
         return self.own.crc or CRC32C
 
     @property
     def run_nbytes(self) -> int:
-        """Size of a run of a payload, 0 without runs."""
         return self.own.run_nbytes
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the payload of ``count`` strings or variants."""
         return self.own.checksum_whole(dtype, count, payload)
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Iterable[tuple[int, bytes]]:
-        """Return the bytes around the payloads, as the format has them."""
         return self.own.frame(slices, start, checksums)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holding:
-    """The slices that one process holds, and is to write."""
-
     process: int
-    """The number of the process."""
     source: ArraySource
-    """The arrays."""
     rows: Ints
     """[m] the row of each slice in the source."""
     slices: SliceTable
-    """[m] the slices."""
     metadata: Metadata
     """The description, the writer, the user's texts, and the objects with their paths."""
     digests: bool = False
@@ -122,7 +143,6 @@ class Holding:
 
     @property
     def others(self) -> list[str] | None:
-        """The keys that other processes write."""
         if self.keys is None:
             return None
         return sorted(self.keys - {*self.slices.tensors.keys} - self.metadata.objects.keys())
@@ -147,7 +167,6 @@ class SavedShare:
 
     @property
     def keys(self) -> set[str]:
-        """The keys that the process has."""
         return {*self.entries.slices.tensors.keys, *self.metadata.objects, *(self.others or ())}
 
     @property
@@ -157,7 +176,6 @@ class SavedShare:
 
     @property
     def nbytes(self) -> int:
-        """The size of the data file."""
         return int(self.index.overview.file_nbytes[_WRITTEN])
 
     @property
@@ -173,18 +191,16 @@ class SavedShare:
 
     @property
     def has_file(self) -> bool:
-        """True if there is a data file."""
         return bool((self.entries.file == _WRITTEN).any())
 
 
 def slice_names(slices: SliceTable) -> list[SliceName]:
-    """Return the key, dtype, full shape and region of each slice."""
     found = [slices[row] for row in range(len(slices))]
     return [(each.key, each.dtype, each.full_shape, each.region) for each in found]
 
 
 def plan_file(run: Run, slices: SliceTable, metadata: Metadata, token: str) -> Sink:
-    """Return the sink of a checkpoint of one file with these slices: it knows places and frames."""
+    """Return the sink of a checkpoint of one file with these slices, for places and frames."""
     rows = np.zeros(len(slices), np.int64)
     assignment = Assignment(slices, rows, int(len(slices) > 0), metadata.description)
     metadata = replace(metadata, objects={})
@@ -238,8 +254,6 @@ def write_share(
 
 
 class _Listed(NamedTuple):
-    """The entries of the index of a share, in the order of their files."""
-
     rows: Ints
     file: Ints
     start: Ints
@@ -303,15 +317,14 @@ def _write_data(
 
 
 def discard_data(run: Run, name: str) -> None:
-    """Remove a data file that no share names, as far as the storage allows; a commit does it
-    otherwise."""
+    """Remove a data file without a share, as far as the storage allows; or else a commit does it."""
     if run.target.storage.local_path is not None:
         with suppress(StorageError):
             run.target.storage.remove(name)
 
 
 def read_share(run: Run, token: str, process: int) -> SavedShare:
-    """Return the share of one process; raises any fault of it but regions that are lacking."""
+    """Return the share of one process; raises any fault of it but missing regions."""
     name = run.share(token, process)
     index = read_native_index(run.target.storage, name)
     overview = index.overview
@@ -361,8 +374,7 @@ def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
 
 
 def _stored(held: Holding, leaves: StoredLeaves | None, base: BaseNote | None) -> Metadata:
-    """Return the metadata of a process with its objects, paths, ties, leaves, base and other keys
-    as a text."""
+    """Return the metadata of a process, with everything that only the commit needs as a text."""
     metadata, others = held.metadata, held.others
     more = {
         "ties": dict(metadata.ties) or None,
@@ -380,8 +392,6 @@ def _stored(held: Holding, leaves: StoredLeaves | None, base: BaseNote | None) -
 
 
 class _Carried(NamedTuple):
-    """The content of the text of a share, as in ``SavedShare``."""
-
     metadata: Metadata
     leaves: StoredLeaves | None = None
     others: frozenset[str] | None = None
@@ -389,8 +399,7 @@ class _Carried(NamedTuple):
 
 
 def _carried(metadata: Metadata) -> _Carried:
-    """Return the metadata of a process with the objects and paths of their text, and what else it
-    has."""
+    """Return the metadata of a process with the objects and paths of their text, and the rest of the text."""
     user = dict(metadata.user)
     text = user.pop(OBJECTS, None)
     if text is None:
@@ -417,8 +426,6 @@ def _carried(metadata: Metadata) -> _Carried:
 
 @dataclass(frozen=True, slots=True)
 class ShareCall:
-    """The call of process 0, which begins an attempt."""
-
     waits: bool
     """True if process 0 waits for the others and commits."""
     held: frozenset[SliceName] = field(default_factory=frozenset)
@@ -441,8 +448,291 @@ def encode_call(slices: SliceTable, nonce: str, *, waits: bool) -> bytes:
 
 
 def read_call(run: Run, token: str) -> ShareCall:
-    """Return the call of an attempt."""
     index = read_native_index(run.target.storage, run.call(token))
     tables = list(index.scan())
     held = frozenset(slice_names(concatenate_entries(tables).slices)) if tables else frozenset()
     return ShareCall(index.metadata.user.get(_WAITS) == "1", held)
+
+
+# --- The merge of all shares
+
+
+_AGAIN = "again"
+"""Added to the nonce in the name of a file that is written again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Merged:
+    """The contents of all shares together."""
+
+    entries: EntryTable
+    """The slices that are kept; their files count through the files of all shares."""
+    files: WrittenFiles
+    """The files of all shares, and the places of the slices in them."""
+    metadata: Metadata
+    """The metadata of the checkpoint."""
+
+
+def merge_shares(run: Run, token: str, about: Metadata) -> tuple[Sink, FileChecksums]:
+    """Return the sink that commits one checkpoint of the shares of all processes; the caller holds the lock.
+
+    ``about`` has the generation of the checkpoint; the user's metadata come from the shares. Raises
+    the errors of ``planning.merging``, and ``ArgumentError`` for metadata that differ.
+    """
+    # Check, and plan: nothing is changed until the merged entries are proven whole.
+    shares = _read_shares(run, token)
+    older = older_of_shares(
+        run.target.storage.refreshed(), run.name, [share.base for share in shares]
+    )
+    ties = _ties(shares)
+    shares = [_without(share, ties) for share in shares]
+    owners = [process for process, share in enumerate(shares) if share.has_file]
+    tables, borrowed = _numbered(shares, owners)
+    every = merge_entries(tables, run.options.replicas)
+    if (every.file == len(owners)).any():
+        row = int((every.file == len(owners)).argmax())
+        cause = f"Process 0 of the run {run.name!r} did not save {every.slices.key(row)!r}."
+        raise InvalidCheckpoint(cause, "Save again in all processes.")
+    entries = every.take(np.flatnonzero(every.file < len(owners)))
+    names = [run.data(shares[process].nonce, process) for process in owners]
+    sizes = np.array([shares[process].nbytes for process in owners], np.int64)
+    metadata = replace(
+        _metadata(shares, about),
+        objects=_objects(shares, {*every.slices.tensors.keys, *ties}, run.options.replicas),
+        ties=ties,
+        paths={key: path for share in shares for key, path in share.metadata.paths.items()},
+    )
+    if older is not None:
+        referred = every.take(np.flatnonzero(every.file > len(owners)))
+        found = _references(older, referred, len(owners) + 1, borrowed)
+        metadata = replace(metadata, references=found)
+    merged = _Merged(entries, WrittenFiles(names, sizes, entries.start, entries.digests), metadata)
+    # Move.
+    if run.form.capabilities.is_exact:
+        written = [table.file[table.file < len(owners)] for table in tables]
+        before = np.bincount(np.concatenate(written), minlength=len(owners))
+        after = np.bincount(entries.file, minlength=len(owners))
+        for file in np.flatnonzero((after > 0) & (after < before)).tolist():
+            merged = _write_again(run, shares[owners[file]], owners[file], merged, file)
+    if any(share.leaves is not None for share in shares):
+        holders = [*owners, 0, *(process for process, _ in borrowed)]
+        processes = [holders[file] for file in every.file.tolist()]
+        digests = _digests(run, shares, merged, every, processes)
+        merged = replace(merged, metadata=replace(merged.metadata, digests=digests))
+    assignment = Assignment(entries.slices, entries.file, len(names), about.description)
+    sink = run.form.adopt(
+        run.target.storage, run.target.name, assignment, merged.metadata, merged.files
+    )
+    return sink, _checksums(merged.entries)
+
+
+def _read_shares(run: Run, token: str) -> list[SavedShare]:
+    """Read the indexes of all shares; in a bucket, of many at a time."""
+    found: dict[int, SavedShare] = {}
+
+    def read(process: int) -> None:
+        found[process] = read_share(run, token, process)
+
+    do_all(read, range(run.count), run.target.storage.traits)
+    return [found[process] for process in range(run.count)]
+
+
+def _numbered(
+    shares: Sequence[SavedShare], owners: Sequence[int]
+) -> tuple[list[EntryTable], list[tuple[int, int]]]:
+    """Return the entries of all shares with one numbering of files, and the meaning of the last numbers.
+
+    First come the files of the ``owners``; then one number for slices in no file, which were not
+    written; then the files of the older checkpoint, for each process that refers to them: the process,
+    and the number of the file in the older index.
+    """
+    number, none = {process: file for file, process in enumerate(owners)}, len(owners)
+    tables: list[EntryTable] = []
+    borrowed: list[tuple[int, int]] = []
+    for process, share in enumerate(shares):
+        written = np.where(share.is_dropped, none, number.get(process, 0))
+        file = np.where(share.referred < 0, written, none + 1 + len(borrowed) + share.referred)
+        tables.append(replace(share.entries, file=file))
+        borrowed += [(process, each) for each in (share.base.files if share.base else ())]
+    return tables, borrowed
+
+
+def _references(
+    older: OlderIndex, referred: EntryTable, first: int, borrowed: Sequence[tuple[int, int]]
+) -> References | None:
+    """Return references to an older checkpoint, whose files are ``borrowed`` from number ``first`` on."""
+    if not len(referred):
+        return None
+    numbers = np.array([file for _, file in borrowed], np.int64)
+    used, file = np.unique(numbers[referred.file - first], return_inverse=True)
+    return References(
+        replace(referred, file=file),
+        [older.index.files[number] for number in used.tolist()],
+        older.nbytes[used],
+        native_index_name(older.prefix),
+        older.stamp,
+    )
+
+
+def _metadata(shares: Sequence[SavedShare], about: Metadata) -> Metadata:
+    """The metadata of all shares together; a text of which processes disagree is refused."""
+    user: dict[str, tuple[int, str]] = {}
+    for process, share in enumerate(shares):
+        for name, text in share.metadata.user.items():
+            first, known = user.setdefault(name, (process, text))
+            if known != text:
+                cause = (
+                    f"The metadata {name!r} are {known!r} in process {first} and {text!r} in "
+                    f"process {process}."
+                )
+                raise ArgumentError(
+                    cause, "Give the same text in all processes, or in only one of them."
+                )
+    texts = {name: text for name, (_, text) in user.items()}
+    if all(share.others is not None for share in shares):
+        texts |= keys_of_some([share.keys for share in shares])
+    return replace(about, user=texts)
+
+
+def _ties(shares: Sequence[SavedShare]) -> dict[str, str]:
+    """The ties of all shares together, each key with the tensor whose bytes it has.
+
+    Processes with values of either must agree. Of a tensor without elements in a process, it is unknown
+    whether it is tied.
+    """
+    ties = {key: first for share in shares for key, first in share.metadata.ties.items()}
+    for process, share in enumerate(shares):
+        slices, mine = share.entries.slices, share.metadata.ties
+        held = {slices.tensors.keys[row] for row in slices.tensor[slices.nbytes > 0].tolist()}
+        for key, first in ties.items():
+            if mine.get(key) != first and not held.isdisjoint({key, first}):
+                other = next(n for n, each in enumerate(shares) if each.metadata.ties.get(key))
+                cause = (
+                    f"{key!r} and {first!r} are one tensor in process {other}, and not in process "
+                    f"{process}."
+                )
+                raise ArgumentError(
+                    cause, "Tie them in all processes, or copy one of them: tensor.clone()."
+                )
+    known = {key for share in shares for key in share.entries.slices.tensors.keys} - ties.keys()
+    for key, first in ties.items():
+        if first not in known:
+            cause = f"{key!r} is tied to {first!r}, which no process has."
+            raise InvalidCheckpoint(cause, "Save again in all processes.")
+    return ties
+
+
+def _without(share: SavedShare, ties: Mapping[str, str]) -> SavedShare:
+    """Return a share without the slices of tied tensors, which have no elements in it."""
+    slices = share.entries.slices
+    is_tied = np.isin(
+        slices.tensor, [slices.tensors.rows()[k] for k in ties if k in slices.tensors.rows()]
+    )
+    if not is_tied.any():
+        return share
+    return replace(share, entries=share.entries.take(np.flatnonzero(~is_tied)))
+
+
+def _objects(shares: Sequence[SavedShare], keys: set[str], replicas: str) -> dict[str, bytes]:
+    """The objects of all shares together; differing ones are refused, unless the first replica counts."""
+    found: dict[str, tuple[int, bytes]] = {}
+    for process, share in enumerate(shares):
+        for key, octets in share.metadata.objects.items():
+            first, known = found.setdefault(key, (process, octets))
+            if known != octets and replicas == "equal":
+                cause = f"The object {key!r} differs between process {first} and {process}."
+                raise ArgumentError(
+                    cause, "Give the same in all processes, or in only one of them."
+                )
+    both = sorted(found.keys() & keys)
+    if both:
+        cause = f"{both[0]!r} is a tensor in one process and an object in another."
+        raise ArgumentError(cause, "Give each its own key.")
+    return {key: octets for key, (_, octets) in found.items()}
+
+
+def _write_again(run: Run, share: SavedShare, process: int, merged: _Merged, file: int) -> _Merged:
+    """Write one file again with the slices that are kept of it; return the new contents."""
+    # Plan: the same slices in the same order, in a file without the others.
+    storage = run.target.storage
+    rows = np.flatnonzero(merged.entries.file == file)
+    kept = merged.entries.take(rows)
+    only = np.zeros(len(rows), np.int64)
+    name = run.data(share.nonce + _AGAIN, process)
+    local = replace(kept, file=only, checksum=np.full(len(rows), NO_CHECKSUM), runs=None)
+    planned = plan_file(run, kept.slices, merged.metadata, share.nonce)
+    each = np.arange(len(rows))
+    plan = Plan(
+        kept.slices, kept.slices, CopyTable(each, each, kept.slices.offset, kept.slices.shape)
+    )
+    # Move.
+    old = merged.files.names[file]
+    data = DataFiles(storage, [old, ""], share.index.overview.file_nbytes)
+    source = NativeSource(storage, "", storage.open(old), share.index, data)
+    task = FileTask(name, name, storage, ShareWriter(planned.writer), plan, local, planned.start)
+    try:
+        found = run_task(task, source).checksums.payload
+    finally:
+        source.close()
+    if not np.array_equal(found, kept.checksum):
+        cause = f"The bytes of {old} of process {process} disagree with their checksums."
+        raise CorruptCheckpoint(cause, "Save again in all processes.")
+    # The place of each slice that moved, and the name and the size of the file.
+    start, nbytes = merged.files.start.copy(), merged.files.nbytes.copy()
+    names, status = [*merged.files.names], storage.status(name)
+    start[rows], nbytes[file], names[file] = planned.start, status.nbytes if status else 0, name
+    return replace(merged, files=replace(merged.files, names=names, nbytes=nbytes, start=start))
+
+
+def _digests(
+    run: Run,
+    shares: Sequence[SavedShare],
+    merged: _Merged,
+    every: EntryTable,
+    holders: Sequence[int],
+) -> dict[str, str]:
+    """The digests of all tensors and objects; [m] ``holders`` are the processes of ``every`` entry."""
+    slices, storage = every.slices, run.target.storage
+    known = [
+        (shares[process].leaves or {}).get((slices.key(row), slices.region(row).offset), {})
+        if nbytes  # a slice without elements may begin where another one does
+        else {}
+        for row, (process, nbytes) in enumerate(zip(holders, slices.nbytes.tolist(), strict=True))
+    ]
+    # Objects are listed as strings, and have digests as such.
+    found = {
+        key: digest_array(key, np.array(listed_text(octets), object))
+        for key, octets in merged.metadata.objects.items()
+    }
+    names, sizes, referred = merged.files.names, merged.files.nbytes, merged.metadata.references
+    is_written = every.file < len(names)
+    file, start = every.file.copy(), every.start.copy()
+    start[is_written] = merged.files.start
+    if referred is not None:
+        file[~is_written] = len(names) + referred.entries.file
+        names, sizes = [*names, *referred.files], np.concatenate([sizes, referred.nbytes])
+    if not names:
+        return found
+    # Only the native format has checksums of parts of a payload.
+    nothing = slices.take(np.zeros(0, np.int64))
+    if not plan_file(run, nothing, merged.metadata, NOT_WRITTEN).writer.run_nbytes:
+        every = replace(every, checksum=np.full(len(every), NO_CHECKSUM), runs=None)
+    every = replace(every, file=file, start=start)
+    data = DataFiles(storage, [*names], sizes)
+    source = NativeSource(storage, "", storage.open(names[0]), shares[0].index, data)
+    try:
+        return found | digests_of_shares(
+            Blocks.of_entries(source, every), known, merged.metadata.ties
+        )
+    finally:
+        source.close()
+
+
+def _checksums(entries: EntryTable) -> FileChecksums:
+    """The checksums of all entries, file by file, as a sink takes them."""
+    order = np.argsort(entries.file, kind="stable")
+    runs: list[np.ndarray] = [np.zeros(0, np.uint32)]
+    if entries.runs is not None:
+        nbytes: Ints = entries.slices.nbytes
+        runs += [entries.runs.of(row, int(nbytes[row])) for row in order.tolist()]
+    return FileChecksums(entries.checksum[order], np.concatenate(runs))

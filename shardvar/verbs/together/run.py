@@ -177,7 +177,7 @@ class Run:
         return share_name(self.prefix, token, process, self.count) + INDEX
 
     def mark(self, token: str, ending: str) -> str:
-        """Return the name of a mark of an attempt, whatever the number of processes."""
+        """Return the name of a mark of an attempt, the same for any number of processes."""
         return share_name(self.prefix, token, 0, 0) + ending
 
     def call(self, token: str) -> str:

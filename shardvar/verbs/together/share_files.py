@@ -575,7 +575,7 @@ def _references(
 
 
 def _metadata(shares: Sequence[SavedShare], about: Metadata) -> Metadata:
-    """The metadata of all shares together; a text of which processes disagree is refused."""
+    """The metadata of all shares together; a text that differs between processes is refused."""
     user: dict[str, tuple[int, str]] = {}
     for process, share in enumerate(shares):
         for name, text in share.metadata.user.items():

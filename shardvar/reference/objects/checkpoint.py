@@ -24,7 +24,7 @@ from shardvar.planning.policies import Policy
 from shardvar.reference.objects.image import (
     CheckpointOptions,
     Image,
-    SaveOptions,
+    ObjectOptions,
     hold_image,
     policy_of,
     take_image,
@@ -188,7 +188,7 @@ class Checkpoint(Trackable):
         checkpoint that is in progress. Other threads that write a variable meanwhile wait.
         """
         target = find_target(path, format, otherwise="shardvar")
-        save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force)
+        save_options = ObjectOptions(policy_of(policy, options), texts_of(metadata), force)
         with (
             self._turn.taken(target.path),
             hold_image(self._graph(), target, save_options) as image,
@@ -277,7 +277,7 @@ class Checkpoint(Trackable):
         ['ckpt-1', 'ckpt-2']
         """
         series = find_series(file_prefix, format)
-        save_options = SaveOptions(
+        save_options = ObjectOptions(
             policy_of(policy, options), texts_of(metadata), force, is_new=not force
         )
 
@@ -291,7 +291,7 @@ class Checkpoint(Trackable):
         self,
         choose: Callable[[int], tuple[int, Location]],
         steps: SaveSteps,
-        save_options: SaveOptions,
+        save_options: ObjectOptions,
         background: bool,
     ) -> WriteReport | PendingSave:
         """Take the values and write them, for ``save`` and ``CheckpointManager.save``.
@@ -303,7 +303,7 @@ class Checkpoint(Trackable):
         ----------
         choose, steps : callable
             As above.
-        save_options : SaveOptions
+        save_options : ObjectOptions
             The policy, the metadata, and what may be replaced.
         background : bool
             As in ``save``.

@@ -88,7 +88,7 @@ from shardvar.planning.policies import Policy
 from shardvar.reference.objects.image import (
     CheckpointOptions,
     Image,
-    SaveOptions,
+    ObjectOptions,
     hold_image,
     policy_of,
 )
@@ -513,7 +513,7 @@ def export(
     if not isinstance(as_shards, bool):
         raise ArgumentTypeError(f"as_shards is {as_shards!r}.", "Give True or False.")
     chosen, graph, is_folder = policy_of(policy, options), _graph_of(obj), format == "tensorflow"
-    save_options = SaveOptions(
+    save_options = ObjectOptions(
         chosen, texts_of(metadata), force, is_for_serving=True, as_shards=as_shards
     )
     target = find_target(

@@ -116,7 +116,7 @@ def policy_of(policy: "Policy | None", options: CheckpointOptions | None) -> "Po
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SaveOptions:
+class ObjectOptions:
     """Options for writing a checkpoint of objects."""
 
     policy: Policy | None
@@ -142,7 +142,7 @@ class Image:
     """The checkpoint to write."""
     source: ArraySource
     """The values: copies, or the memory of locked variables."""
-    options: SaveOptions
+    options: ObjectOptions
     """The options for writing."""
     trackables: Mapping[str, VariableInterface]
     """The variable of each key, for policies that look at it."""
@@ -184,7 +184,7 @@ class Image:
 def take_image(
     graph: ObjectGraph,
     target: Location,
-    options: SaveOptions,
+    options: ObjectOptions,
     counter: tuple[VariableInterface, int] | None = None,
 ) -> Image:
     """Copy the values of now. For the ``counter``, a variable and a number, the number is stored.
@@ -199,7 +199,7 @@ def take_image(
 def hold_image(
     graph: ObjectGraph,
     target: Location,
-    options: SaveOptions,
+    options: ObjectOptions,
     counter: tuple[VariableInterface, int] | None = None,
 ) -> Iterator[Image]:
     """Yield the same without a copy; until the ``with`` block ends, other writers of a variable
@@ -212,7 +212,7 @@ def hold_image(
 def _collect(
     graph: ObjectGraph,
     target: Location,
-    options: SaveOptions,
+    options: ObjectOptions,
     counter: tuple[VariableInterface, int] | None,
 ) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
     """Return the variables that are stored with their values of now, other arrays, and all

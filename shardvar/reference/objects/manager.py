@@ -38,7 +38,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LockHeld
 from shardvar.pictures.words import message
 from shardvar.planning.policies import Policy
 from shardvar.reference.objects.checkpoint import Checkpoint
-from shardvar.reference.objects.image import CheckpointOptions, SaveOptions, policy_of
+from shardvar.reference.objects.image import CheckpointOptions, ObjectOptions, policy_of
 from shardvar.reference.objects.series import (
     PlanWrite,
     Retention,
@@ -164,7 +164,7 @@ class CheckpointManager:
         self._last_step = last_checkpoint_step
         self._init_fn = init_fn
         self._format, self._name = format, checkpoint_name
-        self._save_options = SaveOptions(policy_of(policy, None), texts_of(metadata), force=False)
+        self._save_options = ObjectOptions(policy_of(policy, None), texts_of(metadata), force=False)
         self._clock = clock
         self._directory = _directory_text(directory)
         check_string(checkpoint_name, "names of checkpoints")

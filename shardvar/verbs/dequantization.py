@@ -209,7 +209,8 @@ def _add(
         )
         return
     (name,) = scales
-    new = _number_key(key, keys[key])
+    is_blocks = key.endswith(("_blocks", ".blocks")) and keys[key][0] == "uint8"
+    new = key[: -len("_blocks")] if is_blocks else key
     if name not in keys and name not in wrong:
         fault: ReadError = InvalidCheckpoint(
             f"{key!r} holds weights of 4 bits, and their scales {name!r} are not there.",
@@ -230,11 +231,6 @@ def _add(
             return
         fault = tensor
     found.faults[key] = fault
-
-
-def _number_key(key: str, tensor: tuple[str, tuple[int, ...]]) -> str:
-    is_blocks = key.endswith(("_blocks", ".blocks")) and tensor[0] == "uint8"
-    return key[: -len("_blocks")] if is_blocks else key
 
 
 def _quantised(
@@ -411,7 +407,34 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
             cause = f"{model.config} says that the tensors are quantised with {model.method}, "
             raise UnsupportedError(f"{cause}which shardvar does not dequantize.", DEQUANTIZED)
         return source
-    return _scaled(source, stored, found, dtype, model)
+    order, bounds = stored.slices.by_tensor()
+    keys = stored.slices.tensors.rows()
+    rows_of = {key: order[bounds[row] : bounds[row + 1]] for key, row in keys.items()}
+    entries, rows, numbers = _entries(stored, rows_of, found, dtype)
+    faults = dict(source.index.faults.items())
+    faults |= cast(Mapping[str, CheckpointError], found.faults)
+    parts = {
+        each.key: (each.weights, *filter(None, (each.scales,))) for each in found.tensors.values()
+    }
+    kinds = [each.kind for each in found.tensors.values()]
+    each = [f"{count(kinds.count(kind), 'tensor')} of {kind}" for kind in dict.fromkeys(kinds)]
+    notes = [f"dequantized {', '.join(each)} to {dtype}"] if each else []
+    if found.left_out:
+        number = count(len(found.left_out), "tensor")
+        notes.append(f"left out {number} of scales: {named(found.left_out)}")
+    if model.method and model.config == CONFIG:
+        notes.append(
+            f"{CONFIG} still has quantization_config: remove it from a copy next to these tensors"
+        )
+    return ScaledSource(
+        VerifiedRows(source, stored),
+        TableIndex(entries, source.index.files, source.index.metadata, faults),
+        rows,
+        numbers,
+        {key: rows_of[key] for names in parts.values() for key in names},
+        parts,
+        notes,
+    )
 
 
 def notes_of(source: Source) -> Sequence[str]:
@@ -479,29 +502,6 @@ def _levels(config: Any) -> list[dict[str, Any]]:
 
 
 # --- The source that reads them
-
-
-def _scaled(
-    source: Source, stored: EntryTable, found: QuantisedTensors, dtype: str, model: Model
-) -> ScaledSource:
-    order, bounds = stored.slices.by_tensor()
-    keys = stored.slices.tensors.rows()
-    rows_of = {key: order[bounds[row] : bounds[row + 1]] for key, row in keys.items()}
-    entries, rows, numbers = _entries(stored, rows_of, found, dtype)
-    faults = dict(source.index.faults.items())
-    faults |= cast(Mapping[str, CheckpointError], found.faults)
-    parts = {
-        each.key: (each.weights, *filter(None, (each.scales,))) for each in found.tensors.values()
-    }
-    return ScaledSource(
-        VerifiedRows(source, stored),
-        TableIndex(entries, source.index.files, source.index.metadata, faults),
-        rows,
-        numbers,
-        {key: rows_of[key] for names in parts.values() for key in names},
-        parts,
-        _notes(found, dtype, model),
-    )
 
 
 def _entries(
@@ -573,17 +573,3 @@ def _cut_alike(
             np.concatenate([each[:, :-2], each[:, :-3:-1]], axis=1) for each in (offset, shape)
         )
     return offset, shape, rows
-
-
-def _notes(found: QuantisedTensors, dtype: str, model: Model) -> list[str]:
-    kinds = [each.kind for each in found.tensors.values()]
-    each = [f"{count(kinds.count(kind), 'tensor')} of {kind}" for kind in dict.fromkeys(kinds)]
-    notes = [f"dequantized {', '.join(each)} to {dtype}"] if each else []
-    if found.left_out:
-        number = count(len(found.left_out), "tensor")
-        notes.append(f"left out {number} of scales: {named(found.left_out)}")
-    if model.method and model.config == CONFIG:
-        notes.append(
-            f"{CONFIG} still has quantization_config: remove it from a copy next to these tensors"
-        )
-    return notes

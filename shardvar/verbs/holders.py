@@ -20,7 +20,6 @@ import numpy as np
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.meshes.recognition import recognize
 from shardvar.planning.index import EntryTable
-from shardvar.planning.slices import SliceTable
 
 _RANKED_NAME = re.compile(r"(?:^|/)__(\d{1,9})_\d+[^/]*\.distcp$|rank[-_]?(\d{1,9})(?!\d)")
 """``__3_0.distcp`` of torch, or ``rank_3`` and ``mp_rank_03``."""
@@ -46,7 +45,25 @@ def holders_of(entries: EntryTable, files: Sequence[str]) -> Holders | None:
     if ranks is not None:
         found = Holders("rank", ranks[entries.file])
     else:
-        found = Holders("device", _devices_of_layouts(entries.slices))
+        # [m] the device that holds each slice, by the layout of its tensor; -1 if unknown.
+        slices = entries.slices
+        device, size_of = np.full(len(slices), -1, np.int64), np.zeros(len(slices), np.int64)
+        order, bounds = slices.by_tensor(by_offset=True)
+        known: dict[tuple[tuple[int, ...], bytes, bytes], Ints | None] = {}
+        for tensor in np.flatnonzero(np.diff(bounds) > 1).tolist():
+            rows, shape = order[bounds[tensor] : bounds[tensor + 1]], slices.tensors.shape(tensor)
+            offset, extent = slices.offset[rows, : len(shape)], slices.shape[rows, : len(shape)]
+            # Tensors of one shape are cut alike, in most checkpoints: each cut is looked at once.
+            cut = shape, offset.tobytes(), extent.tobytes()
+            if cut not in known:
+                known[cut] = _devices_of_cut(shape, offset, extent)
+            numbers = known[cut]
+            if numbers is not None:
+                device[rows], size_of[rows] = numbers, len(rows)
+        device[size_of < size_of.max(initial=0)] = -1
+        if slices.nbytes[device >= 0].sum() < _LEAST_SHARE * slices.nbytes.sum():
+            device[:] = -1
+        found = Holders("device", device)
     return found if len(np.unique(found.device[found.device >= 0])) > 1 else None
 
 
@@ -56,27 +73,6 @@ def _ranks_of_names(files: Sequence[str]) -> Ints | None:
     if not found or None in found:
         return None
     return np.array([int(each[1] or each[2]) for each in found if each], np.int64)
-
-
-def _devices_of_layouts(slices: SliceTable) -> Ints:
-    """[m] the device that holds each slice, by the layout of its tensor; -1 if unknown."""
-    device, size_of = np.full(len(slices), -1, np.int64), np.zeros(len(slices), np.int64)
-    order, bounds = slices.by_tensor(by_offset=True)
-    known: dict[tuple[tuple[int, ...], bytes, bytes], Ints | None] = {}
-    for tensor in np.flatnonzero(np.diff(bounds) > 1).tolist():
-        rows, shape = order[bounds[tensor] : bounds[tensor + 1]], slices.tensors.shape(tensor)
-        offset, extent = slices.offset[rows, : len(shape)], slices.shape[rows, : len(shape)]
-        # Tensors of one shape are cut alike, in most checkpoints: each cut is looked at once.
-        cut = shape, offset.tobytes(), extent.tobytes()
-        if cut not in known:
-            known[cut] = _devices_of_cut(shape, offset, extent)
-        numbers = known[cut]
-        if numbers is not None:
-            device[rows], size_of[rows] = numbers, len(rows)
-    device[size_of < size_of.max(initial=0)] = -1
-    if slices.nbytes[device >= 0].sum() < _LEAST_SHARE * slices.nbytes.sum():
-        device[:] = -1
-    return device
 
 
 def _devices_of_cut(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Ints | None:

@@ -44,7 +44,7 @@ from shardvar.limits import MAX_NAMED
 from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.maps.ranks import numbered
 from shardvar.pictures.words import human_shape, named
-from shardvar.planning.index import Metadata, TableIndex, concatenate_entries, take_tensors
+from shardvar.planning.index import TableIndex, concatenate_entries, take_tensors
 from shardvar.storage.local import split_place
 from shardvar.verbs.arguments import check_globs
 from shardvar.verbs.compare.walk import compare_readers
@@ -218,7 +218,12 @@ def open_numbered(
 
 @contextmanager
 def _opened(found: Sequence[Location], dequantize: bool | str) -> Iterator[list[Reader]]:
-    _check_apart(found)
+    for number, each in enumerate(found):
+        other = next((before for before in found[:number] if is_same(before, each)), None)
+        if other is not None:
+            raise ArgumentError(
+                f"{other.path} and {each.path} are one checkpoint.", "Give it once."
+            )
     _check_set([each.path for each in found])
     _check_beside([each.path for each in found])
     with ExitStack() as stack:
@@ -238,15 +243,6 @@ def _select(
 ) -> set[str]:
     keys = dict.fromkeys(key for reader in readers for key in reader)
     return select_keys([*keys], filter, exclude)
-
-
-def _check_apart(found: Sequence[Location]) -> None:
-    for number, each in enumerate(found):
-        other = next((before for before in found[:number] if is_same(before, each)), None)
-        if other is not None:
-            raise ArgumentError(
-                f"{other.path} and {each.path} are one checkpoint.", "Give it once."
-            )
 
 
 def _check_set(paths: Sequence[str]) -> None:
@@ -435,12 +431,20 @@ def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection
     ]
     # Runs of one size are kept, where all have them.
     steps = {None if part.runs is None else part.runs.run_nbytes for part in parts}
+    all_of = [reader.metadata for reader in readers]
+    common = {
+        name: text
+        for name, text in all_of[0].user.items()
+        if all(each.user.get(name) == text for each in all_of)
+    }
+    # Of other keys than the joined ones: it is only known that a source carries some.
+    digests = next((each.digests for each in all_of if each.has_digests), {})
     index = TableIndex(
         concatenate_entries(
             [part if len(steps) == 1 else replace(part, runs=None) for part in parts]
         ),
         [os.path.join(storage.path, name) for storage, name in names],
-        _metadata([reader.metadata for reader in readers]),
+        replace(all_of[0], user=common, digests=digests),
         {
             key: error
             for reader, mine in zip(readers, keys, strict=True)
@@ -453,14 +457,3 @@ def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection
     ]
     joined = JoinedSource(stored, first_file, first_entry, names, index, crc)
     return Reader(found[0].path, found[0].format.name, joined)
-
-
-def _metadata(all_of: Sequence[Metadata]) -> Metadata:
-    common = {
-        name: text
-        for name, text in all_of[0].user.items()
-        if all(each.user.get(name) == text for each in all_of)
-    }
-    # Of other keys than the joined ones: it is only known that a source carries some.
-    digests = next((each.digests for each in all_of if each.has_digests), {})
-    return replace(all_of[0], user=common, digests=digests)

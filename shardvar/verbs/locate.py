@@ -34,7 +34,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -231,10 +231,6 @@ def kind_of_folder(names: Iterable[str]) -> FileKind | None:
     )
 
 
-def _is_json_item(files: Iterable[str], folders: Sequence[str]) -> bool:
-    return not folders and {*files} - {"commit_success.txt"} == {"metadata"}
-
-
 def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> ShardvarError:
     if unfinished := _unfinished_error(shown, storage, name, storage.names()):
         return unfinished
@@ -247,7 +243,14 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
     # An archive of torch.save or of NumPy would have been found.
     kind = _kind(name, first)
     if first.startswith(b"PK") and not (kind and kind.is_lost):
-        kind = _archive_kind(storage, name)
+        file = storage.open(name)
+        try:
+            with prefix_errors(name):
+                names = names_in(file.read, file.size)
+        finally:
+            file.close()
+        inside = [each for each in names if format_of_name(os.path.basename(each))]
+        kind = FileKind(message(f"a zip archive around {named(inside or names)}"), UNPACK)
     if kind is None:
         return CheckpointNotFound(
             f"The file {shown} is not in a supported format.", near or formats
@@ -257,17 +260,6 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
     return UnsupportedError(
         f"The file {shown} is {kind.what}, which is not a supported format.", kind.remedy
     )
-
-
-def _archive_kind(storage: Storage, name: str) -> FileKind:
-    file = storage.open(name)
-    try:
-        with prefix_errors(name):
-            names = names_in(file.read, file.size)
-    finally:
-        file.close()
-    inside = [each for each in names if format_of_name(os.path.basename(each))]
-    return FileKind(message(f"a zip archive around {named(inside or names)}"), UNPACK)
 
 
 def _kind(name: str, first: bytes) -> FileKind | None:
@@ -315,7 +307,9 @@ def _unfinished_error(
 def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     files, folders = storage.names(), storage.folders()
     kind = kind_of_folder([os.path.basename(storage.path), *folders, *files])
-    if _is_json_item(files, folders) and _head(storage, "metadata")[:1] in (b"{", b"["):
+    if (not folders and {*files} - {"commit_success.txt"} == {"metadata"}) and _head(
+        storage, "metadata"
+    )[:1] in (b"{", b"["):
         kind = _JSON_ITEM
     if kind:
         error = IncompleteCheckpoint if kind.is_lost else UnsupportedError
@@ -425,21 +419,19 @@ class Location:
     """The directory that holds it."""
     name: str
     """Its name there, as the format calls it."""
+    is_folder: bool = field(init=False, compare=False)
+    """True if the checkpoint is the directory itself, not files of a prefix in it."""
+    path: str = field(init=False, compare=False)
+    """The path, for messages."""
+    stem: str = field(init=False, compare=False)
+    """The name without its ending: the same for every name of this checkpoint."""
 
-    @property
-    def path(self) -> str:
-        return self.storage.path if self.is_folder else os.path.join(self.storage.path, self.name)
-
-    @property
-    def is_folder(self) -> bool:
-        """Return True if the checkpoint is the directory itself, not files of a prefix in it."""
-        can = self.format.capabilities
-        return self.name in can.folders or (bool(self.name) and self.name == can.folder_index)
-
-    @property
-    def stem(self) -> str:
-        """The name without its ending: the same for every name of this checkpoint."""
-        return stem_of_name(self.name, self.format.name)
+    def __post_init__(self) -> None:
+        can, folder = self.format.capabilities, self.storage.path
+        is_folder = self.name in can.folders or (bool(self.name) and self.name == can.folder_index)
+        object.__setattr__(self, "is_folder", is_folder)
+        object.__setattr__(self, "path", folder if is_folder else os.path.join(folder, self.name))
+        object.__setattr__(self, "stem", stem_of_name(self.name, self.format.name))
 
     def open(self, *, dequantize: bool | str = False) -> Source:
         """Open the checkpoint for reading; ``dequantize``: with the numbers of quantised tensors."""
@@ -515,7 +507,13 @@ def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None
         return [
             each
             for each in found
-            if each.name != name or each.format.name == believed or _has_index(each)
+            if each.name != name
+            or each.format.name == believed
+            or (
+                not set(names_of_target(each.name, each.format.name)[1:]).isdisjoint(
+                    each.storage.names()
+                )
+            )
         ]
     return found
 
@@ -527,13 +525,6 @@ def _location(form: Format, storage: Storage, name: str) -> Location:
     for folder in folders:
         storage = storage.folder(folder)
     return Location(form, storage, last)
-
-
-def _has_index(found: Location) -> bool:
-    """Return True if a checkpoint's name is a prefix, by the file of its index."""
-    return not set(names_of_target(found.name, found.format.name)[1:]).isdisjoint(
-        found.storage.names()
-    )
 
 
 def find_below(place: SplitPath) -> list[Location]:

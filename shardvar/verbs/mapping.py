@@ -39,7 +39,6 @@ from shardvar.formats.table import format_of_name
 from shardvar.layout.dtypes import Array, is_whole
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.maps.config import sizes_at
-from shardvar.maps.fitting import Problem
 from shardvar.maps.map import Map, facts_of, fit_map
 from shardvar.maps.plan import MapPlan
 from shardvar.maps.proof import quoted_key
@@ -232,28 +231,24 @@ def split_ranks(reader: Reader) -> Iterator[Reader]:
             "Ranks count from 0.",
         )
     for _, names in sorted(found.items()):
-        yield _reader_of_rank(reader, source, names)
-
-
-def _reader_of_rank(reader: Reader, source: Source, names: Mapping[str, str]) -> Reader:
-    if not isinstance(source, MappedSource):
-        raise TypeError(f"A {type(source).__name__} is not made by a map.")
-    entries = take_tensors(reader.entries(), names)
-    entries = _renamed(entries, [names[key] for key in entries.slices.tensors.keys])
-    faults: dict[str, CheckpointError] = {
-        names[key]: error for key, error in reader.faults.items() if key in names
-    }
-    old = {name: key for key, name in names.items()}
-    mine = replace(
-        source,
-        index=TableIndex(entries, reader.index.files, reader.metadata, faults),
-        sources_of={
-            n: source.sources_of[key] for n, key in old.items() if key in source.sources_of
-        },
-        kept={n: source.kept[key] for n, key in old.items() if key in source.kept},
-        renamed={n: source.renamed[key] for n, key in old.items() if key in source.renamed},
-    )
-    return Reader(reader.path, reader.format, mine)
+        if not isinstance(source, MappedSource):
+            raise TypeError(f"A {type(source).__name__} is not made by a map.")
+        entries = take_tensors(reader.entries(), names)
+        entries = _renamed(entries, [names[key] for key in entries.slices.tensors.keys])
+        faults: dict[str, CheckpointError] = {
+            names[key]: error for key, error in reader.faults.items() if key in names
+        }
+        old = {name: key for key, name in names.items()}
+        mine = replace(
+            source,
+            index=TableIndex(entries, reader.index.files, reader.metadata, faults),
+            sources_of={
+                n: source.sources_of[key] for n, key in old.items() if key in source.sources_of
+            },
+            kept={n: source.kept[key] for n, key in old.items() if key in source.kept},
+            renamed={n: source.renamed[key] for n, key in old.items() if key in source.renamed},
+        )
+        yield Reader(reader.path, reader.format, mine)
 
 
 _KEPT = (
@@ -414,7 +409,15 @@ def map_and_report(
         objects = [key for key in objects if key in keys]
     found = fit_map(given, tensors, objects, reader.encodings, reader.path, reader.metadata.user)
     if found.problems:
-        raise _error(found.problems)
+        # The error of a map that does not fit: the first problem, with all of them as an
+        # attribute.
+        first, more = found.problems[0], len(found.problems) - 1
+        others = f" There are {more:,} more problems." if more > 1 else " There is 1 more problem."
+        error = MapError(first.cause + (others if more else ""), first.remedy)
+        error.problems = sentences_of(found.problems)
+        if more:  # Python prints notes below the error.
+            error.add_note("\n".join(f"  {line}" for line in first_problems(error.problems)))
+        raise error
     if is_ranked:
         check_left_out(reader, given, {*tensors}, found.plan.left_out)
     made = planned_reader(reader, found.plan, found.renamed)
@@ -438,14 +441,3 @@ def planned_reader(reader: Reader, plan: MapPlan, objects: Mapping[str, str]) ->
     )
     old = {name: key for key, name in objects.items()}
     return Reader(reader.path, reader.format, replace(source, index=index, renamed=old))
-
-
-def _error(problems: Sequence[Problem]) -> MapError:
-    """The error of a map that does not fit: the first problem, with all of them as an attribute."""
-    first, more = problems[0], len(problems) - 1
-    others = f" There are {more:,} more problems." if more > 1 else " There is 1 more problem."
-    error = MapError(first.cause + (others if more else ""), first.remedy)
-    error.problems = sentences_of(problems)
-    if more:  # Python prints notes below the error.
-        error.add_note("\n".join(f"  {line}" for line in first_problems(error.problems)))
-    return error

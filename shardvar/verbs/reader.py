@@ -41,7 +41,7 @@ from shardvar.engine.read import Places, costs_of_parts, read_arrays
 from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
 from shardvar.formats.deferred import DeferredIndex, LateIndex, find_keys, outline_of
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Array, Bools, Ints, is_whole, numpy_dtype
+from shardvar.layout.dtypes import Array, Bools, is_whole, numpy_dtype
 from shardvar.layout.gathers import Gather, plan_gather
 from shardvar.layout.indexing import Pick, cut_steps
 from shardvar.layout.region import Region
@@ -183,7 +183,20 @@ def _item(
     dtype = numpy_dtype(name)
     asked = gather = plan_gather(wanted, shape)
     if into is not None:
-        _check_out(into, key, dtype, asked.picked_shape)
+        if not isinstance(into, np.ndarray):
+            raise ArgumentTypeError(
+                f"out has a {type(into).__name__} for {key!r}.", "Give NumPy arrays, or None."
+            )
+        if into.shape != asked.picked_shape or into.dtype != dtype:
+            raise ArgumentError(
+                f"{key!r} gives {dtype}{list(asked.picked_shape)}, and its array in out is "
+                f"{into.dtype}{list(into.shape)}.",
+                "Shapes and dtypes are never changed unasked; give an array of the same.",
+            )
+        if not into.flags.writeable:
+            raise ArgumentError(
+                f"The array in out for {key!r} is read-only.", "Give one that may be written."
+            )
     parts: list[tuple[Region, Pick]] = []
     axis = 0
     # The place of a string follows from the lengths of all before it, and packed elements share
@@ -194,30 +207,17 @@ def _item(
         # What lies between long steps is left out.
         region = asked.around
         most = BLOCK_NBYTES // dtype.itemsize
-        parts, axis = cut_steps(region, asked.pick, most * region.size // _spanned(region, shape))
+        # Elements from the first to the last of a region: column 1 of rows 2 to 7 of (10, 1000)
+        # spans these rows.
+        axis = next((axis for axis, extent in enumerate(region.shape) if extent > 1), region.rank)
+        spanned = max(prod((*region.shape[: axis + 1], *shape[axis + 1 :])), 1)
+        parts, axis = cut_steps(region, asked.pick, most * region.size // spanned)
         if len(parts) > 1:
             mine = take_tensors(entries, {key})
             parts = [] if _is_read_at_once(source, mine, region, is_full) else parts
         else:
             parts = []
     return _Item(key, tensor, dtype, asked, gather, parts, axis, into)
-
-
-def _check_out(into: Any, key: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    if not isinstance(into, np.ndarray):
-        raise ArgumentTypeError(
-            f"out has a {type(into).__name__} for {key!r}.", "Give NumPy arrays, or None."
-        )
-    if into.shape != shape or into.dtype != dtype:
-        raise ArgumentError(
-            f"{key!r} gives {dtype}{list(shape)}, and its array in out is "
-            f"{into.dtype}{list(into.shape)}.",
-            "Shapes and dtypes are never changed unasked; give an array of the same.",
-        )
-    if not into.flags.writeable:
-        raise ArgumentError(
-            f"The array in out for {key!r} is read-only.", "Give one that may be written."
-        )
 
 
 def _read_at_once(
@@ -228,13 +228,30 @@ def _read_at_once(
     counts = np.array([len(item.gather.offset) for item in items], np.int64)
     item_of = np.repeat(np.arange(len(items)), counts)
     first = np.cumsum(counts) - counts
-    targets = _targets(entries, items, counts)
+    tensors = entries.slices.tensors
+    rank = tensors.shapes.shape[1]
+    tensor = np.repeat(np.array([item.tensor for item in items], np.int64), counts)
+    offset, shape = (
+        np.concatenate([widen(getattr(item.gather, name), rank, fill) for item in items])
+        for name, fill in (("offset", 0), ("shape", 1))
+    )
+    targets = SliceTable.of(tensors, tensor, offset, shape)
     places = [item.place() for item in items]
     plan = plan_copies(entries.slices, targets)
     bare = np.zeros(len(entries), np.bool) if is_full else _bare_rows(source, entries, plan)
     # Move.
+    given = [(item, each) for item, each in enumerate(places) if each is not None]
+    array = np.full(len(places), -1)
+    array[[item for item, _ in given]] = np.arange(len(given))
+    # The regions of an item follow each other in its array.
+    before = np.cumsum(targets.nbytes) - targets.nbytes
+    start = before - before[first[item_of]] if len(targets) else before
     arrays = read_arrays(
-        plan, source, entries, bare=bare, into=_places(targets, places, item_of, first)
+        plan,
+        source,
+        entries,
+        bare=bare,
+        into=Places([each for _, each in given], array[item_of], start),
     )
     # Arrange.
     found = [
@@ -244,29 +261,6 @@ def _read_at_once(
     is_bare = np.zeros(len(items), np.bool)
     is_bare[item_of[plan.copies.target[bare[plan.copies.source]]]] = True
     return found, is_bare.tolist()
-
-
-def _targets(entries: EntryTable, items: Sequence[_Item], counts: Ints) -> SliceTable:
-    tensors = entries.slices.tensors
-    rank = tensors.shapes.shape[1]
-    tensor = np.repeat(np.array([item.tensor for item in items], np.int64), counts)
-    offset, shape = (
-        np.concatenate([widen(getattr(item.gather, name), rank, fill) for item in items])
-        for name, fill in (("offset", 0), ("shape", 1))
-    )
-    return SliceTable.of(tensors, tensor, offset, shape)
-
-
-def _places(
-    targets: SliceTable, places: Sequence[Array | None], item_of: Ints, first: Ints
-) -> Places:
-    given = [(item, each) for item, each in enumerate(places) if each is not None]
-    array = np.full(len(places), -1)
-    array[[item for item, _ in given]] = np.arange(len(given))
-    # The regions of an item follow each other in its array.
-    before = np.cumsum(targets.nbytes) - targets.nbytes
-    start = before - before[first[item_of]] if len(targets) else before
-    return Places([each for _, each in given], array[item_of], start)
 
 
 def _bare_rows(source: Source, entries: EntryTable, plan: Plan) -> Bools:
@@ -315,13 +309,6 @@ def _is_part_of_guarded(entries: EntryTable, guarded: Bools, wanted: Region) -> 
     meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
     is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
     return bool((guarded & meets & ~is_covered).any())
-
-
-def _spanned(region: Region, shape: tuple[int, ...]) -> int:
-    """Elements from the first to the last of a region: column 1 of rows 2 to 7 of (10, 1000) spans
-    these rows."""
-    axis = next((axis for axis, extent in enumerate(region.shape) if extent > 1), region.rank)
-    return max(prod((*region.shape[: axis + 1], *shape[axis + 1 :])), 1)
 
 
 VERIFY = ("auto", "full")

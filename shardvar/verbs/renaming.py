@@ -141,7 +141,20 @@ def _stripped(keys: Sequence[str], prefix: str | None) -> list[str]:
 
 def _naming(old: str, new: str) -> Callable[[str], str | None]:
     if old.startswith(REGULAR):
-        return _substitution(old.removeprefix(REGULAR), new)
+        pattern = old.removeprefix(REGULAR)
+
+        def substituted(key: str) -> str | None:
+            try:
+                found = re.fullmatch(pattern, key, re.DOTALL)
+                return None if found is None else found.expand(new)
+            except (re.error, IndexError) as error:
+                cause = (
+                    f"{pattern!r} and {new!r} are not a regular expression and its replacement: "
+                    f"{error}."
+                )
+                raise ArgumentError(cause, r"Such as 're:layers\.(\d+)\.(.*)=h.\1.\2'.") from None
+
+        return substituted
     if "*" not in old:
         return lambda key: new if key == old else None
     if new.count("*") > old.count("*"):
@@ -175,21 +188,6 @@ def _texts_of_stars(parts: Sequence[str], key: str) -> list[str] | None:
         texts.append(key[start:place])
         start = place + len(part)
     return [*texts, key[start:stop]]
-
-
-def _substitution(pattern: str, template: str) -> Callable[[str], str | None]:
-    def substituted(key: str) -> str | None:
-        try:
-            found = re.fullmatch(pattern, key, re.DOTALL)
-            return None if found is None else found.expand(template)
-        except (re.error, IndexError) as error:
-            cause = (
-                f"{pattern!r} and {template!r} are not a regular expression and its replacement: "
-                f"{error}."
-            )
-            raise ArgumentError(cause, r"Such as 're:layers\.(\d+)\.(.*)=h.\1.\2'.") from None
-
-    return substituted
 
 
 def _check_apart(keys: Sequence[str], names: Sequence[str]) -> None:

@@ -307,7 +307,27 @@ class WriteReport:
         return {"schema": SCHEMA, **fields, **lists, "num_files": self.num_files}
 
     def _repr_html_(self) -> str:
-        return _write_html(self)
+        from shardvar.pictures.table import Markup, bar, html_block, html_table
+
+        about = [
+            f"{self.format} format", count(self.num_tensors, "tensor"), count(self.num_slices, "slice"),
+            count(self.num_files, "file"), human_size(self.nbytes),
+        ]  # fmt: skip
+        if self.num_referred:
+            about.append(f"{count(self.num_referred, 'tensor')} in files of older checkpoints")
+        sizes = self.file_nbytes
+        rows = [
+            (f"file {number}", human_size(size), bar(size, max(sizes)))
+            for number, size in enumerate(sizes[:MOST_ROWS])
+        ]
+        would = "would be written to " if self.dry_run else "written to "
+        policy = html_table(("policy",), [(self.description,)]) if self.description else Markup("")
+        return html_block(
+            would + self.path,
+            about,
+            policy,
+            html_table(("", "bytes", ""), rows, (1,), len(sizes) - len(rows)),
+        )
 
 
 # What ``verify`` found, as values.
@@ -429,61 +449,37 @@ class VerifyReport:
         return {"schema": SCHEMA, "ok": self.ok, **fields, **lists, "verdict": self.verdict}
 
     def _repr_html_(self) -> str:
-        return _verify_html(self)
+        from shardvar.pictures.table import bad, html_block, html_table
+
+        about = [
+            count(self.num_tensors, "tensor"),
+            count(self.num_slices, "slice"),
+            count(self.num_files, "file"),
+        ]
+        about.append(f"{human_size(self.read_nbytes)} read")
+        if self.unguarded:
+            about.append(
+                f"{count(len(self.unguarded), 'tensor')} without a checksum: structure only"
+            )
+        rows = [
+            (each.key or each.file or "", bad(each.kind), each.message) for each in self.damages
+        ]
+        rows += [(each.key, bad("not verifiable"), each.message) for each in self.uncompared]
+        rows += [(each.file or "", bad("not verified"), each.message) for each in self.doubts]
+        if not rows:
+            return html_block(f"{self.verdict}: {self.path}", about)
+        table = html_table(
+            ("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
+        )
+        return html_block(
+            f"{'damaged' if self.damages else 'not verified'}: {self.path}", about, table
+        )
 
 
 # Tables for notebooks. Every name in them is escaped.
 
 MOST_ROWS = 24
 """Rows of a table: a hundred thousand would make a notebook unusable."""
-
-
-def _write_html(report: WriteReport) -> str:
-    from shardvar.pictures.table import Markup, bar, html_block, html_table
-
-    about = [
-        f"{report.format} format", count(report.num_tensors, "tensor"), count(report.num_slices, "slice"),
-        count(report.num_files, "file"), human_size(report.nbytes),
-    ]  # fmt: skip
-    if report.num_referred:
-        about.append(f"{count(report.num_referred, 'tensor')} in files of older checkpoints")
-    sizes = report.file_nbytes
-    rows = [
-        (f"file {number}", human_size(size), bar(size, max(sizes)))
-        for number, size in enumerate(sizes[:MOST_ROWS])
-    ]
-    would = "would be written to " if report.dry_run else "written to "
-    policy = html_table(("policy",), [(report.description,)]) if report.description else Markup("")
-    return html_block(
-        would + report.path,
-        about,
-        policy,
-        html_table(("", "bytes", ""), rows, (1,), len(sizes) - len(rows)),
-    )
-
-
-def _verify_html(report: VerifyReport) -> str:
-    from shardvar.pictures.table import bad, html_block, html_table
-
-    about = [
-        count(report.num_tensors, "tensor"),
-        count(report.num_slices, "slice"),
-        count(report.num_files, "file"),
-    ]
-    about.append(f"{human_size(report.read_nbytes)} read")
-    if report.unguarded:
-        about.append(f"{count(len(report.unguarded), 'tensor')} without a checksum: structure only")
-    rows = [(each.key or each.file or "", bad(each.kind), each.message) for each in report.damages]
-    rows += [(each.key, bad("not verifiable"), each.message) for each in report.uncompared]
-    rows += [(each.file or "", bad("not verified"), each.message) for each in report.doubts]
-    if not rows:
-        return html_block(f"{report.verdict}: {report.path}", about)
-    table = html_table(
-        ("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
-    )
-    return html_block(
-        f"{'damaged' if report.damages else 'not verified'}: {report.path}", about, table
-    )
 
 
 def as_html(

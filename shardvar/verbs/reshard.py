@@ -66,7 +66,7 @@ from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.published import check_no_delta
 from shardvar.formats.source import WrappedSource
-from shardvar.layout.dtypes import ITEMSIZES, STRING, Bools, Ints, is_whole, parse_dtype
+from shardvar.layout.dtypes import ITEMSIZES, STRING, Ints, is_whole, parse_dtype
 from shardvar.maps.map import Map
 from shardvar.maps.plan import plan_short_rules
 from shardvar.maps.ranks import numbers_sources
@@ -74,7 +74,6 @@ from shardvar.pictures.words import human_shape, message, named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY
-from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.arguments import check_globs, check_policy, check_progress, strings_of
 from shardvar.verbs.dequantization import DTYPES, keys_of_numbers
@@ -149,7 +148,38 @@ class Conversions:
         only ``lost`` tensors, which are left out, is not wrong.
         """
         tensors = stored.slices.tensors
-        is_matrix = _transposed(tensors, names, self.transpose, encodings, lost)
+        ranks = tensors.ranks.tolist()
+        is_matrix = np.zeros(len(tensors), np.bool)
+        for glob in [] if self.transpose is None else strings_of(self.transpose, "globs"):
+            hits = [row for row, name in enumerate(names) if matches_any(name, [glob])]
+            for row in hits:
+                key = names[row]
+                dtype = tensors.dtype(row)
+                shape = tensors.shape(row)
+                if len(shape) > 2:
+                    cause = f"{key!r} has the shape {human_shape(shape)}, and only matrices are transposed."
+                    raise ArgumentError(cause, "Choose a glob that does not match it.")
+                if len(shape) == 2 and is_whole(dtype):
+                    raise ArgumentError(
+                        f"{key!r} is of dtype {dtype}, which is never cut or transposed.",
+                        "Choose numbers.",
+                    )
+                if key in encodings:
+                    cause = (
+                        f"{key!r} consists of blocks of {encodings[key]}: transposed, their bytes would mean "
+                        "nothing."
+                    )
+                    raise ArgumentError(
+                        cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`."
+                    )
+            # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
+            matrices = [row for row in hits if ranks[row] == 2]
+            if not matrices and not matching(lost, glob):
+                found = [name for name, rank in zip(names, ranks, strict=True) if rank == 2]
+                raise ArgumentError(
+                    f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found)
+                )
+            is_matrix[matrices] = True
         if is_matrix.any() or names is not tensors.keys:
             plan = plan_short_rules(tensors, names, is_matrix)
             stored, source = mapped(source, stored, plan, map_scratch)
@@ -171,48 +201,6 @@ def warn_without_scales(path: str, source: Source, entries: EntryTable) -> None:
             "Programs that run such models expect scales (weight_scale): quantise with their tools."
         )
         _LOG.warning("%s", message(f"{cause} {remedy}"))
-
-
-def _transposed(
-    tensors: TensorTable,
-    names: Sequence[str],
-    transpose: str | Iterable[str] | None,
-    encodings: Mapping[str, str],
-    lost: Sequence[str],
-) -> Bools:
-    ranks = tensors.ranks.tolist()
-    is_matrix = np.zeros(len(tensors), np.bool)
-    for glob in [] if transpose is None else strings_of(transpose, "globs"):
-        hits = [row for row, name in enumerate(names) if matches_any(name, [glob])]
-        for row in hits:
-            _check_transposable(names[row], tensors.dtype(row), tensors.shape(row), encodings)
-        # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
-        matrices = [row for row in hits if ranks[row] == 2]
-        if not matrices and not matching(lost, glob):
-            found = [name for name, rank in zip(names, ranks, strict=True) if rank == 2]
-            raise ArgumentError(
-                f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found)
-            )
-        is_matrix[matrices] = True
-    return is_matrix
-
-
-def _check_transposable(
-    key: str, dtype: str, shape: tuple[int, ...], encodings: Mapping[str, str]
-) -> None:
-    if len(shape) > 2:
-        cause = f"{key!r} has the shape {human_shape(shape)}, and only matrices are transposed."
-        raise ArgumentError(cause, "Choose a glob that does not match it.")
-    if len(shape) == 2 and is_whole(dtype):
-        raise ArgumentError(
-            f"{key!r} is of dtype {dtype}, which is never cut or transposed.", "Choose numbers."
-        )
-    if key in encodings:
-        cause = (
-            f"{key!r} consists of blocks of {encodings[key]}: transposed, their bytes would mean "
-            "nothing."
-        )
-        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
 
 
 def _cast(

@@ -69,7 +69,6 @@ from shardvar.verbs.reports import (
     VerifyReport,
 )
 from shardvar.verbs.together.executors import check_executor
-from shardvar.wire.kinds import FileKind
 
 
 def verify(
@@ -172,37 +171,26 @@ _UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBou
 
 
 def _report(found: Location, source: Source, check: Check, choose: Choose | None) -> VerifyReport:
-    # Laws.
-    tables, damages = _scan(source)
-    # An index that cannot be read to its end cannot be asked for its faults either.
-    unreadable: dict[str, ReadError] = {} if damages else dict(source.index.faults.items())
-    faults = unreadable if damages else _faults(unreadable, tables, damages)
-    findings = _findings(source, damages)
-    # A missing file is the fault of its keys: it is not told once more.
-    causes = {error.cause for error in faults.values()}
-    damages.extend(
-        _damage_found(each) for each in findings if each.is_damage and each.message not in causes
-    )
-    delta = _delta_kind(found, source, tables)
+    tables, unreadable, faults, findings, damages = _laws(source)
+    delta, user = None, source.index.metadata.user
+    if DELTA in user or found.format.name == "safetensors":
+        tensors = tables[0].slices.tensors if tables else TensorTable.of(())
+        delta = delta_of(found.storage, found.format.name, user, tensors)
     tables, faults, note = _chosen(tables, faults, choose, damages)
     problems: list[_Problem] = [
         (key, None, _compare_bytes(source, key, error)) for key, error in faults.items()
     ]
-
-    # Payloads, also of keys with holes or overlaps: their places are known.
-    read = Counter[str]()
-    for entries in (_readable(unreadable, entries) for entries in tables):
-        errors = check(entries)
-        problems += [
-            (entries.slices.key(row), _file(source, entries, row), errors[row])
-            for row in sorted(errors)
-        ]
-        read.update(_read_nbytes(entries, errors))
+    read = _read_all(source, check, tables, unreadable, problems)
     guarded = guarded_keys(source, tables, faults)  # checksums may be in frames, which were read
-    problems += _storage_problems(source, guarded.keys(), {key for key, _, _ in problems})
-    delta_note = [f"It is {delta.what}."] if delta else []
-    if delta and not problems:
-        problems += _delta_problems(found, source, guarded.keys(), delta_note)
+    # A tensor that spans its storage is compared when it is read. If that failed, it is left out
+    # here, so that the storage is compared for the others.
+    known = {key for key, _, _ in problems}
+    errors = source.storage_errors({*guarded}.difference(known))
+    problems += [(key, None, error) for key, error in errors.items() if key not in known]
+    if delta:
+        note.append(f"It is {delta.what}.")
+        if not problems:
+            problems += _delta_problems(found, source, guarded.keys(), note)
 
     # Outcomes.
     damages += [
@@ -214,13 +202,19 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
     unverified = _unverified(
         guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM
     )
+    outcomes = dict.fromkeys(guarded, VALUES_MATCH if source.bare_index else OK)
+    outcomes |= {each.key: NOT_VERIFIABLE for each in unverified}
+    notes = [f"{each.place}: {each.message}" for each in findings if not each.is_damage]
+    facts = {key: fact for each in tables for key, fact in each.slices.tensors.facts().items()}
+    if empty := empty_note(facts):
+        notes.append(f"{empty}.")
     return VerifyReport(
         path=found.path,
         format=found.format.name,
         damages=tuple(damages),
-        notes=(*_notes(findings, tables), *note, *delta_note),
+        notes=(*notes, *note),
         unverified=tuple(unverified),
-        outcomes=_outcomes(guarded, unverified, damaged, VALUES_MATCH if source.bare_index else OK),
+        outcomes=outcomes | {key: DAMAGED for key in damaged if key is not None},
         bare_index=source.bare_index,
         num_tensors=len(guarded),
         num_slices=sum(len(entries) for entries in tables),
@@ -230,11 +224,69 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
     )
 
 
-def _notes(findings: Iterable[Finding], tables: Iterable[EntryTable]) -> Iterator[str]:
-    yield from (_sentence(each) for each in findings if not each.is_damage)
-    facts = {key: fact for each in tables for key, fact in each.slices.tensors.facts().items()}
-    if empty := empty_note(facts):
-        yield f"{empty}."
+_Faults = dict[str, ReadError]
+
+
+def _laws(
+    source: Source,
+) -> tuple[list[EntryTable], _Faults, _Faults, Sequence[Finding], list[Damage]]:
+    """The entries, as far as the index can be read; the keys whose payloads have no known places,
+    all that cannot be read, findings and damage."""
+    tables, damages = list[EntryTable](), list[Damage]()
+    unreadable, faults = _Faults(), _Faults()
+    findings: Sequence[Finding] = ()
+    try:
+        for entries in source.index.scan():
+            tables.append(entries)  # what was read before an error is kept
+    except CheckpointError as error:
+        damages.append(Damage.of(error))
+    if not damages:  # an index that cannot be read to its end cannot be asked for its faults either
+        faults = unreadable = dict(source.index.faults.items())
+        try:
+            found = find_faults(concatenate([each.slices for each in tables]))
+            faults = {**found, **unreadable}
+        except CheckpointError as error:
+            damages.append(Damage.of(error))
+    try:
+        findings = source.findings()
+    except CheckpointError as error:
+        damages.append(Damage.of(error))
+    # A missing file is the fault of its keys: it is not told once more.
+    causes = {error.cause for error in faults.values()}
+    damages += [
+        Damage("InvalidCheckpoint", None, each.place, f"{each.place}: {each.message}")
+        for each in findings
+        if each.is_damage and each.message not in causes
+    ]
+    return tables, unreadable, faults, findings, damages
+
+
+def _read_all(
+    source: Source,
+    check: Check,
+    tables: Iterable[EntryTable],
+    unreadable: Collection[str],
+    problems: list[_Problem],
+) -> Counter[str]:
+    """Read payloads, also of keys with holes or overlaps, and add what is wrong; return the bytes
+    that were read by key."""
+    read = Counter[str]()
+    for entries in tables:
+        tensors = entries.slices.tensors
+        if unreadable:  # the places of their payloads are unknown
+            keep = np.array([key not in unreadable for key in tensors.keys], dtype=np.bool)
+            entries = entries.take(np.flatnonzero(keep[entries.slices.tensor]))
+        errors = check(entries)
+        for row in sorted(errors):
+            file = source.index.files[int(entries.file[row])]
+            problems.append((entries.slices.key(row), file, errors[row]))
+        nbytes = entries.slices.nbytes.copy()
+        nbytes[[row for row, error in errors.items() if isinstance(error, _UNREAD)]] = 0
+        # Sums of integers: as floats, ``bincount`` with weights would round beyond 2**53.
+        totals = np.zeros(len(tensors), np.int64)
+        np.add.at(totals, entries.slices.tensor, nbytes)
+        read.update(dict(zip(tensors.keys, totals.tolist(), strict=True)))
+    return read
 
 
 def _delta_problems(
@@ -248,15 +300,6 @@ def _delta_problems(
         # Of chosen keys. The table is the delta's.
         if key in keys or key not in reader:
             yield key, None, error
-
-
-def _delta_kind(found: Location, source: Source, tables: Sequence[EntryTable]) -> FileKind | None:
-    """The kind of a checkpoint that has only the changes of a model; None for a model."""
-    user = source.index.metadata.user
-    if DELTA not in user and found.format.name != "safetensors":
-        return None
-    tensors = tables[0].slices.tensors if tables else TensorTable.of(())
-    return delta_of(found.storage, found.format.name, user, tensors)
 
 
 def _chosen(
@@ -314,25 +357,6 @@ def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
     return UnsupportedError(f"{error.cause} Its bytes agree with their checksum.", error.remedy)
 
 
-def _storage_problems(
-    source: Source, keys: Collection[str], known: Collection[str]
-) -> Iterator[_Problem]:
-    # A tensor that spans its storage is compared when it is read. If that failed, it is left out
-    # here, so that the storage is compared for the others.
-    for key, error in source.storage_errors({*keys}.difference(known)).items():
-        if key not in known:
-            yield key, None, error
-
-
-def _read_nbytes(entries: EntryTable, errors: Mapping[int, ReadError]) -> dict[str, int]:
-    nbytes = entries.slices.nbytes.copy()
-    nbytes[[row for row, error in errors.items() if isinstance(error, _UNREAD)]] = 0
-    # Sums of integers: as floats, ``bincount`` with weights would round beyond 2**53.
-    totals = np.zeros(len(entries.slices.tensors), np.int64)
-    np.add.at(totals, entries.slices.tensor, nbytes)
-    return dict(zip(entries.slices.tensors.keys, totals.tolist(), strict=True))
-
-
 def _unverified(
     guarded: Mapping[str, bool],
     problems: Iterable[_Problem],
@@ -349,61 +373,3 @@ def _unverified(
         elif not is_guarded and key not in damaged:
             unverified.append(Unverified(key, is_guarded, None, no_checksum))
     return unverified
-
-
-def _outcomes(
-    keys: Iterable[str],
-    unverified: Sequence[Unverified],
-    damaged: Collection[str | None],
-    right: str,
-) -> dict[str, str]:
-    outcomes = dict.fromkeys(keys, right) | {each.key: NOT_VERIFIABLE for each in unverified}
-    return outcomes | {key: DAMAGED for key in damaged if key is not None}
-
-
-def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
-    tables: list[EntryTable] = []
-    try:
-        for entries in source.index.scan():
-            tables.append(entries)  # noqa: PERF402  # what was read before an error is kept
-    except CheckpointError as error:
-        return tables, [Damage.of(error)]
-    return tables, []
-
-
-def _faults(
-    unreadable: dict[str, ReadError], tables: Sequence[EntryTable], damages: list[Damage]
-) -> dict[str, ReadError]:
-    try:
-        return {**find_faults(concatenate([entries.slices for entries in tables])), **unreadable}
-    except CheckpointError as error:
-        damages.append(Damage.of(error))
-        return unreadable
-
-
-def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
-    try:
-        return source.findings()
-    except CheckpointError as error:
-        damages.append(Damage.of(error))
-        return ()
-
-
-def _readable(faults: Collection[str], entries: EntryTable) -> EntryTable:
-    """The entries without unreadable keys: the places of their payloads are unknown."""
-    if not faults:
-        return entries
-    keep = np.array([key not in faults for key in entries.slices.tensors.keys], dtype=np.bool)
-    return entries.take(np.flatnonzero(keep[entries.slices.tensor]))
-
-
-def _file(source: Source, entries: EntryTable, row: int) -> str | None:
-    return source.index.files[int(entries.file[row])]
-
-
-def _damage_found(finding: Finding) -> Damage:
-    return Damage("InvalidCheckpoint", None, finding.place, _sentence(finding))
-
-
-def _sentence(finding: Finding) -> str:
-    return f"{finding.place}: {finding.message}"

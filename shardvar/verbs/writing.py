@@ -174,24 +174,20 @@ def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTab
         )
     cut = cut_slices(stored, partition)
     if partition is not None and form.capabilities.is_grid:
-        _check_grids(cut, partition, form.name)
+        # Raise ``ArgumentError`` if a tensor that the partition cuts has unequal parts.
+        odd = np.flatnonzero(~are_grids(cut) & is_cut_by(cut.tensors.keys, partition))
+        if len(odd):
+            key, shape = cut.tensors.keys[int(odd[0])], cut.tensors.shape(int(odd[0]))
+            cause = (
+                f"The format {form.name} has slices of one shape, and the partition cuts {key!r} of "
+                f"{list(shape)} unequally."
+            )
+            sizes = "of 13 rows: sv.PartitionSpec(splits=[[3, 3, 3, 3, 1]])"
+            raise ArgumentError(
+                cause,
+                f"Choose counts that divide it. The last part on the first axis may be short, {sizes}.",
+            )
     return join_whole(cut, form.capabilities)
-
-
-def _check_grids(cut: SliceTable, partition: Partitions, form: str) -> None:
-    """Raise ``ArgumentError`` if a tensor that the partition cuts has unequal parts."""
-    odd = np.flatnonzero(~are_grids(cut) & is_cut_by(cut.tensors.keys, partition))
-    if len(odd):
-        key, shape = cut.tensors.keys[int(odd[0])], cut.tensors.shape(int(odd[0]))
-        cause = (
-            f"The format {form} has slices of one shape, and the partition cuts {key!r} of "
-            f"{list(shape)} unequally."
-        )
-        sizes = "of 13 rows: sv.PartitionSpec(splits=[[3, 3, 3, 3, 1]])"
-        raise ArgumentError(
-            cause,
-            f"Choose counts that divide it. The last part on the first axis may be short, {sizes}.",
-        )
 
 
 def carry_out(

@@ -137,7 +137,11 @@ def read_answer(
     for (number, item), each in zip(others, described, strict=True):
         rows[number] = first[each.key]
         regions[number] = each.region
-        if not _is_in_place(item.value, each, held):
+        if not (
+            is_held_by(item.value, held)
+            and item.value.region == each.region
+            and held.slices.key(item.value.row) == each.key
+        ):
             arrays[number] = _array(each.key, item.value, description)
     numbers, num_files = _numbered(files)
     table = take_parts(held.slices, np.array(rows, dtype=np.int64), regions)
@@ -257,15 +261,6 @@ def _shape_and_dtype(item: AnswerItem, held: SliceSource) -> tuple[tuple[int, ..
     return array.shape, dtype_name(array.dtype)
 
 
-def _is_in_place(value: Any, item: ItemDescription, held: SliceSource) -> bool:
-    """Return True if the value is stored as the region that it stands for: nothing changes."""
-    return (
-        is_held_by(value, held)
-        and value.region == item.region
-        and held.slices.key(value.row) == item.key
-    )
-
-
 def _array(key: str, value: Any, description: str) -> Array:
     array = np.asarray(value) if isinstance(value, LazySlice) else as_array(key, value)
     if array.dtype.kind == "O":
@@ -308,7 +303,16 @@ def ask_callback(
     assignment, entries = answer.assignment, given.entries
     # Plan.
     if answer.arrays:
-        assignment, arrays = _substitute(assignment, answer.arrays)
+        # The assignment with the sizes of changed values, and these values as a source, like
+        # arrays that are saved. R-POLICY-13 (RFC 001): "Note that not only can the sharding
+        # callback rearrange tensors, but also modify tensors."
+        changed, slices = np.array(sorted(answer.arrays), dtype=np.int64), assignment.slices
+        source = array_source(
+            slices.take(changed), [answer.arrays[row] for row in changed.tolist()]
+        )
+        nbytes = slices.nbytes.copy()
+        nbytes[changed] = source.index.entries.slices.nbytes  # strings may have grown
+        assignment, arrays = replace(assignment, slices=replace(slices, nbytes=nbytes)), source
         plan = _plan_substituted(
             entries, assignment.slices, arrays, np.array(sorted(answer.arrays), dtype=np.int64)
         )
@@ -337,22 +341,6 @@ def _call(policy: CallbackPolicy, held: SliceSource) -> tuple[Answer, float]:
         answer = read_answer(shards, held, given, description)
         del given, shards  # before garbage is looked for among them
         return answer, seconds
-
-
-def _substitute(
-    assignment: Assignment, arrays: Mapping[int, Array]
-) -> tuple[Assignment, ArraySource]:
-    """The assignment with the sizes of changed values, and these values as a source, like arrays
-    that are saved.
-
-    R-POLICY-13 (RFC 001): "Note that not only can the sharding callback rearrange tensors, but also
-    modify tensors."
-    """
-    changed, slices = np.array(sorted(arrays), dtype=np.int64), assignment.slices
-    source = array_source(slices.take(changed), [arrays[row] for row in changed.tolist()])
-    nbytes = slices.nbytes.copy()
-    nbytes[changed] = source.index.entries.slices.nbytes  # strings may have grown
-    return replace(assignment, slices=replace(slices, nbytes=nbytes)), source
 
 
 def _plan_substituted(

@@ -257,7 +257,15 @@ class DiffReport:
         }
 
     def _repr_html_(self) -> str:
-        return _diff_html(self)
+        from shardvar.pictures.table import Markup, html_block, html_table
+
+        about = [f"A: {self.path_a}", f"B: {self.path_b}", f"{self.num_equal:,} equal"]
+        rows = list(_differences(self))
+        title = "equal" if self.equal else f"{count(len(rows), 'difference')}"
+        table = html_table(
+            ("tensor", "", "what differs"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
+        )
+        return html_block(title, about, table if rows else Markup(""))
 
 
 # Lines of text, as the command prints them.
@@ -375,18 +383,6 @@ def _place(index: Sequence[int] | None, first: Sequence[int] | None) -> str:
 
 
 # A table for notebooks.
-
-
-def _diff_html(report: DiffReport) -> str:
-    from shardvar.pictures.table import Markup, html_block, html_table
-
-    about = [f"A: {report.path_a}", f"B: {report.path_b}", f"{report.num_equal:,} equal"]
-    rows = list(_differences(report))
-    title = "equal" if report.equal else f"{count(len(rows), 'difference')}"
-    table = html_table(
-        ("tensor", "", "what differs"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
-    )
-    return html_block(title, about, table if rows else Markup(""))
 
 
 def _differences(report: DiffReport) -> Iterator[tuple[object, object, object]]:

@@ -386,10 +386,6 @@ def beside(found: Location, ending: str) -> tuple[Storage, str]:
     return split_place(f"{above}/")[0], name + ending
 
 
-def _is_there(storage: Storage, name: str) -> bool:
-    return look_into(storage, name, lambda _: True, otherwise=False)
-
-
 def checkpoint_files(found: Location, source: Source) -> list[str]:
     indexes = {found.name, *names_of_target(found.stem, found.format.name)}
     return sorted({*source.index.files, *indexes.intersection(found.storage.names())})
@@ -403,7 +399,11 @@ def summed_checkpoint(found: Location, source: Source, against: str | None) -> S
         return SummedFiles(tuple(sums), () if sums else (against,))
     summed = summed_files(found.storage, files, {found.name, found.stem})
     storage, name = beside(found, ".sha256")
-    if not found.is_folder or is_manifest(storage, name) or not _is_there(storage, name):
+    if (
+        not found.is_folder
+        or is_manifest(storage, name)
+        or not look_into(storage, name, lambda _: True, otherwise=False)
+    ):
         return summed
     sums = sums_in_list(storage, name, files, prefix=f"{os.path.basename(found.path)}/")
     unknown = summed.unknown if sums else (*summed.unknown, f"{found.path}.sha256")
@@ -706,7 +706,18 @@ def confirmed(
             if digests is None:
                 reader = Reader(report.path, report.format, source)
                 digests = digest_reader(reader, progress, report.outcomes)
-            report = _with_outcomes(report, source, claim, digests)
+            # A tensor whose digest agrees is right, with or without checksums; one that disagrees
+            # is damaged.
+            wrong = differences(claim, digests)
+            right = {
+                key
+                for key in digests.tensors
+                if key not in wrong and report.outcomes.get(key) != DAMAGED
+            }
+            covers_index = right == {*report.outcomes}
+            report = _settled(
+                report, source, dict.fromkeys(right, OK), wrong, covers_index=covers_index
+            )
         except CheckpointError as error:
             # What was verified without the digests is still said. A manifest is not the checkpoint:
             # if it cannot be compared, nothing is known.
@@ -765,19 +776,6 @@ def _chosen(manifest: Manifest, report: VerifyReport, source: Source, choose: Ch
     chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
     kept = {key: manifest.tensors[key] for key in manifest.tensors if key in chosen}
     return replace(manifest, tensors=kept)
-
-
-def _with_outcomes(
-    report: VerifyReport, source: Source, manifest: Manifest, digests: DigestReport
-) -> VerifyReport:
-    """A tensor whose digest agrees is right, with or without checksums; one that disagrees is
-    damaged."""
-    wrong = differences(manifest, digests)
-    right = {
-        key for key in digests.tensors if key not in wrong and report.outcomes.get(key) != DAMAGED
-    }
-    covers_index = right == {*report.outcomes}
-    return _settled(report, source, dict.fromkeys(right, OK), wrong, covers_index=covers_index)
 
 
 def _settled(

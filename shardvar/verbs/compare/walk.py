@@ -194,7 +194,7 @@ def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[in
         if read is None or row in unlike:
             return row, None
         stretch = _read(read)
-        if stretch is None or not _are_same(stretch):
+        if stretch is None or not np.array_equal(_words(stretch.a), _words(stretch.b)):
             unlike.add(row)
             return row, None
         return row, stretch.nbytes
@@ -215,10 +215,6 @@ def _read(read: ReadStretch) -> Stretch | None:
         return read()
     except SideError:
         return None
-
-
-def _are_same(stretch: Stretch) -> bool:
-    return np.array_equal(_words(stretch.a), _words(stretch.b))
 
 
 def _words(array: Array) -> Array:

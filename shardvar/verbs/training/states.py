@@ -87,20 +87,16 @@ def unmatched_keys(
             with prefix_errors(reader.path):
                 lacking = without_keys_of_some(unexpected, reader.metadata.user)
         if missing or lacking:
-            raise _differing(reader.path, missing, lacking)
+            parts = [
+                f"{what} {', '.join(map(repr, keys[:3]))}{f' and {len(keys) - 3:,} more' * (len(keys) > 3)}"
+                for what, keys in ((f"{reader.path} lacks", missing), ("the state lacks", lacking))
+                if keys
+            ]
+            cause = f"{'; '.join(parts)}."
+            raise ArgumentError(
+                cause[0].upper() + cause[1:], "Give the state that was saved, or strict=False."
+            )
     return LoadReport(missing, unexpected)
-
-
-def _differing(path: str, missing: tuple[str, ...], unexpected: tuple[str, ...]) -> ArgumentError:
-    parts = [
-        f"{what} {', '.join(map(repr, keys[:3]))}{f' and {len(keys) - 3:,} more' * (len(keys) > 3)}"
-        for what, keys in ((f"{path} lacks", missing), ("the state lacks", unexpected))
-        if keys
-    ]
-    cause = f"{'; '.join(parts)}."
-    return ArgumentError(
-        cause[0].upper() + cause[1:], "Give the state that was saved, or strict=False."
-    )
 
 
 def check_stored_tensor(

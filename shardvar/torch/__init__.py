@@ -15,12 +15,11 @@ except ModuleNotFoundError as error:
 
     raise missing_extra("shardvar.torch needs PyTorch, which is not installed.", "torch") from None
 
-from shardvar.torch.reader import StorageReader
+from shardvar.torch.storage import StorageReader, StorageWriter
 from shardvar.torch.training_states import gather_over_group as gather
 from shardvar.torch.training_states import load_state as load
 from shardvar.torch.training_states import processes
 from shardvar.torch.training_states import save_state as save
-from shardvar.torch.writer import StorageWriter
 from shardvar.verbs.training.states import LoadReport
 
 __all__ = ["LoadReport", "StorageReader", "StorageWriter", "gather", "load", "processes", "save"]

@@ -19,19 +19,22 @@ import torch.distributed as dist
 
 from shardvar.errors import ArgumentError
 from shardvar.planning.index import Metadata
-from shardvar.torch.held import Copies, HeldState, held_state, uncollected
 from shardvar.torch.leaves import (
+    Copies,
+    HeldState,
     Leaf,
     LoadedObject,
     check_has_memory,
     held_by,
+    held_state,
     leaves_of_state,
     memory_of,
     new_slots,
     numeric_arrays,
     torch_dtype,
+    uncollected,
 )
-from shardvar.torch.reader import TensorTarget, fill_tensors, items_of
+from shardvar.torch.storage import TensorTarget, fill_tensors, items_of
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, save_next
 from shardvar.verbs.locate import Path

@@ -24,8 +24,8 @@ HOMES = {
         "conformance/adapters/torch.py",
         "formats/torch/dcp.py",
         "formats/torch/sink.py",
-        "torch/reader.py",
-        "torch/writer.py",
+        "torch/storage.py",
+        "torch/storage.py",
         "verbs/lazy.py",
         "verbs/remove.py",
         *(

@@ -348,7 +348,7 @@ MUTANTS = [
     mutant(
         "universal-without-a-state",
         "A Universal Checkpoint is written although a parameter lacks a state that others have.",
-        "formats/torch/completeness.py",
+        "formats/torch/parameter_folders.py",
         "        lacking = sorted(every - mine)",
         "        lacking = list[str]()",
         "universal_write::test_what_lacks_or_has_no_place_is_named_before_anything_is_written",

@@ -14,7 +14,7 @@ Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, wh
     ranks       the files of all ranks, joined; the dialects of FSDP and of Meta's Llama
     rankwise    the dialect of torch_checkpointing
     deepspeed   the files of ZeRO, and Universal Checkpoints of DeepSpeed
-    completeness, parameter_folders   writing one: whether it is whole, and its files
+    parameter_folders   writing a Universal Checkpoint
     saved       the format of files of ``torch.save``, its table of dialects, and writing a file
 """
 
@@ -46,24 +46,19 @@ class TorchFormat(SharedFormat):
     """torch.distributed.checkpoint: a folder with an index and files of items."""
 
     name: str = "torch"
-    """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
     """The dtypes that torch can read back."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the index of the folder, if ``name`` may mean its checkpoint."""
         return find_dcp(storage.names(), name)
 
     def open(self, storage: Storage, name: str) -> TorchSource:
-        """Open the checkpoint of the folder."""
         return open_dcp(storage, METADATA)
 
     def lay_out(self, new: NewCheckpoint) -> DcpSink:
-        """Lay the slices out as the checkpoint of the folder."""
         return dcp_sink(new, self.capabilities)
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:
-        """Return the name of a file of items; the index may name any."""
         return process_name(process, token)
 
     def adopts_objects(self) -> bool:
@@ -71,7 +66,6 @@ class TorchFormat(SharedFormat):
         return True
 
     def generation_of(self, storage: Storage, name: str) -> str:
-        """Return the generation that the index in place keeps; empty if it keeps none."""
         file = storage.open(METADATA)
         try:
             if file.size > MAX_METADATA_NBYTES:
@@ -81,7 +75,6 @@ class TorchFormat(SharedFormat):
             file.close()
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Remove the checkpoint of the folder, and not the folder."""
         remove_dcp(storage)
 
 

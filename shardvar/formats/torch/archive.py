@@ -75,7 +75,7 @@ from shardvar.wire.archive_writer import (
     plan_padding,
 )
 from shardvar.wire.crc import CRC32
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, malformed, past_limit
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, invalid, malformed, past_limit
 from shardvar.wire.inert import ORDERED_DICT, Global, Node, Reference
 from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle
@@ -172,7 +172,7 @@ class Archive:
         """Return the entry of a record; raise if it is missing or occurs twice."""
         found = self.members.get(name, [])
         if not found:
-            raise InvalidCheckpoint(f"The archive has no record {name!r}.", WRITE_AGAIN)
+            raise invalid(f"The archive has no record {name!r}.")
         if len(found) > 1:
             cause = (
                 f"The archive has {len(found)} records {name!r}, and readers choose different ones."
@@ -371,6 +371,12 @@ def build_frame(
     yield position, bytes(directory) + build_end(position, len(directory), len(records))
 
 
+def build_file(value: Any, leaves: Sequence[str] = ()) -> bytes:
+    """Return an archive of a value without tensors, as ``build_pickle`` takes it."""
+    records = records_of(build_pickle(value), [], leaves)
+    return b"".join(octets for _, octets in build_frame(records, []))
+
+
 def _raw_name(record: PackedRecord) -> bytes:
     return encode_name(_FOLDER + record.name)
 
@@ -433,8 +439,7 @@ def item_of(carried: bytes) -> bytes:
     """
     if carried.startswith(b"PK"):
         return carried
-    pickle = build_pickle(pickled_of(decode_value(carried.decode("ascii"))))
-    return b"".join(octets for _, octets in build_frame(records_of(pickle, []), []))
+    return build_file(pickled_of(decode_value(carried.decode("ascii"))))
 
 
 def _without(octets: bytes, crc: int) -> tuple[bytes, bytes]:
@@ -458,7 +463,7 @@ class OldFile:
 
     def record(self, name: str) -> Record:
         if name not in self.records:
-            raise InvalidCheckpoint(f"The file has no storage {name!r}.", WRITE_AGAIN)
+            raise invalid(f"The file has no storage {name!r}.")
         return self.records[name]
 
     def check_stored(self, name: str) -> None:
@@ -487,12 +492,12 @@ def open_old(file: ReadableFile) -> OldFile:
         stored = int.from_bytes(file.read(start, 8), "little" if is_little else "big")
         if stored != count:
             cause = f"The storage {key!r} has {stored} elements, but its reference {count}."
-            raise InvalidCheckpoint(cause, WRITE_AGAIN)
+            raise invalid(cause)
         records[f"data/{key}"] = Record(start + 8, stop - start - 8, NO_CHECKSUM)
         start = stop
     if start < file.size:
         cause = f"The storages end at offset {start}, and {file.size - start} bytes follow."
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+        raise invalid(cause)
     return OldFile(records, root, nbytes, not is_little)
 
 

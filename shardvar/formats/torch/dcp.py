@@ -78,6 +78,7 @@ from shardvar.wire.damage import (
     check_key_nbytes,
     decoding,
     foreign_file,
+    invalid,
     malformed,
     past_limit,
 )
@@ -234,7 +235,7 @@ def _places(
 
 
 def _fault(key: str, cause: str) -> InvalidCheckpoint:
-    return InvalidCheckpoint(f"{key!r}: {cause}", WRITE_AGAIN)
+    return invalid(f"{key!r}: {cause}")
 
 
 def _described(node: Any, sizes: dict[int, Coordinates]) -> _Described:
@@ -609,7 +610,7 @@ def _source(storage: Storage, items: Items) -> TorchSource:
             key = items.keys[items.tensor[row]]
             faults.setdefault(
                 key,
-                InvalidCheckpoint(f"{key!r}: Its item shares bytes with another one.", WRITE_AGAIN),
+                invalid(f"{key!r}: Its item shares bytes with another one."),
             )
     remarks += [
         Finding(name, f"The {nbytes} bytes at offset {start} belong to no item.", True)

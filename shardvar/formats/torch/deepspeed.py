@@ -78,7 +78,7 @@ from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
 from shardvar.wire.inert import Node
 from shardvar.wire.plain import encode_value
 
@@ -421,7 +421,7 @@ def _join_groups(
 ) -> Iterator[tuple[str, list[Stored]]]:
     """Yield the parameters of stages 1 and 2."""
     if {*map(len, vectors)} != {len(groups)}:
-        raise InvalidCheckpoint("The ranks hold other groups than the model has.", WRITE_AGAIN)
+        raise invalid("The ranks hold other groups than the model has.")
     paddings = leaves.get(_ZERO + "param_alignment_paddings")
     align = 2 * len(vectors)
     for number, shapes in enumerate(groups):
@@ -441,7 +441,7 @@ def _join_groups(
         # DeepSpeed pads a group to a multiple of twice the number of ranks.
         if -(-start // align) != -(-held // align):
             cause = f"The parameters of group {number} have {start} elements, the ranks {held}."
-            raise InvalidCheckpoint(cause, WRITE_AGAIN)
+            raise invalid(cause)
 
 
 def _join_parameters(
@@ -459,7 +459,7 @@ def _join_parameters(
         total = sum(vector.count for vector in held)
         if total != start:
             cause = f"The parameters have {start} elements a rank, and rank {rank} holds {total}."
-            raise InvalidCheckpoint(cause, WRITE_AGAIN)
+            raise invalid(cause)
 
 
 # --- Universal Checkpoints
@@ -562,7 +562,7 @@ def _stored(part: Unpickled, number: int, shape: Shape | None, is_whole: bool) -
         return Stored.whole(number, view)
     if len(own) != 1 or own[0] != prod(shape) or not view.tensor.is_contiguous:
         cause = f"It has the shape {own}, and its parameter {shape}."
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+        raise invalid(cause)
     return Stored.whole(number, view.reshaped(shape))
 
 

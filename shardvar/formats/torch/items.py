@@ -35,7 +35,6 @@ from shardvar.errors import (
     READ_ERRORS,
     ArgumentError,
     CorruptCheckpoint,
-    InvalidCheckpoint,
     ShardvarError,
     StorageError,
 )
@@ -68,7 +67,7 @@ from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
-from shardvar.wire.damage import WRITE_AGAIN, corrupt, past_limit
+from shardvar.wire.damage import corrupt, invalid, past_limit
 from shardvar.wire.inert import Node
 from shardvar.wire.plain import encode_value
 from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
@@ -164,7 +163,7 @@ def view_of(
             f"The record {tensor.record!r} has {record.nbytes} bytes, but its storage "
             f"{tensor.storage_nbytes}."
         )
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+        raise invalid(cause)
     archive.check_stored(tensor.record)
     view = TensorView(tensor, record, is_big_endian)
     if not record.nbytes and record.crc not in (NO_CHECKSUM, 0):
@@ -307,9 +306,7 @@ class Frames:
         if not is_tensor(root):
             if type(root) is Node:
                 raise unsupported(root)
-            raise InvalidCheckpoint(
-                "The item holds an object, and the index says that it is a tensor.", WRITE_AGAIN
-            )
+            raise invalid("The item holds an object, and the index says that it is a tensor.")
         view = view_of(archive, tensor_of(root), archive.is_big_endian())
         if view.nbytes > view.record.nbytes:
             # torch writes such a view as its elements. Here, an item of a few bytes could claim any
@@ -318,7 +315,7 @@ class Frames:
                 f"Its {view.nbytes} bytes are repeated from a storage of {view.record.nbytes}, "
                 "which no item holds."
             )
-            raise InvalidCheckpoint(cause, WRITE_AGAIN)
+            raise invalid(cause)
         if is_small and (view.tensor.dtype, view.tensor.shape) == kind:
             made = _template_of(archive, view, bytes(item), start)
             if made is not None:

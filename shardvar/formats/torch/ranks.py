@@ -52,7 +52,7 @@ from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
 from shardvar.wire.strict_json import parse_json
 
 _ALONE = "To read what one rank holds, copy its file to another name, such as x.pt."
@@ -254,7 +254,7 @@ def _choose_runs(shares: Sequence[tuple[Part, Share]]) -> list[list[Runs]]:
             break
     rank, kept, held = wrong[0]
     cause = f"Rank {rank} keeps the shape {kept}, but its placements say {held}."
-    raise InvalidCheckpoint(cause, WRITE_AGAIN)
+    raise invalid(cause)
 
 
 def part_of(view: TensorView, inner: tuple[int, ...], shape: tuple[int, ...]) -> TensorView:
@@ -554,7 +554,7 @@ class _Llama:
             inner, outer = inner + length, outer + self.world // copies * length
         full = (*share.shape[:axis], outer, *share.shape[axis + 1 :])
         if prod(filter(None, full)) > MAX_NBYTES // 16:
-            raise InvalidCheckpoint(f"Its shape {full} is too large to exist.", WRITE_AGAIN)
+            raise invalid(f"Its shape {full} is too large to exist.")
         return replace(share, shape=full, views=tuple(views), offsets=tuple(offsets))
 
     def _cut(self, key: str) -> _Cut | None:

@@ -58,7 +58,7 @@ from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_NBYTES, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, malformed, past_limit
+from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, invalid, malformed, past_limit
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.safetensors_header import PREAMBLE_NBYTES, header_nbytes, parse_header
 from shardvar.wire.strict_json import parse_json
@@ -188,7 +188,7 @@ def _items_of(root: Mapping[Any, Any], there: Mapping[str, Any]) -> dict[str, _I
                 for rank in _list(group.get("ranks")):
                     if type(rank) is not int or rank not in item.files or rank in held:
                         cause = f"{key!r} of {name!r} is of the rank {rank!r}, or twice."
-                        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+                        raise invalid(cause)
                     held[rank] = sharding
     for path in there:
         match = _OF_ITEM.fullmatch(path)
@@ -238,7 +238,7 @@ def _files(item: str, layouts: Any, world: int) -> Iterator[tuple[int, tuple[str
     ranks = [int(rank) if type(rank) is str and rank.isdecimal() else rank for rank in table]
     if len(ranks) != world or {*ranks} != {*range(len(ranks))}:
         cause = f"The item {item!r} has files of {len(ranks)} ranks, and {world} ranks wrote."
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+        raise invalid(cause)
     for rank, layout in zip(ranks, table.values(), strict=True):
         if layout is None:
             yield rank, (f"{item}_{rank}.pt", _TORCH)
@@ -286,7 +286,7 @@ def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -
     ranks, placements = _list(mesh.get("mesh_data")), _list(about.get("placements"))
     if len(ranks) != prod(extents) or rank not in ranks or len(placements) != len(extents):
         cause = f"Its mesh of {extents} has {len(ranks)} ranks and {len(placements)} placements."
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+        raise invalid(cause)
     chosen = tuple(_placement(placement, len(shape)) for placement in placements)
     if share.is_plain and all(placement.dim is None for placement in chosen):
         return share
@@ -312,7 +312,7 @@ def _placement(value: Any, rank: int) -> Placement:
         cause = f"It has the placement {kind!r} on the axis {dim!r} of {rank}."
         raise UnsupportedError(cause, "Save it as a plain tensor.")
     if kind == "StridedShard" and (type(factor) is not int or factor < 1):
-        raise InvalidCheckpoint(f"Its split factor is {factor!r}.", WRITE_AGAIN)
+        raise invalid(f"Its split factor is {factor!r}.")
     return Placement(dim % rank, factor)
 
 
@@ -329,7 +329,7 @@ def _of_offsets(share: Share, shape: tuple[int, ...], about: Sharding) -> Share:
             at + n > most for at, n, most in zip(inner, size, own, strict=True)
         ):
             cause = f"The region {size} at {inner} is outside of the shape {own} of the file."
-            raise InvalidCheckpoint(cause, WRITE_AGAIN)
+            raise invalid(cause)
         offsets.append(offset)
         views.append(part_of(view, inner, size))
     return replace(share, shape=shape, views=tuple(views), offsets=tuple(offsets))

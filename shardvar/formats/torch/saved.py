@@ -20,6 +20,7 @@ from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewChec
 from shardvar.formats.sinks import OneFileSink, check_one_file, one_file, remove_one_file
 from shardvar.formats.torch.archive import (
     PackedRecord,
+    build_file,
     build_frame,
     plan_starts,
     records_of,
@@ -80,7 +81,7 @@ def set_of(name: str) -> str | None:
 
 
 class Dialect(NamedTuple):
-    """A checkpoint in several files of ``torch.save``, which another program has written."""
+    """A checkpoint in several files of ``torch.save``, from another program."""
 
     find: Callable[[Storage, str, Sequence[str]], list[str]]
     """Returns the checkpoints that a name may mean in a folder with these files."""
@@ -101,7 +102,6 @@ DIALECTS = (
 
 
 def find_saved(storage: Storage, name: str) -> list[str]:
-    """Return the files of torch.save, and the indexes of sets, that a name may mean."""
     names = storage.names()
     indexes = [file for file in names if set_of(file) is not None]
     for dialect in DIALECTS[:-1]:
@@ -157,8 +157,6 @@ def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) ->
 
 @dataclass(frozen=True, slots=True)
 class SavedWriter(FileWriter):
-    """The frame and the checksums of a file."""
-
     objects: Mapping[str, Any]
     """The objects in addition to the tensors, as ``build_pickle`` takes them."""
     ties: Mapping[str, str] = field(default_factory=dict)
@@ -166,19 +164,16 @@ class SavedWriter(FileWriter):
 
     @property
     def crc(self) -> Checksum:
-        """The checksum of a payload, which equals its record's."""
         return CRC32
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield the headers of all records, the pickle, the directory and the end records."""
         return build_frame(_records(slices, self), checksums.payload.tolist())
 
 
 def saved_sink(new: NewCheckpoint, form: Format) -> OneFileSink:
-    """Return the sink of a file of tensors and objects; ``UnsupportedError`` if it cannot hold
-    them."""
+    """Return the sink of a file of tensors and objects."""
     slices, final, there = new.assignment.slices, file_name(new.name), new.storage.names()
     check_one_file(new, form)
     if new.name not in there and find_ranks(new.storage, new.name, there):
@@ -203,12 +198,13 @@ def saved_sink(new: NewCheckpoint, form: Format) -> OneFileSink:
         raise UnsupportedError(f"{cause} (MAX_PICKLE_NBYTES).", "Choose the format safetensors.")
     placed = zip(records, plan_starts(records), strict=True)
     starts = [start for record, start in placed if record.content is None]
-    return one_file(new, final, starts, writer, lambda: _empty(writer))
+    return one_file(
+        new, final, starts, writer, lambda: build_file({**writer.objects}, _entered(writer.objects))
+    )
 
 
 def file_name(name: str) -> str:
-    """Return the name of the file that a target's name means; ``UnsupportedError`` for the index of
-    a set.
+    """Return the file of a target's name.
 
     >>> file_name("model"), file_name("model.pth")
     ('model.pt', 'model.pth')
@@ -257,12 +253,6 @@ def _entered(objects: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _empty(writer: SavedWriter) -> bytes:
-    """Return a file without tensors, whose ranges follow one another: only the frame."""
-    records = records_of(build_pickle({**writer.objects}), [], _entered(writer.objects))
-    return b"".join(octets for _, octets in build_frame(records, []))
-
-
 __all__ = ["FOLDER", "FORMAT"]
 
 CAPABILITIES = Capabilities(
@@ -282,18 +272,15 @@ class SavedFormat(Format):
     """torch.save: a file; a set of files with an index, or of all ranks, which is only read."""
 
     name: str = "pt"
-    """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
     """The dtypes that torch can read back."""
     is_whole: bool = False
     """True to list all that a Universal Checkpoint of DeepSpeed is written of."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the files, and the indexes of sets, that ``name`` may mean."""
         return find_saved(storage, name)
 
     def open(self, storage: Storage, name: str) -> TorchSource:
-        """Open a file, the set of that index, or the files of all ranks."""
         names = storage.names()
         for dialect in DIALECTS:
             if name in dialect.find(storage, name, names):
@@ -302,11 +289,10 @@ class SavedFormat(Format):
         return open_set(storage, name) if set_of(name) is not None else open_file(storage, name)
 
     def lay_out(self, new: NewCheckpoint) -> OneFileSink:
-        """Lay out a file. Of the metadata only objects are kept: a state dict has no more room."""
+        """Lay out a file, whose metadata are only objects: a state dict has no more room."""
         return saved_sink(new, self)
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Remove the file; ``UnsupportedError`` for files of all ranks, and for folders."""
         names = storage.names()
         is_joined = name in (RANKWISE, UNIVERSAL) or find_ranks(storage, name, names)
         if is_joined or any(name in dialect.find(storage, name, names) for dialect in DIALECTS):

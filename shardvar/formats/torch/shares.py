@@ -61,7 +61,7 @@ from shardvar.formats.torch.values import (
     tensor_of,
 )
 from shardvar.limits import MAX_NBYTES, MAX_RANK
-from shardvar.wire.damage import WRITE_AGAIN
+from shardvar.wire.damage import WRITE_AGAIN, invalid
 from shardvar.wire.inert import Global, Node
 
 Runs = list[tuple[int, int]]
@@ -299,7 +299,7 @@ def _dtensor(
     placements = tuple(_placement(each, len(shape)) for each in spec["placements"])
     if len(placements) != len(extents):
         cause = f"It has {len(placements)} placements on a mesh of {len(extents)} axes."
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+        raise invalid(cause)
     return Share(
         dtype,
         shape,
@@ -371,7 +371,7 @@ def _placement(value: Any, rank: int) -> Placement:
             f"Its placement {kind} names the axis {dim!r} of {rank}, or the split factor "
             f"{factor!r}."
         )
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+        raise invalid(cause)
     return Placement(dim % rank, factor)
 
 
@@ -393,9 +393,7 @@ def _sharded(
         if held != sizes(about.get("shard_sizes"), MAX_NBYTES, MAX_RANK) or len(held) != len(
             offsets[-1]
         ):
-            raise InvalidCheckpoint(
-                f"A shard of it has the shape {held}, unlike its description.", WRITE_AGAIN
-            )
+            raise invalid(f"A shard of it has the shape {held}, unlike its description.")
     return Share(dtype, shape, tuple(views), tuple(offsets))
 
 

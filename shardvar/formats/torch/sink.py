@@ -81,8 +81,8 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
             yield tensor, order[bounds[tensor] : bounds[tensor + 1]].tolist()
 
     def described() -> Iterator[tuple[str, Any]]:
-        for tensor, mine in rows():
-            yield items.slices.tensors.keys[tensor], _tensor(items.slices, tensor, mine)
+        for tensor, own_rows in rows():
+            yield items.slices.tensors.keys[tensor], _tensor(items.slices, tensor, own_rows)
         for key in items.objects:
             yield key, Call(f"{DCP}metadata.BytesStorageMetadata", ())
 
@@ -93,55 +93,46 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
             yield key, about.paths.get(key, (key,))
 
     def stored() -> Iterator[tuple[Instance, Instance]]:
-        for tensor, mine in rows():
-            yield from _places(items, items.slices.tensors.keys[tensor], mine, names)
+        for tensor, own_rows in rows():
+            for number, row in enumerate(own_rows):
+                offset = _size(items.slices.region(row).offset)
+                file, start, nbytes = items.file[row], items.start[row], items.nbytes[row]
+                index = _index(items.slices.tensors.keys[tensor], offset, number)
+                yield index, _info(names[int(file)], int(start), int(nbytes))
         start = 0
         for key, item in items.objects.items():
             yield _index(key, None, None), _info(names[-1], start, len(item))
             start += len(item)
 
-    said: dict[str, Any] = {
-        "description": about.description,
-        "writer": about.writer,
-        "user": dict(about.user),
-    }
-    if about.generation:
-        said["generation"] = about.generation
+    own = {"description": about.description, "writer": about.writer, "user": dict(about.user)}
+    own |= {"generation": about.generation} if about.generation else {}
     crc = {"crc32": items.checksum[order].astype("<u4").tobytes()}
     state = {
         "state_dict_metadata": LazyDict(described),
         "planner_data": LazyDict(planned),
         "storage_data": LazyDict(stored),
         "version": _VERSION,
-        ABOUT: said | crc,
+        ABOUT: own | crc,
     }
     return build_pickle(_instance("metadata.Metadata", **state), 4)
 
 
 def _tensor(slices: SliceTable, tensor: int, rows: Sequence[int]) -> Instance:
-    """Return the description of a tensor and its slices."""
     chunks = []
     for row in rows:
         region = slices.region(row)
         extents = {"offsets": _size(region.offset), "sizes": _size(region.shape)}
         chunks.append(_instance("metadata.ChunkStorageMetadata", **extents))
-    properties, full = (
-        _properties(slices.tensors.dtype(tensor)),
-        _size(slices.tensors.shape(tensor)),
-    )
+    # Dense, without gradient, in C order, not pinned.
+    layout = Call("torch.serialization._get_layout", ("torch.strided",))
+    memory_format = Call(f"{DCP}metadata._MEM_FORMAT_ENCODING", (_CONTIGUOUS,))
+    dtype = Global(f"torch.{slices.tensors.dtype(tensor)}")
+    state = (dtype, layout, False, memory_format, False)
+    properties = Instance(f"{DCP}metadata.TensorProperties", state)
+    full = _size(slices.tensors.shape(tensor))
     return _instance(
         "metadata.TensorStorageMetadata", properties=properties, size=full, chunks=chunks
     )
-
-
-def _places(
-    items: ItemTable, key: str, rows: Sequence[int], names: Sequence[str]
-) -> Iterator[tuple[Instance, Instance]]:
-    """Yield the slices of a tensor, each with its place."""
-    for number, row in enumerate(rows):
-        offset = _size(items.slices.region(row).offset)
-        place = _info(names[int(items.file[row])], int(items.start[row]), int(items.nbytes[row]))
-        yield _index(key, offset, number), place
 
 
 def _index(key: str, offset: Call | None, number: int | None) -> Instance:
@@ -150,7 +141,6 @@ def _index(key: str, offset: Call | None, number: int | None) -> Instance:
 
 
 def _instance(name: str, **state: Any) -> Instance:
-    """Return an instance of a class of torch, with its attributes."""
     return Instance(DCP + name, state)
 
 
@@ -160,15 +150,6 @@ def _info(name: str, start: int, nbytes: int) -> Instance:
 
 def _size(extents: Sequence[int]) -> Call:
     return Call(SIZE, (tuple(extents),))
-
-
-def _properties(dtype: str) -> Instance:
-    """Return the properties of a tensor: its dtype, and that it is dense, without gradient, in C
-    order, not pinned."""
-    layout = Call("torch.serialization._get_layout", ("torch.strided",))
-    memory_format = Call(f"{DCP}metadata._MEM_FORMAT_ENCODING", (_CONTIGUOUS,))
-    state = (Global(f"torch.{dtype}"), layout, False, memory_format, False)
-    return Instance(f"{DCP}metadata.TensorProperties", state)
 
 
 _OTHER = "x"
@@ -186,11 +167,8 @@ _OWN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DcpWriter(FileWriter):
-    """The frames and the checksums of a file of items."""
-
     @property
     def crc(self) -> Checksum:
-        """The checksum of the elements, which the directory of each item has."""
         return CRC32
 
     def frame(
@@ -232,7 +210,10 @@ class DcpSink(SetSink):
             final = [*self.asides, process_name(assignment.num_files, token)]
             names = [final[number] for number in numbers]
         else:
-            names = _final_names(there, len(numbers), token)
+            names = [process_name(number, token) for number in range(len(numbers))]
+            while not set(names).isdisjoint(there):
+                token += _OTHER
+                names = [process_name(number, token) for number in range(len(numbers))]
         position = np.searchsorted(np.array(filled, np.int64), assignment.file)
         items = ItemTable(assignment.slices, position, *self.item, checksum, self.about.objects)
         content = build_metadata(items, names, self.about)
@@ -242,13 +223,8 @@ class DcpSink(SetSink):
 
 
 def dcp_sink(new: NewCheckpoint, capabilities: Capabilities) -> DcpSink:
-    """Return the sink of a distributed checkpoint; ``UnsupportedError`` if the format cannot hold
-    the slices."""
-    assignment, slices, tensors = (
-        new.assignment,
-        new.assignment.slices,
-        new.assignment.slices.tensors,
-    )
+    """Return the sink of a distributed checkpoint."""
+    assignment, slices = new.assignment, new.assignment.slices
     asides = aside_names(new, _file_name)
     if new.files is not None and all(map(_PROCESS_NAME.fullmatch, asides)):
         new.storage.announce(asides)
@@ -261,7 +237,7 @@ def dcp_sink(new: NewCheckpoint, capabilities: Capabilities) -> DcpSink:
         )
         raise UnsupportedError(cause, "Leave the slice out.")
     too_many = np.flatnonzero(
-        ~slices.is_whole() & (tensors.ranks[slices.tensor] > capabilities.max_slice_rank)
+        ~slices.is_whole() & (slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank)
     )
     if len(too_many):
         cause = (
@@ -295,7 +271,6 @@ def dcp_sink(new: NewCheckpoint, capabilities: Capabilities) -> DcpSink:
 
 
 def remove_dcp(storage: Storage) -> None:
-    """Remove the distributed checkpoint of a folder."""
     take_away(storage, [(METADATA, f"{METADATA}.removed.tmp")], lambda names: _others(names, ()))
 
 
@@ -320,15 +295,6 @@ def process_name(process: int, token: str) -> str:
     return f"__{process}_0-{token}{DATA_SUFFIX}"
 
 
-def _final_names(there: Sequence[str], count: int, token: str) -> list[str]:
-    """Return names of data files that no file has."""
-    while True:
-        names = [process_name(number, token) for number in range(count)]
-        if set(names).isdisjoint(there):
-            return names
-        token += _OTHER
-
-
 def _others(there: Iterable[str], named: Sequence[str]) -> list[str]:
     """Return the files of the folder's checkpoint that its index does not name."""
     there = list(there)
@@ -337,8 +303,7 @@ def _others(there: Iterable[str], named: Sequence[str]) -> list[str]:
 
 
 def _digest(assignment: Assignment, start: Ints, about: Metadata, checksum: Ints) -> str:
-    """Return a digest of the contents of a checkpoint: of what the index will say, and of the
-    payloads' checksums."""
+    """Return a digest of the contents of the index and the checksums of the payloads."""
     slices = assignment.slices
     digest = hashlib.sha256(
         repr((slices.tensors.keys, sorted(about.user.items()), about.objects)).encode()

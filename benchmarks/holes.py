@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from shardvar.formats.native import FORMAT
-from shardvar.formats.native.overview import RUN_NBYTES
+from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.protocol import FileChecksums
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from shardvar.engine.pool import BLOCK_NBYTES, bytes_of, thread_buffer
 from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import UnsupportedError
-from shardvar.formats.protocol import Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import (
     HALVES,
     Bools,

@@ -39,8 +39,7 @@ from shardvar.engine.read import read_region
 from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.forks import new_lock
-from shardvar.formats.protocol import Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Array, Bools, Ints, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.planning.index import EntryTable, TableIndex

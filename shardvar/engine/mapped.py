@@ -32,8 +32,7 @@ from shardvar.engine.pool import bytes_of
 from shardvar.engine.strides import Strided
 from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import ReadError
-from shardvar.formats.protocol import Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, is_whole, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.maps.plan import MapPlan, View

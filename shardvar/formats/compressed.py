@@ -2,7 +2,7 @@
 blake3, when the first one is needed.
 
 Deltas of other programs have them (``verbs.delta.dialects``), and nodes of databases of Orbax
-(``zarr.values``). A stream is read a portion at a time.
+(``zarr.database``). A stream is read a portion at a time.
 Its structure is passed over before (``wire.zstd_frame``), since the decoder says neither that a
 frame is cut nor that something follows it.
 """

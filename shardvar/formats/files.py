@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from threading import RLock
 from typing import TypeVar
@@ -27,19 +28,50 @@ from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
     InvalidCheckpoint,
+    LockHeld,
     MissingFile,
     ServerError,
     StorageError,
     replaced_error,
 )
 from shardvar.forks import new_lock
-from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import named
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
+
+# The state of a checkpoint after a write that raised an error, said in one place.
+#
+# The commit knows the state. The disk that is full does not know what was there before. ``add_state``
+# adds the state to the remedy of an error, the first time that it is called: where a commit fails, or
+# where a write ends that has not come to its commit.
+
+
+class State(Enum):
+    """Sentences about what there is after an error; empty where nothing is known."""
+
+    OLD = "What was there before is as it was."
+    NEW = "The new checkpoint is in place, but may not survive a power cut."
+    NEITHER = "The old checkpoint is removed, and the new one is not in place."
+    ASIDE = (
+        "What was there before is next to its place, under a name that ends in .was.tmp: rename it "
+        "back, or write again, which does so first."
+    )
+    REMOVED = "The checkpoint is removed, and files of it are left: remove it again."
+    UNKNOWN = ""
+
+
+def add_state(error: BaseException, state: State) -> None:
+    """Say in an error of the storage what there is, unless it says so."""
+    if not isinstance(error, StorageError) or isinstance(error, LockHeld):
+        return
+    if error.state is None:
+        error.state = state.value
+        error.remedy = f"{error.remedy} {state.value}".strip()
+        error.args = error.cause, error.remedy
+
 
 Found = TypeVar("Found")
 
@@ -444,3 +476,54 @@ def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str
             discard_files(storage, names)
         else:
             storage.discard(names)
+
+
+# A file that is read mostly forwards, a few bytes at a time.
+
+
+WINDOW_NBYTES = 1 << 16
+"""The bytes of one read: many headers of small members at once, or one header of a large member."""
+
+_FEW_NBYTES = 1 << 12
+"""The bytes that are read after a jump: more than most headers have."""
+
+
+@dataclass(slots=True)
+class Window:
+    """A file, and the bytes of it that were read last."""
+
+    file: ReadableFile
+    """The file."""
+    most: int = WINDOW_NBYTES
+    """The bytes that are read at once, unless more are asked for."""
+    near: int | None = None
+    """The longest jump after which so many are read; after a longer one only a few are. None if all
+    jumps count as short."""
+    start: int = 0
+    """The first byte that is held, in bytes of the file."""
+    data: bytes = b""
+    """The bytes that are held."""
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Return the bytes [start, start + nbytes) of the file."""
+        begin = start - self.start
+        if begin < 0 or begin + nbytes > len(self.data):
+            # Not past the end of the file, unless the caller asks for bytes there: only then is a
+            # lack of bytes an error.
+            room = max(self.file.size - start, 0)
+            jump = start - (self.start + len(self.data))
+            is_far = self.near is not None and not 0 <= jump <= self.near
+            most = min(self.most, _FEW_NBYTES) if is_far else self.most
+            self.data = self.file.read(start, max(min(room, most), nbytes))
+            self.start, begin = start, 0
+        return self.data[begin : begin + nbytes]
+
+
+def structure_of(file: ReadableFile, traits: Traits | None) -> Window:
+    """Return a window for one pass over the structure of a file that skips payloads.
+
+    A payload that takes no longer to read than a request is read and dropped, so that structures
+    with many small payloads take few requests, one after the other; large payloads are jumped over.
+    """
+    most = WINDOW_NBYTES if traits is None else traits.small_nbytes
+    return Window(file, most, most)

@@ -21,7 +21,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, check_same, read_beginning
+from shardvar.formats.files import DataFiles, check_same, read_beginning, structure_of
 from shardvar.formats.leaves import leaves_of
 from shardvar.formats.listing import (
     FileNames,
@@ -32,7 +32,6 @@ from shardvar.formats.listing import (
     check_size,
 )
 from shardvar.formats.sets import add_files, read_weight_map
-from shardvar.formats.window import structure_of
 from shardvar.layout.dtypes import ITEMSIZES, code, has_values
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, foreign_file

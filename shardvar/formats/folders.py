@@ -11,8 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shardvar.formats.files import discard_files
-from shardvar.formats.outcomes import State, add_state
+from shardvar.formats.files import State, add_state, discard_files
 from shardvar.formats.protocol import FileWriter, NewCheckpoint, Sink
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.exchange import FolderBeside

@@ -21,8 +21,7 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.formats.files import DataFiles, FileSource
-from shardvar.formats.protocol import Finding, Format, Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Finding, Format, Source, WrappedSource
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
 from shardvar.limits import MAX_NBYTES, MAX_OBJECTS_NBYTES
 from shardvar.planning.index import (

@@ -33,8 +33,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.deferred import LateIndex
-from shardvar.formats.protocol import Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import STRING, Bools, Ints, code
 from shardvar.limits import MAX_OBJECTS_NBYTES
 from shardvar.planning.capabilities import Capabilities

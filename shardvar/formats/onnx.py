@@ -39,7 +39,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.forks import new_lock
-from shardvar.formats.files import DataFiles, of_another_set, open_below, strangers
+from shardvar.formats.files import DataFiles, of_another_set, open_below, strangers, structure_of
 from shardvar.formats.listing import (
     ListedFormat,
     ListedSource,
@@ -51,7 +51,6 @@ from shardvar.formats.listing import (
 )
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
-from shardvar.formats.window import structure_of
 from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
 from shardvar.planning.index import Metadata
 from shardvar.storage.protocol import ReadableFile, Storage, Traits

@@ -15,7 +15,7 @@ index handed out:
                        when the payload's last byte is read
 
 ``Source`` has defaults for everything that only some sources do. A source that reads through
-another one inherits from ``formats.source.WrappedSource``.
+another one inherits from ``WrappedSource``.
 
 Writing. ``Format.lay_out`` lays the assigned slices out and returns a ``Sink``. The engine writes
 every payload at its place in a file that has a temporary name, then the bytes that frame the
@@ -23,11 +23,12 @@ payloads, and syncs the file. Once all files are finished, ``Sink.commit`` puts 
 index last. Nothing is visible before.
 """
 
-from abc import ABC, abstractmethod
+from abc import ABC, abstractmethod, update_abstractmethods
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -477,3 +478,47 @@ class SharedFormat(Format):
         return self.lay_out(
             NewCheckpoint(storage, name, assignment, metadata, metadata.generation, files)
         )
+
+
+# Sources that read through another source, and change some of its answers.
+#
+# A wrapper inherits from ``WrappedSource``, which forwards every member of ``Source``, and overrides
+# only its own. So a wrapper around a checkpoint in a bucket has the bucket's ``traits`` without a
+# line about them.
+
+
+class WrappedSource(Source):
+    """A source that answers like another one, except for members that a subclass overrides."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def inner(self) -> Source:
+        """The other source."""
+
+    if TYPE_CHECKING:  # The loop below defines them.
+        index: Any
+        read_into: Any
+        read_span: Any
+        map: Any
+        close: Any
+
+
+def _forwarding(name: str, member: Any) -> Any:
+    """Return a property or a method that hands on to the inner source."""
+    if isinstance(member, property):
+        return property(lambda self: getattr(self.inner, name), doc=member.__doc__)
+
+    @wraps(member)
+    def method(self: WrappedSource, *values: Any, **named: Any) -> Any:
+        return getattr(self.inner, name)(*values, **named)
+
+    vars(method).pop("__isabstractmethod__", None)
+    return method
+
+
+for _name, _member in vars(Source).items():
+    if not _name.startswith("_"):
+        setattr(WrappedSource, _name, _forwarding(_name, _member))
+update_abstractmethods(WrappedSource)  # type: ignore[type-abstract]

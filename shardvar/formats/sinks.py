@@ -18,13 +18,14 @@ import numpy as np
 
 from shardvar.errors import StorageError, UnsupportedError
 from shardvar.formats.files import (
+    State,
+    add_state,
     check_written,
     discard_files,
     put_in_place,
     remove_unnamed,
     write_file,
 )
-from shardvar.formats.outcomes import State, add_state
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint, Sink
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints

@@ -40,8 +40,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import read_beginning
-from shardvar.formats.protocol import Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Ints, parse_dtype
 from shardvar.layout.region import Region
 from shardvar.pictures.words import count, human_shape, named

@@ -17,8 +17,8 @@ import numpy as np
 
 from shardvar.engine.arrays import ArraySource
 from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.native.names import native_index_name
-from shardvar.formats.native.overview import RUN_NBYTES
 from shardvar.formats.native.source import NativeIndex, NativeSource
 from shardvar.planning.decision import is_cut_by
 from shardvar.planning.index import (

@@ -19,8 +19,7 @@ import numpy as np
 
 from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import ReadError
-from shardvar.formats.protocol import Finding, Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Finding, Source, WrappedSource
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries
 from shardvar.storage.protocol import Storage, Traits

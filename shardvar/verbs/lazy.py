@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from shardvar.engine.arrays import LazyPayload
 from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
-from shardvar.formats.outcomes import State
+from shardvar.formats.files import State
 from shardvar.layout.dtypes import STRING, Array, dtype_name, numpy_dtype, parse_dtype
 from shardvar.layout.region import Region, read_shape
 from shardvar.verbs.arguments import as_array, without_torch

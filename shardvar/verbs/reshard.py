@@ -63,9 +63,8 @@ from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.files import open_below
 from shardvar.formats.leaves import is_in_generator
 from shardvar.formats.parts import check_not_a_part
-from shardvar.formats.protocol import Format, Source
+from shardvar.formats.protocol import Format, Source, WrappedSource
 from shardvar.formats.published import check_no_delta
-from shardvar.formats.source import WrappedSource
 from shardvar.layout.dtypes import ITEMSIZES, STRING, Ints, is_whole, parse_dtype
 from shardvar.maps.map import Map
 from shardvar.maps.plan import plan_short_rules

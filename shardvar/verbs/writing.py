@@ -31,9 +31,8 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
-from shardvar.formats.deferred import placed
-from shardvar.formats.enclosed import ADDRESSES
-from shardvar.formats.outcomes import State, add_state
+from shardvar.formats.deferred import ADDRESSES, placed
+from shardvar.formats.files import State, add_state
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, unfinished_files

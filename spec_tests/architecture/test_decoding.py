@@ -61,7 +61,7 @@ def traps(tree: ast.AST) -> Iterator[int]:
                 yield handler.lineno
 
 
-KEPT = {"shardvar.formats.zarr.ahead"}
+KEPT = {"shardvar.formats.zarr.source"}
 """Modules that keep any error and raise it later, as it is."""
 
 

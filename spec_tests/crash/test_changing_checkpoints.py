@@ -22,7 +22,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import CheckpointError, LockHeld, StorageError, replaced_error
 from shardvar.formats.hdf5 import _PAGE_NBYTES as PAGE_NBYTES
-from shardvar.formats.zarr.decoder import Decoder
+from shardvar.formats.zarr.source import Decoder
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.posix import LocalReadableFile
 from shardvar.verbs.reader import Reader

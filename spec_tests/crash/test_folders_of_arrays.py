@@ -20,7 +20,7 @@ import pytest
 import shardvar as sv
 from shardvar.engine.pool import in_this_thread
 from shardvar.errors import CheckpointError, CheckpointNotFound, StorageError, TargetExists
-from shardvar.formats.outcomes import State
+from shardvar.formats.files import State
 from shardvar.formats.table import format_named
 from shardvar.storage import exchange, locks
 from shardvar.storage.local import LocalStorage

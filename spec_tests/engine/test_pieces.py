@@ -27,7 +27,7 @@ from shardvar.engine.pieces import Reading, read_moves, read_small
 from shardvar.engine.pool import WORKERS, bytes_of, run_in_order, word_of
 from shardvar.engine.regions import RegionTable, read_regions
 from shardvar.errors import CorruptCheckpoint
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import WrappedSource
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.posix import LocalReadableFile

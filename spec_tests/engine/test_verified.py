@@ -14,8 +14,7 @@ import shardvar as sv
 from shardvar.engine import pool, verified
 from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import CorruptCheckpoint
-from shardvar.formats.protocol import Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.planning.index import EntryTable
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.formats.enclosed import ADDRESSES, Enclosed
+from shardvar.formats.deferred import ADDRESSES, Enclosed
 from shardvar.formats.files import DataFiles
 from shardvar.storage.remote import RemoteStorage
 from spec_tests.formats.test_listing_cost import in_memory, requests_of

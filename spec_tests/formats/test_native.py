@@ -23,7 +23,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.native import FORMAT
-from shardvar.formats.native.overview import RUN_NBYTES
+from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.native.sink import PAYLOAD_ALIGNMENT, NativeWriter, plan_places
 from shardvar.formats.native.source import NativeSource
 from shardvar.layout.dtypes import NAMES, PACKED_BITS, STRING, VARIANT, numpy_dtype

@@ -20,7 +20,7 @@ from shardvar.errors import (
     ShardvarError,
 )
 from shardvar.formats.native import FORMAT
-from shardvar.formats.native.overview import Overview
+from shardvar.formats.native.index import Overview
 from shardvar.formats.native.source import NativeSource
 from shardvar.limits import MAX_NAMES
 from shardvar.planning.index import Metadata

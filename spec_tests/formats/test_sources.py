@@ -25,8 +25,7 @@ from shardvar.engine.mapped import MappedSource
 from shardvar.formats import protocol
 from shardvar.formats.listing import DequantizedSource
 from shardvar.formats.objects import ObjectsSource
-from shardvar.formats.protocol import Format, Sink, Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Format, Sink, Source, WrappedSource
 from shardvar.verbs.callbacks.answer import OverlaidSource
 from shardvar.verbs.delta.apply import ResultSource
 from shardvar.verbs.joined_source import JoinedSource, RankSource

@@ -21,8 +21,7 @@ from shardvar.errors import (
     OverlappingSlices,
 )
 from shardvar.formats.tensorflow import FORMAT
-from shardvar.formats.tensorflow.contents import slice_key
-from shardvar.formats.tensorflow.protos import (
+from shardvar.formats.tensorflow.contents import (
     CODES,
     ENUM_DTYPES,
     ENUMS,
@@ -35,6 +34,7 @@ from shardvar.formats.tensorflow.protos import (
     encode_header,
     encode_place,
     encode_slices,
+    slice_key,
 )
 from shardvar.layout.dtypes import NAMES
 from shardvar.wire.crc import CRC32C, mask

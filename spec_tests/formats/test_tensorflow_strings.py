@@ -17,7 +17,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.tensorflow import FORMAT
 from shardvar.formats.tensorflow import source as tensorflow_source
-from shardvar.formats.tensorflow.joined import join_payloads, join_strings
+from shardvar.formats.tensorflow.source import join_payloads, join_strings
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
 from shardvar.wire import strings

@@ -28,7 +28,7 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
-from shardvar.formats.outcomes import State
+from shardvar.formats.files import State
 from shardvar.storage import exchange
 from shardvar.wire.inert import Node
 from shardvar.wire.pickle import parse_pickle

@@ -14,7 +14,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import CheckpointError, InvalidCheckpoint
-from shardvar.formats.zarr.decoder import Decoder
+from shardvar.formats.zarr.source import Decoder
 from shardvar.limits import (
     MAX_ABSENT_FILES,
     MAX_FILL_NBYTES,

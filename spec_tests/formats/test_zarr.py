@@ -22,8 +22,8 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.table import format_named
-from shardvar.formats.zarr import decoder as decoder_module
-from shardvar.formats.zarr.ahead import Ahead, Band
+from shardvar.formats.zarr import source as decoder_module
+from shardvar.formats.zarr.source import Ahead, Band
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.zarr_metadata import parse_array
 from spec_tests.helpers.format_protocol import GOLDEN, golden_cases

@@ -23,10 +23,10 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
-from shardvar.formats.zarr.build import WRITTEN
-from shardvar.formats.zarr.index import first_checksum
+from shardvar.formats.zarr.contents import first_checksum
 from shardvar.formats.zarr.names import DATABASE
-from shardvar.formats.zarr.pytree import build_tree, parse_tree
+from shardvar.formats.zarr.orbax import build_tree, parse_tree
+from shardvar.formats.zarr.sink import WRITTEN
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.capabilities import are_grids
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy

@@ -13,7 +13,7 @@ from shardvar.cli.usage import parse_index_text, parse_size
 from shardvar.errors import ShardvarError
 from shardvar.formats.compressed import unpack_frame
 from shardvar.formats.table import format_named
-from shardvar.formats.tensorflow.protos import decode_bundle_entries, decode_header
+from shardvar.formats.tensorflow.contents import decode_bundle_entries, decode_header
 from shardvar.layout.region import format_slice_text, parse_slice_text
 from shardvar.reference.objects.stored_graph import decode_graph
 from shardvar.verbs.newest import SeriesState

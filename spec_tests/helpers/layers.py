@@ -97,7 +97,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "layout",
         "planning",
         "formats.protocol",
-        "formats.source",
         "maps.plan",
         "storage.protocol",
         "storage.concurrency",

@@ -19,7 +19,7 @@ import numpy as np
 
 from shardvar.errors import CorruptCheckpoint
 from shardvar.formats.native import FORMAT
-from shardvar.formats.native.overview import RUN_NBYTES, Overview
+from shardvar.formats.native.index import RUN_NBYTES, Overview
 from shardvar.formats.native.source import NativeSource
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype

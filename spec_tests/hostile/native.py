@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import crc32c
 import numpy as np
 
-from shardvar.formats.native.overview import Overview
+from shardvar.formats.native.index import Overview
 from shardvar.planning.index import Metadata
 from spec_tests.helpers.native_checkpoints import hand_made
 from spec_tests.hostile.case import PICTURE, Case, Files

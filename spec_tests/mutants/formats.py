@@ -372,7 +372,7 @@ MUTANTS = [
     mutant(
         "checksum-of-a-chunk-unread",
         "A chunk of Zarr that is read whole from a bucket has any checksum.",
-        "formats/zarr/index.py",
+        "formats/zarr/contents.py",
         'if CRC32C.compute(octets[:stop]) != int.from_bytes(octets[stop:], "little"):',
         "if False:",
         "enclosed",
@@ -380,7 +380,7 @@ MUTANTS = [
     mutant(
         "extents-overlap",
         "Payloads whose extents share bytes are read together.",
-        "formats/enclosed.py",
+        "formats/deferred.py",
         "meets = (base + first)[1:] < np.maximum.accumulate(base + stop)[:-1]",
         "meets = np.zeros(len(file) - 1, np.bool)",
         "enclosed",

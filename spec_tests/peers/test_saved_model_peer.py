@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.formats.tensorflow.protos import ENUMS
+from shardvar.formats.tensorflow.contents import ENUMS
 from shardvar.layout.dtypes import NAMES, is_opaque
 from shardvar.reference.variables import create_sharded_variable
 

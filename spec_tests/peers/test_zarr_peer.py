@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.formats.zarr.build import WRITTEN as WRITTEN_DTYPES
+from shardvar.formats.zarr.sink import WRITTEN as WRITTEN_DTYPES
 from shardvar.layout.dtypes import numpy_dtype
 from spec_tests.helpers.system_calls import snapshot
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import WrappedSource
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.reader import Reader
 from spec_tests.helpers import paths

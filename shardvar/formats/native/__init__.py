@@ -4,9 +4,7 @@ once.
 docs/format.md describes a checkpoint on disk byte by byte. The modules:
 
     names       file names, and what a person may type for them
-    overview    the metadata block <-> values in memory; what is hostile is refused
-    entries     blocks of entries -> columns in memory; what is hostile is refused
-    index_rows  columns in memory -> blocks of entries
+    index       the metadata block and blocks of entries <-> values in memory
     source      an open checkpoint: keys -> index blocks -> entries -> payloads
     references  files that several checkpoints need: found, kept, and removed by the last
     sink        a checkpoint being written: places of payloads, commit

@@ -42,6 +42,7 @@ from shardvar.errors import (
     replaced_error,
 )
 from shardvar.formats.files import ATTEMPTS, write_file
+from shardvar.formats.native.index import Overview
 from shardvar.formats.native.names import (
     aside_name,
     find_native,
@@ -51,7 +52,6 @@ from shardvar.formats.native.names import (
     native_index_name,
     owner_of,
 )
-from shardvar.formats.native.overview import Overview
 from shardvar.limits import MAX_BLOCK_NBYTES
 from shardvar.pictures.words import message, named
 from shardvar.planning.index import References

@@ -22,7 +22,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.files import check_written, discard_files, remove_unnamed
-from shardvar.formats.native.index_rows import encode_index
+from shardvar.formats.native.index import RUN_NBYTES, Overview, encode_index, encode_text
 from shardvar.formats.native.names import (
     aside_name,
     check_generation,
@@ -37,7 +37,6 @@ from shardvar.formats.native.names import (
     native_index_name,
     owner_of,
 )
-from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.native.references import (
     check_in_place,
     find_needs,

@@ -29,14 +29,19 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced
-from shardvar.formats.native.entries import Entries, decode_entries, select_entries
+from shardvar.formats.native.index import (
+    Entries,
+    Overview,
+    decode_entries,
+    encode_text,
+    select_entries,
+)
 from shardvar.formats.native.names import (
     has_neighbours,
     leftovers,
     native_index_name,
     owner_of,
 )
-from shardvar.formats.native.overview import Overview, encode_text
 from shardvar.formats.native.references import Needs, find_needs
 from shardvar.formats.protocol import Finding
 from shardvar.pictures.words import named

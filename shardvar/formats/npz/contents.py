@@ -39,8 +39,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles
-from shardvar.formats.window import WINDOW_NBYTES, Window
+from shardvar.formats.files import WINDOW_NBYTES, DataFiles, Window
 from shardvar.layout.dtypes import code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import TensorTable, pad

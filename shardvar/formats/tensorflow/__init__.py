@@ -1,8 +1,7 @@
 """TensorFlow's V2 checkpoints, called tensor bundles, read and written without TensorFlow.
 
 names       file names, and what a person may type for a checkpoint
-protos      the messages that are the values of the index
-contents    the entries of the index: tensors, and the slices of one
+contents    the index: its messages, and its entries, which are tensors and slices
 source      the table of contents with its laws checked, and the payloads
 sink        writing a checkpoint
 """
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 
 from shardvar.formats.protocol import NewCheckpoint, SharedFormat
 from shardvar.formats.sinks import take_away
+from shardvar.formats.tensorflow.contents import ENUMS
 from shardvar.formats.tensorflow.names import bundle_index_name, find_bundles
-from shardvar.formats.tensorflow.protos import ENUMS
 from shardvar.formats.tensorflow.sink import BundleSink, bundle_sink, unnamed_files
 from shardvar.formats.tensorflow.source import BundleSource, open_bundle
 from shardvar.planning.capabilities import Capabilities

@@ -19,19 +19,20 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.objects import document_of
 from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint
 from shardvar.formats.sinks import CommitSteps, SetSink, aside_names, temporary_files
-from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
+from shardvar.formats.tensorflow.contents import (
+    ENUMS,
+    HEADER_KEY,
+    encode_head,
+    encode_header,
+    encode_place,
+    encode_slices,
+    slice_key,
+)
 from shardvar.formats.tensorflow.names import (
     bundle_index_name,
     check_readable,
     data_files,
     data_name,
-)
-from shardvar.formats.tensorflow.protos import (
-    ENUMS,
-    encode_head,
-    encode_header,
-    encode_place,
-    encode_slices,
 )
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints

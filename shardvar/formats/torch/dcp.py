@@ -48,8 +48,7 @@ from shardvar.errors import (
     prefix_errors,
     replaced_error,
 )
-from shardvar.formats.deferred import DeferredIndex, Located
-from shardvar.formats.enclosed import Enclosed
+from shardvar.formats.deferred import DeferredIndex, Enclosed, Located
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare

@@ -38,9 +38,8 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
 )
-from shardvar.formats.deferred import Located
-from shardvar.formats.enclosed import Enclosed
-from shardvar.formats.files import DataFiles
+from shardvar.formats.deferred import Enclosed, Located
+from shardvar.formats.files import WINDOW_NBYTES, DataFiles, Window
 from shardvar.formats.objects import payload_of
 from shardvar.formats.torch.archive import (
     Archive,
@@ -60,7 +59,6 @@ from shardvar.formats.torch.values import (
     tensor_of,
     unsupported,
 )
-from shardvar.formats.window import WINDOW_NBYTES, Window
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM

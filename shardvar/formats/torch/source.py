@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, prefix_errors
-from shardvar.formats.deferred import DeferredIndex
-from shardvar.formats.enclosed import ADDRESSES
+from shardvar.formats.deferred import ADDRESSES, DeferredIndex
 from shardvar.formats.files import DataFiles, FileSource, open_below
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.items import (

@@ -2,20 +2,13 @@
 zarr-python.
 
 names      file names, and the checkpoints that a folder holds
-files      the files of a tree of folders
-ranges     ranges of files, read together
-values     the values of the database of a checkpoint of Orbax
-ahead      decoding what will be asked for next
-index      the table of contents, and checksums at the ends of chunks
-contents   the arrays as a table of contents, and what they may claim
-decoder    TensorStore, which decodes chunks
-source     the payloads
+files      the files of a tree of folders, and ranges of files that are read together
+database   the values of the database of a checkpoint of Orbax, and writing it
+contents   the arrays as a table of contents, what they may claim, and checksums at the ends of chunks
+source     the payloads; TensorStore, which decodes chunks
 group      opening a group of Zarr
-pytree     the index of a checkpoint of Orbax
-orbax      its format
-build      descriptions and names, as they are written
 sink       writing a folder of arrays
-database   writing the database of a checkpoint of Orbax
+orbax      checkpoints of Orbax: their index, and their format
 
 The codec of an array's description is ``wire.zarr_metadata``.
 """
@@ -27,12 +20,15 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import Format, NewCheckpoint
-from shardvar.formats.zarr.build import WRITTEN, build_array, build_group, build_root
 from shardvar.formats.zarr.group import open_group
 from shardvar.formats.zarr.names import GROUPS, find_group, folders_above
 from shardvar.formats.zarr.sink import (
+    WRITTEN,
     ArraysSink,
     ChunkWriter,
+    build_array,
+    build_group,
+    build_root,
     check_arrays,
     chunk_paths,
     files_of_chunks,

@@ -1,15 +1,7 @@
-"""Writing the database of a checkpoint of Orbax: chunks lie one after the other in data files, as
-in most formats, and the nodes of the database lead to them.
-
-    manifest.ocdbt               the root
-    d/...                        the nodes: descriptions of arrays, and chunks of at most 1024 bytes
-    ocdbt.process_0/d/...        the data files: larger chunks
-
-Nodes have checksums. So small chunks are copied into them from the finished files, and a file of
-only small ones is not needed any more.
-"""
+"""The database of a checkpoint of Orbax (OCDBT): its values, and writing it."""
 
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +9,256 @@ from typing import Self
 
 import numpy as np
 
-from shardvar.errors import UnsupportedError
+from shardvar.errors import (
+    CheckpointError,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    UnsupportedError,
+    prefix_errors,
+)
+from shardvar.formats.compressed import unpack_frame
+from shardvar.formats.files import DataFiles
 from shardvar.formats.folders import folder_asides
-from shardvar.formats.zarr.names import DATABASE
+from shardvar.formats.zarr.files import Tree, read_document, read_ranges
+from shardvar.formats.zarr.names import DATABASE, DATABASE_FILE, TREE
 from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
+from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.planning.capabilities import grid_steps
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
+from shardvar.wire.btree import (
+    DatabaseHead,
+    LeafNode,
+    NodePlace,
+    NodeRoom,
+    parse_manifest,
+    parse_node,
+)
+from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
 from shardvar.wire.ocdbt import INLINE_NBYTES, MAX_KEY_NBYTES, ValueRange, build_database
+
+# The values of the database of a checkpoint of Orbax: its nodes are read level by level, wherever
+# the folder is.
+#
+#     manifest.ocdbt -> root -> branches -> ... -> leaves -> keys, each with a range of a file or of a node
+#
+# The nodes of a level are read together (``files.read_ranges``), so that opening takes about as many requests as
+# the tree has levels. All nodes are held: they are the index. Together they
+# have at most as many bytes as the files, so that a tree whose nodes lead to the same ones ends.
+
+_NUMBERED = re.compile(r"manifest\.[0-9a-f]{16}")
+_COPY_ALL = "Copy the checkpoint again, with all its folders."
+_FREE_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatabaseValues:
+    """The values of a database, by sorted key."""
+
+    names: list[str]
+    """[n] the keys, sorted."""
+    rows: dict[str, int]
+    """The row of each key."""
+    files: list[str]
+    """The paths of the files that have values."""
+    file: Ints
+    """[n] the number of the file of each value; of a value in a node, -1 - the number of the
+    node."""
+    start: Ints
+    """[n] the first byte of each value, in its file or its node."""
+    nbytes: Ints
+    """[n] the size of each value."""
+    sizes: list[int]
+    """The size of each file; -1 for files that are missing."""
+    bodies: list[bytes]
+    """The nodes that have values."""
+
+    def fault(self, row: int) -> CheckpointError | None:
+        """Return what is wrong with the place of a value, or None."""
+        number, stop = int(self.file[row]), int(self.start[row] + self.nbytes[row])
+        if number < 0 or stop <= self.sizes[number]:
+            return None
+        size, name = self.sizes[number], self.files[number]
+        there = "is missing" if size < 0 else f"has {size} bytes"
+        cause = (
+            f"The value {self.names[row]!r} is the {self.nbytes[row]} bytes from byte "
+            f"{self.start[row]} of {name!r} on, which {there}."
+        )
+        return IncompleteCheckpoint(cause, _COPY_ALL)
+
+    def held(self, row: int) -> memoryview | None:
+        """Return a value that is in a node; None for others."""
+        if self.file[row] >= 0:
+            return None
+        body = memoryview(self.bodies[-1 - int(self.file[row])])
+        return body[int(self.start[row]) :][: int(self.nbytes[row])]
+
+    def read(self, tree: Tree, names: Sequence[str], most: int) -> list[bytes | CheckpointError]:
+        """Return values, or what is wrong with each; none may have more than ``most`` bytes."""
+        found: dict[str, bytes | CheckpointError] = {}
+        for name in names:
+            row = self.rows[name]
+            if (fault := self.fault(row)) is not None:
+                found[name] = fault
+            elif self.nbytes[row] > most:
+                found[name] = malformed(f"It has {self.nbytes[row]} bytes, more than {most}.")
+            elif (octets := self.held(row)) is not None:
+                found[name] = bytes(octets)
+        others = [name for name in names if name not in found]
+        rows = np.array([self.rows[name] for name in others], np.int64)
+        data = DataFiles(tree, self.files)
+        try:
+            ranges = read_ranges(data, self.file[rows], self.start[rows], self.nbytes[rows])
+        finally:
+            data.close()
+        found.update(zip(others, map(bytes, ranges), strict=True))
+        return [found[name] for name in names]
+
+
+def read_values(tree: Tree) -> DatabaseValues:
+    """Return the values of the newest version of the folder's database."""
+    # A fifo or a device has no bytes here, and is refused by its kind.
+    for path, status in tree.files.items():
+        if not status.nbytes and DATABASE_FILE.fullmatch(path):
+            tree.open(path).close()
+    room = NodeRoom()
+    if TREE in tree.files:
+        room.add(tree.files[TREE].nbytes)
+    root = _read_manifest(tree, room)
+    level = [] if root is None else [root]
+    unseen = sum(status.nbytes for status in tree.files.values())
+    leaves: list[LeafNode] = []
+    while level:
+        unseen -= sum(place.nbytes for place in level)
+        _check_places(tree, level, unseen)
+        below: list[NodePlace] = []
+        for place, octets in zip(level, _read_level(tree, level), strict=True):
+            with prefix_errors(f"{place.file}, the node at byte {place.start}"):
+                found = parse_node(octets, place, unpack_frame, room)
+            if isinstance(found, LeafNode):
+                leaves.append(found)
+            else:
+                below += found
+        level = below
+    return _join(tree, leaves)
+
+
+def _read_manifest(tree: Tree, room: NodeRoom) -> NodePlace | None:
+    """Return the root of the newest version."""
+    manifest = _parse_manifest(tree, DATABASE, room)
+    if not manifest.is_numbered:
+        return manifest.root
+    # Not replaced: one is added for each version.
+    numbered = [path for path in tree.files if _NUMBERED.fullmatch(path)]
+    if not numbered:
+        cause = f"{DATABASE} has only settings, and no file has the versions."
+        raise IncompleteCheckpoint(cause, _COPY_ALL)
+    newest = _parse_manifest(tree, max(numbered), room)
+    if newest.is_numbered or newest.uuid != manifest.uuid:
+        raise invalid(f"{max(numbered)} is of another database than {DATABASE}.")
+    return newest.root
+
+
+def _parse_manifest(tree: Tree, name: str, room: NodeRoom) -> DatabaseHead:
+    octets = read_document(tree, name)
+    with prefix_errors(name):
+        return parse_manifest(octets, unpack_frame, room)
+
+
+def _check_places(tree: Tree, level: Sequence[NodePlace], unseen: int) -> None:
+    """Raise unless the nodes may be where they are said to be."""
+    for place in level:
+        _check_inside(place.file)
+        status = tree.files.get(place.file)
+        if status is None:
+            cause = f"{DATABASE} leads to nodes in {place.file!r}, which is missing."
+            raise IncompleteCheckpoint(cause, _COPY_ALL)
+        if place.start + place.nbytes > status.nbytes:
+            cause = (
+                f"{DATABASE} leads to a node of {place.nbytes} bytes from byte {place.start} of "
+                f"{place.file!r} on, which has {status.nbytes} bytes."
+            )
+            raise IncompleteCheckpoint(cause, _COPY_ALL)
+    if unseen < 0:
+        cause = f"{DATABASE} leads to nodes of {-unseen} bytes more than all files have."
+        raise InvalidCheckpoint(cause, DISTRUST)
+
+
+def _check_inside(path: str) -> None:
+    if any(step in ("", ".", "..") or "\0" in step or "\\" in step for step in path.split("/")):
+        cause = f"{DATABASE} leads to the file {path[:200]!r}, which is not in its folder."
+        raise InvalidCheckpoint(cause, DISTRUST)
+
+
+def _read_level(tree: Tree, level: Sequence[NodePlace]) -> list[bytes]:
+    """Return the bytes of nodes, in order."""
+    files = sorted({place.file for place in level})
+    number = {path: row for row, path in enumerate(files)}
+    columns = zip(
+        *((number[place.file], place.start, place.nbytes) for place in level), strict=True
+    )
+    file, start, nbytes = (np.array(column, np.int64) for column in columns)
+    data = DataFiles(tree, files)
+    try:
+        return [*map(bytes, read_ranges(data, file, start, nbytes))]
+    finally:
+        data.close()
+
+
+def _join(tree: Tree, leaves: Sequence[LeafNode]) -> DatabaseValues:
+    """Return the values of leaves, which are in order."""
+    names = [key.decode("utf-8", "surrogateescape") for leaf in leaves for key in leaf.keys]
+    number: dict[str, int] = {}
+    bodies: list[bytes] = []
+    file = [np.zeros(0, np.int64)]
+    for leaf in leaves:
+        new = [number.setdefault(path, len(number)) for path in leaf.files]
+        own = -1 - len(bodies)
+        if leaf.body:
+            bodies.append(leaf.body)
+        file.append(np.array([*new, own], np.int64)[leaf.file])
+    for path in number:
+        _check_inside(path)
+    none = np.zeros(0, np.int64)
+    start = np.concatenate([none, *(leaf.start for leaf in leaves)])
+    nbytes = np.concatenate([none, *(leaf.nbytes for leaf in leaves)])
+    # Bytes that are not UTF-8 are sorted otherwise than the text that stands for them.
+    order = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
+    names = [names[row] for row in order.tolist()]
+    places = np.concatenate(file)[order], start[order], nbytes[order]
+    rows = {name: row for row, name in enumerate(names)}
+    files = [tree.files.get(path) for path in number]
+    sizes = [-1 if status is None else status.nbytes for status in files]
+    values = DatabaseValues(names, rows, [*number], *places, sizes, bodies)
+    _check_repeated(values)
+    return values
+
+
+def _check_repeated(values: DatabaseValues) -> None:
+    """Raise if values repeat the same bytes of files over and over."""
+    size = np.array([*values.sizes, -1], np.int64)[np.maximum(values.file, -1)]
+    is_there = (values.file >= 0) & (values.start + values.nbytes <= size)
+    # Floats, which do not overflow.
+    total = values.nbytes[is_there].sum(dtype=np.float64)
+    if total > _FREE_NBYTES + MAX_PAYLOAD_EXPANSION * sum(max(each, 0) for each in values.sizes):
+        raise past_limit(
+            f"The values of the database have {int(total)} bytes, many of them the same",
+            "MAX_PAYLOAD_EXPANSION",
+        )
+
+
+# Writing the database of a checkpoint of Orbax: chunks lie one after the other in data files, as
+# in most formats, and the nodes of the database lead to them.
+#
+#     manifest.ocdbt               the root
+#     d/...                        the nodes: descriptions of arrays, and chunks of at most 1024 bytes
+#     ocdbt.process_0/d/...        the data files: larger chunks
+#
+# Nodes have checksums. So small chunks are copied into them from the finished files, and a file of
+# only small ones is not needed any more.
+
 
 PROCESS = "ocdbt.process_0"
 """The folder that Orbax makes for its first process."""

@@ -24,10 +24,9 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
-from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing, Tree, open_tree, read_document
 from shardvar.formats.zarr.names import CHUNK, check_finished
-from shardvar.formats.zarr.source import ZarrSource
+from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import Metadata
 from shardvar.storage.concurrency import as_answered

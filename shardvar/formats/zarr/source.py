@@ -10,27 +10,329 @@ when the checkpoint was opened. One element of one such chunk is decoded, and re
 absent chunks of its array, so that a chunk that is absent costs neither a file nor memory.
 """
 
+import os
+import re
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from shardvar.errors import CheckpointError, prefix_errors
+from shardvar.errors import (
+    COPY_AGAIN,
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    MalformedCheckpoint,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+    prefix_errors,
+)
+from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
-from shardvar.formats.enclosed import ADDRESSES
+from shardvar.formats.deferred import ADDRESSES
 from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
-from shardvar.formats.zarr.ahead import Ahead, Band, start_each
-from shardvar.formats.zarr.contents import ArrayContents, Chunks, Convention
-from shardvar.formats.zarr.decoder import Decoder, StoredChunk
-from shardvar.formats.zarr.files import Tree
-from shardvar.formats.zarr.index import ChunkIndex
-from shardvar.formats.zarr.ranges import read_ranges
-from shardvar.layout.dtypes import Ints, numpy_dtype
+from shardvar.formats.zarr.contents import ArrayContents, ChunkIndex, Chunks, Convention
+from shardvar.formats.zarr.files import Tree, read_ranges
+from shardvar.layout.dtypes import Array, Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
+from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
+
+# TensorStore, which decodes chunks: the one module that imports it, when the first chunk is
+# decoded.
+#
+# On a disk it reads the files of chunks itself. Of a bucket, and of a database, it is given the bytes
+# of each chunk (``StoredChunk``), in a storage in memory that has nothing else.
+#
+# TensorStore ends the process when it is asked for more memory than there is. So it is given only
+# descriptions that ``wire.zarr_metadata`` has checked, and only arrays whose claims ``contents`` has
+# compared with the bytes that are stored. It does not read chunks that are absent, unless told that
+# the fill value stands for them.
+#
+# Its threads do not survive a fork. A child of a process that has used it is refused.
+
+_OPEN_ARRAYS = 256
+"""Arrays that are held open at a time."""
+
+_lock = new_lock()
+_loaded: dict[str, Any] = {}
+"""The module, and the process that imported it."""
+_POOLS = {"cache_pool": {"total_bytes_limit": 0}}
+"""No chunk is kept."""
+
+
+def _tensorstore() -> Any:
+    """Return the module; ``MissingExtra`` if it is not installed."""
+    with _lock:
+        if not _loaded:
+            try:
+                import tensorstore
+            except ImportError:
+                cause = "Reading compressed chunks needs the package tensorstore, which is not installed."
+                raise missing_extra(cause, "orbax") from None
+            _loaded.update(module=tensorstore, process=os.getpid())
+        if _loaded["process"] != os.getpid():
+            cause = (
+                "This process was forked from one that has read chunks, whose threads it does not "
+                "have."
+            )
+            raise UnsupportedError(
+                cause, "Start it with multiprocessing's method 'spawn', or read before the fork."
+            )
+        return _loaded["module"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """The bytes of a chunk, for TensorStore."""
+
+    array: Any
+    """An array that has no other chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """The folder of a checkpoint, as TensorStore sees it."""
+
+    storage: Storage
+    """The folder."""
+    takes_bytes: bool
+    """True if it is given the bytes of chunks, and reads no file itself."""
+    _arrays: dict[str, Any]
+    """The arrays that are open, by path."""
+    _contexts: list[Any]
+    """The caches, as the only item, once something was read."""
+
+    @classmethod
+    def of(cls, storage: Storage, has_files: bool = True) -> "Decoder":
+        """Return the decoder of a folder; nothing is imported or opened."""
+        return cls(storage, not has_files or storage.local_path is None, {}, [])
+
+    def take(
+        self, path: str, name: str, document: Mapping[str, Any], fills: bool, octets: memoryview
+    ) -> StoredChunk:
+        """Return a chunk of an array from its bytes."""
+        module = _tensorstore()
+        with _Translation(f"{path}/{name}"):
+            context = module.Context(_POOLS)
+            place = {"driver": "memory", "path": f"{path}/" if path else ""}
+            store = module.KvStore.open(place, context=context).result()
+            held = octets.obj  # a copy of a large chunk would take long
+            is_whole = type(held) is bytes and len(held) == len(octets)
+            store[name.encode()] = held if is_whole else bytes(octets)
+            spec = _spec(document, place, fills)
+            return StoredChunk(
+                module.open(
+                    spec, context=context, open=True, assume_metadata=True, read=True
+                ).result()
+            )
+
+    def start_reading(
+        self,
+        path: str,
+        document: Mapping[str, Any],
+        fills: bool,
+        region: tuple[slice, ...],
+        chunk: StoredChunk | None,
+    ) -> Any:
+        """Begin to decode a region of an array; ``finish_reading`` waits for it.
+
+        ``chunk`` has the region; None for one that is in the folder.
+        """
+        with _Translation(path):
+            array = self._array(path, document, fills) if chunk is None else chunk.array
+            return array[region].read(order="C")
+
+    def finish_reading(self, path: str, pending: Any) -> memoryview:
+        """Return the bytes of a region, in C order."""
+        with _Translation(path):
+            array: Array = np.ascontiguousarray(pending.result())
+        return array.reshape(-1).view(np.uint8).data
+
+    def fill_value(self, path: str, document: Mapping[str, Any]) -> bytes:
+        """Return the element that stands for absent chunks of an array; no file is looked at."""
+        module = _tensorstore()
+        with _Translation(path):
+            empty = module.open(
+                _spec(document, {"driver": "memory"}, fills=True),
+                open=True,
+                assume_metadata=True,
+                read=True,
+            ).result()
+            element: bytes = empty[(0,) * empty.rank].read().result().tobytes()
+        return element
+
+    def _array(self, path: str, document: Mapping[str, Any], fills: bool) -> Any:
+        with _lock:
+            found = self._arrays.get(path)
+            if found is None:
+                # TensorStore takes paths that are absolute and free of links that lead up.
+                folder = os.path.realpath(self.storage.local_path or "") + "/"
+                place = {"driver": "file", "path": f"{folder}{path}/" if path else folder}
+                module = _tensorstore()
+                found = module.open(
+                    _spec(document, place, fills),
+                    context=self._context(),
+                    open=True,
+                    assume_metadata=True,
+                    read=True,
+                ).result()
+                if len(self._arrays) >= _OPEN_ARRAYS:
+                    self._arrays.clear()
+                self._arrays[path] = found
+            return found
+
+    def _context(self) -> Any:
+        with _lock:
+            if not self._contexts:
+                self._contexts.append(_tensorstore().Context(_POOLS))
+            return self._contexts[0]
+
+
+def _spec(document: Mapping[str, Any], place: Mapping[str, Any], fills: bool) -> dict[str, Any]:
+    """Return TensorStore's specification of an array."""
+    return {
+        "driver": "zarr3" if document["zarr_format"] == 3 else "zarr",
+        "kvstore": dict(place),
+        "metadata": dict(document),
+        "fill_missing_data_reads": fills,
+    }
+
+
+class _Translation:
+    """A context that turns TensorStore's errors into shardvar's."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, ShardvarError):
+            raise _translated(error, self.place) from None
+
+
+def _translated(error: Exception, place: str) -> ShardvarError:
+    """Return shardvar's error for one of TensorStore."""
+    # The message goes on with the whole specification, and the source lines of the library.
+    text = re.split(r" \[(?:tensorstore_spec|source)", str(error))[0].replace("\n", " ")
+    cause = f"{place}: {text[:500]}."
+    # The status is the first word; the rest may have names of arrays in it.
+    status = text.partition(":")[0]
+    if isinstance(error, PermissionError) or status == "PERMISSION_DENIED":
+        return StorageError(cause, "Change the permissions of the files.")
+    if "Digest mismatch" in text or "checksum verification failed" in text:
+        return CorruptCheckpoint(cause, COPY_AGAIN)
+    is_short = ": Truncated " in text or "Not enough data" in text
+    if status in ("NOT_FOUND", "OUT_OF_RANGE") or is_short:
+        return IncompleteCheckpoint(cause, "Copy the checkpoint again, with all its folders.")
+    return MalformedCheckpoint(cause, COPY_AGAIN)
+
+
+Band = tuple[int, int, int]
+"""The number of an entry, and the range of its rows that is decoded at once."""
+
+_MOST_NBYTES = 1 << 26
+"""Bytes that are pending, unless one band is larger."""
+_MOST_BANDS = 64
+"""Bands that are pending, however small they are."""
+_MOST_BATCHED = 1 << 12
+"""The same where they are begun together."""
+
+
+def start_each(start: Callable[[Band], Any], bands: Sequence[Band]) -> list[Any]:
+    """Return ``start`` of each band, or its error: another key's, raised when that is asked for."""
+    begun: list[Any] = []
+    for band in bands:
+        try:
+            begun.append(start(band))
+        except Exception as error:  # noqa: BLE001
+            begun.append(error)
+    return begun
+
+
+# Decoding ahead: what will be asked for next is decoded while the caller works with what it has.
+#
+#     expected   a b c d e f g h
+#                ^ ^     ^
+#                | |     begun: d is the first that is not begun, since a, b and c fill the room that
+#                        there is
+#                | b and c are pending
+#                a was asked for last
+#
+# An error of what was begun is kept, and raised when it is asked for.
+#
+# Where the bytes come from a bucket (``is_batched``), as many bands as there is room for are begun
+# together, once none is pending: their ranges of files are read in joined requests.
+
+
+@dataclass(slots=True, eq=False)
+class Ahead:
+    """Bands in the order in which they will be asked for; safe to use from several threads."""
+
+    start: Callable[[Sequence[Band]], list[Any]]
+    """Begins to decode bands; returns what is pending of each, or its error."""
+    is_batched: bool = False
+    """True if bands are begun together."""
+    _bands: Sequence[tuple[Band, int]] = ()
+    _position: dict[Band, int] = field(default_factory=dict)
+    _pending: "OrderedDict[int, Any]" = field(default_factory=OrderedDict)
+    _begun: int = 0
+    _nbytes: int = 0
+    _lock: Any = field(default_factory=new_lock)
+
+    def expect(self, bands: Sequence[tuple[Band, int]]) -> None:
+        """Set the bands that will be asked for, each with its bytes."""
+        with self._lock:
+            self._bands, self._begun, self._nbytes = bands, 0, 0
+            self._position = {band: position for position, (band, _) in enumerate(bands)}
+            self._pending.clear()
+
+    def take(self, band: Band) -> Any:
+        """Return what was begun of a band, or begin it, and begin the bands that follow it."""
+        with self._lock:
+            at = self._position.get(band, -1)
+            # Bands before it that were not asked for are given up.
+            while self._pending and (first := next(iter(self._pending))) < at:
+                self._drop(first)
+            if at >= self._begun:
+                self._begin(at)
+            is_pending = at in self._pending
+            found = self._drop(at) if is_pending else None
+            if is_pending and not self.is_batched:
+                self._begin(self._begun)
+        if not is_pending:
+            [found] = self.start([band])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _drop(self, position: int) -> Any:
+        self._nbytes -= self._bands[position][1]
+        return self._pending.pop(position)
+
+    def _begin(self, first: int) -> None:
+        """Begin the bands from one on that there is room for, and the first one if nothing is
+        pending."""
+        most, at, nbytes = _MOST_BATCHED if self.is_batched else _MOST_BANDS, first, self._nbytes
+        while at < len(self._bands) and len(self._pending) + at - first < most:
+            nbytes += self._bands[at][1]
+            if (self._pending or at > first) and nbytes > _MOST_NBYTES:
+                break
+            at += 1
+        if at > first:
+            begun = self.start([band for band, _ in self._bands[first:at]])
+            self._pending.update(zip(range(first, at), begun, strict=True))
+            self._nbytes += sum(size for _, size in self._bands[first:at])
+            self._begun = at
+
 
 _BAND_NBYTES = 1 << 23
 """Bytes that are decoded at once of a chunk that consists of inner chunks."""

@@ -80,7 +80,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.files import discard_files, put_in_place, write_file
-from shardvar.formats.tensorflow.protos import ENUMS
+from shardvar.formats.tensorflow.contents import ENUMS
 from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies

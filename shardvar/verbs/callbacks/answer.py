@@ -33,8 +33,7 @@ import numpy as np
 
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.errors import ArgumentError, ArgumentTypeError, PolicyError
-from shardvar.formats.protocol import Source
-from shardvar.formats.source import WrappedSource
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Array, Bools, Ints, dtype_name
 from shardvar.layout.region import Region
 from shardvar.planning.capabilities import Capabilities

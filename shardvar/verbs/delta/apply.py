@@ -34,9 +34,8 @@ from shardvar.errors import (
 from shardvar.formats.compressed import StreamChecksum, new_checksum
 from shardvar.formats.files import open_below
 from shardvar.formats.parts import check_not_a_part
-from shardvar.formats.protocol import Source
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.formats.published import check_no_delta
-from shardvar.formats.source import WrappedSource
 from shardvar.formats.table import names_of_target
 from shardvar.formats.unfinished import unfinished_files
 from shardvar.layout.dtypes import OWN_SIZE, Bools, Ints, code

@@ -50,9 +50,8 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
-from shardvar.formats.native.index_rows import encode_index
+from shardvar.formats.native.index import RUN_NBYTES, Overview, encode_index, encode_text
 from shardvar.formats.native.names import native_index_name
-from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.native.source import NativeIndex, NativeSource, read_native_index
 from shardvar.formats.objects import listed_text
 from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, WrittenFiles

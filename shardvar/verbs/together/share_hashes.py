@@ -46,8 +46,8 @@ from shardvar.errors import (
     MissingFile,
     prefix_errors,
 )
+from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.native.names import native_index_name
-from shardvar.formats.native.overview import RUN_NBYTES
 from shardvar.formats.native.source import NativeIndex, decode_native_index, open_native
 from shardvar.formats.sets import is_bare
 from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints

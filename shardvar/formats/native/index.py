@@ -1,0 +1,733 @@
+"""A native index <-> values in memory: the metadata block, blocks of entries as columns, and the blocks
+that are written. Nothing that is read is believed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import lt
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import NDArray
+
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    InvalidCheckpoint,
+    OutOfBounds,
+    UnsupportedError,
+)
+from shardvar.formats.native.names import (
+    data_names,
+    is_generation,
+    is_name_end,
+    native_data_name,
+)
+from shardvar.formats.protocol import FileChecksums
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, Ints, code, slice_nbytes
+from shardvar.limits import (
+    MAX_FILES,
+    MAX_KEY_NBYTES,
+    MAX_NBYTES,
+    MAX_RANK,
+    MAX_RUN_NBYTES,
+    MAX_SHARED_NBYTES,
+)
+from shardvar.planning.index import DIGEST_NBYTES, EntryTable, Metadata, RunChecksums
+from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import SliceTable, TensorTable, concatenate
+from shardvar.wire.block_file import (
+    INDEX_VERSION,
+    NAMED_VERSION,
+    REFERRING_VERSION,
+    IndexBlock,
+    IndexValue,
+    encode_block_file,
+    encode_index_block,
+    pack_strings,
+)
+from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid
+from shardvar.wire.digests import DIGESTS, take_digests, with_digests
+
+# The metadata block of a native index, which describes the checkpoint as a whole. Nothing is
+# believed.
+#
+#     description, writer     texts
+#     generation              the text that the data files' names contain: 1 to 64 letters and digits
+#     run_nbytes              the size of a run of a payload; each run has a checksum
+#     file_nbytes             u64 for each data file: its exact size
+#     file_name               only in the versions 3 and 4, packed strings: of each data file, the
+#                             end of its name, such as ``1f-00002-of-00005``
+#     file_owner              only in version 4, packed strings: of each data file, the prefix of the
+#                             checkpoint in the same directory that wrote it; empty for this one
+#     user_name, user_value   packed strings: the user's metadata, and the digests of tensors as one
+#                             text (``wire.digests``)
+
+RUN_NBYTES = 1 << 18
+"""The run of this writer: a slice reads at most half a MiB more, 4 bytes guard 256 KiB."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overview:
+    """The metadata block of a native index."""
+
+    metadata: Metadata
+    """The description, the writer and the user's metadata."""
+    generation: str
+    """The token that distinguishes the data files of one commit from the files of another."""
+    file_nbytes: Ints
+    """[files] the exact size of each data file."""
+    run_nbytes: int = RUN_NBYTES
+    """Size of a run in bytes."""
+    file_names: Sequence[str] = ()
+    """[files] the end of the name of each data file; empty if the generation gives all of them."""
+    file_owners: Sequence[str] = ()
+    """[files] the prefix of the checkpoint that wrote each data file, empty for this one; empty if it
+    has written all of them."""
+
+    @property
+    def version(self) -> int:
+        """The version of the index."""
+        if self.file_owners:
+            return REFERRING_VERSION
+        return NAMED_VERSION if self.file_names else INDEX_VERSION
+
+    def encode(self) -> bytes:
+        """Return the metadata block."""
+        texts, digests = self.metadata.user, self.metadata.digests
+        texts = with_digests(texts, digests) if digests else texts
+        user = sorted(zip(map(encode_text, texts), map(encode_text, texts.values()), strict=True))
+        return encode_index_block(
+            {
+                "description": self.metadata.description,
+                "writer": self.metadata.writer,
+                "generation": self.generation,
+                "run_nbytes": self.run_nbytes,
+                "file_nbytes": self.file_nbytes.astype("<u8"),
+                **(
+                    pack_strings("file_name", list(map(encode_text, self.file_names)))
+                    if self.file_names
+                    else {}
+                ),
+                **(
+                    pack_strings("file_owner", list(map(encode_text, self.file_owners)))
+                    if self.file_owners
+                    else {}
+                ),
+                **pack_strings("user_name", [name for name, _ in user]),
+                **pack_strings("user_value", [value for _, value in user]),
+            }
+        )
+
+    @classmethod
+    def decode(cls, block: IndexBlock) -> Self:
+        """Return the content of a metadata block; ``InvalidCheckpoint`` if it breaks a law."""
+        generation = block.text("generation")
+        if not is_generation(generation):
+            raise invalid(f"The generation {generation!r} is not 1 to 64 letters and digits.")
+        sizes = block.numbers("file_nbytes", "<u8")
+        if len(sizes) > MAX_FILES or int(sizes.max(initial=0)) > MAX_NBYTES:
+            raise invalid(
+                f"The index claims {len(sizes)} data files of up to {sizes.max(initial=0)} bytes."
+            )
+        ends, owners = _read_names(block, len(sizes))
+        names = block.strings("user_name")
+        values = block.strings("user_value", len(names))
+        user = dict(zip(map(decode_text, names), map(decode_text, values), strict=True))
+        digests: Mapping[str, str] = take_digests(user) if DIGESTS in user else {}
+        about = block.text("description"), block.text("writer")
+        metadata = Metadata(*about, user, generation=generation, digests=digests)
+        run_nbytes = block.integer("run_nbytes", MAX_RUN_NBYTES)
+        if not run_nbytes:
+            raise invalid("The index has runs of 0 bytes.")
+        return cls(metadata, generation, sizes.astype(np.int64), run_nbytes, ends, owners)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return [files] the names of the data files of a prefix."""
+        if self.file_owners:
+            named = zip(self.file_owners, self.file_names, strict=True)
+            return [native_data_name(owner or prefix, end) for owner, end in named]
+        if self.file_names:
+            return [native_data_name(prefix, end) for end in self.file_names]
+        return data_names(prefix, self.generation, len(self.file_nbytes))
+
+
+def _read_names(block: IndexBlock, count: int) -> tuple[list[str], list[str]]:
+    """Return the ends of the data files' names and the prefixes of their writers, as far as the
+    block has them."""
+    if "file_name" not in block.values:
+        return [], []
+    ends, owners = list(map(decode_text, block.strings("file_name", count))), list[str]()
+    for end in ends:
+        if not is_name_end(end):
+            raise invalid(f"{end!r} is not the end of a data file's name.")
+    if "file_owner" in block.values:
+        owners = list(map(decode_text, block.strings("file_owner", count)))
+        from shardvar.formats.sets import is_bare  # few checkpoints refer to others
+
+        for owner in owners:
+            if owner and not is_bare(owner):
+                raise invalid(f"{owner!r} is not the name of a checkpoint in the same directory.")
+    if len(set(zip(owners, ends, strict=True) if owners else ends)) != count:
+        raise invalid("Two data files have one name.")
+    return ends, owners
+
+
+def encode_text(text: str) -> bytes:
+    """Return the bytes of a key or of a user's text: UTF-8, in which surrogate escapes become the
+    bytes they stand for.
+
+    >>> encode_text("\\udcff"), encode_text("é")
+    (b'\\xff', b'\\xc3\\xa9')
+    """
+    try:
+        octets = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{text!r} is not valid Unicode.", "Choose another name.") from error
+    # Escapes that together spell a character, such as the two of b"\xc3\xa9", would come back as
+    # that character.
+    if not text.isascii() and decode_text(octets) != text:
+        raise UnsupportedError(
+            f"{text!r} has escapes for bytes that are valid UTF-8.", "Write the characters."
+        )
+    return octets
+
+
+def decode_text(octets: bytes) -> str:
+    """Return the text that the bytes encode; bytes that are not UTF-8 become surrogate escapes."""
+    return octets.decode("utf-8", "surrogateescape")
+
+
+# Blocks of entries of a native index, as columns in memory. Nothing is believed.
+#
+# A block of entries describes n tensors and their m entries, at least one each, in the order of the
+# keys (``Entries``):
+#
+#     key                 packed strings [n], strictly rising as byte strings
+#     dtype_name, dtype   packed strings: the names in use; u8 [n]: the number of each tensor's name
+#                         among them
+#     rank, shape         u8 [n]; u64: the extents of every full shape, one shape after the other
+#     count               u32 [n]: the number of entries of each tensor
+#     offset, extent      u64: the region of every entry, one after the other, as many numbers each as
+#                         its tensor has axes
+#     file, start, nbytes u32, u64, u64 [m]: the place of the payload
+#     crc                 u32 [m]: the CRC32C of the payload
+#     digest              optional, 32 bytes [m]: the SHA-256 of the SHA-256 of each MiB of the payload;
+#                         zeros where it is not known
+#     run_crc             u32: the CRC32C of every run of every payload that is longer than one run
+#
+# Columns that disagree with each other are the block's fault, and raised. A checksum guards every
+# block, so impossible values come from a faulty or hostile writer. They are the fault of one tensor,
+# which is left out of the table and listed as broken; every other can be read. Values that pass are
+# safe to compute with in 64 bits. Slices that overlap or leave holes are not looked for here
+# (``planning``).
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """The content of one block of entries."""
+
+    first_key: bytes
+    """The first key, as it is stored."""
+    last_key: bytes
+    """The last key, as it is stored."""
+    table: EntryTable
+    """The entries of the tensors that are possible."""
+    broken: dict[str, CheckpointError]
+    """The other tensors, each with its error."""
+    rows: dict[str, int]
+    """The row of each key among the tensors of ``table``."""
+
+    def find(self, key: str) -> EntryTable | None:
+        """Return the entries of one key, over a table of only it; None if the block lacks it."""
+        row = self.rows.get(key)
+        if row is None:
+            return None
+        first, last = np.searchsorted(self.table.slices.tensor, [row, row + 1]).tolist()
+        return select_entries(self.table, row, row + 1, first, last)
+
+
+def select_entries(
+    table: EntryTable, tensor: int, tensor_stop: int, first: int, last: int
+) -> EntryTable:
+    """Return the rows ``[first, last)`` of the tensors ``[tensor, tensor_stop)``, over a table of
+    only these."""
+    slices, tensors = table.slices, table.slices.tensors
+    some, rows = slice(tensor, tensor_stop), slice(first, last)
+    kept = TensorTable(
+        tensors.keys[some], tensors.codes[some], tensors.ranks[some], tensors.shapes[some]
+    )
+    runs = table.runs and RunChecksums(
+        table.runs.run_nbytes, table.runs.values, table.runs.first[rows]
+    )
+    return EntryTable(
+        SliceTable(
+            kept,
+            slices.tensor[rows] - tensor,
+            slices.offset[rows],
+            slices.shape[rows],
+            slices.nbytes[rows],
+        ),
+        table.file[rows],
+        table.start[rows],
+        table.checksum[rows],
+        table.plain[rows],
+        runs,
+        None if table.digests is None else table.digests[rows],
+    )
+
+
+def decode_entries(block: IndexBlock, nbytes: int, overview: Overview) -> Entries:
+    """Return the entries of a block that has ``nbytes`` bytes in the index."""
+    file = block.numbers("file", "<u4").astype(np.int64)
+    if nbytes > MAX_SHARED_NBYTES and len(file) != 1:
+        raise invalid(
+            f"{len(file)} entries share a block of {nbytes} bytes, more than {MAX_SHARED_NBYTES}."
+        )
+    keys, first_key, last_key = _read_keys(block)
+    slices, unknown = _read_slices(block, keys, len(file))
+    table = EntryTable(
+        slices,
+        file,
+        _read_wide(block, "start", len(file)),
+        block.numbers("crc", "<u4", len(file)).astype(np.int64),
+        np.ones(len(file), np.bool),
+        _read_runs(block, slices.nbytes, overview.run_nbytes),
+    )
+    if "digest" in block.values:  # which an index may have
+        octets = block.numbers("digest", "u1", len(file) * DIGEST_NBYTES)
+        table = replace(table, digests=octets.reshape(-1, DIGEST_NBYTES))
+    errors: dict[str, CheckpointError] = {}
+    broken = _find_broken(table, unknown, overview)
+    if broken:
+        table = _without(table, np.array(list(broken), np.int64))
+        errors = {keys[tensor]: error for tensor, error in broken.items()}
+    return Entries(first_key, last_key, table, errors, table.slices.tensors.rows())
+
+
+def _read_keys(block: IndexBlock) -> tuple[list[str], bytes, bytes]:
+    """Return the keys, and the first and the last of them as they are stored."""
+    octets, bounds = block.octets("key"), block.bounds("key").tolist()
+    if len(bounds) < 2:
+        raise invalid("A block has no entries.")
+    if len(octets) > MAX_KEY_NBYTES:
+        check_key_nbytes(max(stop - start for start, stop in pairwise(bounds)))
+    first, last = octets[: bounds[1]], octets[bounds[-2] :]
+    if octets.isascii():
+        # One character is one byte, so the text is decoded once and cut and compared at the same
+        # offsets.
+        text = octets.decode("ascii")
+        keys = [text[start:stop] for start, stop in pairwise(bounds)]
+        is_rising = all(map(lt, keys, keys[1:]))
+    else:
+        stored = block.strings("key")
+        keys = list(map(decode_text, stored))
+        # Keys rise as bytes, which is not the order of texts.
+        is_rising = all(map(lt, stored, stored[1:]))
+    if not is_rising:
+        raise invalid("The keys of a block do not rise.")
+    return keys, first, last
+
+
+def _read_slices(block: IndexBlock, keys: list[str], m: int) -> tuple[SliceTable, dict[int, str]]:
+    """Return the slices as stored, and the tensors of unknown dtypes with their names."""
+    n = len(keys)
+    # The counts divide the entries among the tensors. They have 32 bits, so their sum cannot
+    # overflow 64.
+    count = block.numbers("count", "<u4", n).astype(np.int64)
+    if count.min() < 1 or count.sum() != m:
+        raise invalid(
+            f"The counts of {n} tensors, each at least 1, are {count.sum()} together for {m} "
+            "entries."
+        )
+    ranks = block.numbers("rank", "u1", n).astype(np.int64)
+    if ranks.max() > MAX_RANK:
+        raise invalid(f"A tensor has {ranks.max()} axes; at most {MAX_RANK} are allowed.")
+    names, which = (
+        list(map(decode_text, block.strings("dtype_name"))),
+        block.numbers("dtype", "u1", n),
+    )
+    if which.max() >= len(names):
+        raise invalid(f"A tensor has dtype number {which.max()} of {len(names)}.")
+    codes = np.array([code(name) if name in NAMES else -1 for name in names], np.int64)[which]
+    unknown = {tensor: names[which[tensor]] for tensor in np.flatnonzero(codes < 0).tolist()}
+    tensors = TensorTable(keys, np.maximum(codes, 0), ranks, _read_matrix(block, "shape", ranks, 1))
+    tensor = np.repeat(np.arange(n), count)
+    offset = _read_matrix(block, "offset", ranks[tensor], 0)
+    shape = _read_matrix(block, "extent", ranks[tensor], 1)
+    return SliceTable(tensors, tensor, offset, shape, _read_wide(block, "nbytes", m)), unknown
+
+
+def _read_wide(block: IndexBlock, name: str, count: int) -> Ints:
+    """Return a column of 64-bit numbers, at most ``MAX_NBYTES + 1``, so that sums of two fit."""
+    column: Ints = np.minimum(block.numbers(name, "<u8", count), np.uint64(MAX_NBYTES + 1)).astype(
+        np.int64
+    )
+    return column
+
+
+def _read_matrix(block: IndexBlock, name: str, ranks: Ints, fill: int) -> Ints:
+    """Return [rows, rank] a column's numbers in rows of ``ranks``, padded on the right."""
+    flat = _read_wide(block, name, int(ranks.sum()))
+    rank = int(ranks.max())
+    if (ranks == rank).all():
+        return flat.reshape(len(ranks), rank)
+    # For ranks [2, 1] the mask is [[1, 1], [1, 0]], and its ones are filled row by row from the
+    # flat numbers.
+    matrix = np.full((len(ranks), rank), fill, np.int64)
+    matrix[np.arange(rank) < ranks[:, None]] = flat
+    return matrix
+
+
+def _read_runs(block: IndexBlock, nbytes: Ints, run_nbytes: int) -> RunChecksums:
+    """Return the checksums of all runs: stored ones, or the payload's own if it is one run."""
+    counts = -(-nbytes // run_nbytes)
+    many = counts > 1
+    stored = block.numbers("run_crc", "<u4")
+    # Compare the largest count first: the sum of hostile ones could overflow to the right number.
+    if counts.max() > max(len(stored), 1) or counts[many].sum() != len(stored):
+        raise invalid(
+            f"The block has {len(stored)} checksums of runs, which is not one for each run."
+        )
+    # For counts [1, 3, 0, 1]: first = [0, 1, 4, 4]. Rows 0 and 3 are single runs with values at 0
+    # and 4; the repeated mask is [0, 1, 1, 1, 0], and its ones take the three stored checksums of
+    # row 1.
+    first = np.cumsum(counts) - counts
+    one = np.flatnonzero(counts == 1)
+    values = np.empty(len(stored) + len(one), np.uint32)
+    values[first[one]] = block.numbers("crc", "<u4", len(nbytes))[one]
+    values[np.repeat(many, counts)] = stored
+    return RunChecksums(run_nbytes, values, first)
+
+
+def _without(table: EntryTable, tensors: Ints) -> EntryTable:
+    """Return the table without some of its tensors."""
+    kept = np.ones(len(table.slices.tensors), np.bool)
+    kept[tensors] = False
+    rest = table.take(np.flatnonzero(kept[table.slices.tensor]))
+    position = np.cumsum(kept) - 1  # the new row of each tensor that is kept
+    slices = replace(
+        rest.slices,
+        tensors=rest.slices.tensors.take(np.flatnonzero(kept)),
+        tensor=position[rest.slices.tensor],
+    )
+    return replace(rest, slices=slices)
+
+
+# --- Impossible tensors, found for all entries of a block at once
+
+_Violation = tuple[npt.NDArray[np.bool], Callable[[int], CheckpointError]]
+"""[m] the entries that break a law, and the error of one of them."""
+
+
+def _find_broken(
+    table: EntryTable, unknown: dict[int, str], overview: Overview
+) -> dict[int, CheckpointError]:
+    """Return the tensors that break a law, each with its error; ``unknown`` dtypes included."""
+    broken: dict[int, CheckpointError] = {}
+    for tensor, name in unknown.items():
+        broken[tensor] = InvalidCheckpoint(
+            f"The dtype {name!r} of {table.slices.tensors.keys[tensor]!r} is unknown.",
+            "Install a newer release.",
+        )
+    for is_wrong, error in _Laws(table, overview).violations():
+        for row in np.flatnonzero(is_wrong).tolist():
+            broken.setdefault(int(table.slices.tensor[row]), error(row))
+    return broken
+
+
+@dataclass(frozen=True, slots=True)
+class _Laws:
+    """The laws for each entry of a block: possible sizes, and a payload within its file."""
+
+    table: EntryTable
+    """The entries."""
+    overview: Overview
+    """The sizes of the data files."""
+
+    def violations(self) -> Iterator[_Violation]:
+        """The violations of each law; the laws that others depend on come first."""
+        slices = self.table.slices
+        full, itemsize = slices.tensors.shapes[slices.tensor], ITEMSIZES[slices.codes()]
+        is_huge = (
+            _is_huge(full, itemsize)
+            | _is_huge(slices.shape, itemsize)
+            | (slices.offset > MAX_NBYTES).any(axis=1)
+        )
+        yield is_huge, self._huge
+        # The product may overflow only for huge slices, which are reported already and count as 0
+        # here. Elements of dtypes without a fixed size (strings, variants) take a byte at least.
+        shape = np.where(is_huge[:, None], 0, slices.shape)
+        nbytes, least = slice_nbytes(slices.codes(), shape), np.prod(shape, axis=1, dtype=np.int64)
+        yield (itemsize == 0) & (slices.shape != full).any(axis=1), self._cut
+        own = OWN_SIZE[slices.codes()]
+        yield np.where(own, slices.nbytes < least, slices.nbytes != nbytes), self._other_size
+        # A number beyond the last file selects the appended size -1, which no payload fits in.
+        file_nbytes = np.append(self.overview.file_nbytes, -1)
+        available = file_nbytes[np.minimum(self.table.file, len(file_nbytes) - 1)]
+        yield self.table.start + slices.nbytes > available, self._outside
+
+    def _huge(self, row: int) -> CheckpointError:
+        return invalid(f"{self._slice(row)} is too large to exist.")
+
+    def _cut(self, row: int) -> CheckpointError:
+        return invalid(f"{self._slice(row)} is a part of a tensor whose payload cannot be divided.")
+
+    def _other_size(self, row: int) -> CheckpointError:
+        return invalid(
+            f"{self._slice(row)} has {self.table.slices.nbytes[row]} bytes, which is not its size."
+        )
+
+    def _outside(self, row: int) -> CheckpointError:
+        table = self.table
+        return OutOfBounds(
+            f"{self._slice(row)} of {table.slices.nbytes[row]} bytes at offset {table.start[row]} "
+            f"reaches out of data file {table.file[row]} of {len(self.overview.file_nbytes)}.",
+            WRITE_AGAIN,
+        )
+
+    def _slice(self, row: int) -> str:
+        slices = self.table.slices
+        tensor = int(slices.tensor[row])
+        shape = slices.shape[row, : slices.tensors.ranks[tensor]].tolist()
+        return (
+            f"The {slices.dtype(row)} slice {shape} of {slices.key(row)!r}, a "
+            f"{slices.tensors.shape(tensor)} tensor,"
+        )
+
+
+def _is_huge(shape: Ints, itemsize: Ints) -> npt.NDArray[np.bool]:
+    """Return [m] True where an extent, or the size of all elements, is larger than any machine can
+    hold.
+
+    The size is computed in floating point, which is inexact and cannot overflow to a small number.
+    """
+    nbytes = np.prod(shape, axis=1, dtype=np.float64) * np.maximum(itemsize, 1)
+    huge: npt.NDArray[np.bool] = (shape > MAX_NBYTES).any(axis=1) | (nbytes > MAX_NBYTES)
+    return huge
+
+
+# The blocks of an index that is being written.
+#
+# Tensors are in the order of their keys' bytes, and the entries of a tensor in the order of their
+# offsets. The order is computed on columns: sorted once, and cut into blocks.
+
+
+_BLOCK_NBYTES = 255 << 10
+"""Packed columns of a block, unless a single entry has more; with the names of the columns it is
+within 256 KiB."""
+
+_ENTRY_NBYTES = 24  # file 4, start 8, nbytes 8, crc 4
+_TENSOR_NBYTES = 10  # key_nbytes 4, dtype 1, rank 1, count 4
+
+
+def encode_index(
+    assignment: Assignment,
+    keys: Sequence[bytes],
+    start: Ints,
+    overview: Overview,
+    checksums: Sequence[FileChecksums],
+    ties: Mapping[bytes, bytes] | None = None,
+    referred: EntryTable | None = None,
+    digests: NDArray[np.uint8] | None = None,
+) -> bytes:
+    """Return an index whole: of slices [m] that begin at ``start`` in the files of the overview;
+    ``keys`` are the keys of the tensors, as they are stored.
+
+    The files of ``referred`` entries come after the assignment's. [m] ``digests`` are known of the
+    payloads, as in ``EntryTable``.
+    """
+    rows = _rows_of(assignment, keys, start, checksums, digests)
+    rows = rows if referred is None else _with_referred(rows, referred, assignment.num_files)
+    rows = _in_order(rows)
+    rows = _with_ties(rows, ties) if ties else rows
+    return b"".join(encode_block_file(_encode_rows(rows), overview.encode(), overview.version))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """The entries of an index; once sorted, in its order."""
+
+    slices: SliceTable
+    """The slices; once sorted, their tensors are the ones that have any, in the order of their
+    keys."""
+    keys: Sequence[bytes]
+    """[n] the keys as they are stored."""
+    file: Ints
+    """[m] the number of the data file."""
+    start: Ints
+    """[m] the first byte of the payload in that file."""
+    checksum: Ints
+    """[m] the CRC32C of the payload."""
+    runs: list[bytes]
+    """[m] the CRC32C of each run as 32-bit numbers; empty if the payload is one run."""
+    digests: NDArray[np.uint8] | None
+    """[m] the digests of the payloads, as in ``EntryTable``."""
+
+
+def _rows_of(
+    assignment: Assignment,
+    keys: Sequence[bytes],
+    start: Ints,
+    checksums: Sequence[FileChecksums],
+    digests: NDArray[np.uint8] | None,
+) -> _Rows:
+    """Return the entries of an assignment; ``keys`` are the keys of its tensors, as stored."""
+    slices = assignment.slices
+    # Checksums come file by file, and within a file in the order of the assignment: the order of a
+    # stable sort by file.
+    order = np.argsort(assignment.file, kind="stable")
+    given = [(found.payload, found.runs) for found in checksums]
+    none = np.zeros(0, np.int64), np.zeros(0, np.uint32)
+    of_payloads, of_runs = map(np.concatenate, zip(none, *given, strict=True))
+    payload = np.zeros(len(order), np.int64)
+    payload[order] = of_payloads
+    # Only a payload of several runs has checksums of runs in the index.
+    counts = -(-slices.nbytes[order] // RUN_NBYTES)
+    if len(of_runs) != counts.sum() and (counts > 1).any():
+        raise ArgumentError(f"{len(of_runs)} checksums of runs were given for {counts.sum()} runs.")
+    stored, first = of_runs.astype("<u4"), np.cumsum(counts) - counts
+    runs = [b""] * len(order)
+    for position in np.flatnonzero(counts > 1).tolist():
+        mine = slice(first[position], first[position] + counts[position])
+        runs[order[position]] = stored[mine].tobytes()
+    return _Rows(slices, keys, assignment.file, start, payload, runs, digests)
+
+
+def _with_referred(rows: _Rows, referred: EntryTable, first_file: int) -> _Rows:
+    """Return the entries, and the entries of an older checkpoint after them."""
+    slices = referred.slices
+    runs = [
+        referred.runs.of(row, nbytes).astype("<u4").tobytes()
+        if referred.runs is not None and nbytes > RUN_NBYTES
+        else b""
+        for row, nbytes in enumerate(slices.nbytes.tolist())
+    ]
+    # Some slices of a tensor may be written, and others lie in the older checkpoint.
+    both = concatenate([rows.slices, slices])
+    digests = None
+    if rows.digests is not None or referred.digests is not None:
+        parts = (len(rows.file), rows.digests), (len(slices), referred.digests)
+        digests = np.concatenate(
+            [
+                np.zeros((count, DIGEST_NBYTES), np.uint8) if part is None else part
+                for count, part in parts
+            ]
+        )
+    return _Rows(
+        both,
+        list(map(encode_text, both.tensors.keys)),
+        np.concatenate([rows.file, first_file + referred.file]),
+        np.concatenate([rows.start, referred.start]),
+        np.concatenate([rows.checksum, referred.checksum]),
+        [*rows.runs, *runs],
+        digests,
+    )
+
+
+def _in_order(rows: _Rows) -> _Rows:
+    """Return the entries in the order of the index."""
+    slices, keys = rows.slices, rows.keys
+    # The tensors that have slices, in the order of their keys.
+    used = np.unique(slices.tensor).tolist()
+    tensors = np.array(sorted(used, key=keys.__getitem__), np.int64)
+    rank_of = np.zeros(len(keys), np.int64)
+    rank_of[tensors] = np.arange(len(tensors))
+    tensor = rank_of[slices.tensor]
+    # The last key of lexsort is the first criterion: by tensor, then by offset axis after axis,
+    # then by shape, which orders empty slices that share an offset with another one.
+    order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], tensor))
+    columns = (slices.offset[order], slices.shape[order], slices.nbytes[order])
+    return _Rows(
+        SliceTable(slices.tensors.take(tensors), tensor[order], *columns),
+        list(map(keys.__getitem__, tensors.tolist())),
+        rows.file[order],
+        rows.start[order],
+        rows.checksum[order],
+        list(map(rows.runs.__getitem__, order.tolist())),
+        None if rows.digests is None else rows.digests[order],
+    )
+
+
+def _with_ties(rows: _Rows, ties: Mapping[bytes, bytes]) -> _Rows:
+    """Return the entries, and for each further key the entries of its tensor again."""
+    number = {key: row for row, key in enumerate(rows.keys)}
+    pairs = sorted([*number.items(), *((key, number[first]) for key, first in ties.items())])
+    keys, origin = [key for key, _ in pairs], np.array([row for _, row in pairs], np.int64)
+    # The entries of a tensor follow one another.
+    slices, count = rows.slices, len(rows.keys)
+    bounds = np.searchsorted(slices.tensor, np.arange(count + 1))
+    taken = np.concatenate([np.arange(*bounds[row : row + 2]) for row in origin.tolist()])
+    tensor = np.repeat(np.arange(len(keys)), np.diff(bounds)[origin])
+    tensors = replace(slices.tensors.take(origin), keys=[decode_text(key) for key in keys])
+    columns = slices.offset[taken], slices.shape[taken], slices.nbytes[taken]
+    return _Rows(
+        SliceTable(tensors, tensor, *columns),
+        keys,
+        rows.file[taken],
+        rows.start[taken],
+        rows.checksum[taken],
+        [rows.runs[row] for row in taken.tolist()],
+        None if rows.digests is None else rows.digests[taken],
+    )
+
+
+def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
+    """The blocks of entries, each with its first key."""
+    slices, tensors = rows.slices, rows.slices.tensors
+    if not len(slices):
+        return
+    # ``ends`` are the packed sizes up to each entry, where a tensor is counted with its first
+    # entry. A block takes entries until they would exceed its size, and at least one; if it begins
+    # in the middle of a tensor, it lists that tensor again.
+    is_first = np.append(True, slices.tensor[1:] != slices.tensor[:-1])
+    nbytes = (
+        _ENTRY_NBYTES
+        + (0 if rows.digests is None else DIGEST_NBYTES)
+        + 16 * tensors.ranks[slices.tensor]
+        + np.fromiter(map(len, rows.runs), np.int64)
+    )
+    own = _TENSOR_NBYTES + 8 * tensors.ranks + np.fromiter(map(len, rows.keys), np.int64)
+    ends = np.cumsum(nbytes + np.where(is_first, own[slices.tensor], 0))
+    first = 0
+    while first < len(slices):
+        done = int(ends[first - 1]) if first else 0
+        again = 0 if is_first[first] else int(own[slices.tensor[first]])
+        last = max(
+            first + 1, int(np.searchsorted(ends, done - again + _BLOCK_NBYTES, side="right"))
+        )
+        yield rows.keys[slices.tensor[first]], _encode_block(rows, first, last)
+        first = last
+
+
+def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
+    """Return the entries ``[first, last)``, column by column (``formats.native.index``)."""
+    slices, tensors = rows.slices, rows.slices.tensors
+    tensor = slices.tensor[first:last]
+    some = slice(int(tensor[0]), int(tensor[-1]) + 1)
+    codes, dtype = np.unique(tensors.codes[some], return_inverse=True)
+    ranks = tensors.ranks[some]
+    # Rows are padded to the highest rank in memory and not on disk: these masks select the numbers
+    # of real axes.
+    axes = np.arange(tensors.shapes.shape[1])
+    is_axis = axes < ranks[:, None]
+    is_axis_of_entry = axes < tensors.ranks[tensor][:, None]
+    values: dict[str, IndexValue] = {
+        **pack_strings("key", rows.keys[some]),
+        **pack_strings("dtype_name", [NAMES[code].encode() for code in codes.tolist()]),
+        "dtype": dtype.astype("u1"),
+        "rank": ranks.astype("u1"),
+        "shape": tensors.shapes[some][is_axis].astype("<u8"),
+        "count": np.bincount(tensor - some.start).astype("<u4"),
+        "offset": slices.offset[first:last][is_axis_of_entry].astype("<u8"),
+        "extent": slices.shape[first:last][is_axis_of_entry].astype("<u8"),
+        "file": rows.file[first:last].astype("<u4"),
+        "start": rows.start[first:last].astype("<u8"),
+        "nbytes": slices.nbytes[first:last].astype("<u8"),
+        "crc": rows.checksum[first:last].astype("<u4"),
+        "run_crc": b"".join(rows.runs[first:last]),
+        **({} if rows.digests is None else {"digest": rows.digests[first:last]}),
+    }
+    return encode_index_block(values)

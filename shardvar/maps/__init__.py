@@ -7,11 +7,11 @@ splitting, fusing, interleaving, padding and joining ranks have one notation, as
 
 Read it in this order:
 
-    syntax        what a rule says                      parsing, expressions
-    keys          which keys a rule matches             matching
-    extents       the extents of indices                config
-    fitting       what each rule takes, and makes       placing, contributions, targets, fills
-    proof         each element is used once, and each is filled once
+    language      a rule, and its text
+    matching      which keys a rule matches, and the extents of its indices
+    proof         what a rule takes of a tensor; each element is used once, and filled once
+    fitting       the targets that rules make of the tensors of a checkpoint
     plan          the result, which the engine carries out
-    map           a map, its file and its inverse       report
+    map           a map, its file, its inverse and its ranks
+    report        what a map does with a checkpoint, in words
 """

@@ -1,44 +1,443 @@
 """Fit a map to the tensors of a checkpoint: the pieces of sources that make each target.
 
-match    each key with the rules that match it                          keys, matching
-rename   the names that rules give to whole tensors                     renames
-contribution    what each rule takes from each tensor to each target           placing, contributions
-join     the contributions of one target: its dtype, its shape, its pieces     targets
-prove    each source element is used once                               proof
+    match         each key with the rules that match it
+    rename        the names that rules give to whole tensors
+    contribution  what each rule takes from each tensor to each target
+    join          the contributions of one target: its dtype, its shape, its pieces
+    prove         each source element is used once
 
 Nothing of a tensor is read but its name, its dtype and its shape. All problems are collected: one
 does not stop the search for others.
+
+Most rules of most maps only rename: ``KEY -> KEY``, with the same axes on both sides. The elements
+that such a rule moves are known without a look at any tensor, so a key only has a pair of
+names, and a model of a million tensors takes a few columns. Where a key is not as simple as that,
+nothing is returned, and the plain way (``matching``, ``contributions``) finds the problem.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, compress, count
+
+import numpy as np
 
 from shardvar.errors import MapError
-from shardvar.maps.contributions import (
+from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
+from shardvar.maps.language import (
+    ELLIPSIS,
+    KeyPart,
+    KeyPattern,
+    MapRule,
+    NumberPart,
+    TextPart,
+    WordPart,
+)
+from shardvar.maps.matching import (
+    Match,
+    SizeOf,
+    Values,
+    count_numbers,
+    find_matches,
+    match_keys,
+    matches_key,
+    nearest_key,
+    rule_extents,
+    shift_of,
+    solve,
+)
+from shardvar.maps.plan import MapPlan, Piece, Target, View
+from shardvar.maps.proof import (
+    MOST_PROBLEMS,
     Contribution,
     FittedRule,
+    TensorAxes,
     TensorFacts,
+    Use,
+    axes_of,
     check_factors,
     check_kind,
+    check_targets,
+    check_uses,
     contributions_of,
+    missing_key,
+    piece_of,
     target_key,
 )
-from shardvar.maps.extents import SizeOf, rule_extents
-from shardvar.maps.keys import Values, match_keys, matches_key
-from shardvar.maps.matching import Match, count_numbers, find_matches
-from shardvar.maps.placing import TensorAxes, axes_of
-from shardvar.maps.plan import MapPlan, Target
-from shardvar.maps.proof import MOST_PROBLEMS, Use, check_uses
-from shardvar.maps.renames import is_rename, renamed_keys
-from shardvar.maps.syntax import KeyPattern, MapRule
-from shardvar.maps.targets import KnownTargets, join_contributions
+
+_WORDS = {"true": 1.0, "false": 0.0}
+
+
+def bytes_of_number(text: str, dtype: str) -> bytes:
+    """Return the bytes of one element; floats are rounded to the dtype, and integers must fit it."""
+    kind = numpy_dtype(dtype) if has_values(dtype) else np.dtype(object)
+    if kind.hasobject:
+        raise MapError(f"'else' cannot fill a tensor of dtype {dtype}.", "Leave 'else' out.")
+    try:
+        exact: int | float = int(text)
+    except ValueError:
+        try:
+            exact = _WORDS[text] if text in _WORDS else float(text)
+        except ValueError:
+            raise MapError(f"'else {text}' is not a number.", "Write 'else 0'.") from None
+    is_float = kind.kind in "fc" or "float" in dtype
+    try:
+        with np.errstate(all="ignore"):
+            number = np.array([float(exact) if is_float else exact])
+            element = to_round_once(number, kind).astype(kind)
+        back = element.real.astype(np.float64 if is_float else object)[0]
+    except (OverflowError, TypeError, ValueError):
+        element, back = np.zeros(1, kind), None
+    fits = back is not None and (
+        math.isfinite(back) == math.isfinite(exact) if is_float else back == exact
+    )
+    if not fits:
+        raise MapError(
+            f"'else {text}' does not fit the dtype {dtype}.", "Give a number that the dtype holds."
+        )
+    return element.tobytes()
+
+
+def is_rename(rule: MapRule) -> bool:
+    """Return True if a rule gives whole tensors other names, and is not an exception to "once"."""
+    return rule.keeps_tensors and not rule.is_again and rule.fill is None
+
+
+def renamed_keys(
+    fitted: FittedRule, found: Sequence[tuple[str, Values]], tensors: Mapping[str, TensorFacts]
+) -> dict[str, str] | None:
+    """Return ``{match.key: target_key(match) for match in find_matches(found)}``, the new names of
+    the keys that a rule takes; None where the plain way must look."""
+    rule, extents, size_of = fitted.rule, fitted.extents, fitted.size_of
+    if rule.target is None or not found:
+        return {}
+    columns = _indices(fitted, found)
+    if columns is None:
+        return None
+    keys, indices = columns
+    if rule.source.axes != (ELLIPSIS,) and not _fit_axes(fitted, keys, tensors):
+        return None
+    form, written = "", list[Sequence[int | str]]()
+    for part in rule.target.key.parts:
+        if isinstance(part, str):
+            form += part.replace("%", "%%")
+            continue
+        form += "%s"
+        if isinstance(part, TextPart):
+            written.append(indices[part.name])
+            continue
+        name = _index_of(part)
+        if name is None:
+            return None
+        bounds = extents.bounds(name, True)
+        numbers = [bounds.start + int(each) for each in indices.get(name, [0] * len(keys))]
+        words = part.words if isinstance(part, WordPart) else ()
+        stop = len(words) if words else max(numbers, default=0) + 1
+        stop = stop if bounds.stop is None else min(stop, bounds.stop)
+        shift = shift_of(part, size_of) if isinstance(part, NumberPart) else 0
+        if numbers and (min(numbers) + shift < 0 or max(numbers) >= stop):
+            return None
+        written.append([words[each] if words else each + shift for each in numbers])
+    rows = zip(*written, strict=True) if written else [()] * len(keys)
+    return dict(zip(keys, map(form.__mod__, rows), strict=True))
+
+
+def _indices(
+    fitted: FittedRule, found: Sequence[tuple[str, Values]]
+) -> tuple[list[str], dict[str, Sequence[int | str]]] | None:
+    """The keys that a rule takes, and their indices from the start of each range, and texts."""
+    extents, is_taken = fitted.extents, [True] * len(found)
+    parts = [part for part in fitted.rule.source.key.parts if not isinstance(part, str)]
+    indices, last = dict[str, Sequence[int | str]](), dict[str, int]()
+    for part, column in zip(
+        parts, zip(*(values for _, values in found), strict=True), strict=False
+    ):
+        if isinstance(part, TextPart):
+            indices[part.name] = column
+            continue
+        name = _index_of(part)
+        if name is None:
+            return None
+        bounds, shift = extents.bounds(name, False), 0
+        if isinstance(part, NumberPart):
+            shift, full = shift_of(part, fitted.size_of), extents.full(name, False)
+            last |= {} if full is None else {name: full - bounds.start}
+        numbers = [int(each) - shift - bounds.start for each in column]
+        stop = max(numbers) + 1 if bounds.stop is None else bounds.stop - bounds.start
+        if min(numbers) < 0 or max(numbers) >= stop:
+            is_taken = [a and 0 <= b < stop for a, b in zip(is_taken, numbers, strict=True)]
+        indices[name] = numbers
+    keys = [key for key, _ in found]
+    if not all(is_taken):
+        keys = [*compress(keys, is_taken)]
+        indices = {name: [*compress(column, is_taken)] for name, column in indices.items()}
+    is_past = any(indices[name] and max(map(int, indices[name])) >= n for name, n in last.items())
+    return None if is_past else (keys, indices)
+
+
+def _index_of(part: KeyPart) -> str | None:
+    """The index that a part of a key has; None if it has several."""
+    if isinstance(part, NumberPart):
+        return part.axis[0] if len(part.axis) == 1 else None
+    return part.name if isinstance(part, WordPart | TextPart) else None
+
+
+def _fit_axes(fitted: FittedRule, keys: Sequence[str], tensors: Mapping[str, TensorFacts]) -> bool:
+    """Return True if tensors have the axes that the source of a rule has."""
+    source, extents = fitted.rule.source, fitted.extents
+    try:
+        for shape, key in {tensors[key][1]: key for key in keys}.items():
+            axes_of(source, shape, key, lambda name: extents.full(name, False), extents.source)
+    except MapError:
+        return False
+    return True
+
+
+KnownTargets = dict[tuple[object, ...], Target]
+"""Targets that were made, by all that they depend on but names."""
+
+
+def join_contributions(
+    key: str,
+    contributions: Sequence[Contribution],
+    tensors: Mapping[str, TensorFacts],
+    others: Collection[str],
+    known: KnownTargets,
+) -> tuple[Target, list[tuple[str, Use]]]:
+    """Return a target, and the uses of factors; ``MapError`` if the contributions do not make one.
+
+    A missing source may be among ``others``, misspelt. Most targets of a rule differ only in their
+    names: one of them is made, and noted in ``known``.
+    """
+    if any(contribution.fitted.rule.has_arithmetic for contribution in contributions):
+        return _join(key, contributions, tensors, others)
+    cause = tuple(map(_cause, contributions))
+    if cause not in known:
+        known[cause], _ = _join(key, contributions, tensors, others)
+    target = known[cause]
+    pieces = tuple(map(_moved, target.pieces, contributions))
+    return Target(key, target.dtype, target.shape, pieces, target.fill), []
+
+
+def _cause(contribution: Contribution) -> tuple[object, ...]:
+    """Return all that a piece depends on, but names."""
+    source = contribution.source
+    return (
+        *(contribution.number, contribution.dtype, id(source), contribution.axes),
+        contribution.fixed_in((*contribution.axes, *source.axes)),
+        *(tuple(contribution.selected.items()), tuple(contribution.full.items())),
+    )
+
+
+def _moved(piece: Piece, contribution: Contribution) -> Piece:
+    taken, filled = piece.source, piece.target
+    source = View(contribution.match.key, taken.start, taken.steps)
+    return Piece(
+        piece.rule, piece.shape, source, View(contribution.target, filled.start, filled.steps)
+    )
+
+
+def _join(
+    key: str,
+    contributions: Sequence[Contribution],
+    tensors: Mapping[str, TensorFacts],
+    others: Collection[str],
+) -> tuple[Target, list[tuple[str, Use]]]:
+    shape, fulls = _shape(contributions)
+    dtypes = {contribution.dtype: contribution for contribution in reversed(contributions)}
+    if len(dtypes) > 1:
+        some = ", ".join(
+            f"{contribution.match.key!r} of {dtype} by {_rule(contribution)}"
+            for dtype, contribution in dtypes.items()
+        )
+        raise MapError(
+            f"it is made of tensors of several dtypes: {some}.",
+            "Cast them to one dtype before: shardvar reshard SRC DST --cast DTYPE.",
+        )
+    uses, pieces, factors = [], [], []
+    for contribution, full in zip(contributions, fulls, strict=True):
+        starts = {name: bounds.start for name, bounds in contribution.fitted.extents.target.items()}
+        placed = TensorAxes(contribution.axes, full, starts, contribution.cut)
+        names = [name for axis in contribution.axes for name in axis]
+        fixed = {name: value for name, value in contribution.fixed.items() if name in names}
+        use = placed.use(contribution.number, fixed, contribution.selected)
+        _check_inside(use, names, placed, contribution, contributions)
+        uses.append(use)
+        try:
+            piece, more = piece_of(contribution, placed, tensors)
+        except MapError as error:
+            raise error.at(_rule(contribution)) from None
+        pieces.append(piece)
+        factors += more
+    fill = _fill(contributions)
+    _check_filled(shape, contributions, uses, others, has_fill=fill is not None)
+    return Target(key, contributions[0].dtype, shape, tuple(pieces), fill), factors
+
+
+def _shape(contributions: Sequence[Contribution]) -> tuple[tuple[int, ...], list[dict[str, int]]]:
+    """The shape of a target, and the full extents of its indices for each contribution."""
+    rank = len(contributions[0].axes)
+    for contribution in contributions:
+        if len(contribution.axes) != rank:
+            raise MapError(
+                f"{_rule(contributions[0])} makes {rank} axes, and {_rule(contribution)} makes "
+                f"{len(contribution.axes)}.",
+                "Write the same axes in all rules that fill it.",
+            )
+    shape, stops = list[int](), dict[str, int]()
+    for axis in range(rank):
+        known = dict[int, Contribution]()
+        for contribution in contributions:
+            extent = contribution.extent(axis)
+            if extent is not None:
+                known.setdefault(extent, contribution)
+        if len(known) > 1:
+            (a, one), (b, other), *_ = known.items()
+            raise MapError(
+                f"its axis {axis} has {a} by {_rule(one)} from {one.match.key!r}, and {b} by "
+                f"{_rule(other)} from {other.match.key!r}.",
+                "Parts of one tensor agree on its shape: correct the sizes, or the rules.",
+            )
+        shape.append(next(iter(known)) if known else _union(contributions, axis, stops))
+    return tuple(shape), [_full(contribution, shape, stops) for contribution in contributions]
+
+
+def _union(contributions: Sequence[Contribution], axis: int, stops: dict[str, int]) -> int:
+    """The extent of an axis; notes the extents of its indices, as far as all ranges reach, in ``stops``."""
+    for contribution in contributions:
+        for name in contribution.axes[axis]:
+            if contribution.full[name] is not None:
+                continue
+            if contribution.fitted.rule.fill is not None:
+                raise MapError(
+                    f"the extent of {name} is not known, so 'else' of {_rule(contribution)} does not "
+                    "know what to fill.",
+                    f"Give {name} in sizes, or --size {name}=N.",
+                )
+            bounds = contribution.fitted.extents.bounds(name, True)
+            stop = bounds.stop
+            if stop is None:
+                stop = bounds.start + contribution.selected[name]
+            stops[name] = max(stops.get(name, 0), stop)
+    extent = 1
+    for name in contributions[0].axes[axis]:
+        known = contributions[0].full[name]
+        extent *= stops[name] if known is None else known
+    return extent
+
+
+def _full(
+    contribution: Contribution, shape: Sequence[int], stops: Mapping[str, int]
+) -> dict[str, int]:
+    """The full extents of the target's indices for one contribution."""
+    full = dict[str, int]()
+
+    def known(name: str) -> int | None:
+        size = contribution.full[name]
+        return stops.get(name) if size is None else size
+
+    for axis, extent in zip(contribution.axes, shape, strict=True):
+        if axis in contribution.cut:
+            full |= {name: known(name) or 0 for name in axis}
+        else:
+            full |= solve(axis, extent, known, f"the target of {_rule(contribution)}")
+    return full
+
+
+def _check_inside(
+    use: Use,
+    names: Sequence[str],
+    target: TensorAxes,
+    contribution: Contribution,
+    contributions: Sequence[Contribution],
+) -> None:
+    """Raise ``MapError`` if a range reaches out of the extent that another rule gives the target."""
+    for name, begin, number in zip(names, use.begins, use.counts, strict=True):
+        if begin + number > target.full[name]:
+            others = [each for each in contributions if each.number != contribution.number]
+            by = f" by {_rule(others[0])}" if others else ""
+            raise MapError(
+                f"{_rule(contribution)} fills {name}={begin}:{begin + number}, and the extent of "
+                f"{name} is {target.full[name]}{by}.",
+                "Give each rule that fills it a range with '@', or a size.",
+            )
+
+
+def _fill(contributions: Sequence[Contribution]) -> bytes | None:
+    fills = {
+        contribution.fitted.rule.fill: contribution
+        for contribution in contributions
+        if contribution.fitted.rule.fill
+    }
+    if len(fills) > 1:
+        some = " and ".join(_rule(contribution) for contribution in fills.values())
+        raise MapError(f"{some} fill it with different numbers.", "Write one 'else'.")
+    for text, contribution in fills.items():
+        try:
+            return bytes_of_number(str(text), contribution.dtype)
+        except MapError as error:
+            raise error.at(_rule(contribution)) from None
+    return None
+
+
+def _rule(contribution: Contribution) -> str:
+    return f"rule {contribution.number + 1} {contribution.fitted.rule.text!r}"
+
+
+def _check_filled(
+    shape: Sequence[int],
+    contributions: Sequence[Contribution],
+    uses: Sequence[Use],
+    others: Collection[str],
+    *,
+    has_fill: bool,
+) -> None:
+    flaw = check_targets(shape, uses, has_fill=has_fill)
+    if flaw is None:
+        return
+    where, rows = flaw
+    if rows:
+        named = [
+            f"{_rule(contributions[row])} from {contributions[row].match.key!r}" for row in rows[:3]
+        ]
+        raise MapError(
+            f"its element {where} is filled {len(rows)} times, by {' and '.join(named)}.",
+            "Leave one of them out, or separate them with '@'.",
+        )
+    rules = {contribution.number: _rule(contribution) for contribution in contributions}
+    near = "; ".join(rules[number] for number in sorted(rules)[:2])
+    missing, key = _missing(contributions)
+    nearest = nearest_key(key, others) if key else ""
+    hint = f"Did you mean {nearest!r}, which no rule takes? " if nearest else ""
+    raise MapError(
+        f"its element {where} is filled by no rule{missing}; others are filled by {near}.",
+        f"{hint}Add the source that is missing, or a rule for it, or 'else 0' to fill it.",
+    )
+
+
+def _missing(contributions: Sequence[Contribution]) -> tuple[str, str]:
+    """Name the number that no key has, if that is the cause of a hole, and the key of it."""
+    for number in dict.fromkeys(contribution.number for contribution in contributions):
+        mine = [contribution for contribution in contributions if contribution.number == number]
+        source = mine[0].fitted.rule.source.key
+        for name in source.indices():
+            if any(name in axis for axis in mine[0].axes):
+                have = {
+                    contribution.fixed[name] for contribution in mine if name in contribution.fixed
+                }
+                # The last number may be very large, so numbers are only counted up to the first gap.
+                gap = next(number for number in count() if number not in have)
+                if gap < mine[0].selected.get(name, 0):
+                    key = missing_key(mine[0], name, gap)
+                    named = f" (the key {key!r})" if key else ""
+                    return f": no key {source.text!r} has {name} = {gap}{named}", key
+    return "", ""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with a map, or with what it would do."""
+    """A problem of a map, or of its result."""
 
     cause: str
     """One sentence that names the rule, the key and the values."""
@@ -48,12 +447,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The result of fitting a map to a checkpoint."""
-
     plan: MapPlan
     """The plan; it is right if there are no problems."""
     problems: tuple[Problem, ...]
-    """The problems."""
     matches: tuple[int, ...]
     """[rules] the numbers of keys that they take."""
     renamed: Mapping[str, str]
@@ -64,13 +460,10 @@ class Fit:
 
 @dataclass(slots=True)
 class _Findings:
-    """The uses, contributions and problems of rules, as they are found."""
-
     problems: list[Problem] = field(default_factory=list)
     uses: dict[str, list[Use]] = field(default_factory=dict)
     """The elements of each tensor that the rules hold."""
     contributions: dict[str, list[Contribution]] = field(default_factory=dict)
-    """The contributions of each target."""
     taken: dict[str, list[int]] = field(default_factory=dict)
     """The rules that take each key."""
     names: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -79,7 +472,6 @@ class _Findings:
     renamed: dict[str, str] = field(default_factory=dict)
 
     def wrong(self, where: str, error: MapError) -> None:
-        """Note an error."""
         self.problems.append(Problem(f"{where}: {error.cause}", error.remedy))
 
 
@@ -124,7 +516,7 @@ def fit_rules(
     owner = {key: number for number, names in found.names.items() for key in names}
     # Join.
     _drop_targets(found, failed)
-    targets = _join(found, tensors, owner)
+    targets = _join_all(found, tensors, owner)
     # Prove. After another problem, what is not used may only follow from it, unless no rule at all
     # has its name.
     by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
@@ -154,7 +546,6 @@ def _drop_targets(found: _Findings, failed: Sequence[MapRule]) -> None:
 
 
 def _is_any(patterns: Sequence[KeyPattern], key: str) -> bool:
-    """Return True if one of the patterns matches a key."""
     return any(matches_key(each, key) for each in patterns)
 
 
@@ -181,8 +572,7 @@ def _new_names(
 
 
 def _disputed(found: _Findings) -> list[int]:
-    """The rules that only rename, and whose keys or names other rules have: the plain way says
-    what is wrong with these."""
+    """The rules that only rename, and whose keys or names other rules have."""
     used = (key for key, uses in found.uses.items() if not all(use.is_again for use in uses))
     keys = Counter(chain(used, *found.names.values()))
     names = Counter(chain(found.contributions, *(each.values() for each in found.names.values())))
@@ -257,13 +647,10 @@ def _take_object(found: _Findings, fitted: FittedRule, match: Match) -> None:
     found.renamed[match.key] = target_key(fitted, match, match.indices, {})
 
 
-def _join(
+def _join_all(
     found: _Findings, tensors: Mapping[str, TensorFacts], owner: Mapping[str, int]
 ) -> list[Target]:
-    """Make each target of its contributions, in the order of their first sources.
-
-    ``owner`` has the keys that are only renamed.
-    """
+    """Make the targets in the order of their first sources; keys of ``owner`` are only renamed."""
     order = {key: row for row, key in enumerate(tensors)}
     first = {
         key: min(order[contribution.match.key] for contribution in contributions)

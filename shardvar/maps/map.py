@@ -1,5 +1,12 @@
-"""A map between checkpoints: its rules and its sizes, its file, its inverse, and what it does with a
-checkpoint.
+"""Maps between checkpoints: rules and sizes, their file, their inverse, and their ranks.
+
+The keys of rules may begin with the number of a checkpoint, the rank:
+
+    {rank}/layers.{l}.w2.weight[o i] -> layers.{l}.w2.weight[o (rank i)]      several sources
+    layers.{l}.w2.weight[o (rank i)] -> {rank}/layers.{l}.w2.weight[o i]      several targets
+
+Sources are numbered in the order of the call. Two or more indices may make the number,
+as in ``{(pipe tensor)}/``.
 
 A map file is TOML:
 
@@ -17,26 +24,136 @@ A map file is TOML:
 
 import operator
 import os
+import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from math import prod
 from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 from shardvar.errors import ArgumentTypeError, MapError, ShardvarError
-from shardvar.maps.config import Family, sizes_at
-from shardvar.maps.contributions import TensorFacts
-from shardvar.maps.expressions import NAME, parse_expression
-from shardvar.maps.extents import filled_ranges
 from shardvar.maps.fitting import Fit, fit_rules
-from shardvar.maps.nearest import did_you_mean
-from shardvar.maps.parsing import parse_rule
-from shardvar.maps.ranks import missing_rank
+from shardvar.maps.language import (
+    NAME,
+    AxisNames,
+    KeyPattern,
+    MapRule,
+    NumberPart,
+    parse_expression,
+    parse_rule,
+)
+from shardvar.maps.matching import (
+    Family,
+    SizeOf,
+    did_you_mean,
+    filled_ranges,
+    sizes_at,
+    split_number,
+)
+from shardvar.maps.proof import TensorFacts
 from shardvar.maps.report import MapReport, map_report
-from shardvar.maps.syntax import MapRule
 from shardvar.storage.local import split_place
+
+_RANK_KEY = re.compile(r"(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
+
+
+def reads_ranks(rules: Sequence[MapRule]) -> bool:
+    """Return True if a map takes the keys of numbered sources."""
+    return any(_axis(rule.source.key) for rule in rules)
+
+
+def numbers_sources(rules: Sequence[MapRule], count: int) -> bool:
+    """Return True if numbered sources are taken: by an index, or each by its number (``0/w[i] -> w[i]``)."""
+    if count == 1 or reads_ranks(rules):
+        return reads_ranks(rules)
+    sides = [side for rule in rules for side in (rule.source, *rule.factors)]
+    ranks = [split_rank(side.key.text) for side in sides]
+    return None not in ranks and {each[0] for each in ranks if each} == {*range(count)}
+
+
+def makes_ranks(rules: Sequence[MapRule]) -> bool:
+    """Return True if a map makes the keys of numbered targets."""
+    return any(rule.target is not None and _axis(rule.target.key) for rule in rules)
+
+
+def split_rank(key: str) -> tuple[int, str] | None:
+    """Return the rank and the key in its checkpoint; None for a key without a rank, and for "01/w"."""
+    found = _RANK_KEY.fullmatch(key)
+    return None if found is None else (int(found[1]), found[2])
+
+
+def numbered(rank: int, key: str) -> str:
+    return f"{rank}/{key}"
+
+
+def missing_rank(rules: Sequence[MapRule], keys: Collection[str]) -> str:
+    """Return the prefix that the keys of one checkpoint lack for a map of ranks, of rank 0; else empty."""
+    return "0/" if reads_ranks(rules) and not all(map(split_rank, keys)) else ""
+
+
+def sizes_of_ranks(
+    rules: Sequence[MapRule], known: Collection[str], size_of: SizeOf, count: int
+) -> dict[str, int]:
+    """Return the sizes that a number of sources gives, by which a source that lacks a tensor is found."""
+    sizes: dict[str, int] = {}
+    for axis in dict.fromkeys(_axis(rule.source.key) for rule in rules):
+        full = {name: size_of(name) for name in axis if name in known}
+        unknown, product = [name for name in axis if name not in full], prod(full.values())
+        if len(unknown) == 1 and product and count % product == 0:
+            sizes[unknown[0]] = count // product
+        elif axis and len(unknown) < 2 and product != count:
+            given_sizes = " and ".join(f"{name} = {size}" for name, size in full.items())
+            raise MapError(
+                f"The map has {given_sizes}, and there {'is' if count == 1 else 'are'} {count} "
+                f"source{'' if count == 1 else 's'}.",
+                "Give the sources of all ranks, in order, or correct the size.",
+            )
+    return sizes
+
+
+def copies_left_out(
+    rules: Sequence[MapRule], left_out: Mapping[str, int], keys: Collection[str], size_of: SizeOf
+) -> dict[str, str]:
+    """Return the keys that are left out as copies, each with the key of the kept tensor.
+
+    A rule ``{rank}/norm.weight @ rank=1: -> nothing`` leaves out some ranks of a tensor. Only comparing
+    them with the kept one shows that nothing is lost.
+    """
+    found: dict[str, str] = {}
+    kept: dict[str, list[int]] = {}
+    for key in keys:
+        rank, name = split_rank(key) or (0, "")
+        if name and key not in left_out:
+            kept.setdefault(name, []).append(rank)
+    for key in keys:
+        rule = rules[left_out[key]] if key in left_out else None
+        axis = () if rule is None else _axis(rule.source.key)
+        rank, name = split_rank(key) or (0, "")
+        if rule is None or not rule.source.ranges.keys() & set(axis):
+            continue
+        full = {each: size_of(each) for each in axis}
+        mine = split_number(rank, axis, full)
+        # The pipeline's stage 1 has other layers: a copy differs only in the indices of the range.
+        same = [each for each in axis if each not in rule.source.ranges]
+        for other in sorted(kept.get(name, ())):
+            theirs = split_number(other, axis, full)
+            if all(mine[each] == theirs[each] for each in same):
+                found[key] = f"{other}/{name}"
+                break
+    return found
+
+
+def _axis(key: KeyPattern) -> AxisNames:
+    """The indices that make the number at the beginning of a key, before a slash; else none."""
+    if len(key.parts) < 2:
+        return ()
+    first, second = key.parts[:2]
+    is_rank = isinstance(first, NumberPart) and isinstance(second, str) and second[:1] == "/"
+    return first.axis if isinstance(first, NumberPart) and is_rank else ()
+
 
 _ENDING = ".toml"
 _MOST_NBYTES = 16 << 20
@@ -59,22 +176,22 @@ class MappedCheckpoint(Protocol):
 
     @property
     def path(self) -> str:
-        """Its path; ``config.json`` may lie next to it."""
+        """..."""
 
     @property
     def metadata(self) -> Any:
-        """Its metadata, such as the architecture in a GGUF file."""
+        """..."""
 
     @property
     def encodings(self) -> Mapping[str, str]:
-        """The encodings of keys that are listed as encoded bytes."""
+        """..."""
 
     @property
     def faults(self) -> Mapping[str, Any]:
-        """The keys that are not tensors, or cannot be read."""
+        """..."""
 
     def entries(self) -> Any:
-        """Return its entries."""
+        """..."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -363,7 +480,6 @@ def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, TensorFacts], list[str
 
 
 def shipped_maps() -> list[str]:
-    """Return the names of the shipped maps, in order."""
     folder = resources.files("shardvar.maps")
     return sorted(
         each.name.removesuffix(_ENDING) for each in folder.iterdir() if each.name.endswith(_ENDING)
@@ -371,11 +487,7 @@ def shipped_maps() -> list[str]:
 
 
 def shipped_inverse(name: str) -> str | None:
-    """Return the name of the shipped map that goes the other way; None if there is none.
-
-    >>> shipped_inverse("llama-hf-to-megatron-layers"), shipped_inverse("llama-hf-to-kerashub")
-    ('llama-megatron-layers-to-hf', None)
-    """
+    """Return the name of the shipped map that goes the other way; None if there is none."""
     before, _, target = name.partition("-to-")
     names, words = {*shipped_maps()} if target else set[str](), before.split("-")
     for count in range(1, len(words)):  # the family's words, then the source's
@@ -387,7 +499,6 @@ def shipped_inverse(name: str) -> str | None:
 
 @cache
 def shipped_models() -> dict[str, list[str]]:
-    """Return the models of the shipped maps, by name."""
     files = {name: tomllib.loads(_shipped(name).decode("utf-8")) for name in shipped_maps()}
     return {name: table.get("models", []) for name, table in files.items()}
 

@@ -1,16 +1,426 @@
-"""Which indices do the keys have that a rule matches?
+"""Keys that a rule matches, and the extents of the indices that they and the axes have.
+
+A rule matches whole keys. Most keys differ only in their numbers, so keys are grouped by what is
+left without digits, and a rule is compared with a group before it is compared with a key:
+
+    layers.0.w, layers.1.w ... layers.79.w      ->  layers.#.w      one comparison
+
+An index has a *full* extent on each side, and a *selected* one, which both sides share: without
+``@`` they are the same, and with ``@ v=2:5`` a side has 3 of its full extent. A size is the full
+extent on the sides that have ``@``, or on both if none has.
 
 A number of a key is taken apart into the indices that make it, and an index outside of the range of
 ``@`` leaves the key to another rule.
+
+Entries of ``config.json`` next to a checkpoint give sizes, as ``config:num_key_value_heads``, and
+the model, which a map must be for. Models of several families have the same keys and shapes, and
+other numbers in them, so that only the configuration tells if a map is right.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher, get_close_matches
+from itertools import islice
+from math import prod
+from typing import Any
 
-from shardvar.errors import MapError
-from shardvar.maps.extents import RuleExtents, SizeOf, shift_of, solve, split_number
-from shardvar.maps.keys import Values
-from shardvar.maps.syntax import AxisNames, KeyPattern, NumberPart, Side, TextPart
+from shardvar.errors import CheckpointError, MapError, StorageError
+from shardvar.maps.language import (
+    ANY_TEXT,
+    AxisNames,
+    Expression,
+    KeyPart,
+    KeyPattern,
+    MapRule,
+    NumberPart,
+    Range,
+    Side,
+    TextPart,
+    WordPart,
+    parse_expression,
+)
+from shardvar.pictures.words import similar
+from shardvar.storage.local import split_place
+from shardvar.wire.strict_json import parse_json
+
+_NUMBER = "(0|[1-9][0-9]{0,17})"
+"""A number without leading zeros, which 64 bits hold."""
+_DIGITS = re.compile("[0-9]+")
+
+Values = tuple[int | str, ...]
+"""For each part of a key, in order: a number, the position of a word, or a text."""
+
+
+def match_keys(
+    patterns: Sequence[KeyPattern], keys: Iterable[str]
+) -> Iterator[tuple[str, list[tuple[int, Values]]]]:
+    """Yield each key with the patterns that match it, each as its position and the parts' values."""
+    exact = [re.compile(_expression(pattern, _NUMBER)) for pattern in patterns]
+    groups = [_group_of(pattern) for pattern in patterns]
+    readers = [
+        [_reader_of(part) for part in each.parts if not isinstance(part, str)] for each in patterns
+    ]
+    of_group: dict[str, list[int]] = {}
+    for key in keys:
+        group = _DIGITS.sub("#", key)
+        candidates = of_group.get(group)
+        if candidates is None:
+            candidates = [
+                row for row, each in enumerate(groups) if each is None or each.fullmatch(group)
+            ]
+            of_group[group] = candidates
+        yield (
+            key,
+            [
+                (
+                    row,
+                    tuple(
+                        [
+                            read(text)
+                            for read, text in zip(readers[row], found.groups(), strict=True)
+                        ]
+                    ),
+                )
+                for row in candidates
+                if (found := exact[row].fullmatch(key))
+            ],
+        )
+
+
+def matches_key(pattern: KeyPattern, key: str) -> bool:
+    return re.fullmatch(_expression(pattern, _NUMBER), key) is not None
+
+
+def write_key(key: KeyPattern, values: Iterable[int | str]) -> str:
+    """Return the key whose parts have some values: a number, the position of a word, or a text."""
+    left = iter(values)
+    written = []
+    for part in key.parts:
+        if isinstance(part, str):
+            written.append(part)
+            continue
+        value = next(left)
+        written.append(part.words[int(value)] if isinstance(part, WordPart) else str(value))
+    return "".join(written)
+
+
+def _group_of(key: KeyPattern) -> "re.Pattern[str] | None":
+    """The expression of the groups that hold a pattern's keys; None if any group may."""
+    for part in key.parts:
+        # A text has any digits, and a word's digits may run into a number's.
+        if isinstance(part, TextPart):
+            return None
+        if isinstance(part, WordPart) and any(
+            w[:1].isdigit() or w[-1:].isdigit() for w in part.words
+        ):
+            return None
+    return re.compile(re.sub("#+", "#", _DIGITS.sub("#", _expression(key, "#"))))
+
+
+def _reader_of(part: KeyPart) -> Callable[[str], int | str]:
+    if isinstance(part, NumberPart):
+        return int
+    return part.words.index if isinstance(part, WordPart) else str
+
+
+def _expression(key: KeyPattern, number: str) -> str:
+    written = []
+    for part in key.parts:
+        if isinstance(part, str):
+            written.append(re.escape(part))
+        elif isinstance(part, NumberPart):
+            written.append(number)
+        elif isinstance(part, WordPart):
+            # The longest first: of "a" and "ab", the shorter one would hide the other.
+            words = sorted(part.words, key=len, reverse=True)
+            written.append(f"({'|'.join(map(re.escape, words))})")
+        else:
+            written.append(f"({part.pattern})")
+    return "".join(written)
+
+
+_MOST_CANDIDATES = 5_000
+"""Names that are compared; each takes some ten microseconds."""
+
+
+def nearest_names(name: str, names: Iterable[str], count: int = 1) -> list[str]:
+    """Return up to ``count`` names like ``name``, the nearest first.
+
+    Where no name is a typing error away, names that have most of its letters in their order count.
+
+    >>> nearest_names("num_heads", ["hidden_size", "num_attention_heads"])
+    ['num_attention_heads']
+    """
+    some = list(islice(names, _MOST_CANDIDATES))
+    return similar(name, some, count) or get_close_matches(name, some, count)
+
+
+def did_you_mean(name: str, names: Iterable[str], count: int = 1) -> str:
+    """Return a question about the nearest names, with a space behind it; empty without one."""
+    found = nearest_names(name, names, count)
+    return f"Did you mean {' or '.join(map(repr, found))}? " if found else ""
+
+
+def nearest_key(key: str, keys: Iterable[str]) -> str:
+    """Return the key nearest to a missing one, first of those that begin as it does; empty without one."""
+    beginning = key[: max(key.rfind("."), key.rfind("/")) + 1]
+    listed = list(keys)
+    siblings = [each for each in listed if each.startswith(beginning)] if beginning else []
+    found = get_close_matches(key, siblings[:_MOST_CANDIDATES], 1) or nearest_names(key, listed)
+    return found[0] if found else ""
+
+
+def nearest_rule(key: str, rules: Sequence[MapRule]) -> int | None:
+    """Return the position of the rule whose source is spelled most like a key; None without one."""
+    plain = re.sub("[0-9]+", "#", key)
+    best, found = 0.0, None
+    matcher = SequenceMatcher(b=plain, autojunk=False)
+    for number, rule in enumerate(rules):
+        matcher.set_seq1(re.sub(r"\{[^}]*\}|[0-9]+", "#", rule.source.key.text))
+        if matcher.real_quick_ratio() > best and (ratio := matcher.ratio()) > best:
+            best, found = ratio, number
+    return found
+
+
+def why_unmatched(key: str, pattern: KeyPattern) -> str:
+    """Return the part of a pattern that a key would match if it were another kind of part."""
+    literals = "".join(part for part in pattern.parts if isinstance(part, str))
+    if "*" in literals and "*" not in key:
+        return "'*' is a plain character: write {x:*} or {x:**}, and {x} on the other side"
+    if any(isinstance(part, TextPart) and part.pattern == ANY_TEXT for part in pattern.parts):
+        return ""
+    for part in pattern.parts:
+        if isinstance(part, NumberPart):
+            name = part.axis[0]
+            why = f"{{{name}}} is a number: write {{{name}:*}} for text, or {{{name}:a|b}}"
+        elif isinstance(part, TextPart) and part.pattern != ANY_TEXT:
+            name = part.name
+            why = f"{{{name}:*}} is text without '.' and '/': write {{{name}:**}}"
+        else:
+            continue
+        others = tuple(TextPart(name, ANY_TEXT) if each is part else each for each in pattern.parts)
+        if matches_key(KeyPattern(pattern.text, others), key):
+            return why
+    return ""
+
+
+SizeOf = Callable[[str], int]
+"""Gives a size by its name; ``MapError`` if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A range of an index, in numbers."""
+
+    start: int
+    stop: int | None
+    """The first past them; None up to the full extent."""
+    is_single: bool
+    """True for one index, which the other side does not have."""
+
+
+_ANY_NAME = re.compile(r"\{[^:}]*")
+"""The name of an index in a key, which another rule may call otherwise."""
+ALL = Bounds(0, None, False)
+"""A range of all indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleExtents:
+    """The extents that a rule gives its indices before it meets a tensor."""
+
+    source: dict[str, Bounds]
+    target: dict[str, Bounds]
+    sizes: dict[str, int]
+    words: tuple[dict[str, int], dict[str, int]]
+    """The numbers of words of parts of the source's key, and of the target's."""
+    ends: dict[str, int]
+    """The extents of the source's indices that the rules of an inverse fill together."""
+
+    def bounds(self, name: str, is_target: bool) -> Bounds:
+        return (self.target if is_target else self.source).get(name, ALL)
+
+    def full(self, name: str, is_target: bool, selected: int | None = None) -> int | None:
+        """Return the full extent of an index on a side, if it is known; ``selected`` may be."""
+        found = self.words[is_target].get(name)
+        if found is not None:
+            return found
+        ranges, others = self.target, self.source
+        if not is_target:
+            ranges, others = others, ranges
+        if name in self.sizes and (name in ranges or name not in others):
+            return self.sizes[name]
+        if name in ranges:
+            return None if is_target else self.ends.get(name)
+        return self.selected(name) if selected is None else selected
+
+    def selected(self, name: str) -> int | None:
+        """Return the extent of an index that both sides share, if it is known."""
+        for is_target in (False, True):
+            bounds = self.bounds(name, is_target)
+            if bounds.is_single:
+                continue
+            has_range = name in (self.target if is_target else self.source)
+            if bounds.stop is not None:
+                return bounds.stop - bounds.start
+            full = self.words[is_target].get(name)
+            if full is None and name in self.sizes:
+                is_other = name in (self.source if is_target else self.target)
+                full = self.sizes[name] if has_range or not is_other else None
+            if full is None and not is_target:
+                full = self.ends.get(name)
+            if full is not None:
+                return full - bounds.start
+        return None
+
+
+def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleExtents:
+    """Return the extents that a rule and the sizes give; ``MapError`` where they do not fit."""
+    known = {name: size_of(name) for name in sizes if name in _names(rule)}
+    for name, size in known.items():
+        if size < 0:
+            raise MapError(f"The size {name} is {size}.", "Sizes are not negative.")
+    sides = (rule.source, rule.target)
+    words = tuple(
+        {part.name: len(part.words) for part in side.key.parts if isinstance(part, WordPart)}
+        if side is not None
+        else {}
+        for side in sides
+    )
+    found = RuleExtents(
+        _bounds(rule.source, size_of),
+        {} if rule.target is None else _bounds(rule.target, size_of),
+        known,
+        (words[0], words[1]),
+        {name: max(_end(each, size_of) for each in ranges) for name, ranges in rule.ends.items()},
+    )
+    for is_target, side in enumerate(sides):
+        for name in () if side is None else side.indices():
+            _check_bounds(found, name, bool(is_target))
+    for name in () if rule.target is None else rule.source.free():
+        _check_same(found, name)
+    return found
+
+
+def filled_ranges(rules: Iterable[MapRule], target: Side) -> dict[str, tuple[Range, ...]]:
+    """Return the ranges of each index of a target that every rule which fills it closes."""
+    key = _ANY_NAME.sub("{", target.key.text)
+    sides = [rule.target for rule in rules if rule.target is not None]
+    sides = [side for side in sides if _ANY_NAME.sub("{", side.key.text) == key]
+    found = {}
+    for name in target.ranges:
+        ranges = [side.ranges[name] for side in sides if name in side.ranges]
+        is_closed = all(each.is_single or each.stop is not None for each in ranges)
+        if is_closed and len(ranges) == len(sides) and all(s.axes == target.axes for s in sides):
+            found[name] = tuple(ranges)
+    return found
+
+
+def _end(given: Range, size_of: SizeOf) -> int:
+    """The index after a closed range."""
+    if given.is_single and given.start is not None:
+        return given.start.integer(size_of) + 1
+    return 0 if given.stop is None else given.stop.integer(size_of)
+
+
+def _names(rule: MapRule) -> set[str]:
+    target = [] if rule.target is None else rule.target.indices()
+    return {*rule.source.indices(), *target}
+
+
+def _bounds(side: Side, size_of: SizeOf) -> dict[str, Bounds]:
+    found = {}
+    for name, given in side.ranges.items():
+        start = 0 if given.start is None else given.start.integer(size_of)
+        stop = None if given.stop is None else given.stop.integer(size_of)
+        if given.is_single:
+            stop = start + 1
+        if start < 0 or (stop is not None and stop < start):
+            raise MapError(
+                f"The range {name}={start}:{'' if stop is None else stop} is not one.",
+                "Indices count from 0, and the start comes before the stop.",
+            )
+        found[name] = Bounds(start, stop, given.is_single)
+    return found
+
+
+def _check_bounds(extents: RuleExtents, name: str, is_target: bool) -> None:
+    full, bounds = extents.full(name, is_target), extents.bounds(name, is_target)
+    if full is not None and max(bounds.start, bounds.stop or 0) > full:
+        last = bounds.start if bounds.stop is None else bounds.stop
+        raise MapError(
+            f"'@' selects {name}={bounds.start}:{last}, and {name} has the extent {full}.",
+            f"Choose a range within {full}, or another size of {name}.",
+        )
+
+
+def _check_same(extents: RuleExtents, name: str) -> None:
+    """Raise ``MapError`` if the sides have words or ranges of different lengths."""
+    lengths = set[int]()
+    for is_target in (False, True):
+        bounds, full = extents.bounds(name, is_target), extents.full(name, is_target, -1)
+        stop = bounds.stop if bounds.stop is not None else full
+        if stop is not None and stop >= 0:
+            lengths.add(stop - bounds.start)
+    if len(lengths) > 1:
+        some = " and ".join(map(str, sorted(lengths)))
+        raise MapError(
+            f"The index {name!r} has {some} values on the two sides.",
+            "Give ranges, words and sizes of one length.",
+        )
+
+
+def solve(
+    axis: AxisNames, extent: int, full: Callable[[str], int | None], where: str
+) -> dict[str, int]:
+    """Return the full extents of the indices that make an axis; division gives one that is unknown."""
+    found = {name: full(name) for name in axis}
+    unknown = [name for name, size in found.items() if size is None]
+    known = {name: size for name, size in found.items() if size is not None}
+    group = f"({' '.join(axis)})" if len(axis) > 1 else "".join(axis) or "1"
+    if len(unknown) > 1:
+        raise MapError(
+            f"{where} has an axis {group} of {extent}, and the sizes of {', '.join(unknown)} are "
+            "not known.",
+            f"Give all but one: {unknown[0]} in sizes, or --size {unknown[0]}=N.",
+        )
+    product = prod(known.values())
+    if unknown:
+        if product == 0 or extent % product:
+            sizes = ", ".join(f"{name} = {size}" for name, size in known.items())
+            raise MapError(
+                f"{where} has an axis {group} of {extent}, which {product} does not divide "
+                f"({sizes}).",
+                "Give sizes that divide it.",
+            )
+        known[unknown[0]] = extent // product
+    elif product != extent:
+        sizes = ", ".join(f"{name} = {size}" for name, size in known.items())
+        raise MapError(
+            f"{where} has an axis {group} of {extent}, not {product}"
+            f"{f' ({sizes})' if sizes else ''}.",
+            "Give the sizes of this model, or leave one of them out.",
+        )
+    return {name: known[name] for name in axis}
+
+
+def split_number(number: int, axis: AxisNames, full: Mapping[str, int]) -> dict[str, int]:
+    """Return the indices that make a number; the first one is as large as it must be."""
+    found = {}
+    for name in reversed(axis[1:]):
+        number, found[name] = divmod(number, max(full[name], 1))
+    found[axis[0]] = number
+    return {name: found[name] for name in axis}
+
+
+def shift_of(part: NumberPart, size_of: SizeOf) -> int:
+    """Return the shift of the number of a part."""
+    shift: Expression = part.shift
+    return shift.integer(size_of)
+
 
 _Named = Mapping[AxisNames | str, int | str]
 """The values of the parts of a key: a number by its indices, the position of a word, or a text."""
@@ -18,20 +428,16 @@ _Named = Mapping[AxisNames | str, int | str]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A key that a rule takes."""
-
     key: str
-    """The key."""
     indices: Mapping[str, int]
     """The indices that it has, counted from the start of each range; fixed ones are left out."""
     texts: Mapping[str, str]
-    """The texts that it has."""
 
 
 def find_matches(
     side: Side, extents: RuleExtents, found: Sequence[tuple[str, Values]], size_of: SizeOf
 ) -> list[Match]:
-    """Return the keys that a side takes, of the ones that its pattern matches."""
+    """Return the keys that a side takes, among the keys that its pattern matches."""
     read = [(key, _named(side.key, values, size_of)) for key, values in found]
     named = [(key, parts) for key, parts in read if parts is not None]
     full = _full(side.key, extents, [parts for _, parts in named])
@@ -45,9 +451,7 @@ def find_matches(
 def count_numbers(
     extents: RuleExtents, matches: Sequence[Match]
 ) -> dict[tuple[str, ...], dict[str, int]]:
-    """Return the extents of the indices of keys, by the texts that the keys have.
-
-    They are counted by themselves for each text that renames: an encoder and a decoder need not
+    """Return the extents of the indices of keys, by the texts in them: an encoder and a decoder need not
     have equally many layers.
     """
     counts: dict[tuple[str, ...], dict[str, int]] = {}
@@ -119,3 +523,179 @@ def _match(
             if not bounds.is_single:
                 indices[name] = value - bounds.start
     return Match(key, indices, texts)
+
+
+PREFIX = "config:"
+"""The beginning of a name that is looked up in ``config.json``."""
+_NAME = "config.json"
+_MOST_NBYTES, _MAX_DEPTH = 16 << 20, 64
+"""Bytes of a configuration that is read, and the depth of its tables."""
+_GGUF = "gguf:"
+_NEVERTHELESS = "To use it nevertheless: --any-model, in Python Map.extended(any_model=True)."
+_BY_HAND = "Give the number by hand: --size NAME=N, in Python sizes={'NAME': N}."
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The models that a map is for; without any, it is for all."""
+
+    label: str = ""
+    """The map, for messages: its name, or its file."""
+    models: tuple[str, ...] = ()
+    """Values of ``model_type``; class names of ``architectures``, which begin with a capital; and
+    architectures of GGUF, as ``gguf:llama``."""
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The values that an entry of the configuration may have, or ``none`` if it is missing. The
+    spellings of an entry have ``|`` between them."""
+    lacks: tuple[str, ...] = ()
+    """The tensors that other values need, which no rule makes."""
+
+    def check(
+        self, path: str, architecture: str, shipped: Callable[[], Mapping[str, Collection[str]]]
+    ) -> str:
+        """Return a sentence on the model of the checkpoint at ``path``, or raise with the map that fits it."""
+        if not self.models:
+            return ""
+        try:
+            where, config = _read(path)
+            unknown = f"{where} has no model_type."
+        except MapError as error:
+            where, config, unknown = "", {}, error.cause
+        types = [each for each in self.models if not each.startswith(_GGUF)]
+        files = [each.removeprefix(_GGUF) for each in self.models if each.startswith(_GGUF)]
+        named = _model_types(config, any(each[0].isupper() for each in types))
+        checked = []
+        for place, models, found in ((where, types, named), (path, files, [architecture])):
+            if models and found and found[0]:
+                if set(models).isdisjoint(found):
+                    cause = f"{self.label} is for {', '.join(models)}, and {place} says {found[0]}."
+                    other = _fitting(self.label, named, shipped())
+                    raise MapError(cause, f"{other}{_NEVERTHELESS}")
+                checked.append(f"model checked: {place} says {found[0]}")
+        for table in _tables(config):
+            if table is config or table.get("model_type") in types:
+                self._check_required(where, table)
+        return "; ".join(checked) or f"model not checked: {unknown}"
+
+    def _check_required(self, where: str, table: Mapping[str, Any]) -> None:
+        """Raise ``MapError`` if an entry of a table of the configuration has another value."""
+        for spellings, allowed in self.requires.items():
+            names = spellings.split("|")
+            found = {name: text for name in names if (text := _text_of(table, name)) is not None}
+            for name, text in (found or {names[0]: "none"}).items():
+                if text not in allowed:
+                    lacks = f", such as {', '.join(self.lacks)}" if self.lacks else ""
+                    raise MapError(
+                        f"{where} has {name} = {text}, and {self.label} is for "
+                        f"{', '.join(allowed)}: with other values, the target has tensors that no "
+                        f"rule makes{lacks}.",
+                        f"Convert with the target's own program. {_NEVERTHELESS}",
+                    )
+
+
+def _text_of(value: Any, name: str) -> str | None:
+    """The entry of a table at a name with dots, as text; None if it is missing or null."""
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _tables(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield a table of a configuration, and the tables in it."""
+    if isinstance(value, dict):
+        yield value
+        for each in value.values():
+            yield from _tables(each)
+
+
+def _model_types(config: Any, with_classes: bool) -> list[str]:
+    """The model types that a configuration names, the outermost first, and maybe its classes."""
+    named = [table.get("model_type") for table in _tables(config)]
+    classes = config.get("architectures") if isinstance(config, dict) and with_classes else ()
+    named += classes if isinstance(classes, list) else ()
+    return [each for each in named if isinstance(each, str) and each]
+
+
+def _fitting(label: str, named: Collection[str], shipped: Mapping[str, Collection[str]]) -> str:
+    """The shipped map between the same libraries for a model, as the beginning of a remedy."""
+    source, _, target = label.partition("-to-")
+    for name, models in shipped.items():
+        other, _, goal = name.partition("-to-")
+        is_like = goal == target and other.split("-")[-1] == source.split("-")[-1]
+        if is_like and not set(named).isdisjoint(models):
+            return f"For it: {name}. "
+    return ""
+
+
+def sizes_at(sizes: Mapping[str, int | str], path: str) -> SizeOf:
+    """Return what gives the sizes of a map for the checkpoint at ``path``."""
+    found: dict[str, int] = {}
+    asked: list[str] = []
+
+    def size_of(name: str) -> int:
+        if name not in found:
+            if name in asked:
+                raise MapError(
+                    f"The sizes {' -> '.join([*asked, name])} depend on each other.",
+                    "Give one of them as a number.",
+                )
+            asked.append(name)
+            try:
+                found[name] = _size_of(sizes, name, size_of, path)
+            finally:
+                asked.pop()
+        return found[name]
+
+    return size_of
+
+
+def _size_of(sizes: Mapping[str, int | str], name: str, size_of: SizeOf, path: str) -> int:
+    if name.startswith(PREFIX):
+        return config_size(path, name.removeprefix(PREFIX))
+    if name not in sizes:
+        near = did_you_mean(name, sizes)
+        raise MapError(
+            f"The size {name} is not given.",
+            f"{near}Give it: --size {name}=N, in Python sizes={{{name!r}: N}}.",
+        )
+    size = sizes[name]
+    return size if isinstance(size, int) else parse_expression(size).integer(size_of)
+
+
+def config_size(path: str, name: str) -> int:
+    """Return an integer of a ``config.json``; ``name`` has a dot for each table that it goes into."""
+    where, value = _read(path)
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            near = did_you_mean(part, value if isinstance(value, dict) else ())
+            raise MapError(f"{where} has no {name!r}.", f"{near}{_BY_HAND}")
+        value = value[part]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MapError(f"{where} has {value!r} as {name!r}, not an integer.", _BY_HAND)
+    return value
+
+
+def _read(path: str) -> tuple[str, Any]:
+    """The place of the configuration next to a checkpoint, and its content."""
+    # Of a folder, it lies inside; of a file, next to it.
+    for place in dict.fromkeys((path, os.path.dirname(path) or os.curdir)):
+        try:
+            storage, _ = split_place(os.path.join(place, ""))
+            file = storage.open(_NAME)
+        except (CheckpointError, StorageError):
+            continue
+        where = os.path.join(storage.path, _NAME)
+        try:
+            if file.size > _MOST_NBYTES:
+                raise MapError(f"{where} has {file.size:,} bytes.", _BY_HAND)
+            return where, parse_json(bytes(file.read(0, file.size)), _MAX_DEPTH, allow_nan=True)
+        except CheckpointError as error:
+            raise MapError(
+                f"{where} cannot be read: {error.cause}", f"Mend it. {_BY_HAND}"
+            ) from None
+        finally:
+            file.close()
+    raise MapError(
+        f"There is no {_NAME} next to {path}.",
+        f"Copy the model's there. {_BY_HAND}",
+    )

@@ -25,7 +25,6 @@ class View:
     """The places of the elements of a piece in one tensor."""
 
     key: str
-    """The tensor."""
     start: tuple[int, ...]
     """[rank] the coordinates of the piece's first element."""
     steps: tuple[tuple[int, int], ...]
@@ -35,10 +34,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """The arithmetic of a piece, in float64: the source times all factors, times and plus constants.
-
-    The result is rounded to the target's dtype once.
-    """
+    """Arithmetic in float64, rounded to the target's dtype once: the source times all factors, plus constants."""
 
     factors: tuple[View, ...]
     """The tensors that the source is multiplied by, one after the other."""
@@ -50,30 +46,21 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of elements that goes from a source tensor to a target tensor."""
-
     rule: int
     """The position of the rule that it comes from."""
     shape: tuple[int, ...]
     """[k] the extents of its indices."""
     source: View
-    """The places that its elements come from."""
     target: View
-    """The places that they go to."""
     arithmetic: Arithmetic | None = None
     """The arithmetic on the way; None for bits that are moved as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A tensor that a map makes."""
-
     key: str
-    """Its name."""
     dtype: str
-    """Its dtype."""
     shape: tuple[int, ...]
-    """Its shape."""
     pieces: tuple[Piece, ...]
     """The pieces that fill it. Each element is in one of them, or gets ``fill``."""
     fill: bytes | None = None
@@ -98,7 +85,7 @@ class MapPlan:
     """The dtypes and shapes of source tensors, by key."""
 
     def every_target(self) -> Iterator[Target]:
-        """Yield the targets, and the ones that new names stand for."""
+        """Yield the targets, and the targets that new names stand for."""
         yield from self.targets
         for key, name in self.names.items():
             dtype, shape = self.tensors[key]
@@ -110,10 +97,7 @@ class MapPlan:
 
 
 def plan_short_rules(tensors: TensorTable, names: Sequence[str], is_matrix: Bools) -> MapPlan:
-    """Return the plan that gives tensors [n] new names, and transposes some of them, of rank 2.
-
-    These are the rules ``KEY -> NAME`` and ``KEY[a b] -> NAME[b a]``.
-    """
+    """Return the plan of rules ``KEY -> NAME`` and ``KEY[a b] -> NAME[b a]``."""
     targets, kept = [], dict(zip(tensors.keys, names, strict=True))
     for row in np.flatnonzero(is_matrix).tolist():
         key, name, shape = tensors.keys[row], names[row], tensors.shape(row)

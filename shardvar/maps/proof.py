@@ -1,4 +1,4 @@
-"""The proof of a map: each source element is used once, and each target element is filled once.
+"""The proof that each element is used once and filled once, from what each rule takes of a tensor.
 
 What a rule holds of a tensor is a box in the indices that make its axes. If all rules make an axis
 of the same indices, the axis is taken apart into them; else what a rule holds of it is a number of
@@ -6,21 +6,47 @@ intervals. Either way a tensor has boxes, and ``layout.tiling`` finds a hole or 
 
     [(g s d)] @ s=0:2 and [(g s d)] @ s=2       boxes [0:g, 0:2, 0:d] and [0:g, 2:3, 0:d] of (g, s, d)
     [(n two)] @ two=0 and [x] @ x=7:9           intervals 0, 2, 4 ... and 7:9
+
+A contribution is the elements that a rule takes from one tensor to one target, before the target's
+shape is known.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 
 import numpy as np
 
 from shardvar.errors import MapError
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, is_whole
 from shardvar.layout.overlap import find_overlap
 from shardvar.layout.tiling import find_flaw
-from shardvar.maps.nearest import nearest_rule, why_unmatched
-from shardvar.maps.syntax import MapRule
+from shardvar.maps.language import (
+    ELLIPSIS,
+    AxisNames,
+    MapRule,
+    NumberPart,
+    Side,
+    TextPart,
+    WordPart,
+)
+from shardvar.maps.matching import (
+    ALL,
+    Bounds,
+    Match,
+    RuleExtents,
+    SizeOf,
+    nearest_key,
+    nearest_rule,
+    shift_of,
+    solve,
+    why_unmatched,
+    write_key,
+)
+from shardvar.maps.plan import Arithmetic, Piece, View
+from shardvar.pictures.words import human_shape
 
 _MOST_BOXES = 1 << 22
 """Boxes of one tensor, about 100 bytes each."""
@@ -35,11 +61,9 @@ class Use:
     """The elements of one tensor that a rule holds."""
 
     rule: int
-    """The position of the rule."""
     radices: tuple[tuple[int, ...], ...]
     """[rank] the full extents of the indices that make each axis."""
     begins: tuple[int, ...]
-    """The first of each index, axis after axis."""
     counts: tuple[int, ...]
     """[indices] the number of each."""
     is_cut: tuple[bool, ...] = ()
@@ -50,7 +74,6 @@ class Use:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return prod(self.counts)
 
 
@@ -73,10 +96,7 @@ def check_uses(
     keys: Sequence[str],
     selected: Collection[str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the use of each key, and what to do about it.
-
-    ``unselected`` has the keys whose names a rule matches, and whose numbers it does not take.
-    """
+    """Yield problems of the use of each key, with remedies; rules match only the names of ``unselected``."""
     described = 0
     for key in keys:
         if key not in selected and key not in uses:
@@ -235,11 +255,7 @@ def _boxes(
 def _intervals(
     radices: Sequence[int], begins: Sequence[int], counts: Sequence[int]
 ) -> tuple[Ints, Ints]:
-    """The intervals of an axis that some of its indices make, ascending, each as long as can be.
-
-    >>> [column.tolist() for column in _intervals((2, 3, 4), (0, 1, 0), (2, 1, 4))]
-    [[4, 16], [4, 4]]
-    """
+    """The intervals of an axis that some of its indices make, ascending, each as long as can be."""
     starts, run, step = np.zeros(1, np.int64), 1, 1
     for radix, begin, count in zip(
         reversed(radices), reversed(begins), reversed(counts), strict=True
@@ -258,7 +274,6 @@ def _intervals(
 
 
 def _covers(shape: Sequence[int], uses: Sequence[Use]) -> bool:
-    """Return True if each element is used at least once."""
     if any(use.size == prod(shape) for use in uses):
         return True
     offset, extents, _, full, _ = _boxes(shape, uses)
@@ -277,3 +292,471 @@ def _covers(shape: Sequence[int], uses: Sequence[Use]) -> bool:
             )
         ] = True
     return bool(grid.all())
+
+
+@dataclass(frozen=True, slots=True)
+class TensorAxes:
+    """The axes of one tensor as a side has them, with all extents."""
+
+    axes: tuple[AxisNames, ...]
+    """The axes, without an ellipsis."""
+    full: Mapping[str, int]
+    starts: Mapping[str, int]
+    """The first of each index that the side selects; 0 for the others."""
+    cut: Mapping[AxisNames, int] = field(default_factory=dict)
+    """The extents of axes whose last block is cut, which their indices do not make."""
+
+    def view(self, key: str, fixed: Mapping[str, int], free: Sequence[str]) -> View:
+        """Return the view of a piece whose indices are ``free``; others have ``fixed`` values."""
+        start, steps = [], dict.fromkeys(free, (-1, 0))
+        for number, axis in enumerate(self.axes):
+            step, first = 1, 0
+            for name in reversed(axis):
+                first += step * (self.starts.get(name, 0) + fixed.get(name, 0))
+                if name in steps:
+                    steps[name] = (number, step)
+                step *= self.full[name]
+            start.append(first)
+        return View(key, tuple(start), tuple(steps[name] for name in free))
+
+    def selected_of_cut(self, axis: AxisNames, selected: Mapping[str, int]) -> int | None:
+        """Return the selected elements of an axis if its cut block is among them; else None."""
+        if axis not in self.cut:
+            return None
+        block, within = axis
+        begin, step = self.starts.get(block, 0), self.full[within]
+        has_last = begin + selected.get(block, 1) > self.cut[axis] // step
+        return self.cut[axis] - begin * step if has_last else None
+
+    def use(
+        self,
+        rule: int,
+        fixed: Mapping[str, int],
+        selected: Mapping[str, int],
+        *,
+        is_again: bool = False,
+    ) -> Use:
+        """Return what a piece holds of the tensor, in the indices of its axes."""
+        names = [name for axis in self.axes for name in axis]
+        begins = tuple(self.starts.get(name, 0) + fixed.get(name, 0) for name in names)
+        counts = tuple(1 if name in fixed else selected.get(name, 1) for name in names)
+        radices = tuple(tuple(self.full[name] for name in axis) for axis in self.axes)
+        is_cut = tuple(axis in self.cut for axis in self.axes)
+        return Use(rule, radices, begins, counts, is_cut, is_again)
+
+
+def axes_of(
+    side: Side,
+    shape: tuple[int, ...],
+    key: str,
+    full: Callable[[str], int | None],
+    ranges: Mapping[str, Bounds],
+    *,
+    may_cut: bool = False,
+) -> tuple[TensorAxes, dict[str, int]]:
+    """Return the axes of a side for a tensor, and the selected extents of its free indices.
+
+    With ``may_cut``, the last block of an axis ``(a p)`` may be shorter than the others.
+    """
+    others = len(side.axes) - (ELLIPSIS in side.axes)
+    more = len(shape) - others
+    if more < 0 or (more and ELLIPSIS not in side.axes):
+        raise MapError(
+            f"{key!r} has the shape {human_shape(shape)}, of {len(shape)} axes, and {side.text!r} "
+            f"has {others}.",
+            "Write as many axes as the tensor has, or '...' for the ones that stay.",
+        )
+    axes = list[AxisNames]()
+    for axis in side.axes:
+        axes += [(f"...{number}",) for number in range(more)] if axis == ELLIPSIS else [axis]
+    found, selected, cut = dict[str, int](), dict[str, int](), dict[AxisNames, int]()
+    for axis, extent in zip(axes, shape, strict=True):
+        step = full(axis[1]) if may_cut and len(axis) == 2 and full(axis[0]) is None else None
+        if step and extent % step:
+            cut[axis] = extent
+            found |= {axis[0]: -(-extent // step), axis[1]: step}
+        else:
+            found |= solve(axis, extent, full, f"{key!r} of {human_shape(shape)}")
+    for name, size in found.items():
+        bounds = ranges.get(name, ALL)
+        stop = size if bounds.stop is None else bounds.stop
+        if max(stop, bounds.start) > size:
+            raise MapError(
+                f"'@' selects {name}={bounds.start}:{stop}, and {key!r} of {human_shape(shape)} "
+                f"has {name} = {size}.",
+                f"Choose a range within {size}.",
+            )
+        if not bounds.is_single:
+            selected[name] = stop - bounds.start
+    starts = {name: bounds.start for name, bounds in ranges.items()}
+    return TensorAxes(tuple(axes), found, starts, cut), selected
+
+
+def blocks(
+    placed: TensorAxes, selected: Mapping[str, int], at: Mapping[str, int]
+) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Yield fixed indices and selected extents: of the whole blocks, and of each that is cut.
+
+    Of an axis (a p) of 20 with p = 8: a = 0 and 1 with all of p, then a = 2 with 4 of p. Indices
+    ``at`` one value have no others. Like the fixed ones, they count from the start of a range.
+    """
+    choices = []
+    for (block, within), extent in placed.cut.items():
+        last, left = divmod(extent, placed.full[within])
+        begin, first = placed.starts.get(block, 0), placed.starts.get(within, 0)
+        whole = min(last - begin, selected.get(block, 1))
+        rest = min(left - first, selected.get(within, 1))
+        mine = list[tuple[dict[str, int], dict[str, int]]]()
+        # An index that the side fixes to one value is in none of them.
+        if whole > 0:
+            mine.append(({}, {block: whole} if block in selected else {}))
+        if rest > 0 and begin <= last < begin + selected.get(block, 1):
+            fixed = {block: last - begin} if block in selected else {}
+            mine.append((fixed, {within: rest} if within in selected else {}))
+        choices.append(mine)
+    for some in product(*choices):
+        fixed, counts = dict[str, int](), {**selected}
+        for values, extents in some:
+            fixed |= values
+            counts |= extents
+        is_there = all(at.get(name, value) == value for name, value in fixed.items())
+        if is_there and all(at.get(name, -1) < count for name, count in counts.items()):
+            yield fixed, counts
+
+
+def expand(axes: Sequence[AxisNames], source: TensorAxes) -> tuple[AxisNames, ...]:
+    """Return a target's axes, with the source's in place of ``...``."""
+    rest = [axis for axis in source.axes if axis and axis[0].startswith("...")]
+    found = list[AxisNames]()
+    for axis in axes:
+        found += rest if axis == ELLIPSIS else [axis]
+    return tuple(found)
+
+
+def merge(counts: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...], list[View]]:
+    """Merge neighbouring indices that count as one in all views, and drop indices of one element.
+
+    >>> a, b = View("a", (0,), ((0, 3), (0, 1))), View("b", (0, 0), ((1, 3), (1, 1)))
+    >>> merge([2, 3], [a, b])[0]
+    (6,)
+    """
+    shape, steps = list[int](), list[list[tuple[int, int]]]()
+    for row, count in enumerate(counts):
+        mine = [view.steps[row] for view in views]
+        if count == 1:
+            continue
+        if shape and all(
+            before[0] == axis and before[1] == step * count
+            for before, (axis, step) in zip(steps[-1], mine, strict=True)
+        ):
+            shape[-1] *= count
+            steps[-1] = mine
+        else:
+            shape.append(count)
+            steps.append(mine)
+    return tuple(shape), [
+        View(view.key, view.start, tuple(each[row] for each in steps))
+        for row, view in enumerate(views)
+    ]
+
+
+_MOST_TARGETS = 1 << 22
+"""Tensors that are made of one."""
+
+TensorFacts = tuple[str, tuple[int, ...]]
+"""The dtype and the shape of a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRule:
+    """A rule with all that does not depend on a tensor."""
+
+    number: int
+    rule: MapRule
+    extents: RuleExtents
+    """The extents that its text and the sizes give."""
+    size_of: SizeOf
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """The elements that a rule takes from one tensor to one target."""
+
+    fitted: FittedRule
+    match: Match
+    dtype: str
+    target: str
+    axes: tuple[AxisNames, ...]
+    fixed: Mapping[str, int]
+    """The indices that have one value, from the start of each range."""
+    selected: Mapping[str, int]
+    """The extents of the others, which both sides share."""
+    full: Mapping[str, int | None]
+    """The full extents of the target's indices, as far as they are known."""
+    source: TensorAxes
+    cut: Mapping[AxisNames, int]
+    """The extents of the target's axes whose last block is cut."""
+
+    @property
+    def number(self) -> int:
+        return self.fitted.number
+
+    def use(self) -> Use:
+        fixed = dict(self.fixed_in(self.source.axes))
+        is_again = self.fitted.rule.is_again
+        return self.source.use(self.number, fixed, self.selected, is_again=is_again)
+
+    def fixed_in(self, axes: Sequence[AxisNames]) -> tuple[tuple[str, int], ...]:
+        fixed = self.fixed
+        return tuple([(name, fixed[name]) for axis in axes for name in axis if name in fixed])
+
+    def extent(self, axis: int) -> int | None:
+        mine = self.axes[axis]
+        if mine in self.cut:
+            return self.cut[mine]
+        sizes = [self.full[name] for name in mine]
+        return None if None in sizes else prod(size for size in sizes if size is not None)
+
+    def full_of_source(self, name: str) -> int | None:
+        """Return the full extent of an index of the source, in its axes or its key, if it is known."""
+        found, extents = self.source.full.get(name), self.fitted.extents
+        return extents.full(name, False, self.selected.get(name)) if found is None else found
+
+    def free(self) -> list[str]:
+        """Return the indices of its piece, in the order of the target."""
+        return [
+            name
+            for axis in self.axes
+            for name in axis
+            if name not in self.fixed and name in self.selected
+        ]
+
+
+def contributions_of(
+    fitted: FittedRule,
+    match: Match,
+    about: TensorFacts,
+    placed: TensorAxes,
+    selected: Mapping[str, int],
+    counts: Mapping[str, int],
+) -> Iterator[Contribution]:
+    """Yield the contributions of one tensor: one for each target, and for each block that is cut."""
+    target = fitted.rule.target
+    if target is None:
+        return
+    axes, extents = expand(target.axes, placed), fitted.extents
+    shared = {**counts, **selected}
+    full = {name: extents.full(name, True, shared.get(name)) for axis in axes for name in axis}
+    cut = {
+        axis: length
+        for axis in placed.cut
+        if (length := placed.selected_of_cut(axis, selected)) is not None
+        and all(extents.bounds(name, True) == ALL for name in axis)
+    }
+    # Indices of the source's axes that are in the target's key, and with 'also' indices that the
+    # source does not have: one target for each value.
+    repeated = fitted.rule.repeated()
+    unstacked = [name for name in target.key.indices() if name in selected or name in repeated]
+    extent = {**selected, **{name: _repetitions(fitted, name) for name in repeated}}
+    # The same for indices that are in the key of a factor: each value has another factor.
+    in_factors = [name for side in fitted.rule.factors for name in side.key.indices()]
+    unstacked += [
+        name for name in dict.fromkeys(in_factors) if name in extent and name not in unstacked
+    ]
+    number = prod(extent[name] for name in unstacked)
+    if number > _MOST_TARGETS:
+        raise MapError(
+            f"{match.key!r} would become {number:,} tensors{' or parts' if in_factors else ''}.",
+            f"At most {_MOST_TARGETS:,} are made of one: keep an index among the axes.",
+        )
+    for values in product(*(range(extent[name]) for name in unstacked)):
+        at = {**match.indices, **dict(zip(unstacked, values, strict=True))}
+        key = target_key(fitted, match, at, shared)
+        for block, extents_of_block in blocks(placed, selected, at):
+            both = {**shared, **extents_of_block}
+            yield Contribution(
+                fitted, match, about[0], key, axes, {**at, **block}, both, full, placed, cut
+            )
+
+
+def _repetitions(fitted: FittedRule, name: str) -> int:
+    """The number of values of an index that only the target has."""
+    found = fitted.extents.selected(name)
+    if found is None:
+        raise MapError(
+            f"The size of {name} in {fitted.rule.text!r} is not known, and only the target has it.",
+            f"Give {name} in sizes, or --size {name}=N.",
+        )
+    return found
+
+
+def target_key(
+    fitted: FittedRule, match: Match, at: Mapping[str, int], counts: Mapping[str, int]
+) -> str:
+    target, extents = fitted.rule.target, fitted.extents
+    given = list[int | str]()
+    for part in () if target is None else target.key.parts:
+        if isinstance(part, str):
+            continue
+        if isinstance(part, TextPart):
+            given.append(match.texts[part.name])
+            continue
+        axis = part.axis if isinstance(part, NumberPart) else (part.name,)
+        number = 0
+        for place_in_axis, name in enumerate(axis):
+            bounds, full = extents.bounds(name, True), extents.full(name, True, counts.get(name))
+            value = bounds.start + at.get(name, 0)
+            if place_in_axis and full is None:
+                raise MapError(
+                    f"The size of {name} in {{({' '.join(axis)})}} is not known.",
+                    f"Give {name} in sizes, or --size {name}=N.",
+                )
+            limits = [bounds.stop, full if place_in_axis or isinstance(part, WordPart) else None]
+            past = [limit for limit in limits if limit is not None and value >= limit]
+            if past:
+                raise MapError(
+                    f"{match.key!r} has {name} = {value}, and the target has {min(past)} of it.",
+                    f"Choose another range of {name}, or another size.",
+                )
+            number = number * (full or 1) + value
+        shift = shift_of(part, fitted.size_of) if isinstance(part, NumberPart) else 0
+        given.append(number + shift)
+        if number + shift < 0:
+            raise MapError(
+                f"{match.key!r} would get the number {number + shift}.", "Add to it in the rule."
+            )
+    return "" if target is None else write_key(target.key, given)
+
+
+def piece_of(
+    contribution: Contribution, target: TensorAxes, tensors: Mapping[str, TensorFacts]
+) -> tuple[Piece, list[tuple[str, Use]]]:
+    """Return the piece of a contribution whose target has all extents, and the uses of its factors."""
+    rule, size_of, free = contribution.fitted.rule, contribution.fitted.size_of, contribution.free()
+    counts = [contribution.selected[name] for name in free]
+    views = [
+        contribution.source.view(contribution.match.key, contribution.fixed, free),
+        target.view(contribution.target, contribution.fixed, free),
+    ]
+    if not rule.has_arithmetic:
+        shape, (taken, filled) = merge(counts, views)
+        return Piece(contribution.number, shape, taken, filled), []
+    uses = []
+    for side in rule.factors:
+        key, factor = _factor(contribution, side, tensors)
+        views.append(factor.view(key, contribution.fixed, free))
+        names = {name for axis in factor.axes for name in axis}
+        fixed = {name: value for name, value in contribution.fixed.items() if name in names}
+        uses.append(
+            (key, factor.use(contribution.number, fixed, contribution.selected, is_again=True))
+        )
+    times = prod((each.real(size_of) for each in rule.times), start=1.0)
+    plus = 0.0 if rule.plus is None else rule.plus.real(size_of)
+    shape, (taken, filled, *rest) = merge(counts, views)
+    return Piece(
+        contribution.number, shape, taken, filled, Arithmetic(tuple(rest), times, plus)
+    ), uses
+
+
+def missing_key(contribution: Contribution, name: str, value: int) -> str:
+    """Return the key next to a contribution's source that would have another value of one index, or ""."""
+    side, starts = contribution.fitted.rule.source, _starts(contribution)
+    at = {**contribution.match.indices, name: value}
+    given = list[int | str]()
+    for part in side.key.parts:
+        if isinstance(part, str):
+            continue
+        if isinstance(part, TextPart):
+            given.append(contribution.match.texts[part.name])
+            continue
+        axis = part.axis if isinstance(part, NumberPart) else (part.name,)
+        if len(axis) > 1:
+            return ""
+        shift = shift_of(part, contribution.fitted.size_of) if isinstance(part, NumberPart) else 0
+        given.append(starts.get(axis[0], 0) + at.get(axis[0], 0) + shift)
+    return write_key(side.key, given)
+
+
+def check_factors(contribution: Contribution, tensors: Mapping[str, TensorFacts]) -> None:
+    """Raise ``MapError`` unless the factors of a contribution are floating-point tensors."""
+    for side in contribution.fitted.rule.factors:
+        key = _factor_key(contribution, side)
+        if key not in tensors:
+            near = nearest_key(key, tensors)
+            raise MapError(
+                f"The factor {key!r} of {contribution.match.key!r} is not in the checkpoint.",
+                f"{f'The nearest key is {near!r}. ' if near else ''}Correct the name in the rule.",
+            )
+        dtype = tensors[key][0]
+        if "float" not in dtype:
+            raise MapError(f"The factor {key!r} is of dtype {dtype}.", "Factors are floats.")
+
+
+def _factor(
+    contribution: Contribution, side: Side, tensors: Mapping[str, TensorFacts]
+) -> tuple[str, TensorAxes]:
+    """The key and the axes of a factor, whose indices are the source's."""
+    key = _factor_key(contribution, side)
+    placed, _ = axes_of(side, tensors[key][1], key, contribution.full_of_source, {})
+    return key, TensorAxes(placed.axes, placed.full, _starts(contribution))
+
+
+def _starts(contribution: Contribution) -> dict[str, int]:
+    """The first of each index that the source selects."""
+    return {name: bounds.start for name, bounds in contribution.fitted.extents.source.items()}
+
+
+def _factor_key(contribution: Contribution, side: Side) -> str:
+    """The key of a factor, whose indices are the source's."""
+    starts = _starts(contribution)
+    given = list[int | str]()
+    for part in side.key.parts:
+        if isinstance(part, str):
+            continue
+        if isinstance(part, TextPart):
+            given.append(contribution.match.texts[part.name])
+            continue
+        number = 0
+        axis = part.axis if isinstance(part, NumberPart) else (part.name,)
+        for place_in_axis, name in enumerate(axis):
+            full = contribution.full_of_source(name) if place_in_axis else 1
+            if full is None:
+                raise MapError(
+                    f"The size of {name} in {{({' '.join(axis)})}} is not known.",
+                    f"Give {name} in sizes, or --size {name}=N.",
+                )
+            number = number * full + starts.get(name, 0) + contribution.fixed.get(name, 0)
+        shift = shift_of(part, contribution.fitted.size_of) if isinstance(part, NumberPart) else 0
+        given.append(number + shift)
+    return write_key(side.key, given)
+
+
+def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> None:
+    """Raise ``MapError`` if the elements of a tensor cannot be moved, or computed with."""
+    if rule.target is None or rule.keeps_tensors:
+        return
+    if is_whole(dtype):
+        raise MapError(
+            f"{key!r} is of dtype {dtype}, which is never cut or moved.", "Only rename it."
+        )
+    if rule.has_arithmetic and "float" not in dtype:
+        raise MapError(
+            f"{key!r} is of dtype {dtype}, and arithmetic is for floating-point numbers.",
+            "Cast it before, or leave the arithmetic out.",
+        )
+    if encoding is not None and not _keeps_last(rule, rule.target):
+        raise MapError(
+            f"{key!r} consists of blocks of {encoding} along its last axis, which the rule changes.",
+            "Dequantize first: dequantize=True (--dequantize).",
+        )
+
+
+def _keeps_last(rule: MapRule, target: Side) -> bool:
+    """Return True if a rule leaves the last axis of its tensors as it is."""
+    last = rule.source.axes[-1:]
+    if last != target.axes[-1:] or not last or rule.has_arithmetic:
+        return False
+    is_one = last[0] == ELLIPSIS or len(last[0]) == 1
+    return is_one and not any(
+        name in side.ranges for side in (rule.source, target) for name in last[0]
+    )

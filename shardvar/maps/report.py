@@ -5,11 +5,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shardvar.limits import MAX_NAMED
-from shardvar.maps.contributions import TensorFacts
 from shardvar.maps.fitting import Fit, Problem
+from shardvar.maps.language import MapRule
 from shardvar.maps.plan import MapPlan
-from shardvar.maps.proof import MOST_PROBLEMS
-from shardvar.maps.syntax import MapRule
+from shardvar.maps.proof import MOST_PROBLEMS, TensorFacts
 from shardvar.pictures.words import human_shape, message, printable
 
 WIDEST = 120
@@ -158,7 +157,6 @@ class MapReport:
 
 
 def _cells(number: int, rule: RuleReport) -> tuple[str, ...]:
-    """The row of a rule."""
     matches, each = f"{rule.matches:,}", rule.matches // max(rule.num_targets, 1)
     if each > 1 and each * rule.num_targets == rule.matches and rule.num_targets > 1:
         matches = f"{rule.num_targets:,} x {each:,}"  # so many sources for each target
@@ -168,7 +166,6 @@ def _cells(number: int, rule: RuleReport) -> tuple[str, ...]:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """The numbers of rules as text, in order."""
     more = f" and {len(numbers) - MAX_NAMED:,} more" if len(numbers) > MAX_NAMED else ""
     listed = ", ".join(map(str, numbers[:MAX_NAMED]))
     return f"rule {listed}" if len(numbers) == 1 else f"rules {listed}{more}"
@@ -188,7 +185,6 @@ def sentences_of(problems: Sequence[Problem]) -> tuple[str, ...]:
 def map_report(
     rules: Sequence[MapRule], found: Fit, tensors: Mapping[str, TensorFacts], num_objects: int
 ) -> MapReport:
-    """Return the report of a fit."""
     sources: list[set[tuple[int, ...]]] = [set() for _ in rules]
     targets: list[set[tuple[int, ...]]] = [set() for _ in rules]
     num_targets = [0] * len(rules)

@@ -41,8 +41,8 @@ from shardvar.layout.meshes import named_sharding
 from shardvar.layout.meshes.mesh import Mesh, check_mesh
 from shardvar.layout.meshes.named_sharding import SpecEntry
 from shardvar.limits import MAX_NAMED
+from shardvar.maps.map import numbered
 from shardvar.maps.plan import MapPlan, Piece, Target, View
-from shardvar.maps.ranks import numbered
 from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import TableIndex, concatenate_entries, take_tensors
 from shardvar.storage.local import split_place

@@ -9,7 +9,7 @@ A map may read several checkpoints as one, or make several, by their *ranks*:
     copies     tensors that a map leaves out because another rank has them: they are compared
     targets    the tensors of each number, without it, as checkpoints of their own
 
-``maps.ranks`` has the rules that are meant by this.
+``maps.map`` has the rules that are meant by this.
 """
 
 import os
@@ -38,12 +38,11 @@ from shardvar.formats.protocol import Source
 from shardvar.formats.table import format_of_name
 from shardvar.layout.dtypes import Array, is_whole
 from shardvar.layout.region import Region, regions_of_range
-from shardvar.maps.config import sizes_at
-from shardvar.maps.map import Map, facts_of, fit_map
-from shardvar.maps.plan import MapPlan
-from shardvar.maps.proof import quoted_key
-from shardvar.maps.ranks import (
+from shardvar.maps.map import (
+    Map,
     copies_left_out,
+    facts_of,
+    fit_map,
     makes_ranks,
     missing_rank,
     numbered,
@@ -51,6 +50,9 @@ from shardvar.maps.ranks import (
     sizes_of_ranks,
     split_rank,
 )
+from shardvar.maps.matching import sizes_at
+from shardvar.maps.plan import MapPlan
+from shardvar.maps.proof import quoted_key
 from shardvar.maps.report import MapReport, first_problems, map_report, sentences_of
 from shardvar.pictures.words import human_shape
 from shardvar.planning.index import EntryTable, TableIndex, take_tensors

@@ -66,9 +66,8 @@ from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Format, Source, WrappedSource
 from shardvar.formats.published import check_no_delta
 from shardvar.layout.dtypes import ITEMSIZES, STRING, Ints, is_whole, parse_dtype
-from shardvar.maps.map import Map
+from shardvar.maps.map import Map, numbers_sources
 from shardvar.maps.plan import plan_short_rules
-from shardvar.maps.ranks import numbers_sources
 from shardvar.pictures.words import human_shape, message, named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from shardvar.maps.language import NumberPart, Side, TextPart, WordPart
 from shardvar.maps.map import Map
-from shardvar.maps.syntax import NumberPart, Side, TextPart, WordPart
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 

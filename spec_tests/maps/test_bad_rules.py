@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardvar.errors import ArgumentTypeError, MapError
-from shardvar.maps.expressions import parse_expression
+from shardvar.maps.language import parse_expression
 from shardvar.maps.map import Map, fit_map, shipped_maps
 
 RULES = {

@@ -23,7 +23,7 @@ from shardvar.engine import kept, panels, strides
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, has_values, numpy_dtype
 from shardvar.layout.region import Region
-from shardvar.maps.fills import bytes_of_number
+from shardvar.maps.fitting import bytes_of_number
 from shardvar.verbs.mapping import map_reader
 from spec_tests.helpers.map_arrays import map_arrays
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import MapError
 from shardvar.layout import Region
-from shardvar.maps.fills import bytes_of_number
+from shardvar.maps.fitting import bytes_of_number
 from shardvar.maps.proof import Use, _covers
 from shardvar.testing import regions_in, tilings
 

@@ -39,7 +39,7 @@ MUTANTS = [
     mutant(
         "first-factor-for-all",
         "A factor whose key has an index of the source's axes is the one of number 0 for all.",
-        "maps/contributions.py",
+        "maps/proof.py",
         "    in_factors = [name for side in fitted.rule.factors for name in side.key.indices()]\n",
         "    in_factors = list[str]()\n",
         "worked_examples",
@@ -47,7 +47,7 @@ MUTANTS = [
     mutant(
         "factor-of-added-numbers",
         "The number of a factor that two indices of a key make is their sum.",
-        "maps/contributions.py",
+        "maps/proof.py",
         "            full = contribution.full_of_source(name) if place_in_axis else 1\n",
         "            full = 1\n",
         "worked_examples",
@@ -55,7 +55,7 @@ MUTANTS = [
     mutant(
         "cut-block-everywhere",
         "A range of blocks always has the block that is cut.",
-        "maps/placing.py",
+        "maps/proof.py",
         "        if rest > 0 and begin <= last < begin + selected.get(block, 1):\n",
         "        if rest > 0:\n",
         "worked_examples",
@@ -63,7 +63,7 @@ MUTANTS = [
     mutant(
         "end-of-a-source-for-a-target",
         "An inverse takes the end of its source's ranges for the extent of its target.",
-        "maps/extents.py",
+        "maps/matching.py",
         "            return None if is_target else self.ends.get(name)\n",
         "            return self.ends.get(name)\n",
         "worked_examples",
@@ -71,7 +71,7 @@ MUTANTS = [
     mutant(
         "target-past-its-end",
         "A rule may fill what is past the end that another rule gives the target.",
-        "maps/targets.py",
+        "maps/fitting.py",
         "        if begin + number > target.full[name]:\n",
         "        if False:\n",
         "bad_maps",

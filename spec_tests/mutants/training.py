@@ -118,8 +118,8 @@ MUTANTS = [
         "first-replica-only",
         "An optimizer's step changes the first copy of a mirrored variable; the others fall behind.",
         "reference/training/steps.py",
-        "for number, copy in enumerate(variable.copies):",
-        "for number, copy in enumerate(variable.copies[:1]):",
+        "for number, copy in enumerate(variable.copies):\n                yield",
+        "for number, copy in enumerate(variable.copies[:1]):\n                yield",
         "optimizer_replicas",
     ),
 ]

@@ -1,9 +1,8 @@
 """Simulated devices, what fits on them, and what crosses between them.
 
-Simulated devices and clusters of them: a device is a name and a memory whose limit is enforced.
-
-A device is an identity, not a value: two devices of one name are two memories. Its only mutable
-state is the count of bytes in use, which a lock guards.
+A device is a name and a memory whose limit is enforced. It is an identity, not a value: two devices
+of one name are two memories. Its only mutable state is the count of bytes in use, which a lock
+guards.
 
 1. ``account`` counts an array when it comes to live on a device, and attaches a finalizer to it.
 2. The bytes are given back when the array is garbage-collected. A view keeps the array that owns
@@ -15,13 +14,10 @@ Names are TensorFlow's: ``/job:ps/replica:0/task:1/device:CPU:0`` or short ``ps:
 ``worker:0/GPU:1``, ``GPU:0``. A ``Cluster`` holds the devices of parameter servers, of workers, and
 of the replicas of each worker.
 
-The transfer ledger: the bytes that crossed from one device to another, counted as they are
-copied.
-
-A ledger is open from ``track_transfers()`` until the end of its ``with`` statement. It counts the
-moves of the thread that opened it, nested ledgers included, and the moves of threads that have not
-opened one. Rows are totals by operation, source and target, so a long program takes no more memory
-than a short one.
+A ledger counts the bytes that cross from one device to another, as they are copied. It is open from
+``track_transfers()`` until the end of its ``with`` statement. It counts the moves of the thread
+that opened it, nested ledgers included, and the moves of threads that have not opened one. Rows are
+totals by operation, source and target, so a long program takes no more memory than a short one.
 
 An operation is what the user called: the outermost ``operation_scope`` gives its name to all moves
 beneath it.
@@ -29,8 +25,6 @@ beneath it.
 Example: a worker looks up 100 rows of 16 float32 on two servers, 60 on one and 40 on the other. The
 ledger gets two rows: ("sparse_read", ps:0, worker:0) of 60 * 16 * 4 = 3,840 bytes and one of 2,560,
 each with one message.
-
-Buffers, and the only functions that move bytes from one device to another.
 
 A plain array lives where the program computes: on ``current_device()``, unless a function names its
 ``source``. A ``Buffer`` is an array that lives on a device while anything refers to it. Each move
@@ -93,8 +87,6 @@ _LOCAL_NAME = re.compile(r"(?P<kind>[CGT]PU):(?P<index>\d+)", re.ASCII | re.IGNO
 
 @dataclass(slots=True)
 class _Memory:
-    """The bytes in use on one device."""
-
     used: int = 0
     peak: int = 0
     lock: RLock = field(default_factory=new_lock)
@@ -505,10 +497,7 @@ def operation_scope(name: str) -> Iterator[None]:
 
 
 def record_transfer(source: Device, target: Device, nbytes: int, messages: int = 1) -> None:
-    """Count a move. Where source and target are one device nothing crosses, and nothing is counted.
-
-    Only ``devices.moves`` calls this, right after it has copied the bytes.
-    """
+    """Count a move, right after its bytes were copied; within one device nothing crosses."""
     if source is target:
         return
     with _open_lock:
@@ -615,7 +604,7 @@ def place(
     # Check and plan: the copy raises DeviceFull before a byte is counted.
     array = np.asarray(value)
     buffer = Buffer(device, _copy_for(device, array))
-    # Move: what was copied is what is counted.
+    # Move, and count the bytes that were copied.
     record_transfer(source, device, value_nbytes(array))
     return buffer
 
@@ -645,8 +634,7 @@ def copy_all(
     target: Device,
     combine: np.ufunc | None = None,
 ) -> None:
-    """``out[...] = values`` for each pair of ``regions``, or ``combine(out, values)``: one message
-    for all of them."""
+    """``out[...] = values``, or ``combine(out, values)``, for all ``regions`` as one message."""
     nbytes = 0
     for out, values in regions:
         if combine is None:
@@ -715,8 +703,7 @@ def _gather_block(
     scratch: Array,
     moved: Counter[int],
 ) -> None:
-    """Write the rows of all portions to their places in ``out``, and add the bytes that each part
-    gave to ``moved``."""
+    """Write the rows of all portions, and add the bytes that each part gave to ``moved``."""
     # scratch holds the rows part after part, and found[i] says where in it the row of out[i] is.
     # Two parts that hold the places [1] and [0, 2] give found = [1, 0, 2].
     filled, found = 0, np.empty(len(out), np.int64)
@@ -733,13 +720,7 @@ def _gather_block(
 
 @contextmanager
 def _scratch(count: int, like: Array) -> Iterator[Array]:
-    """Provide ``count`` rows with the shape and dtype of the rows of ``like``, in memory that the
-    thread keeps.
-
-    New pages would cost as much as the work itself. The memory is taken out of the thread's keeping
-    meanwhile, so code that runs in between in the same thread, such as a finalizer, allocates other
-    memory.
-    """
+    """Provide rows like those of ``like`` in memory that the thread keeps: new pages cost as much as the work."""
     shape, nbytes = (count, *like.shape[1:]), count * like[:1].nbytes
     if like.dtype.hasobject or nbytes > _BLOCK_NBYTES:
         yield np.empty(shape, like.dtype)
@@ -759,8 +740,7 @@ def _take(array: Array, rows: Ints, out: Array) -> None:
 
 
 def _shared(work: Callable[[int, int], T], out: Array) -> list[T]:
-    """Return the results of ``work(start, stop)`` for the rows of ``out``: all at once, or two
-    halves at a time."""
+    """Return the results of ``work(start, stop)`` for the rows of ``out``, on two threads if they are many."""
     is_much = out.nbytes >= _MUCH_NBYTES and not out.dtype.hasobject
     half = len(out) // 2 if is_much else 0
     # NumPy copies without the interpreter's lock, so another thread does one half meanwhile.

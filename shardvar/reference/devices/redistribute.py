@@ -137,8 +137,7 @@ def _carry_out(
 def _views(
     plan: Redistribution, row: int, held: list[Array], made: list[Array]
 ) -> tuple[Array, Array]:
-    """The memory that a copy writes and the one that it reads: views of arrays of the target and of
-    the source."""
+    """The memory that a copy writes, and the memory that it reads."""
     copies = plan.kept if row < len(plan.kept) else plan.moves
     number = row if row < len(plan.kept) else row - len(plan.kept)
     region = copies.region(number)
@@ -155,7 +154,6 @@ def _views(
 
 
 def _allocate(layout: Layout, dtype: np.dtype[Any], places: Sequence[Device]) -> list[Array]:
-    """An array for each row of the layout, on its device."""
     rows = zip(layout.device.tolist(), layout.extent.tolist(), strict=True)
     return [
         allocate(extent, dtype, places[device], is_zeroed=False).array for device, extent in rows
@@ -196,8 +194,7 @@ def _read_parts(parts: Sequence[Sequence[npt.ArrayLike] | Array], source: Layout
 
 
 def _read_dtype(held: Iterable[Parts], reduce: str | None) -> np.dtype[Any]:
-    """The dtype of the parts; ``LayoutError`` for several, ``ArgumentError`` for one that a
-    reduction would change."""
+    """The dtype of the parts; an error for several, or for one that a reduction would change."""
     dtypes = {array.dtype for arrays in held for array in arrays}
     if len(dtypes) > 1:
         raise LayoutError(

@@ -1,6 +1,6 @@
 """Matrix products with a variable, and the gradients of the functions of nn with respect to shards.
 
-Matrix products with a variable, without a second copy of it.
+Products need no second copy of the variable:
 
     concat    the variable comes to the device where the program computes, one shard at a time, and
               is multiplied there
@@ -14,9 +14,6 @@ they differ in what crosses between devices, which ``sv.track_transfers()`` show
 A variable on the left gives rows of the product, one on the right gives terms of a sum. Of two
 shards with rows 0-1 and 2 of a [3, m] variable ``b``: ``a @ b = a[:, 0:2] @ b[0:2] + a[:, 2:3] @
 b[2:3]``.
-
-Gradients with respect to shards: pullbacks of the functions of nn, and the parts and sums of
-gradients.
 
 ``vjp(function, *args)`` returns the function's value and its pullback. The pullback takes the
 gradient of a scalar with respect to that value, and returns the gradients with respect to the
@@ -134,19 +131,11 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
 
 
 def matmul_transposed(a: Array, b: VariableInterface, mode: MatmulMode = "concat") -> Array:
-    """Return ``a @ b.T`` for ``a`` [n, m] and ``b`` [k, m] -> [n, k]; each shard gives the columns
-    of its rows.
-
-    >>> import shardvar as sv
-    >>> table = sv.ShardedVariable([sv.Variable([[1.0, 0.0], [2.0, 1.0]]), sv.Variable([[3.0, 1.0]])])
-    >>> matmul_transposed(np.array([[10.0, 1.0]], np.float32), table).tolist()
-    [[10.0, 21.0, 31.0]]
-    """
+    """Return ``a @ b.T`` for ``a`` [n, m] and ``b`` [k, m] -> [n, k]; each shard gives the columns of its rows."""
     with operation_scope("matmul"):
         out = np.empty((a.shape[0], b.shape[0]), np.result_type(a.dtype, b.dtype))
-        multiply = _multiply_here if mode == "concat" else _multiply_there
         for shard, rows in _shards(b):
-            multiply(shard, a, out[:, rows], _shard_transposed)
+            _multiply(shard, a, out[:, rows], _shard_transposed, mode)
         return out
 
 
@@ -161,35 +150,32 @@ def check_product(left: tuple[int, ...], right: tuple[int, ...]) -> None:
 def _rows_of_product(a: VariableInterface, b: Array, mode: MatmulMode) -> Array:
     """Return ``a @ b``, [rows of a, columns of b]; each shard gives its own rows."""
     out = np.empty((a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype))
-    multiply = _multiply_here if mode == "concat" else _multiply_there
     for shard, rows in _shards(a):
-        multiply(shard, b, out[rows], _shard_first)
+        _multiply(shard, b, out[rows], _shard_first, mode)
     return out
 
 
 def _sum_of_products(a: Array, b: VariableInterface, mode: MatmulMode) -> Array:
-    """Return ``a @ b``, [rows of a, columns of b]; each shard gives the term of its rows and their
-    columns of ``a``."""
-    multiply = _multiply_here if mode == "concat" else _multiply_there
+    """Return ``a @ b``; each shard gives the term of its rows and their columns of ``a``."""
     shape, dtype = (a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype)
     # Terms are added in the order of the shards, into the first one, so that only two products are
     # ever in memory.
     out: Array | None = None
     for shard, rows in _shards(b):
         term = np.empty(shape, dtype)
-        multiply(shard, a[:, rows], term, np.matmul)
+        _multiply(shard, a[:, rows], term, np.matmul, mode)
         out = term if out is None else np.add(out, term, out=out)
     return np.zeros(shape, dtype) if out is None else out
 
 
-def _multiply_here(shard: Variable, other: Array, out: Array, product: _Product) -> None:
-    """Compute ``product(other, shard, out)`` on the current device."""
-    with _value_here(shard) as value:
-        product(other, value, out)
-
-
-def _multiply_there(shard: Variable, other: Array, out: Array, product: _Product) -> None:
-    """Compute ``product(other, shard, out)`` on the shard's device."""
+def _multiply(
+    shard: Variable, other: Array, out: Array, product: _Product, mode: MatmulMode
+) -> None:
+    """Compute ``product(other, shard, out)`` here, or on the shard's device."""
+    if mode == "concat":
+        with _value_here(shard) as value:
+            product(other, value, out)
+        return
     # Move the other factor there.
     here, there = current_device(), shard.device
     moved = move_array(np.ascontiguousarray(other), here, there)
@@ -435,12 +421,7 @@ def _lookup(
 
 
 def clip_gradient(rows: Array, upstream: Array, max_norm: float, first_axis: int) -> Array:
-    """Return the gradient of ``clip_rows``: ``(g - x (x . g) / |x|^2) m / |x|`` for a row x that
-    was shortened to m.
-
-    >>> clip_gradient(np.array([[3.0, 4.0]]), np.array([[5.0, 0.0]]), 1.0, 1).round(2).tolist()
-    [[0.64, -0.48]]
-    """
+    """Return the gradient of ``clip_rows``: ``(g - x (x . g) / |x|^2) m / |x|`` for a row x shortened to m."""
     # A shortened row is m x / |x|, which does not change when x gets longer. So the part of g along
     # x is taken out: for x = (3, 4) and g = (5, 0) that is x * 15 / 25 = (1.8, 2.4), and the rest,
     # (3.2, -2.4), is scaled by m / 5.
@@ -561,8 +542,7 @@ def _sampled(
 
 
 def _logit_gradients(sampled: losses.SampledLogits, by_logits: Array) -> tuple[Array, Array, Array]:
-    """Return gradients of the looked-up rows [ids, dim], the looked-up biases [ids] and the inputs
-    [batch, dim]."""
+    """Return gradients of rows [ids, dim], biases [ids] and inputs [batch, dim]."""
     # Each example has its own labels, and all share the samples: logits are einsum("btd,bd->bt")
     # and x @ rows.T. The products below are their transposes, in the order of ``sampled.ids``:
     # labels of all examples, then samples.
@@ -575,8 +555,7 @@ def _logit_gradients(sampled: losses.SampledLogits, by_logits: Array) -> tuple[A
 
 
 def _softmax_slopes(sampled: losses.SampledLogits) -> Array:
-    """Return the derivative of ``-S y log softmax(z)`` by z: ``softmax(z) S y - y``, where ``S y``
-    is about 1."""
+    """Return the derivative of ``-S y log softmax(z)`` by z: ``softmax(z) S y - y``, where ``S y`` is about 1."""
     weight = sampled.labels.sum(axis=1, keepdims=True)
     return np.asarray(np.exp(losses.log_softmax(sampled.logits)) * weight - sampled.labels)
 

@@ -1,7 +1,5 @@
 """Lookups of rows of a table: dense, and in bags of sparse ids.
 
-Tables and dense lookups: check what is given as a table, and read rows of it by their ids.
-
 A *table* is one variable, or one sharded variable. R-LOOKUP-1 (RFC 002): "let embedding_lookup take
 a tf.Variable or a ShardedVariable rather than a list of variables". A list of shards does not say
 how its rows are numbered. A sharded variable does: by div, so that each shard holds contiguous
@@ -15,10 +13,8 @@ rows. All functions of ``nn`` take their table through ``check_table``.
    other row moves.
 3. clip: rows that are longer than ``max_norm`` are shortened to it.
 
-SparseTensor: the ids of bags, as rows of a matrix with few entries.
-
-Sparse lookups: each row of sparse ids is a bag of rows of the table, combined into one row of
-the answer.
+In sparse lookups each row of sparse ids is a bag of rows of the table, combined into one row of the
+answer.
 
 ``embedding_lookup_sparse`` takes ids as they are: every row of ``sp_ids`` gives a row of the
 answer, and one without entries gives zeros. ``safe_embedding_lookup_sparse`` first drops invalid
@@ -157,21 +153,12 @@ def is_half(dtype: np.dtype[Any]) -> bool:
 
 
 def exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype to compute in: float32 for dtypes of few bits, else the same.
-
-    >>> exact_dtype(np.dtype(np.float16)), exact_dtype(np.dtype(np.float64))
-    (dtype('float32'), dtype('float64'))
-    """
+    """Return the dtype to compute in: float32 for dtypes of few bits, else the same."""
     return np.dtype(np.float32) if is_half(dtype) else dtype
 
 
 def as_integers(values: Any, what: str) -> Array:
-    """Return integers of any rank in their dtype, int64 for an empty list; ``what`` begins the
-    error's words.
-
-    >>> as_integers([], "ids").dtype, as_integers(np.uint8(3), "ids").dtype
-    (dtype('int64'), dtype('uint8'))
-    """
+    """Return integers of any rank in their dtype, int64 for an empty list; ``what`` begins an error."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError):
@@ -188,13 +175,9 @@ def as_integers(values: Any, what: str) -> Array:
 
 
 def clip_rows(rows: Array, max_norm: float, first_axis: int) -> Array:
-    """Return the rows, scaled down to ``max_norm`` where their l2 norm over the axes from
-    ``first_axis`` is larger.
+    """Return the rows, scaled down to ``max_norm`` where their l2 norm over the axes from ``first_axis`` is larger.
 
     R-LOOKUP-4 (RFC 002): "each embedding is clipped if its l2-norm is larger than this value".
-
-    >>> clip_rows(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0, 1).round(2).tolist()
-    [[0.6, 0.8], [0.3, 0.4]]
     """
     exact = rows.astype(np.float32) if is_half(rows.dtype) else rows
     with np.errstate(over="ignore"):
@@ -212,11 +195,7 @@ def clip_rows(rows: Array, max_norm: float, first_axis: int) -> Array:
 
 
 def row_norms(rows: Array, first_axis: int) -> Array:
-    """Return the l2 norms over the axes from ``first_axis`` on, which are kept with extent 1.
-
-    A row of a table of one axis is a number. The sum is then over no axes, and the norm is the
-    absolute value.
-    """
+    """Return the l2 norms over the axes from ``first_axis`` on; over no axes, the absolute values."""
     axes = tuple(range(first_axis, rows.ndim))
     return np.asarray(np.sqrt(np.sum(rows * rows, axis=axes, keepdims=True)))
 
@@ -465,12 +444,7 @@ class Bags:
     """The number of bags; those without entries give zeros."""
 
     def coefficients(self, combiner: Combiner, dtype: np.dtype[Any]) -> Array:
-        """Return the factor of each entry's row in its bag's answer, [n].
-
-        >>> bag = Bags(np.array([5, 7]), np.array([0, 0]), np.array([1.0, 3.0]), 1)
-        >>> bag.coefficients("mean", np.dtype(np.float64)).tolist()
-        [0.25, 0.75]
-        """
+        """Return the factor of each entry's row in its bag's answer, [n]."""
         weights = self.weights_as(dtype)
         return (
             weights
@@ -523,11 +497,7 @@ def read_bags(
 def bag_gradients(
     bags: Bags, combiner: Combiner, upstream: Array, dtype: np.dtype[Any]
 ) -> tuple[Array, Array]:
-    """Return the ids of the rows that were read, and their gradients [n, *row], given the answer's
-    [count, *row].
-
-    The ids are distinct, in the order in which they first came; the entries of one id are summed.
-    """
+    """Return the distinct ids that were read, and their summed gradients [n, *row], given [count, *row]."""
     exact = exact_dtype(dtype)
     distinct, inverse = distinct_ids(bags.ids)
     # An answer is linear in its rows: answer[b] = S coefficient[i] * row[i] over the entries i of
@@ -542,12 +512,7 @@ def bag_gradients(
 
 
 def distinct_ids(ids: Array) -> tuple[Array, Ints]:
-    """Return the distinct ids in the order in which they first come, and the position of each id
-    among them.
-
-    >>> distinct_ids(np.array([7, 1, 7]))
-    (array([7, 1]), array([0, 1, 0]))
-    """
+    """Return the distinct ids in the order in which they first come, and the position of each id there."""
     # np.unique sorts: for 7, 1, 7 it gives ascending 1, 7, first places 1, 0 and inverse 1, 0, 1.
     # Sorted by first place they are 7, 1, and ``rank`` translates positions in the sorted list into
     # positions in that order.
@@ -559,8 +524,7 @@ def distinct_ids(ids: Array) -> tuple[Array, Ints]:
 
 
 def check_combiner(combiner: str | None, dtype: np.dtype[Any]) -> Combiner:
-    """Return the combiner, by default "mean"; ``ArgumentError`` for another word, and for a
-    division of integers."""
+    """Return the combiner, by default "mean"; ``ArgumentError`` also for a division of integers."""
     chosen = combiner or "mean"
     if chosen not in get_args(Combiner):
         raise ArgumentError(f"combiner is {combiner!r}.", "It is 'sum', 'mean' or 'sqrtn'.")
@@ -572,8 +536,7 @@ def check_combiner(combiner: str | None, dtype: np.dtype[Any]) -> Combiner:
 
 
 def _divide(values: Array, divisors: Array) -> Array:
-    """Return ``values / divisors``, 0 where the divisor is 0: weights of a bag may cancel, and a
-    bag may be empty."""
+    """Return ``values / divisors``, and 0 where the divisor is 0: weights may cancel."""
     return np.divide(values, divisors, out=np.zeros_like(values), where=divisors != 0)
 
 

@@ -358,9 +358,8 @@ def log_softmax(z: Array) -> Array:
 def hit_penalties(labels: Ints, candidates: Ints, dtype: np.dtype[Any]) -> Array:
     """Return the lowest number of the dtype where a sample is one of the example's labels, else 0.
 
-    The shape is [batch, num_sampled]. A sample that is also a label says nothing against that
-    label; with such a logit its share is 0. Of equal samples only the last is a hit, as in
-    TensorFlow, whose samplers give distinct ones.
+    A sample that is also a label says nothing against it; with such a logit its share is 0. Of equal
+    samples only the last is a hit, as in TensorFlow, whose samplers give distinct ones.
     """
     reversed_first = np.unique(candidates[::-1], return_index=True)[1]
     is_last = np.zeros(len(candidates), np.bool_)

@@ -1,7 +1,6 @@
 """Other orders of the rows of an embedding: the mod rule of old checkpoints, and permutations.
 
-The mod rule of old checkpoints: id ``i`` lies in shard ``i % P``, at row ``i // P``. Read, never
-written.
+By the mod rule, id ``i`` lies in shard ``i % P``, at row ``i // P``. It is read, never written.
 
 R-MOD-1 (RFC 000): 'We are not going to support other partition strategies like "mod".' since "it is
 proved to be error-prone from TF 1.x experiences". Variables that TensorFlow 1 cut by mod are read
@@ -10,8 +9,6 @@ once, and cut again by div.
 ``mod_sizes`` and ``mod_owner`` say where the rows lie; ``mod_to_div`` converts a list of shards. A
 list of shards looks the same under both rules, so only the caller can know which one holds. The
 caller says it by calling ``mod_to_div``; it is never the default of a lookup.
-
-Permutations of the rows of an embedding: balanced by frequency, or shuffled.
 
 Under div the ids that are asked for most may all live on one server. The RFCs name two remedies.
 Both are a permutation of rows that is remembered:
@@ -54,11 +51,7 @@ from shardvar.reference.variables.variable import Variable
 
 
 def mod_sizes(length: int, num_shards: int) -> tuple[int, ...]:
-    """Return the number of rows of each shard.
-
-    >>> mod_sizes(13, 5)
-    (3, 3, 3, 2, 2)
-    """
+    """Return the number of rows of each shard."""
     length, num_shards = read_counts(length, num_shards)
     # Shard s holds s, s + P, s + 2P, ... below the length: (length - s) / P of them, rounded up. Of
     # 13 rows over 5, shard 2 holds 2, 7 and 12: (13 - 2 + 4) // 5 = 3.
@@ -232,12 +225,7 @@ def plan_balanced_rows(
 
 
 def read_frequencies(frequencies: Frequencies, num_rows: int) -> Array:
-    """Return the number of reads of each id, as float64, from a list or from a map, in which ids
-    may be missing.
-
-    >>> read_frequencies({2: 8, 0: 1}, 4).tolist()
-    [1.0, 0.0, 8.0, 0.0]
-    """
+    """Return the number of reads of each id, as float64, from a list, or from a map of some ids."""
     remedy = (
         f"Give a number of at least 0 for each of {num_rows} ids, or a map from ids to such "
         "numbers."
@@ -262,7 +250,6 @@ def read_frequencies(frequencies: Frequencies, num_rows: int) -> Array:
 
 
 def _bounds_of(layout: Partition | RowLayout | VariableInterface) -> tuple[int, ...]:
-    """Return the first row of each shard, and the number of rows."""
     if isinstance(layout, RowLayout):
         return layout.bounds
     if isinstance(layout, Partition):

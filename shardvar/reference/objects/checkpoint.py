@@ -433,7 +433,6 @@ class Checkpoint(Trackable):
         return self.track(SAVE_COUNTER, counter)
 
     def _check_has_place(self, name: str) -> None:
-        """Raise ``ArgumentError`` if the root has a child of that name already."""
         root = self._root
         if root is not None and name in root.children:
             raise ArgumentError(

@@ -1,11 +1,9 @@
 """Objects in the form in which they are served: export, SavedModel, and loading.
 
-The program of a SavedModel: graphs that restore the variables and look rows up, in TensorFlow's
-words.
-
-A server of the older kind runs the nodes of one graph. A program of TensorFlow 2 creates the
-variables itself, and calls functions of a library. Both get the same lookup: ``ResourceGather``,
-which refuses ids out of range on a CPU.
+A SavedModel has a program, graphs that restore the variables and look rows up. A server of the
+older kind runs the nodes of one graph. A program of TensorFlow 2 creates the variables itself, and
+calls functions of a library. Both get the same lookup: ``ResourceGather``, which refuses ids out of
+range on a CPU.
 
     GraphDef      1 node, 2 library (1 function), 4 versions (1 producer)
     NodeDef       1 name, 2 op, 3 input, 5 attr (map)
@@ -16,8 +14,7 @@ which refuses ids out of range on a CPU.
     SignatureDef  1 inputs, 2 outputs (maps; 1 name, 2 dtype, 3 shape), 3 method_name
     SaverDef      1 filename_tensor_name, 2 save_tensor_name, 3 restore_op_name, 7 version
 
-The folder that TensorFlow serves: a SavedModel, whose variables are a checkpoint of TensorFlow's
-format.
+The variables of a SavedModel are a checkpoint of TensorFlow's format.
 
     PATH/saved_model.pb                    the graph of objects, and graphs that restore variables
                                            and look rows up
@@ -42,9 +39,6 @@ Slots of optimizers are in the checkpoint and not in the graph of objects: Tenso
 optimizer's class.
 
 The variables come first and ``saved_model.pb`` last, so a folder with this file has them.
-
-sv.export and sv.load_exported: objects in the form in which they are served, without a trace of
-their sharding.
 
 R-EXPORT-1 (RFC 000): "being able to be saved to SavedModel as a single variable for fast
 inference". A sharded variable is written as one whole tensor: its shards are read where they lie
@@ -123,34 +117,26 @@ _INIT = "init"
 
 @dataclass(frozen=True, slots=True)
 class ServedVariable:
-    """A variable of a SavedModel."""
-
     node: int
     """Its number in the graph of objects."""
     name: str
-    """Its name."""
     key: str
-    """The key of its value."""
     dtype: int
     """TensorFlow's number for its dtype."""
     shape: tuple[int, ...]
-    """Its shape."""
     lookups: tuple[str, ...] = ()
     """The names of the signature that looks its rows up; none without a signature."""
 
     @property
     def handle(self) -> str:
-        """The name of its node in the graph of a server."""
         return f"variable_{self.node}"
 
     @property
     def function(self) -> str:
-        """The name of the function that looks its rows up."""
         return f"__inference_lookup_rows_{self.node}"
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The shape of an answer; the number of ids is not known."""
         return (-1, *self.shape[1:])
 
 
@@ -166,7 +152,6 @@ def graph_fields(variables: Sequence[ServedVariable]) -> bytes:
 
 
 def saver_fields() -> bytes:
-    """Return the fields of a SaverDef: the names of what saves and restores."""
     return (
         text(1, f"{_FILENAME}:0") + text(2, "save/done:0") + text(3, "restore_all") + number(7, 2)
     )
@@ -264,8 +249,7 @@ _VERSION = message(2, number(1, 1), number(2, 1))
 
 
 def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteReport:
-    """Write the variables of an image and the file that describes them; ``TargetExists`` without
-    ``force``."""
+    """Write the variables of an image, then the file that describes them."""
     # Check, and plan.
     split_path(path)  # raises if it is a URL
     storage = LocalStorage(os.fsdecode(path))
@@ -293,7 +277,6 @@ def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteRepo
 
 
 def build_saved_model(graph: ObjectGraph) -> bytes:
-    """Return the content of ``saved_model.pb`` for a graph of objects."""
     if isinstance(graph.objects[0], VariableInterface):
         raise ArgumentError(
             "A SavedModel has a variable as its root.", "Export a dictionary: {'name': variable}."
@@ -342,8 +325,7 @@ def _variables(graph: ObjectGraph) -> list[ServedVariable]:
 
 
 def _objects(graph: ObjectGraph, variables: Sequence[ServedVariable]) -> Iterator[bytes]:
-    """Yield the fields of a SavedObjectGraph: the objects, then the map of signatures, then
-    functions."""
+    """Yield the fields of a SavedObjectGraph: the objects, the map of signatures, then functions."""
     served = {each.node: each for each in variables}
     tables = [each for each in variables if each.lookups]
     count = len(graph.objects)
@@ -395,24 +377,17 @@ def _variable(node: Trackable, variable: ServedVariable) -> bytes:
 # its kind.
 
 
-def _structured(kind: int, *fields: bytes) -> bytes:
-    return message(kind, *fields)
-
-
 def _tensor_spec(name: str, dtype: int, shape: Sequence[int]) -> bytes:
-    return _structured(
-        _TENSOR_SPEC, text(1, name), message(2, shape_fields(shape)), number(3, dtype)
-    )
+    return message(_TENSOR_SPEC, text(1, name), message(2, shape_fields(shape)), number(3, dtype))
 
 
 def _concrete_function(variable: ServedVariable) -> bytes:
-    """Return the fields of a SavedConcreteFunction: the variable that it reads, its argument and
-    its answer."""
+    """Return the fields of a SavedConcreteFunction."""
     ids = map_field(1, IDS, _tensor_spec(IDS, INT64, (-1,)))
     rows = map_field(1, ROWS, _tensor_spec(ROWS, variable.dtype, variable.rows))
-    arguments = message(1, _structured(_TUPLE)) + message(1, _structured(_DICT, ids))
+    arguments = message(1, message(_TUPLE)) + message(1, message(_DICT, ids))
     bound = encode_bytes_field(2, encode_varint(variable.node))
-    return bound + message(3, _structured(_TUPLE, arguments)) + message(4, _structured(_DICT, rows))
+    return bound + message(3, message(_TUPLE, arguments)) + message(4, message(_DICT, rows))
 
 
 def _pair(key: str, value: bytes) -> bytes:
@@ -424,18 +399,18 @@ _NONE, _TENSOR_SPEC, _LIST, _TUPLE, _DICT, _NAMED_TUPLE = 1, 33, 51, 52, 53, 54
 
 _FUNCTION_SPEC = message(
     1,
-    _structured(
+    message(
         _NAMED_TUPLE,
         text(1, "FullArgSpec"),
-        _pair("args", _structured(_LIST)),
-        _pair("varargs", _structured(_NONE)),
-        _pair("varkw", _structured(_NONE)),
-        _pair("defaults", _structured(_NONE)),
-        _pair("kwonlyargs", _structured(_LIST, message(1, text(13, IDS)))),
-        _pair("kwonlydefaults", _structured(_NONE)),
-        _pair("annotations", _structured(_DICT)),
+        _pair("args", message(_LIST)),
+        _pair("varargs", message(_NONE)),
+        _pair("varkw", message(_NONE)),
+        _pair("defaults", message(_NONE)),
+        _pair("kwonlyargs", message(_LIST, message(1, text(13, IDS)))),
+        _pair("kwonlydefaults", message(_NONE)),
+        _pair("annotations", message(_DICT)),
     ),
-) + message(5, _structured(_NONE))
+) + message(5, message(_NONE))
 """A function whose only argument is given by its name."""
 
 
@@ -529,7 +504,6 @@ def export(
 
 
 def _graph_of(obj: Any) -> ObjectGraph:
-    """Return the graph of an object, a dictionary or a list."""
     root = node_of(obj, WeakValueDictionary())
     if root is None:
         raise ArgumentTypeError(
@@ -542,11 +516,7 @@ def _graph_of(obj: Any) -> ObjectGraph:
 
 
 class ExportedObject(Stateful):
-    """An object whose children are known and whose class is not; children are attributes, or items
-    by name.
-
-    Items of lists are ``exported.blocks[0]``, items of dictionaries ``exported.heads["a"]``.
-    """
+    """An object of an unknown class; children are attributes, or items by name, as ``exported.blocks[0]``."""
 
     _own_state: Mapping[str, Array] = {}
 
@@ -579,8 +549,7 @@ class ExportedObject(Stateful):
 
     @property
     def variables(self) -> tuple[VariableInterface, ...]:
-        """All variables under this object, each once, nearest first; of sharded ones the shards, as
-        in a module."""
+        """All variables under this object, each once, nearest first; of sharded ones the shards."""
         found = [
             node for node in ObjectGraph.of(self).objects if isinstance(node, VariableInterface)
         ]
@@ -672,7 +641,6 @@ class _StoredValues:
     """The stored values, read on demand: small ones in batches, in the order of the keys."""
 
     reader: Reader
-    """The open checkpoint."""
     keys: Sequence[str]
     """The keys in the order in which their values will be needed."""
     _batches: dict[str, int] = field(default_factory=dict)
@@ -680,7 +648,6 @@ class _StoredValues:
     _at: int = -1
     """The number of the batch in memory."""
     _batch: dict[str, Array] = field(default_factory=dict)
-    """The values of the batch in memory, by key."""
     _tensors: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     """Dtype and shape of each tensor, by key."""
 
@@ -705,7 +672,6 @@ class _StoredValues:
         return {"initial_value": _StoredValue(self, key), "dtype": dtype, "shape": shape}
 
     def read(self, key: str, partition: Any = None) -> Array:
-        """Return a value or a region of it, as a new array."""
         if key not in self._batches:
             return self.reader.read(key) if partition is None else self.reader.read(key, partition)
         # Values are needed in the order of the keys, and each batch is a range of them: so one
@@ -729,9 +695,7 @@ class _StoredValue:
     """A stored value as an initial value: a callable that knows partitions, as initializers do."""
 
     values: _StoredValues
-    """The values of the checkpoint."""
     key: str
-    """The key of the value."""
     makes_new_arrays: ClassVar[bool] = True
     """Every call returns an array that no other code refers to."""
 

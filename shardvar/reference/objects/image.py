@@ -1,10 +1,5 @@
 """Images of the values of a graph of objects, and the options for writing them.
 
-TensorFlow's options for writing a checkpoint of objects, as far as they mean something here.
-
-Images: the values of a graph of objects as of one moment, with the target that they are written
-to.
-
 1. ``collect_values`` walks the graph, and finds the variables and the state of other objects, each
    with its key.
 2. ``take_image`` copies the values, or ``hold_image`` locks the variables and takes their memory.
@@ -16,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +39,6 @@ from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER, check_keys
 from shardvar.verbs.writing import WritePlan, carry_out, check_new_folder, plan_checkpoint
 
-if TYPE_CHECKING:
-    from shardvar.planning.policies import Policy
-
-
 _REFUSED = {
     "experimental_io_device": "Every task writes by itself; give a ShardByDevicePolicy to keep devices apart.",
     "enable_async": "Give `background=True` to `Checkpoint.save`.",
@@ -74,7 +65,7 @@ class CheckpointOptions:
     524288000
     """
 
-    experimental_sharding_callback: "Policy | None" = None
+    experimental_sharding_callback: Policy | None = None
     """The policy that puts slices in files, as ``policy=`` takes it; None for a file a task."""
     experimental_io_device: None = None
     """Refused."""
@@ -95,12 +86,12 @@ class CheckpointOptions:
                 )
 
     @property
-    def policy(self) -> "Policy | None":
+    def policy(self) -> Policy | None:
         """The policy, under the name that it has elsewhere."""
         return self.experimental_sharding_callback
 
 
-def policy_of(policy: "Policy | None", options: CheckpointOptions | None) -> "Policy | None":
+def policy_of(policy: Policy | None, options: CheckpointOptions | None) -> Policy | None:
     """Return the policy, given in one of two ways; ``ArgumentError`` if in both."""
     check_policy(policy)
     if options is None:
@@ -117,35 +108,25 @@ def policy_of(policy: "Policy | None", options: CheckpointOptions | None) -> "Po
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectOptions:
-    """Options for writing a checkpoint of objects."""
-
     policy: Policy | None
-    """The policy that decides which slices share a file."""
     metadata: Mapping[str, str]
-    """The user's metadata."""
     force: bool
     """True if existing files may be replaced where that takes more than one step."""
     is_for_serving: bool = False
     """True for an export: sharded variables are written whole, and the graph says which variables
     are trainable."""
     as_shards: bool = False
-    """True if shards stay slices in an export."""
     is_new: bool = False
     """True if the target had no checkpoint when it was chosen: a later one is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """The values of a checkpoint that is not written yet."""
-
     target: Location
-    """The checkpoint to write."""
     source: ArraySource
     """The values: copies, or the memory of locked variables."""
     options: ObjectOptions
-    """The options for writing."""
     trackables: Mapping[str, VariableInterface]
-    """The variable of each key, for policies that look at it."""
 
     def write(self) -> WriteReport:
         """Plan which slice goes to which file, write the files and commit."""
@@ -187,10 +168,7 @@ def take_image(
     options: ObjectOptions,
     counter: tuple[VariableInterface, int] | None = None,
 ) -> Image:
-    """Copy the values of now. For the ``counter``, a variable and a number, the number is stored.
-
-    Formats that hold strings also get the graph itself.
-    """
+    """Copy the values of now; of the ``counter``, a variable and a number, the number is stored."""
     kept, others, trackables = _collect(graph, target, options, counter)
     return Image(target, snapshot(kept, others), options, trackables)
 
@@ -202,8 +180,7 @@ def hold_image(
     options: ObjectOptions,
     counter: tuple[VariableInterface, int] | None = None,
 ) -> Iterator[Image]:
-    """Yield the same without a copy; until the ``with`` block ends, other writers of a variable
-    wait."""
+    """Yield the image without a copy; until the ``with`` block ends, other writers of a variable wait."""
     kept, others, trackables = _collect(graph, target, options, counter)
     with holding(resources_of(kept)):
         yield Image(target, in_place(kept, others), options, trackables)
@@ -215,8 +192,7 @@ def _collect(
     options: ObjectOptions,
     counter: tuple[VariableInterface, int] | None,
 ) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
-    """Return the variables that are stored with their values of now, other arrays, and all
-    variables by their keys."""
+    """Return the stored variables, other arrays, and all variables by their keys."""
     paths = graph.paths()
     found = collect_values(graph, paths)
     others = list(found.states)
@@ -252,8 +228,7 @@ class GraphValues:
 
 
 def collect_values(graph: ObjectGraph, paths: Sequence[tuple[str, ...]]) -> GraphValues:
-    """Collect the values of all objects of a graph, in order; ``ArgumentError`` where two values
-    would have one key."""
+    """Collect the values of a graph in order; ``ArgumentError`` if two would have one key."""
     found = GraphValues([], [], {})
     keys: dict[str, None] = {}
     for position, (node, path) in enumerate(zip(graph.objects, paths, strict=True)):

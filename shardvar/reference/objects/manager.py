@@ -304,8 +304,7 @@ class CheckpointManager:
         return newest
 
     def _series(self) -> Location:
-        """Return the target that numbers are added to; found for each save, as the working
-        directory may change."""
+        """The target that numbers are added to, found for each save: the working directory may change."""
         example = find_target(
             os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar"
         )
@@ -317,8 +316,7 @@ class CheckpointManager:
         return replace(example, name=self._name)
 
     def _unfinished(self, storage: Storage, state: SeriesState | None) -> list[str]:
-        """Return the checkpoints that a killed save of this series left unfinished, in a directory
-        of that state."""
+        """The checkpoints that a killed save of this series left unfinished."""
         return list(filter(self._own.fullmatch, read_note(storage, state)))
 
     def _is_time(self, step: int | None, check_interval: bool) -> bool:
@@ -370,8 +368,7 @@ class CheckpointManager:
 def _take_over(
     state: SeriesState | None, own: re.Pattern[str], now: float, directory: str
 ) -> SeriesState:
-    """Return the part of a state file that a manager saved under the names ``own``; the newest
-    checkpoint in any case.
+    """Return the part of a state file that a manager saved under the names ``own``, and the newest.
 
     As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; no time is later than
     now; and a checkpoint that is not later than the last preserved one is also preserved.

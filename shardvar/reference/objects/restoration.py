@@ -1,13 +1,5 @@
 """Restoring a checkpoint into a graph of objects, now and as objects appear.
 
-Matching of objects and stored objects: which object is which stored one.
-
-Children are found by name, from the root on, and slots by the variable that they belong to. Objects
-are referred to weakly: matching them keeps none of them alive, and forms no cycle with the hooks
-that they keep.
-
-Restoring a checkpoint into a graph of objects, now and as objects appear.
-
 match    Children by name, from the root on, as in the checkpoint's graph, and slots by the variable
          that they belong to. An object and a stored object meet once.
 plan     Compare dtype and full shape of every variable that met a value, then read all values.
@@ -29,10 +21,8 @@ and the other stays unmatched.
 An object refers to a restoration by its hooks, and the restoration to objects only by weak
 references: there is no cycle, so a model is freed when it is dropped.
 
-The result of a restore: what matched, and what did not.
-
-A program asserts by it what it expects. ``restore(None)``, the first run of a program that restores
-its latest checkpoint, also has a status.
+A program asserts by the status that a restore did as it expects. ``restore(None)``, the first run of a
+program that restores its latest checkpoint, also has a status.
 """
 
 import logging
@@ -77,9 +67,9 @@ _WaitingSlot = tuple["weakref.ref[Trackable]", int, str]
 class Matching:
     """The objects and stored objects that met so far.
 
-    A stored object meets one object, the first under its names, breadth first in the order of the
-    checkpoint, and they stay together. An object may meet several stored ones. A slot may come
-    before the variable that it belongs to, and then waits for that.
+    A stored object meets one object, the first under its names, breadth first, and they stay together.
+    An object may meet several. Objects are referred to weakly, so that matching keeps none alive. A
+    slot may come before its variable, and waits for it.
     """
 
     nodes: list[StoredNode]
@@ -95,10 +85,7 @@ class Matching:
     def find(
         self, root: Trackable, number: int, added: Mapping[str, Trackable] = NO_OBJECTS
     ) -> Matches:
-        """Return the matches that are new where the root is the stored object of that number.
-
-        ``added`` are further children of the root, as in ``ObjectGraph.of``.
-        """
+        """Return the new matches where the root is that stored object and has ``added`` children."""
         pairs: Matches = [(root, number)]
         met, taken, delayed = {id(root): number}, {number}, self._slots_for(root)
 
@@ -131,8 +118,7 @@ class Matching:
         return pairs
 
     def find_child(self, number: int, parent: Trackable, name: str) -> int | None:
-        """Return the number of the stored object of a child that just appeared; None without one,
-        or with a match."""
+        """Return the number of the stored object of a new child; None without one, or with a match."""
         stored, slot = self.nodes[number], parent.child_slots.get(name)
         if slot is None:
             target = (
@@ -145,7 +131,6 @@ class Matching:
         return None if target in self.objects else target
 
     def accept(self, pairs: Matches) -> None:
-        """Remember that these met."""
         for each, number in pairs:
             if self.number_of(each) is None:
                 self.numbers[id(each)] = number
@@ -160,8 +145,7 @@ class Matching:
     def _target_of(
         self, owner: Trackable, node: int, name: str, slot: Slot, variable: int | None
     ) -> int | None:
-        """Return the number of a stored slot; ``variable`` numbers its variable, if met just
-        now."""
+        """Return the number of a stored slot; ``variable`` numbers its variable, if met just now."""
         if variable is None:
             variable = self.number_of(slot.variable)
         target = _slot(self.nodes[node], owner, name, slot, variable)
@@ -170,7 +154,6 @@ class Matching:
         return target
 
     def _slots_for(self, variable: Trackable) -> list[_FoundSlot]:
-        """Return the slots that wait for a variable."""
         found = []
         for reference, node, name in self._waiting.get(id(variable), ()):
             owner = reference()
@@ -181,8 +164,7 @@ class Matching:
 
 
 def _edges(stored: StoredNode, parent: Trackable) -> Iterator[tuple[str, int]]:
-    """Yield the stored children in order, by their names at ``parent``; then those stored under
-    ``other_names``."""
+    """Yield the stored children by their names at ``parent``, then those under ``other_names``."""
     yield from stored.children.items()
     for name, other in parent.other_names.items():
         if name not in stored.children and other in stored.children:
@@ -222,11 +204,9 @@ class UnmatchedKeys:
     """The values of a checkpoint that no object took; outlives the restoration, to log them."""
 
     path: str
-    """The checkpoint."""
     keys: set[str]
     """The keys whose values no object took."""
     is_expected: bool = False
-    """True if the user declared it by ``expect_partial``."""
 
     def log(self) -> None:
         """Log a warning with the keys, unless they are expected."""
@@ -245,7 +225,6 @@ class Restoration:
     reader: Reader
     """The checkpoint, open while values of it may still be needed."""
     matching: Matching
-    """Its graph, and the objects that met in it."""
     unmatched: UnmatchedKeys
     """The values that no object took yet."""
     turn: int = field(default_factory=_turns.__next__)
@@ -257,17 +236,12 @@ class Restoration:
 
     @property
     def path(self) -> str:
-        """The path of the checkpoint."""
         return self.unmatched.path
 
     def restore(
         self, root: Trackable, number: int, added: Mapping[str, Trackable] = NO_OBJECTS
     ) -> None:
-        """Restore an object from the stored object of that number, and everything that hangs on
-        both.
-
-        ``added`` are further children of the root, as in ``ObjectGraph.of``.
-        """
+        """Restore an object, with ``added`` children, from that stored object, and all that hangs on both."""
         # Check and plan. Nothing has changed until all values are read; a first restore that fails
         # closes the files.
         pairs = self.matching.find(root, number, added)
@@ -313,7 +287,6 @@ class Restoration:
         each.await_children(*sorted(hooks, key=_turn_of_hook, reverse=True))
 
     def is_restored(self, each: Trackable) -> bool:
-        """Return True if the object took a value."""
         return self.matching.number_of(each) in self._restored
 
     def covers(self, older: "Restoration") -> bool:
@@ -331,8 +304,7 @@ class Restoration:
         return len(self.matching.objects)
 
     def _wanted(self, pairs: Matches) -> tuple[Keyed, States]:
-        """Return the variables that met a value, and the objects that met their own state, each
-        with the first."""
+        """Return the variables that met a value, and the objects that met their own state."""
         variables: list[tuple[str, VariableInterface]] = []
         states: list[tuple[Stateful, Mapping[str, str]]] = []
         taken: set[int] = set()
@@ -370,15 +342,10 @@ def _turn_of(each: Trackable) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """A hook that restores the children of a stored object as they appear.
-
-    It keeps the restoration alive, and so the files open, as long as the parent lives.
-    """
+    """A hook that restores children as they appear; it keeps the files open while the parent lives."""
 
     restoration: Restoration
-    """The restoration."""
     number: int
-    """The number of the stored object."""
 
     def __call__(self, parent: Trackable, name: str, child: Trackable) -> None:
         node = self.restoration.matching.find_child(self.number, parent, name)
@@ -394,10 +361,8 @@ def _turn_of_hook(hook: ChildHook) -> int:
 
 
 def _replaces(hook: _Waiting, other: ChildHook) -> bool:
-    """Return True if an object does not need an older hook in addition to a newer one.
-
-    Without this, a program that restores one checkpoint after the other into a part of its objects
-    would keep all of them open.
+    """Return True if an object needs only the newer of two hooks: else restoring one checkpoint after
+    another would keep all of them open.
     """
     if not isinstance(other, _Waiting):
         return False
@@ -411,8 +376,7 @@ def _replaces(hook: _Waiting, other: ChildHook) -> bool:
 
 
 def read_states(reader: Reader, wanted: States) -> list[_State]:
-    """Read the arrays that each object takes, all together: the values of its keys, under its
-    names."""
+    """Read the arrays that each object takes, under its names, all together."""
     every = [(key, None) for _, keys in wanted for key in keys.values()]
     arrays = iter(reader.read_many(every))
     return [(each, {name: next(arrays) for name in keys}) for each, keys in wanted]
@@ -437,11 +401,7 @@ def take_states(states: Sequence[_State]) -> None:
 
 
 def open_restoration(reader: Reader, ignored: Iterable[str] = ()) -> Restoration:
-    """Return the restoration of an open checkpoint, which has met nothing yet; ``ignored`` keys are
-    not missed.
-
-    The restoration closes the checkpoint, at once where the graph cannot be decoded.
-    """
+    """Return the restoration of an open checkpoint, which it closes; ``ignored`` keys are not missed."""
     try:
         wanted = {key for key in reader if not is_bookkeeping(key)}.difference(ignored)
         return Restoration(reader, Matching(graph_of(reader)), UnmatchedKeys(reader.path, wanted))

@@ -1,10 +1,6 @@
 """Numbered checkpoints: their state file, and the note of what a manager has not finished.
 
-Rotation: the newest checkpoints of a manager stay, and one every so many hours.
-
-The note of what a manager has not finished, and the removal of what it names.
-
-Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file in their directory that names the
+Checkpoints are ``ckpt-1``, ``ckpt-2``, and a state file in their directory that names the
 newest.
 
 The number of the next one is a variable, so that it is saved and restored with everything else. It
@@ -85,12 +81,10 @@ class Retention:
 def plan_rotation(
     state: SeriesState, newest: str, time: float, keep: Retention
 ) -> tuple[SeriesState, list[str]]:
-    """Return the state after ``newest`` was saved at that time, and the checkpoints to remove,
-    oldest first.
+    """Return the state after ``newest`` was saved at that time, and the checkpoints to remove, oldest first.
 
-    A checkpoint that would be removed is preserved, outside of the state, if it was saved at least
-    ``every_n_hours`` after the one that was preserved last. A checkpoint that is saved again is the
-    newest again.
+    A checkpoint is preserved outside of the state if it was saved at least ``every_n_hours`` after the
+    one that was preserved last. A checkpoint that is saved again is the newest again.
 
     >>> state = SeriesState("b", ("a", "b"), (1.0, 2.0))
     >>> plan_rotation(state, "c", 3.0, Retention(2))
@@ -145,11 +139,7 @@ def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]
 
 
 def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
-    """Remove the checkpoints of these names, and files that writers left of them; return the names
-    that failed.
-
-    An error of the disk is logged and not raised, since the new checkpoint is saved.
-    """
+    """Remove checkpoints and files that writers left of them; return the names that failed, which are logged."""
     left = []
     for name in names:
         try:
@@ -161,8 +151,7 @@ def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
 
 
 def _locate(series: Location, name: str) -> Location:
-    """Return the checkpoint of a name: in the format of the series, or in the only other one that
-    has files of it."""
+    """Return the checkpoint of a name, in the format of the series or in another one with files of it."""
     storage = series.storage
     formats = [form for form in formats_of(storage.names(), name) if form.locate(storage, name)]
     if len(formats) != 1 or series.format.name in [form.name for form in formats]:
@@ -213,12 +202,7 @@ def target_of(series: Location, number: int) -> Location:
 
 
 def numbers_in(storage: Storage, name: str) -> list[int]:
-    """Return the numbers of the checkpoints of a series that exist in a directory, in any built-in
-    format, sorted.
-
-    The name of an index, or of an only file, tells. Data files without an index are what an
-    unfinished save left.
-    """
+    """Return the numbers of the checkpoints of a series in a directory, in any built-in format, sorted."""
     head, numbers = f"{name}-", set()
     for file in storage.names():
         form = format_of_name(file) if file.startswith(head) else None
@@ -229,10 +213,9 @@ def numbers_in(storage: Storage, name: str) -> list[int]:
 
 
 def next_number(series: Location, count: int, ended: Collection[str] = ()) -> int:
-    """Return the first number above ``count`` that no checkpoint of the series has, in any format.
+    """Return the first number above ``count`` that no checkpoint has, so that a save overwrites none.
 
-    A save overwrites no checkpoint that the user did not name: not if an older one was restored,
-    and not if the state file was lost. The numbers of the checkpoints ``ended`` may be used again.
+    The numbers of the checkpoints ``ended`` may be used again.
     """
     taken = set(numbers_in(series.storage, series.name))
     number = count + 1
@@ -244,8 +227,7 @@ def next_number(series: Location, count: int, ended: Collection[str] = ()) -> in
 
 
 def _is_in_added_format(series: Location, number: int) -> bool:
-    """Return True if another package's format, whose endings are not known here, has a checkpoint
-    of that number."""
+    """Return True if another package's format, whose endings are not known here, has that number."""
     storage, name = series.storage, f"{series.name}-{number}"
     forms = (
         form
@@ -256,8 +238,7 @@ def _is_in_added_format(series: Location, number: int) -> bool:
 
 
 def record_newest(target: Location, plan: PlanWrite) -> WriteReport:
-    """Write a checkpoint, then a state file that names only it, as TensorFlow's ``Checkpoint.save``
-    does."""
+    """Write a checkpoint, then a state file that names only it, as TensorFlow's ``Checkpoint.save``."""
     # Check. A state file that cannot be written must be known before the checkpoint is.
     check_state_file(target)
     write = plan()
@@ -314,8 +295,7 @@ def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str |
 
 
 def check_is_new(series: Location, ended: Collection[str] = ()) -> None:
-    """Raise ``MissingFile`` where a series has no state file, and checkpoints other than those
-    ``ended``."""
+    """Raise ``MissingFile`` if there are checkpoints other than those ``ended``, and no state file."""
     numbers = numbers_in(series.storage, series.name)
     there = [
         name for name in (f"{series.name}-{number}" for number in numbers) if name not in ended

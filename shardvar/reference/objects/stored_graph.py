@@ -12,8 +12,6 @@ Keys of the values of objects, as TensorFlow spells them.
 In an escaped edge a single dot comes only before S, so no name can look like ``.ATTRIBUTES`` or
 ``.OPTIMIZER_SLOT``.
 
-The stored graph of objects: the children of each object, and the keys of its values.
-
 Formats with strings keep the graph as TensorFlow does, as a protobuf message under one key:
 
     TrackableObjectGraph  1 nodes (repeated); the first is the root
@@ -29,8 +27,6 @@ names. Without the message, the keys spell the graph: a tree, in which an object
 A message has about a dozen fields for each object, and there may be a hundred thousand objects. So
 decoding works on spans of the message, without a copy of each submessage, and makes one
 ``StoredNode`` for each object.
-
-The values of variables as slices of tensors: taken to be stored, and read back.
 
 A plain variable is one whole slice. A sharded one is one tensor, with a slice for each shard: "13
 rows in 5 shards" and "13 rows in 3" are the same tensor, and restoring into another number of
@@ -89,13 +85,8 @@ _ESCAPED = re.compile(r"\.(.?)", re.DOTALL)
 
 
 def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
-    """Return the key of the value of the variable at the end of a path, or of another attribute of
-    the object there.
+    """Return the key of an attribute of the object at the end of a path.
 
-    ``split_key`` returns the path and the attribute.
-
-    >>> key_of(["model", "a/b.c"])
-    'model/a.Sb..c/.ATTRIBUTES/VARIABLE_VALUE'
     >>> key_of(["w", SLOT, "optimizer", "m"])
     'w/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE'
     """
@@ -107,11 +98,7 @@ def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
 
 
 def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
-    """Return the path and the attribute of a key of an object; None for any other key.
-
-    >>> split_key("inputs/.ATTRIBUTES/position")
-    (('inputs',), 'position')
-    """
+    """Return the path and the attribute of a key of an object; None for any other key."""
     head, separator, attribute = key.partition(_ATTRIBUTES)
     if not separator:
         return None
@@ -159,28 +146,20 @@ def _nothing() -> Mapping[Any, Any]:
 
 @dataclass(slots=True)
 class StoredNode:
-    """An object of the graph."""
-
     key: str | None = None
     """The key of its value as a variable, where one is stored."""
     children: Mapping[str, int] = field(default_factory=_nothing)
-    """The numbers of its children, by name."""
     states: Mapping[str, str] = field(default_factory=_nothing)
     """The keys of its other values, by the names of attributes; the stored ones."""
     slots: Mapping[tuple[int, str], int] = field(default_factory=_nothing)
     """The numbers of its slots, by the number of the slot's variable and the slot's name."""
     name: str = ""
-    """The name of a variable, where that is known."""
     is_trainable: bool = True
     """False for a variable that is known not to be trainable."""
 
 
 def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
-    """Return the tree that keys spell; keys that belong to no object are ignored.
-
-    >>> [node.children for node in nodes_of_keys(["a/b/.ATTRIBUTES/VARIABLE_VALUE", "step"])]
-    [{'a': 1}, {'b': 2}, mappingproxy({})]
-    """
+    """Return the tree that keys spell; keys that belong to no object are ignored."""
     tree = _Tree()
     tree.grow()
     for key in keys:
@@ -188,7 +167,7 @@ def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
         if found is not None:
             path, attribute = found
             tree.keys[tree.number_of(path)][attribute] = key
-    # The variable's value is taken out of the keys first; what is left are the other attributes.
+    # The variable's value is taken out of the keys first; the other attributes are left.
     return [
         StoredNode(
             keys.pop(VARIABLE_VALUE, None),
@@ -202,17 +181,12 @@ def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Nodes that are added as names lead to them; the first is the root."""
-
     children: list[dict[str, int]] = field(default_factory=list)
-    """The children of each."""
     slots: list[dict[tuple[int, str], int]] = field(default_factory=list)
-    """The slots that each keeps."""
     keys: list[dict[str, str]] = field(default_factory=list)
     """The keys of the values of each, by the names of attributes."""
 
     def grow(self) -> int:
-        """Add a node, and return its number."""
         self.children.append({})
         self.slots.append({})
         self.keys.append({})
@@ -244,10 +218,7 @@ def encode_graph(
     *,
     with_trainable: bool = False,
 ) -> bytes:
-    """Return the message of a graph whose variables are stored under the keys of these paths.
-
-    ``states`` are the names of other attributes that are stored, by the positions of their objects.
-    """
+    """Return the message of a graph; ``states`` are the names of other attributes, by their objects."""
     # Slots are written by their owner, so they are grouped by it; groupby wants them sorted.
     by_owner = groupby(sorted(graph.slots, key=_owner_of), key=_owner_of)
     slots = {
@@ -308,8 +279,7 @@ def _encode_value(attribute: str, full_name: str, key: str) -> bytes:
 
 
 def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
-    """Return the nodes of a message; a value whose key is not among ``keys`` is not stored, and is
-    ignored."""
+    """Return the nodes of a message; a value whose key is not among ``keys`` is not stored."""
     nodes: list[StoredNode] = []
     for number, start, stop in decode_spans(message, 0, len(message)):
         if number == 1:
@@ -332,8 +302,7 @@ def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
 
 
 def _check_numbers(number: int, node: StoredNode, count: int) -> None:
-    """Raise ``InvalidCheckpoint`` where a node refers to an object that is not among the ``count``
-    of the graph."""
+    """Raise ``InvalidCheckpoint`` for a number that no object of the graph has."""
     for name, child in node.children.items():
         if not 0 <= child < count:
             raise invalid(
@@ -434,23 +403,18 @@ def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
 
 
 def _stop(stop: int) -> int:
-    """Return the end of a field of bytes; ``malformed`` for a number, which ``decode_spans`` gives
-    the end -1."""
+    """Return the end of a field of bytes; for a number ``decode_spans`` gives -1."""
     if stop < 0:
         raise malformed("The graph of objects holds a number where bytes belong.")
     return stop
 
 
 def _find_slots_of_keras(node: StoredNode, nodes: list[StoredNode], compared: set[int]) -> None:
-    """Add the slots of a Keras 3 optimizer, which has a list of each kind of slot, in the order of
-    its variables.
+    """Add the slots of a Keras 3 optimizer, which has a list of each kind, in the order of its variables.
 
-    ``compared`` are the lists that were compared with some optimizer's variables. Each is compared
-    once: Keras keeps a list under one name of one optimizer, and a message could name one long list
-    a thousand times.
-
-    With variables {"0": 7, "1": 9} and a child "_momentums" with the children {"0": 12, "1": 15},
-    object 12 is the slot "_momentums" of variable 7.
+    Each list is compared once: a message could name one long list a thousand times. With variables
+    {"0": 7, "1": 9} and a child "_momentums" with the children {"0": 12, "1": 15}, object 12 is the
+    slot "_momentums" of variable 7.
     """
     variables = nodes[node.children[_TRAINABLE]].children
     slots = dict(node.slots)
@@ -494,14 +458,12 @@ def snapshot(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) 
 
 
 def in_place(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
-    """Return a ``snapshot`` without a copy; the caller holds the mutexes of all ``resources_of``
-    the variables."""
+    """Return a ``snapshot`` without a copy; the caller holds the mutexes of all ``resources_of``."""
     parts = [_stored_parts(variable) for _, variable in keyed]
     return _source(keyed, parts, [_memory(part) for row in parts for _, part in row], others)
 
 
 def resources_of(keyed: Keyed) -> list[Resource]:
-    """Return the resources that hold the values."""
     return [resource for _, variable in keyed for resource in variable.resources]
 
 
@@ -529,18 +491,15 @@ def _with_devices(slices: SliceTable, parts: Sequence[_Parts]) -> SliceTable:
 
 
 def _device(variable: VariableInterface) -> str:
-    """Return the device of a variable; a variable without memory is the coordinator's, as the graph
-    of objects is."""
+    """The device of a variable; without memory it is the coordinator's, as the graph of objects is."""
     resources = variable.resources
     return resources[0].device.name if resources else LOCAL_DEVICE
 
 
 def _stored_parts(variable: VariableInterface) -> _Parts:
-    """Return the regions to store, each with the variable that has its values; string tensors are
-    never split.
+    """Return the regions to store, each with its variable; string tensors are never split.
 
-    Shards without elements are left out, unless the whole variable has none: the tensor must still
-    be listed.
+    Shards without elements are left out, unless the whole variable has none: the tensor must be listed.
     """
     # R-CKPT-2 (RFC 002): "In these cases, we'll need to update AggregatingVariable and
     # MirroredVariable's" saving: one copy is stored, or the variable that an AggregatingVariable
@@ -574,7 +533,6 @@ def _memory(variable: VariableInterface) -> npt.NDArray[Any]:
 def _table(
     tensors: Sequence[tuple[str, str, Sequence[int]]], regions: Sequence[Sequence[Region]]
 ) -> SliceTable:
-    """Return the slices of each tensor, in order."""
     counts = [len(row) for row in regions]
     _, offset = pad([region.offset for row in regions for region in row], fill=0)
     _, shape = pad([region.shape for row in regions for region in row], fill=1)
@@ -587,11 +545,7 @@ def _table(
 
 
 def read_writes(reader: Reader, keyed: Keyed) -> list[Write]:
-    """Read the values of the variables from a checkpoint, and return the writes that assign them.
-
-    ``InconsistentTensor``, before any payload is read, where dtype or full shape differ;
-    ``IncompleteCheckpoint``.
-    """
+    """Read the values of variables, and return the writes that assign them; errors come before payload."""
     if not keyed:
         return []
     # Plan. The stored slices and the regions of the shards need not agree: this is a resharding

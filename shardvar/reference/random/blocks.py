@@ -2,11 +2,8 @@
 
 The arguments of random functions: dtypes, seeds, limits, checked.
 
-Value blocks: a region of a tensor in parts of bounded size, for drawing values that are
-addressed by flat index.
-
-A value block is a part of the region. Its span is the range of flat indices from its first element
-to its last.
+A value block is a part of the region, of bounded size, whose values are addressed by flat index.
+Its span is the range of flat indices from its first element to its last.
 
 1. ``blocks_of`` tiles the region with blocks whose spans are at most ``BLOCK_SIZE`` elements.
 2. A block that fills its span is drawn where it belongs in the result.
@@ -41,11 +38,7 @@ TRUNCATED_AT = 2
 
 
 def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
-    """Return the dtype, one of the allowed ones.
-
-    >>> read_dtype("bfloat16", FLOATS), read_dtype(np.float32, FLOATS)
-    (dtype(bfloat16), dtype('float32'))
-    """
+    """Return the dtype, one of the allowed ones."""
     name = parse_dtype(dtype)
     if name not in allowed:
         raise ArgumentError(
@@ -55,12 +48,7 @@ def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
 
 
 def read_seed(seed: object) -> Array:
-    """Return the seed as an array of two integers. An array keeps its dtype; others become int64,
-    or uint64 if needed.
-
-    >>> read_seed([7, 0]), read_seed([-1, 2**64 - 1])
-    (array([7, 0]), array([18446744073709551615, 18446744073709551615], dtype=uint64))
-    """
+    """Return the seed as an array of two integers of its dtype; others become int64, or uint64 if needed."""
     # The dtype of an array matters: `split` returns new seeds of the same one.
     if isinstance(seed, np.ndarray) and seed.shape == (2,) and seed.dtype.kind in "iu":
         return seed
@@ -121,8 +109,7 @@ def read_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike) -> tuple[float, fl
 
 
 def scaled(values: Array, factor: npt.ArrayLike, summand: npt.ArrayLike) -> Array:
-    """Return ``values * factor + summand``, computed in place, each operation rounded to the dtype
-    of ``values``."""
+    """Return ``values * factor + summand`` in place, each operation rounded to the dtype of ``values``."""
     # In place, so that factors that would broadcast the values to another shape raise instead.
     try:
         values *= np.asarray(factor).astype(values.dtype)
@@ -158,11 +145,7 @@ every step of a block takes briefly."""
 
 
 def row_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the number of elements from one index to the next along each axis, in C order.
-
-    >>> row_strides((5, 3, 4))
-    (12, 4, 1)
-    """
+    """Return the number of elements from one index to the next along each axis, in C order."""
     strides = [1]
     for extent in reversed(shape[1:]):
         strides.append(strides[-1] * extent)
@@ -170,8 +153,7 @@ def row_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_region(shape: tuple[int, ...], region: Region | None) -> Region:
-    """Return the region, the whole tensor by default; errors where it reaches out, or where indices
-    pass 64 bits."""
+    """Return the region, by default the whole; errors where it reaches out, or indices pass 64 bits."""
     whole = Region.whole(shape)
     if whole.size >= 2**63:
         raise ArgumentError(
@@ -188,10 +170,7 @@ def check_region(shape: tuple[int, ...], region: Region | None) -> Region:
 
 
 def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
-    """Yield the blocks, in order, that tile a region of this shape; each spans at most
-    ``BLOCK_SIZE`` elements.
-
-    ``strides`` belong to the whole tensor.
+    """Yield the blocks that tile a region, each of at most ``BLOCK_SIZE``; the strides are the whole tensor's.
 
     >>> [str(block) for block in blocks_of((3, 200_000), (200_000, 1))][:3]
     ['[0:1, 0:131072]', '[0:1, 131072:200000]', '[1:2, 0:131072]']

@@ -72,7 +72,6 @@ class IndexedStream:
 
     @classmethod
     def of(cls, seed: npt.ArrayLike) -> "IndexedStream":
-        """Return the stream of a seed."""
         first, second = read_seed([seed, 0] if np.ndim(seed) == 0 else seed).tolist()
         return cls((first % 2**64, second % 2**64))
 
@@ -349,16 +348,14 @@ def _in_a_word(values: Array) -> int:
 
 
 def _halves(words: _Words64, values: Array) -> Array:
-    """Return the words as integers of the size of the values: for 32 bits the low half, then the
-    high half, of each."""
+    """Return the words as integers of the size of the values: of each the low half, then the high half."""
     if values.itemsize == 8:
         return words
     return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
 
 
 def _fractions(words: Array, out: Array | None = None) -> Array:
-    """Return the high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in the memory
-    of the words.
+    """Return the high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in place.
 
     The bits become the fraction of a number in [1, 2), and subtracting 1 is exact. The 32-bit word
     0x80000000 gives 0x80000000 >> 9 | 0x3F800000 = 0x3FC00000, which is 1.5 as float32, and so 0.5.
@@ -372,8 +369,7 @@ def _fractions(words: Array, out: Array | None = None) -> Array:
 
 
 def _polar(z0: Array, z1: Array) -> tuple[Array, Array]:
-    """Return the radius and the angle of two independent normal values (Box and Muller), in the
-    fractions' memory."""
+    """Return radius and angle of two independent normal values (Box and Muller), in place."""
     np.subtract(1, z0, out=z0)  # in (0, 1]: the logarithm is finite
     np.log(z0, out=z0)
     z0 *= z0.dtype.type(-2)

@@ -92,11 +92,7 @@ def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class PhiloxStream:
-    """The words that TensorFlow draws from a seed.
-
-    >>> PhiloxStream.of([7, 0]).words(0, 3).tolist() == PhiloxStream.of([7, 0]).words(0, 9)[:3].tolist()
-    True
-    """
+    """The words that TensorFlow draws from a seed."""
 
     key: tuple[int, int]
     """Two 32-bit words."""
@@ -350,7 +346,7 @@ def _integers(
             f"{kind} values were asked for with minval={minval!r}, maxval={maxval!r}.", "Give both."
         )
     unsigned = np.dtype(f"u{kind.itemsize}")
-    words = _draw(extents, seed, unsigned, _words32 if kind.itemsize == 4 else _words64)
+    words = _draw(extents, seed, unsigned, _words64 if kind.itemsize == 8 else lambda words: words)
     if minval is not None and maxval is not None:
         low, count = read_integer_limits(minval, maxval, kind)
         # Unsigned sums wrap around, so a negative minimum is added as its complement: for int32 -5
@@ -358,10 +354,6 @@ def _integers(
         words %= unsigned.type(count)
         words += unsigned.type(low % (1 << 8 * kind.itemsize))
     return words.view(kind)
-
-
-def _words32(words: Words) -> Array:
-    return words
 
 
 def _words64(words: Words) -> Array:
@@ -418,11 +410,7 @@ def _normal_of(kind: np.dtype[Any]) -> _Transform:
 def _accepted(
     stream: PhiloxStream, first: npt.NDArray[np.uint64], transform: _Transform, group: int
 ) -> Array:
-    """Return, for each number of a counter block, the first ``group`` values within the limit from
-    it on: [n, group].
-
-    Each round draws one more counter block for all groups that are not full yet ("active").
-    """
+    """Return the first ``group`` values within the limit from each number of a counter block on: [n, group]."""
     values = np.empty((len(first), group), transform(np.zeros((1, 4), np.uint32)).dtype)
     filled = np.zeros(len(first), np.int64)
     active = np.arange(len(first))

@@ -1,7 +1,5 @@
 """Objects with named children, and the frozen graph that they form.
 
-Trackable objects: children with names, slots, state, and a hook for children that appear later.
-
 A restore may come before the objects that it restores. It leaves a hook on the parent, and
 ``track`` calls the hook with each child that appears; the hook may leave another one on that child.
 So a variable is restored when it is attached, before other code can read it, and this layer need
@@ -15,8 +13,6 @@ names arrays to save, and takes them back. Each array is a tensor of the checkpo
 
 Subclasses need not call ``__init__``: every attribute of this module is made in ``__dict__`` when
 it is first needed.
-
-The graph of objects: children by name, frozen at one moment.
 
 Objects are compared by identity, so a cycle, or an object with two parents, is one node. The walk
 is breadth first, with children in the order in which their names appeared: the same program gives
@@ -345,11 +341,9 @@ class _Walk:
 
 
 class ContainerNode(Trackable):
-    """The node of a plain dictionary, list or tuple; its children are the items of now that have
-    state.
+    """The node of a plain dictionary, list or tuple, whose children are its items of now with state.
 
-    A plain container cannot call a hook when an item appears, as the attributes of a module can. An
-    item that appears later is found when the graph is walked again.
+    It cannot call a hook for a new item, which is found when the graph is walked again.
     """
 
     def __init__(self, items: Any, known: "MutableMapping[int, ContainerNode]") -> None:
@@ -362,7 +356,6 @@ class ContainerNode(Trackable):
 
     @property
     def items(self) -> Any:
-        """The container."""
         return self._items
 
     @property
@@ -388,11 +381,7 @@ class ContainerNode(Trackable):
 
 
 def node_of(value: Any, known: MutableMapping[int, ContainerNode]) -> Trackable | None:
-    """Return the node of a value, or None for a value without state.
-
-    ``known`` keeps one node a container, so that a container which contains itself ends. It may be
-    a ``WeakValueDictionary``, which forms no cycle with the nodes.
-    """
+    """Return the node of a value, None without state; ``known``, maybe weak, keeps one node a container."""
     if isinstance(value, Trackable):
         return value
     if not isinstance(value, Mapping | list | tuple):

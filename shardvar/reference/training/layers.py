@@ -1,9 +1,5 @@
 """Layers: how one creates its variables, and the layers that models are made of.
 
-The base class of layers: a module with a gradient and a plain form.
-
-Layers: modules that compute one thing, know its gradient, and have a plain form.
-
 A layer belongs to the strategy in whose scope it was made: its variables are created under that
 strategy, even if the first call comes after the scope was left. Their names begin with the layer's
 name.
@@ -136,12 +132,7 @@ class Layer(Module):
 
 
 def read_initializer(given: Any) -> Any:
-    """Return the initializer that is given, named as in Keras (``"glorot_uniform"``), or given in
-    its plain form.
-
-    >>> read_initializer("zeros")
-    Zeros()
-    """
+    """Return an initializer that is given itself, by Keras's name (``"zeros"``), or in plain form."""
     if isinstance(given, dict):
         return deserialize(given)
     if not isinstance(given, str):

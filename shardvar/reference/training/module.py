@@ -1,7 +1,5 @@
 """Modules: their variables and submodules, and their configuration as data.
 
-sv.Module: an object whose attributes are its state.
-
 An attribute that has state (a variable, a module, a list of them) becomes a child of that name, in
 *folded* form: a sharded variable is one child, and so is saved and restored as one. ``variables``
 gives them in *expanded* form: what gradients and optimizers work on are the shards. R-FORM-1 (RFC
@@ -21,8 +19,6 @@ block]`` is still a list; it is also a child of the module, with its items as ch
 their numbers or keys. If it grows later, it calls the hook for new children, as the module does for
 an attribute. A tuple never changes, so it stays as it is, and a separate node has its items as
 children.
-
-Plain data for the parts of a model: layers, strategies, partitioners, initializers.
 
 R-SERIAL-2 (RFC 002): "we have plans to serialize Embedding layers and Distribution Strategies so
 that when we load a saved model we would be able to recover these objects". An object becomes
@@ -139,11 +135,7 @@ class Module(Trackable):
 
 
 def _leaves(root: Module) -> Iterator[Any]:
-    """Yield the variables and modules under ``root``, each once; all of a module, then of each
-    module in it.
-
-    The stack is explicit, since models may be deeper than Python's recursion limit.
-    """
+    """Yield the variables and modules under ``root``, each once; all of a module, then of those in it."""
     # The order is Keras's. For root.a, a variable, root.m and root.n, modules, each with a variable
     # w, it is: root.a, root.m, root.n, then root.m.w with all that is in m, then root.n.w.
     seen = {id(root)}
@@ -203,8 +195,7 @@ def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
 
 
 def _as_attribute(value: Any) -> Any:
-    """Return ``value`` as it is kept: plain lists and dictionaries become tracked ones, all else
-    stays.
+    """Return ``value`` as it is kept: plain lists and dictionaries become tracked ones.
 
     R-MODULE-1 (RFC 000): "We should disallow assigning component variables of a sharded variable to
     object attributes. It will result in unnecessary data duplications in checkpoints".
@@ -260,9 +251,8 @@ class _Container(Trackable):
 class TrackedList(list[Any], _Container):
     """A list whose items are children, named '0', '1', ...
 
-    Every change that may add an item goes through ``__setitem__``, which announces. ``pop``,
-    ``remove``, ``clear`` and the like come from ``list``: the children are computed from the items,
-    so a lost item needs no announcement.
+    Changes that may add an item go through ``__setitem__``, which announces it. A lost item needs no
+    announcement: children are computed from the items.
     """
 
     def __init__(self, items: Iterable[Any] = ()) -> None:

@@ -1,8 +1,5 @@
 """Optimizers: change variables by their gradients, dense and sparse, shard by shard.
 
-The base class of optimizers: hyperparameters, slots, and applying gradients to all variables or
-to none.
-
 An optimizer is a rule, elementwise and in place, and the slots that the rule needs.
 ``apply_gradients`` has four steps: check the pairs, create slots that are missing, plan every
 variable's write, commit all of them.
@@ -20,12 +17,8 @@ mean, or only the first replica's. A variable that was created without one gets 
 TensorFlow's optimizers always take it: where each replica has a part of the batch, gradients of a
 loss that is a sum add up.
 
-Rules: gradient descent, momentum, Adagrad, RMSprop and Adam.
-
-A rule is elementwise and in place. Its class names the hyperparameters and slots, says whether rows
-without a gradient change too (because a slot decays), and writes the formula in ``_update``;
-``Optimizer`` does the rest. ``compat`` chooses among TensorFlow's formulas where it has had
-several.
+The class of a rule names the hyperparameters and slots, returns True from ``_touches_all_rows`` if
+rows without a gradient also change, because a slot decays, and has the formula in ``_update``.
 
 ``other_names`` are the names of the slots in Keras 3, under which its checkpoints have them.
 """
@@ -155,8 +148,7 @@ class Optimizer(Trackable):
     def _update(
         self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers
     ) -> None:
-        """Apply the rule to ``value`` and ``slots`` in place, elementwise; ``square()`` is the
-        gradient's square."""
+        """Apply the rule to ``value`` and ``slots`` in place, elementwise; ``square()`` squares the gradient."""
         raise NotImplementedError
 
     # Training.
@@ -204,7 +196,9 @@ class Optimizer(Trackable):
             commit(writes)
             self.iterations.assign_add(1)
             for _, variable in pairs:
-                _constrain(variable)
+                constraint = getattr(variable, "constraint", None)
+                if constraint is not None:
+                    variable.assign(constraint(variable.read_value()))
 
     def minimize(self, loss: Loss, var_list: Any = None) -> Any:
         """Take one step down a loss.
@@ -391,17 +385,8 @@ def _check_pairs(grads_and_vars: Iterable[Pair]) -> list[tuple[Gradient, Variabl
     return given
 
 
-def _constrain(variable: Variable) -> None:
-    constraint = getattr(variable, "constraint", None)
-    if constraint is not None:
-        variable.assign(constraint(variable.read_value()))
-
-
 def aggregate_gradient(part: Gradient | PerReplica | None, variable: Variable) -> Gradient | None:
-    """Return the gradient of all replicas, on the current device; None where no replica has one.
-
-    A gradient that is not ``PerReplica`` is returned as it is.
-    """
+    """Return the gradient of all replicas on the current device; None where no replica has one."""
     if not isinstance(part, PerReplica):
         return part
     if all(value is None for value in part.values):

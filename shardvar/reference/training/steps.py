@@ -1,7 +1,6 @@
 """Steps of an optimizer, and the slots that it keeps for variables.
 
-Slots: variables that an optimizer keeps for each one that it trains, of the same shape on the
-same device.
+A slot has the shape of its variable, and is on the same device.
 
 R-SLOT-1 (RFC 000): "If var is a ShardedVariable, add_slot will iterate its underlying component
 variables and create a slot for each of them, and get_slot will lookup the slots of var's component
@@ -15,8 +14,7 @@ A shard's slot is found by the shard, which is how training works; it is a child
 within the sharded slot, which is how saving works. R-SLOT-2 (RFC 000): "At saving/loading time,
 optimizer sees sharded variable as a ShardedVariable instance".
 
-One variable's part of a step: the gradient goes to the variable's device, and the rule is
-applied there in place.
+In a step the gradient goes to the variable's device, and the rule is applied there in place.
 
 1. ``plan_steps`` checks the gradient, sums its rows once for all copies and shards, and moves it:
    all that can fail. Variable and slots do not move.
@@ -100,15 +98,10 @@ class SlotTable:
 
     @property
     def names(self) -> list[str]:
-        """The names of all existing slots, sorted."""
         return sorted({name for _, name in self._slots})
 
     def find(self, variable: Any, name: str) -> VariableInterface | None:
-        """Return the slot, or None.
-
-        The slot of a sharded variable is composed of its shards' slots when it is first asked for,
-        since they may be older than the sharded variable.
-        """
+        """Return the slot, or None; a sharded variable's is composed of its shards', which may be older."""
         variable = _slot_variable(variable)
         # Slots are found by identity, since variables may share a name. ``_variables`` keeps the
         # identities theirs.
@@ -130,8 +123,7 @@ class SlotTable:
         return slot
 
     def add(self, variable: Any, name: str, initializer: Any = 0.0) -> VariableInterface:
-        """Return the slot, created if it does not exist; for a shard, the slots of all shards are
-        created with it."""
+        """Return the slot, created if it is new, for a shard together with its siblings'."""
         known = self.find(_check_variable(variable), name)
         if known is not None:
             return known
@@ -150,8 +142,7 @@ class SlotTable:
         return self._slots[id(variable), name]
 
     def _own(self, variable: Any, name: str, initializer: Any) -> Variable:
-        """Return the slot of a variable that is not sharded; "colocated_with" it, the slot is never
-        partitioned."""
+        """Return the slot of a variable that is not sharded; "colocated_with" it, it is never partitioned."""
         known = self._slots.get((id(variable), name))
         if isinstance(known, Variable):
             return known
@@ -178,11 +169,7 @@ class SlotTable:
         self._slots[id(variable), name] = slot
 
     def _track(self, variable: VariableInterface, name: str, slot: VariableInterface) -> None:
-        """Give the slot a name among the optimizer's children: the variable's, and a number if that
-        is taken.
-
-        Slots "m" of three variables named "w" are "w.m", "w_1.m" and "w_2.m".
-        """
+        """Track a slot under its variable's name: "m" of three variables "w" are "w.m", "w_1.m" and "w_2.m"."""
         base, children = variable.name.replace("/", "."), self._owner.children
         # Lower ones are taken: a thousand variables may have one name.
         number = self._numbers[base, name]
@@ -194,7 +181,7 @@ class SlotTable:
 
 
 def _slot_variable(variable: Any) -> Any:
-    """Return the variable with the slots: the one that an ``AggregatingVariable`` wraps."""
+    """Return the variable with the slots, which an ``AggregatingVariable`` wraps."""
     return variable.variable if isinstance(variable, AggregatingVariable) else variable
 
 
@@ -217,11 +204,7 @@ def _slot_beside(variable: VariableInterface, name: str, initializer: Any) -> An
 
 
 def _mirrored_slot(variable: MirroredVariable, name: str, initializer: Any) -> MirroredVariable:
-    """Create a slot on the device of each copy, cut as the copy is, in or out of a strategy's
-    scope.
-
-    All copies begin with equal values, so a callable initializer is called once.
-    """
+    """Create a slot on the device of each copy, cut as it is; a callable initializer is called once."""
     copies: list[VariableInterface] = []
     for number, copy in enumerate(variable.copies):
         own = f"{name}/replica_{number}" if number else name
@@ -240,8 +223,7 @@ def _mirrored_slot(variable: MirroredVariable, name: str, initializer: Any) -> M
 
 
 def _of_first(initializer: Any, copies: Sequence[VariableInterface]) -> Any:
-    """Return the initializer of the next copy: the first copy's value, if a callable made it, which
-    may be random."""
+    """Return the initializer of the next copy: the first copy's value, which may be random."""
     return (
         (lambda *_, **__: copies[0].read_value())
         if copies and callable(initializer)
@@ -290,8 +272,7 @@ class GradientRows:
         return cls(rows, sums, sum_sorted(ascending, exact * exact, order)[1])
 
     def of_shard(self, start: int, stop: int) -> Self:
-        """Return the gradients of the rows ``start`` to ``stop``, half-open, in the numbers of the
-        shard that holds them."""
+        """Return the gradients of the rows ``start`` to ``stop``, in the numbers of their shard."""
         # Rows ascend, so a shard's rows are a range of them: of rows 2, 5, 9 the shard [4, 8) has
         # 5, as its row 1.
         own = slice(*np.searchsorted(self.rows, [start, stop]))
@@ -302,7 +283,6 @@ class GradientRows:
         )
 
     def moved(self, source: Device, target: Device) -> Self:
-        """Return the same on another device."""
         squares = None if self.squares is None else move_array(self.squares, source, target)
         return type(self)(self.rows, move_array(self.sums, source, target), squares)
 
@@ -329,8 +309,7 @@ def plan_steps(
     touches_all_rows: bool = False,
     sum_squares: bool = False,
 ) -> list[Write]:
-    """Plan one step of one variable: a write for each part of memory, whose resources are its and
-    the slots'.
+    """Plan one step of one variable: a write for each part of memory.
 
     R-OPT-7 (RFC 000): mirrored variables "are always kept in sync by applying the same updates to
     every copy": the gradient goes to each, and no copy's value moves.
@@ -502,8 +481,7 @@ def _apply_to_all_rows(
 
 
 def _blocks(array: Array) -> Iterator[slice]:
-    """Return slices of the first axis with at most ``_BLOCK_NBYTES`` each, or one row where a row
-    is larger."""
+    """Return slices of the first axis with at most ``_BLOCK_NBYTES`` each, or one row."""
     # Rows of 100 float32 take 400 bytes: 131072 // 400 = 327 rows a block. A row may be empty,
     # hence max(1, ...).
     step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))

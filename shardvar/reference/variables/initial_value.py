@@ -1,8 +1,5 @@
 """Initial values of variables, and the scopes in which they are created.
 
-Initial values: an array for the whole variable, or a callable that makes it, whole or part by
-part.
-
 R-INIT-1 (RFC 000): "initial value is either a Tensor-like value (for the entire variable), or a
 callable (w/ no arguments) that returns the full initial value." Initializers are callables that
 take ``shape``, ``dtype`` and ``partition``, often with the first two bound by
@@ -22,8 +19,6 @@ callable's own errors from its caller. Four spellings of a partition are known: 
    from the value, which is made whole only then.
 2. ``InitialValue.part`` makes each part on its device, or cuts it from the whole.
 3. ``evaluate`` is the way of a plain variable: it makes the whole value.
-
-Scopes in which variables are created: a stack of creators, and a prefix for names.
 
 R-CREATE-1 (RFC 003): "Under the hood this will call a hierarchy of scoped constructor functions". A
 creator is called as ``creator(next_creator, **kwargs)``. It may
@@ -71,7 +66,6 @@ class _Signature:
     names: frozenset[str]
     """All parameters, bound or not."""
     required: frozenset[str]
-    """The parameters that must be given."""
     bound: Mapping[str, Any]
     """The parameters that ``functools.partial`` has given already."""
 
@@ -117,9 +111,7 @@ class InitialValue:
     """The initial value of a variable: its geometry, and each part of it."""
 
     shape: tuple[int, ...]
-    """The full shape."""
     dtype: np.dtype[Any]
-    """The dtype of all parts."""
     whole: Array | None
     """The full value, if it had to be made for the geometry, or by a simple callable."""
     function: Callable[..., Any] | None
@@ -146,11 +138,7 @@ class InitialValue:
 
 
 def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: Any) -> InitialValue:
-    """Return the geometry of an initial value; the value itself is made only if nothing else tells
-    the geometry.
-
-    The shape is the declared one, or the one that the callable is bound to; the dtype likewise.
-    """
+    """Return the geometry of an initial value, which is made only if nothing else tells it."""
     # `joined` first: without a seed, the parts of an orthogonal matrix would otherwise come from
     # different matrices.
     wanted = None if dtype is None else as_dtype(dtype)
@@ -179,8 +167,7 @@ def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: A
 def evaluate(
     initial_value: Any, shape: tuple[int | None, ...] | None, dtype: Any, device: Device
 ) -> tuple[Array, Device, bool]:
-    """Return the value for a plain variable on ``device``, the device of that array, and True if
-    nothing else holds it.
+    """Return the value for a plain variable on ``device``, its device, and True if nothing else holds it.
 
     R-INIT-3 (RFC 000): initial values are created "on each sharding device": a callable runs where
     its value will live.
@@ -204,8 +191,7 @@ def evaluate(
 
 
 def makes_new_arrays(function: Any) -> bool:
-    """Return True if every call returns a new array to which nothing else refers, as initializers
-    say of themselves."""
+    """Return True if every call returns a new array to which nothing else refers."""
     # partial(partial(init, (4, 2)), "int32") is as good as `init` itself.
     while isinstance(function, partial):
         function = function.func
@@ -304,32 +290,18 @@ class variable_creator_scope:  # noqa: N801 - a scope is written like a function
 
 
 def create(base: NextCreator, kwargs: dict[str, Any]) -> Any:
-    """Return the variable that the creators of this thread make of the arguments; ``base`` is the
-    innermost creator."""
+    """Return what the creators of this thread make of the arguments; ``base`` is the innermost."""
     # The sort is stable and the last creator of the chain runs first: among equals, the innermost
     # scope.
-    creators = sorted(_stack.scopes, key=lambda scope: scope.priority)
-    made = _chain(base, [scope.creator for scope in creators])(**kwargs)
+    following = base
+    for scope in sorted(_stack.scopes, key=lambda scope: scope.priority):
+        following = partial(scope.creator, following)
+    made = following(**kwargs)
     if made is None:
         raise ArgumentError(
             "A variable creator returned None.", "Return a variable: return next_creator(**kwargs)."
         )
     return made
-
-
-def _chain(base: NextCreator, creators: list[Creator]) -> NextCreator:
-    """Return the last creator, bound to the one before it, and so on down to ``base``."""
-    following = base
-    for creator in creators:
-        following = _link(creator, following)
-    return following
-
-
-def _link(creator: Creator, following: NextCreator) -> NextCreator:
-    def next_creator(**kwargs: Any) -> Any:
-        return creator(following, **kwargs)
-
-    return next_creator
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Initial values, whole or part by part: ``init(shape, dtype=None, partition=None)``.
 
-Initializers: frozen values that make the elements of a variable, whole or part by part.
-
 R-INIT-4 (RFC 000): 'we propose adding a new "partition" parameter to all initializers:
 __call__(self, shape, dtype=None, partition=None).' "partition.shape is the shape of the partition,
 shape is the full combined shape".
@@ -18,11 +16,8 @@ of devices) asks for one part a device. Each call makes a new array.
     "global"    draws by index: an element depends on the seed and its place in the full tensor. So
                 the shards of any partition, put together, are bit for bit the whole variable.
 
-The kinds of initializers: constants, independent draws, draws scaled by the shape, orthogonal
-matrices.
-
-Each makes any part by itself, in memory of the part's size. The exception is ``Orthogonal``: an
-orthogonal matrix exists only as a whole, so each call makes all of it and returns the part.
+Each kind makes any part by itself, in memory of the part's size. The exception is ``Orthogonal``:
+an orthogonal matrix exists only as a whole, so each call makes all of it and returns the part.
 """
 
 from abc import ABC, abstractmethod
@@ -95,7 +90,6 @@ class InitialPart(NamedTuple):
 
     @classmethod
     def of(cls, region: Region) -> Self:
-        """Return the partition that a region is."""
         return cls(region.shape, list(region.offset))
 
     @property
@@ -109,11 +103,11 @@ class PartitionLike(Protocol):
 
     @property
     def shape(self) -> Sequence[int]:
-        """The shape of the part."""
+        """..."""
 
     @property
     def offset(self) -> Sequence[int]:
-        """The part's first index along each axis of the full value."""
+        """..."""
 
 
 class Initializer(ABC):
@@ -354,11 +348,7 @@ def joined(initial_value: Any) -> Any:
 
 
 def read_partition(shape: tuple[int, ...], partition: PartitionLike | None) -> Region:
-    """Return the region that a partition means, the whole by default.
-
-    >>> read_partition((13, 4), Region((9, 0), (2, 4)))
-    Region(offset=(9, 0), shape=(2, 4))
-    """
+    """Return the region that a partition means, the whole by default."""
     whole = Region.whole(shape)
     if partition is None:
         return whole
@@ -408,11 +398,7 @@ def check_seed(seed: Any) -> None:
 
 
 def fresh_seed() -> int:
-    """Return 64 bits from the operating system's entropy.
-
-    >>> fresh_seed() != fresh_seed()
-    True
-    """
+    """Return 64 bits from the operating system's entropy."""
     return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
 
 
@@ -686,8 +672,12 @@ class VarianceScaling(ScaledInitializer):
 class NamedScaling(ScaledInitializer):
     """A law of variance that has a name. See ``RandomUniform`` for the parameters."""
 
+    _law: ClassVar[tuple[float, str, str]]
     seed: int | None = None
     seed_mode: SeedMode = "rfc"
+
+    def law(self) -> tuple[float, str, str]:
+        return self._law
 
 
 @dataclass(frozen=True, slots=True)
@@ -697,8 +687,7 @@ class GlorotUniform(NamedScaling):
     See ``RandomUniform`` for the parameters.
     """
 
-    def law(self) -> tuple[float, str, str]:
-        return 1.0, "fan_avg", "uniform"
+    _law: ClassVar[tuple[float, str, str]] = (1.0, "fan_avg", "uniform")
 
 
 @dataclass(frozen=True, slots=True)
@@ -708,16 +697,14 @@ class GlorotNormal(NamedScaling):
     See ``RandomUniform`` for the parameters.
     """
 
-    def law(self) -> tuple[float, str, str]:
-        return 1.0, "fan_avg", "truncated_normal"
+    _law: ClassVar[tuple[float, str, str]] = (1.0, "fan_avg", "truncated_normal")
 
 
 @dataclass(frozen=True, slots=True)
 class HeUniform(NamedScaling):
     """He et al., 2015: uniform, variance 2 / fan_in. See ``RandomUniform`` for the parameters."""
 
-    def law(self) -> tuple[float, str, str]:
-        return 2.0, "fan_in", "uniform"
+    _law: ClassVar[tuple[float, str, str]] = (2.0, "fan_in", "uniform")
 
 
 @dataclass(frozen=True, slots=True)
@@ -727,8 +714,7 @@ class HeNormal(NamedScaling):
     See ``RandomUniform`` for the parameters.
     """
 
-    def law(self) -> tuple[float, str, str]:
-        return 2.0, "fan_in", "truncated_normal"
+    _law: ClassVar[tuple[float, str, str]] = (2.0, "fan_in", "truncated_normal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -738,8 +724,7 @@ class LecunUniform(NamedScaling):
     See ``RandomUniform`` for the parameters.
     """
 
-    def law(self) -> tuple[float, str, str]:
-        return 1.0, "fan_in", "uniform"
+    _law: ClassVar[tuple[float, str, str]] = (1.0, "fan_in", "uniform")
 
 
 @dataclass(frozen=True, slots=True)
@@ -749,13 +734,11 @@ class LecunNormal(NamedScaling):
     See ``RandomUniform`` for the parameters.
     """
 
-    def law(self) -> tuple[float, str, str]:
-        return 1.0, "fan_in", "truncated_normal"
+    _law: ClassVar[tuple[float, str, str]] = (1.0, "fan_in", "truncated_normal")
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the number of inputs and of outputs of a kernel: its last two extents, each times all
-    others.
+    """Return the inputs and outputs of a kernel: its last two extents, each times all others.
 
     >>> fans((5, 3)), fans((3, 3, 16, 32)), fans((7,)), fans(())
     ((5, 3), (144, 288), (7, 7), (1, 1))

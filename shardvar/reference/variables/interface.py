@@ -1,16 +1,11 @@
 """The interface of variables, plain and sharded alike: the methods that users call, and NumPy's protocols.
 
-The behaviour of variables in expressions of Python and NumPy: the hash of the array that is
-their value.
-
 R-CONCAT-1 (RFC 000): a "tensor conversion function that concats shards to the full value. This
 allows any Python op to accept sharded variable objects." The conversion is ``__array__``. Ufuncs,
 the other functions of NumPy and Python's operators convert their arguments with it and continue
 with plain arrays. Results are arrays. Nothing is written through ``out=``, because only the methods
 of a variable write to it. What NumPy refuses is an error of the tree, which is also the builtin
 that NumPy raises.
-
-The interface of variables, plain and sharded alike: the methods that users call.
 
 R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the
 implementation". Every public method here has one shape: check the arguments, plan the writes,
@@ -103,10 +98,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def abstract(method: _Method) -> _Method:
-    """Mark a method that a kind of variable must define, as ``abc.abstractmethod`` does.
-
-    Type checkers do not know this decorator. They would otherwise refuse ``sv.Variable(...)``,
-    which asks a factory and constructs another class.
+    """Mark a method that a kind of variable must define; unlike of ``abc.abstractmethod``, type checkers
+    do not know of it, and allow ``sv.Variable(...)``.
     """
     return abstractmethod(method)
 

@@ -1,8 +1,5 @@
 """Variables with a copy on every replica: kept in sync, or synchronized when they are read.
 
-MirroredVariable: a copy on every replica. AggregatingVariable: one variable that all replicas
-update.
-
 R-MIRROR-1 (RFC 000): a MirroredVariable "represents a list of variables residing on different
 devices but are always kept in sync by applying the same updates to every copy." Here a write is
 planned for every copy and committed to all of them at once, so a reader never finds two copies that
@@ -13,12 +10,11 @@ Replicas that compute different values for one write give them as ``PerReplica``
 write: aggregate the values to one, as ``aggregation`` says; then check, plan and commit that one as
 any other write.
 
-SyncOnReadVariable: each replica has its own copy, and readers outside the replicas see the
-copies as one value.
-
-``synchronization="ON_READ"`` asks for it where a strategy mirrors. It suits counters and moving
-averages, which every replica updates many times a step and which are rarely read. TensorFlow has
-this kind, and RFC 000 names it among the kinds of variables. ``aggregation`` is the rule:
+Of a ``SyncOnReadVariable`` each replica has its own copy, and readers outside the replicas see the
+copies as one value. ``synchronization="ON_READ"`` asks for it where a strategy mirrors. It suits
+counters and moving averages, which every replica updates many times a step and which are rarely
+read. TensorFlow has this kind, and RFC 000 names it among the kinds of variables. ``aggregation``
+is the rule:
 
     inside ``strategy.run`` reads and writes go to the replica's own copy; nothing crosses between
     devices
@@ -121,24 +117,28 @@ class _AggregatingVariable(DelegatingVariable):
         )
 
 
-class MirroredVariable(_AggregatingVariable):
-    """Copies of one variable, kept equal."""
+class _CopiedVariable(DelegatingVariable):
+    """A kind of variable with a copy for each replica."""
 
     def __init__(
         self, copies: Sequence[VariableInterface], aggregation: Any = None, name: str | None = None
     ) -> None:
         self._copies = check_copies(copies)
-        self._aggregation = parse_mode(VariableAggregation, aggregation)
+        self._aggregation: VariableAggregation = parse_mode(VariableAggregation, aggregation)
         self._name = self._copies[0].name if name is None else name
 
     @property
     def copies(self) -> tuple[VariableInterface, ...]:
-        """The copies, in the order of the replicas; the first is saved for all."""
+        """The copies, in the order of the replicas; of a mirrored variable the first is saved."""
         return self._copies
 
     @property
     def name(self) -> str:
         return self._name
+
+
+class MirroredVariable(_CopiedVariable, _AggregatingVariable):
+    """Copies of one variable, kept equal."""
 
     @property
     def nearest(self) -> VariableInterface:
@@ -189,11 +189,7 @@ class AggregatingVariable(_AggregatingVariable):
 
 
 def aggregate(value: PerReplica, aggregation: VariableAggregation, update: UpdateKind = ADD) -> Any:
-    """Return one value made from all replicas' values, on the current device; slices stay slices.
-
-    A sum or a mean of slices is defined for additions and subtractions. For other updates of rows
-    only the first replica's slices can be taken.
-    """
+    """Return one value made from all replicas' values, on the current device; slices stay slices."""
     if aggregation is VariableAggregation.NONE:
         raise ArgumentError(
             "Values of several replicas are given for a variable without an aggregation.",
@@ -247,8 +243,7 @@ def check_copies(copies: Sequence[VariableInterface]) -> tuple[VariableInterface
 
 
 def _over(total: Array, count: int) -> Array:
-    """Return ``total / count`` in the dtype of the total; whole numbers are rounded towards zero,
-    as everywhere."""
+    """Return ``total / count`` in the dtype of the total; whole numbers are rounded towards zero."""
     if count == 1:
         return total
     if total.dtype.kind in "iu":
@@ -280,20 +275,8 @@ def replica_scope(number: int) -> Iterator[None]:
         _replica.reset(token)
 
 
-class SyncOnReadVariable(DelegatingVariable):
+class SyncOnReadVariable(_CopiedVariable):
     """Copies of one variable that become one value where they are read."""
-
-    def __init__(
-        self, copies: Sequence[VariableInterface], aggregation: Any = None, name: str | None = None
-    ) -> None:
-        self._copies = check_copies(copies)
-        self._aggregation: VariableAggregation = parse_mode(VariableAggregation, aggregation)
-        self._name = self._copies[0].name if name is None else name
-
-    @property
-    def copies(self) -> tuple[VariableInterface, ...]:
-        """The copies, in the order of the replicas."""
-        return self._copies
 
     @property
     def aggregation(self) -> VariableAggregation:
@@ -304,10 +287,6 @@ class SyncOnReadVariable(DelegatingVariable):
     def synchronization(self) -> VariableSynchronization:
         """Always ``ON_READ``."""
         return VariableSynchronization.ON_READ
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def _own(self) -> VariableInterface | None:
@@ -371,7 +350,6 @@ class SyncOnReadVariable(DelegatingVariable):
         return self._written(True)
 
     def _plan_each(self, update: UpdateKind, arrays: Sequence[Array]) -> list[Write]:
-        """Return the writes of each copy with its own array."""
         pairs = zip(self._copies, arrays, strict=True)
         return [write for copy, array in pairs for write in copy.plan_writes(update, array)]
 

@@ -213,8 +213,7 @@ def gather_rows(resource: Resource, out: Array, rows: Ints, places: Ints | None)
 
 
 def plan_write(resource: Resource, update: UpdateKind, value: Array) -> Write:
-    """Return the write of all elements. ``value`` has the dtype, and the shape except where it
-    replaces the value."""
+    """Return the write of all elements; ``value`` has the dtype, and to combine also the shape."""
     here, device = current_device(), resource.device
     if update is not REPLACE:
         moved = move_array(value, here, device)
@@ -230,10 +229,10 @@ def plan_write(resource: Resource, update: UpdateKind, value: Array) -> Write:
 
 
 def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) -> list[Write]:
-    """Return the writes that replace many values by arrays to which the caller keeps no reference.
+    """Return the writes of many new values, to which the caller keeps no reference.
 
-    The result equals ``plan_write`` with REPLACE for each; one write for all of them costs less.
-    Large values on a device without a limit become the buffers themselves, without a copy.
+    The result equals ``plan_write`` with REPLACE for each; one write for all costs less. Large values
+    on a device without a limit become the buffers themselves.
     """
     here = current_device()
     kept, writes = [], []
@@ -259,11 +258,7 @@ def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) ->
 def plan_row_write(
     resource: Resource, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
 ) -> Write:
-    """Return the write of ``values[order]`` to ascending ``rows``; without an order, of ``values``.
-
-    A write of strings combines old and new ones now, and its caller holds the mutex until it is
-    committed.
-    """
+    """Return the write of ``values[order]`` to ascending ``rows``; strings are combined now, under the mutex."""
     here, device = current_device(), resource.device
     if values.dtype == np.object_:
         # Strings change the bytes in use: all of them find room on the device before the old ones

@@ -1,17 +1,13 @@
 """Rows of a variable: which a key touches, which shard holds them, and how they are read and written.
 
-Row layouts: which shard holds which rows. Shards are contiguous intervals along the first axis,
-of any sizes.
+Shards are contiguous intervals along the first axis, of any sizes. ``div`` has a closed form for
+its own sizes. A row layout may have others, empty shards included, so rows are found by searching
+among the bounds between shards: one method for every row layout.
 
-``div`` has a closed form for its own sizes. A row layout may have others, empty shards included, so
-rows are found by searching among the bounds between shards: one method for every row layout.
-
-NumPy's index on rows in shards: which rows to read, perhaps only columns of them, and what to
-pick from these.
-
-Law: ``x[key]`` is ``x[rows][:, *columns][pick]``, for everything that NumPy allows as a key:
-integers, slices with any step, ``...``, ``None``, boolean masks of any rank, arrays of integers, in
-any mixture. So a sharded variable moves what a key touches, and NumPy itself does the rest.
+Law of indexes: ``x[key]`` is ``x[rows][:, *columns][pick]``, for everything that NumPy allows as a
+key: integers, slices with any step, ``...``, ``None``, boolean masks of any rank, arrays of
+integers, in any mixture. So a sharded variable moves what a key touches, and NumPy itself does the
+rest.
 
 1. ``layout.indexing`` reads the key: one item for each axis, between new axes and the scalars True
    and False.
@@ -20,8 +16,8 @@ any mixture. So a sharded variable moves what a key touches, and NumPy itself do
 3. If the rows are a range, slices and integers of other axes say which columns are touched, in the
    same way.
 
-Reading and writing rows that lie in several shards. A plain variable is read as its own only
-shard.
+Rows that lie in several shards are read and written in these steps. A plain variable is its own
+only shard.
 
 1. ``RowLayout`` says which shard holds which rows.
 2. Each shard that holds some of the rows is asked only for its part, in its own row numbers.
@@ -29,8 +25,6 @@ shard.
    list of plans, which ``commit`` performs at once.
 
 ``RowShard`` lists what this module asks of a shard. Every ``Variable`` provides it.
-
-IndexedSlices: some rows of a tensor and their numbers, as in a sparse gradient.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -72,16 +66,10 @@ class RowLayout:
 
     @classmethod
     def of_sizes(cls, sizes: Sequence[int]) -> Self:
-        """Return the row layout of shards with these numbers of rows.
-
-        >>> RowLayout.of_sizes([3, 0, 2]).bounds
-        (0, 3, 3, 5)
-        """
         return cls((0, *accumulate(sizes)))
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of all shards together."""
         return self.bounds[-1]
 
     @property
@@ -90,11 +78,7 @@ class RowLayout:
         return len(self.bounds) - 1
 
     def owner(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return the shard that holds each row, and the row's number in it; rows must be in range.
-
-        >>> RowLayout.of_sizes([3, 0, 2]).owner(np.array([4, 0, 3]))
-        (array([2, 0, 2]), array([1, 0, 0]))
-        """
+        """Return the shard that holds each row, and the row's number in it; rows must be in range."""
         bounds = np.array(self.bounds, np.int64)
         # The owner is the number of upper bounds at or below the row. Bounds (0, 3, 3, 5): row 3 is
         # behind the upper bounds 3 and 3, so it is in shard 2, and the empty shard 1 is skipped.
@@ -102,10 +86,7 @@ class RowLayout:
         return shard, rows - bounds[shard]
 
     def split_rows(self, rows: Ints) -> Iterator[tuple[int, Ints, Ints | None]]:
-        """Yield, for each shard that holds some of the rows: the shard, their numbers in it, their
-        places in ``rows``.
-
-        Places ascend. None stands for all places, where one shard holds everything.
+        """Yield each shard with rows, their numbers in it, and their ascending places in ``rows``; None for all.
 
         >>> [(s, local.tolist(), at.tolist()) for s, local, at in RowLayout((0, 3, 5)).split_rows(np.array([4, 0, 3]))]
         [(0, [0], [1]), (1, [1, 0], [0, 2])]
@@ -122,8 +103,7 @@ class RowLayout:
                 yield shard, local, places
 
     def _places(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
-        """Yield, for each shard that holds some of the rows: the shard and the places of its rows,
-        which ascend."""
+        """Yield each shard that holds rows, and the ascending places of these."""
         if self.num_shards <= _FEW and len(rows) >= _MANY_ROWS:
             # The owner is the number of inner bounds at or below the row, as in `owner`: bounds (0,
             # 3, 5, 9) and row 6 count 3 and 5, so shard 2. A sum of at most eight comparisons fits
@@ -152,8 +132,7 @@ class RowLayout:
                     yield shard, order[first:last]
 
     def split_range(self, rows: range) -> Iterator[tuple[int, slice, slice]]:
-        """Yield, for each shard that holds some of the rows: the shard, a slice of it, the slice of
-        ``rows`` it fills.
+        """Yield each shard that holds some of the rows, a slice of it, and the slice of ``rows`` that it fills.
 
         >>> list(RowLayout.of_sizes([3, 0, 2]).split_range(range(4, 0, -2)))
         [(0, slice(2, 1, -2), slice(1, 2, None)), (2, slice(1, 0, -2), slice(0, 1, None))]
@@ -187,8 +166,7 @@ class RowLayout:
 
 
 def check_rows(indices: Any, num_rows: int, *, rank: int | None = None) -> Ints:
-    """Return indices as int64, each in ``[0, num_rows)``; ``OutOfRange`` names the first that is
-    not, and its place.
+    """Return indices as int64, each in ``[0, num_rows)``; an error names the first outside, and its place.
 
     R-ID-1: ids address rows; unlike NumPy's they are never negative, since a negative id is a
     mistake in the data.
@@ -222,10 +200,9 @@ Rows = range | Ints
 
 @dataclass(frozen=True, slots=True)
 class RowIndex:
-    """The rows that a key touches, and what it picks from them."""
+    """The rows that a key touches, and the key to pick from them."""
 
     rows: Rows
-    """The rows, in range."""
     pick: tuple[Any, ...]
     """The key for the array of these rows."""
     columns: tuple[slice, ...] = ()
@@ -272,15 +249,15 @@ def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
         rows, pick = range(item, item + 1), 0
     else:
         others = items[:first] + items[first + 1 :]
-        rows, pick = _rows_of_array(item, shape[0], is_only=all(map(_is_basic, others)))
+        is_only = all(other is None or isinstance(other, slice) for other in others)
+        rows, pick = _rows_of_array(item, shape[0], is_only=is_only)
         return RowIndex(rows, (*items[:first], pick, *items[first + 1 :]))
     rest, columns = _columns(items[first + 1 :], shape)
     return RowIndex(rows, (*items[:first], pick, *rest), columns)
 
 
 def _columns(items: list[Any], shape: tuple[int, ...]) -> tuple[list[Any], tuple[slice, ...]]:
-    """The picks from the columns that are touched, and these columns; all of an axis that an array
-    indexes.
+    """The picks from the columns that are touched, and these; all of an axis that an array indexes.
 
     R-MOVE-2: of each row, what the key does not touch is not moved either.
     """
@@ -312,10 +289,6 @@ def plan_gather_nd(indices: Any, shape: tuple[int, ...]) -> RowIndex:
     return plan_index(tuple(axes), shape)
 
 
-def _is_basic(item: Any) -> bool:
-    return item is None or isinstance(item, slice)
-
-
 def _rows_of_array(numbers: Ints, length: int, *, is_only: bool) -> tuple[Ints, Any]:
     """The rows of an array of integers, and the index that picks from them."""
     rows = np.where(numbers < 0, numbers + length, numbers)
@@ -334,7 +307,7 @@ class RowShard(Protocol):
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        """The resources that hold the value."""
+        """..."""
 
     def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
         """``out[...] = value[ranges]``, a slice for each of the first axes."""
@@ -346,7 +319,7 @@ class RowShard(Protocol):
         """``out[places] = value[rows]``; places None means all of ``out``."""
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
-        """Return the writes that combine all elements with ``value``."""
+        """..."""
 
     def plan_row_writes(
         self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
@@ -364,22 +337,15 @@ class ShardGroup(Generic[S]):
     variables: tuple[S, ...]
     """The shards; empty ones are among them."""
     row_layout: RowLayout
-    """Which rows each shard holds."""
     row_shape: tuple[int, ...]
-    """The shape of one row."""
     dtype: np.dtype[Any]
-    """The dtype of every shard."""
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        """The resources of all shards."""
         return tuple(resource for shard in self.variables for resource in shard.resources)
 
     def read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
-        """Return the rows, which are in range, in their order, on the current device.
-
-        Only the shards that hold some of them are asked. ``columns``, one slice an axis, may be
-        given where rows are a range: of each row only these are read.
+        """Return the rows, which are in range, in their order; of a range of rows, maybe only ``columns``.
 
         R-MOVE-1: what crosses to the current device is these rows and nothing else.
         """
@@ -422,12 +388,7 @@ class ShardGroup(Generic[S]):
     def plan_row_writes(
         self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
     ) -> list[Write]:
-        """Return the writes of each shard that holds some of the ascending rows, in their order.
-
-        Shards hold contiguous rows, so ascending rows are already grouped by shard: bounds (0, 3,
-        5) and the rows [0, 2, 2, 4] have the edges [0, 3, 4], and shard 0 gets the first three
-        rows.
-        """
+        """Return the writes of each shard that holds some of the ascending rows, in their order."""
         edges = np.searchsorted(rows, self.row_layout.bounds).tolist()
         writes = []
         for shard, (low, high) in enumerate(pairwise(edges)):
@@ -488,7 +449,11 @@ class IndexedSlices:
         dense_shape: Sequence[int] | None = None,
     ) -> None:
         object.__setattr__(self, "values", as_value(values))
-        object.__setattr__(self, "indices", _as_indices(as_value(indices)))
+        numbers = as_value(indices)
+        # An empty list becomes an array of floats in NumPy, although it means no indices.
+        if not numbers.size and numbers.dtype.kind not in "iu":
+            numbers = numbers.astype(np.int64)
+        object.__setattr__(self, "indices", numbers)
         object.__setattr__(
             self, "dense_shape", None if dense_shape is None else tuple(map(int, dense_shape))
         )
@@ -533,11 +498,6 @@ class IndexedSlices:
         rows, order = sort_rows(check_rows(self.indices, self.dense_shape[0], rank=1))
         scatter_sorted(dense, rows, self.values[order], ADD)
         return dense
-
-
-def _as_indices(array: Array) -> Array:
-    # An empty list becomes an array of floats in NumPy, although it means no indices.
-    return array if array.size or array.dtype.kind in "iu" else array.astype(np.int64)
 
 
 def check_slices(sparse_delta: Any) -> IndexedSlices:

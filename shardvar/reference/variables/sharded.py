@@ -1,7 +1,5 @@
 """Sharded variables, and their creation from one initial value.
 
-ShardedVariable: a container of variables that compose a larger one along the first axis.
-
 R-SV-1 (RFC 000): "ShardedVariable is a container of a list of variables that are placed on
 different devices, and that list of variables compose a larger variable." R-VAR-9 (RFC 003):
 "Implement PartitionedVariable as a subclass of the tf.Variable interface". Where one variable is
@@ -10,8 +8,7 @@ expected (a gradient, a module's list of variables), its shards take its place.
 Python's protocols are the same as a plain variable's: iterating gives the rows, ``==`` compares
 elements, the hash is the identity, and ``len`` is left out. The shards are ``variables``.
 
-Creation of a variable that may be partitioned: one call of the base creator for each part, on
-the part's device.
+Creation calls the base creator once for each part, on the part's device.
 
 1. A variable that is colocated with another one is created there, whole.
 2. The initial value says the geometry. It is made whole only where it cannot be made in parts.
@@ -204,8 +201,7 @@ class ShardedVariable(Variable):
 
 
 def check_shards(variables: Any) -> list[Variable]:
-    """Return the variables as a list that composes one variable; the error names the first that
-    does not fit.
+    """Return the variables as a list that composes one variable.
 
     R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the first
     axis.
@@ -265,19 +261,15 @@ class PartValue:
     """The initial value of one part, as a callable for its device; the caller owns it."""
 
     initial: InitialValue
-    """The initial value of the whole."""
     region: Region
-    """The region of the part."""
     device: Device
-    """The device on which the part will live."""
 
     def __call__(self) -> Array:
         return self.initial.part(self.region, self.device)
 
     @property
     def source(self) -> Device:
-        """The device of its result: the shape of the part, or the shape of the whole if the result
-        is a slice of it."""
+        """The device of its result."""
         return self.device if self.initial.whole is None else self.initial.home
 
     @property

@@ -1,24 +1,18 @@
 """Values of variables, and the writes that change them: planned one by one, committed together.
 
-Values of variables: NumPy arrays of a dtype that shardvar knows; strings are objects of type
-``bytes``.
-
+Values are NumPy arrays of a dtype that shardvar knows; strings are objects of type ``bytes``.
 ``as_value`` takes anything that means an array, ``cast_value`` fits it to a variable. Plain Python
 numbers get TensorFlow's dtypes (float32, int32); arrays keep theirs. A value is cast where its kind
 allows: of bool, integer, real, complex each may become a later one, never an earlier one. Integers
 that do not fit the dtype are refused.
 
-Updates: the ways in which a write combines old and new elements. Dense and sparse writes share
-one table.
+Dense and sparse writes share one table of updates, ``new = combine(old, value)``. A sparse write
+applies duplicates one after another in the order in which they were given, so sums, products and
+the last of several replacements equal a plain loop's, bit for bit.
 
-``new = combine(old, value)``. A sparse write applies duplicates one after another in the order in
-which they were given, so sums, products and the last of several replacements equal a plain loop's,
-bit for bit.
-
-The kernel of sparse writes. It takes rows in ascending order, equal rows side by side.
-
-Rows are sorted stably, so the values for one row keep the order in which they were given. The
-kernel reads and writes each row of the array once:
+The kernel of sparse writes takes rows in ascending order, equal rows side by side. They are sorted
+stably, so the values for one row keep the order in which they were given. The kernel reads and
+writes each row of the array once:
 
 1. Combine the first value of every distinct row, all at once; then the second value of the rows
    that have one, and so on ("rounds").
@@ -27,9 +21,6 @@ kernel reads and writes each row of the array once:
 
 Rows 3, 7, 7, 7 take three rounds: {3, 7}, {7}, {7}. The result equals a plain loop over all rows,
 bit for bit.
-
-Writes to resources: planned one by one, committed together. A resource is "a pair of a Tensor
-and a mutex".
 
 R-RES-1 (RFC 003): "What's stored in the device's resource manager is a pair of a Tensor and a
 mutex." Here the tensor is a buffer on a simulated device, which no caller outside of this package
@@ -62,8 +53,7 @@ _KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
 
 
 def as_value(value: Any, dtype: Any = None) -> Array:
-    """Return the array that ``value`` means, of ``dtype`` if one is given. It may be ``value``
-    itself.
+    """Return the array that ``value`` means, of ``dtype`` if one is given; it may be ``value`` itself.
 
     >>> as_value([1, 2]).dtype, as_value(1.5).dtype, as_value(np.float64(1.5)).dtype, as_value("a")
     (dtype('int32'), dtype('float32'), dtype('float64'), array(b'a', dtype=object))
@@ -81,8 +71,7 @@ def as_value(value: Any, dtype: Any = None) -> Array:
 
 
 def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
-    """Return ``value`` as an array of ``dtype``; the message of an ``ArgumentError`` begins with
-    ``what``.
+    """Return ``value`` as an array of ``dtype``; the message of an error begins with ``what``.
 
     R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
     sharded or not": there is one rule for plain and sharded variables, and it is the plain one's.
@@ -109,17 +98,12 @@ def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype that a name, a code, a type or a dtype means.
-
-    >>> as_dtype("bfloat16"), as_dtype(np.float32), as_dtype("string"), as_dtype(">f4")
-    (dtype(bfloat16), dtype('float32'), dtype('O'), dtype('float32'))
-    """
+    """Return the NumPy dtype that a name, a code, a type or a dtype means."""
     return numpy_dtype(parse_dtype(dtype))
 
 
 def check_shape(shape: tuple[int, ...], expected: tuple[int | None, ...], what: str) -> None:
-    """Raise ``ArgumentError`` unless ``shape`` is the expected one, in which None stands for any
-    extent.
+    """Raise ``ArgumentError`` unless ``shape`` is the expected one; None stands for any extent.
 
     R-VAR-2: shapes are equal, nothing is broadcast and nothing is cropped.
     """
@@ -201,7 +185,6 @@ class UpdateKind:
     verb: str
     """The verb in messages and in the ledger."""
     combine: Callable[[Array, Array], Array]
-    """Elementwise ``new = combine(old, value)``."""
     fold: Callable[[Array], Array] | None = None
     """``fold(stack)`` applies ``combine`` to [n, *row] in order, if there is a fast form."""
     is_arithmetic: bool = True
@@ -216,11 +199,7 @@ class UpdateKind:
 
 
 def truncated_quotient(old: Array, value: Array) -> Array:
-    """Return ``old / value``; integers are divided towards zero, as in TensorFlow and C.
-
-    >>> truncated_quotient(np.array([-7, 7]), np.array([2, -2]))
-    array([-3, -3])
-    """
+    """Return ``old / value``; integers are divided towards zero, as in TensorFlow and C."""
     if old.dtype.kind not in "iu":
         return np.asarray(np.divide(old, value))
     # NumPy divides towards minus infinity: -7 = 2 * -4 + 1. Where something remains and the signs
@@ -281,12 +260,7 @@ _OFTEN = 8
 
 
 def sort_rows(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the rows in ascending order, and the place where each was; equal rows keep their
-    order.
-
-    >>> sort_rows(np.array([7, 0, 7, 3]))
-    (array([0, 3, 7, 7]), array([1, 3, 0, 2]))
-    """
+    """Return the rows in ascending order, and the place where each was; equal rows keep their order."""
     bits = len(rows).bit_length()
     if len(rows) == 0 or int(rows.max()) >= 1 << (63 - bits):
         order = np.argsort(rows, kind="stable")
@@ -299,20 +273,12 @@ def sort_rows(rows: Ints) -> tuple[Ints, Ints]:
 
 
 def ascending(rows: Ints) -> tuple[Ints, Ints | None]:
-    """Return the rows in ascending order and the place where each was, or None for rows that ascend
-    already.
-
-    >>> ascending(np.array([0, 3, 3]))
-    (array([0, 3, 3]), None)
-    """
+    """Return ``sort_rows``, with None for the places if the rows ascend already."""
     return (rows, None) if np.all(rows[1:] >= rows[:-1]) else sort_rows(rows)
 
 
 def scatter_sorted(array: Array, rows: Ints, values: Array, update: UpdateKind) -> None:
-    """``array[rows[i]] = update.combine(array[rows[i]], values[i])`` for i in order, in place.
-
-    ``rows`` [n] ascending and in range, ``values`` [n, *row] of the array's dtype.
-    """
+    """``array[rows[i]] = update.combine(array[rows[i]], values[i])`` in order; ``rows`` [n] ascend."""
     starts, counts = _groups(rows)
     if update is REPLACE:
         # Of several values for one row the last stays.
@@ -325,16 +291,10 @@ def scatter_sorted(array: Array, rows: Ints, values: Array, update: UpdateKind) 
 
 
 def sum_sorted(rows: Ints, values: Array, order: Ints) -> tuple[Ints, Array]:
-    """Return the distinct rows and the sum of each row's values, added from first to last -> [d],
-    [d, *row].
+    """Return the distinct rows and the sums of their values, from first to last -> [d], [d, *row].
 
-    ``rows`` [n] ascending; ``values[order[i]]`` belongs to ``rows[i]``. The result equals
-    ``scatter_sorted`` to zeros, except that nothing is added to a zero: a row that occurs once has
-    its value, with the sign of its zeros.
-
-    >>> sum_sorted(np.array([2, 5, 5]), np.array([[1.0], [2.0], [4.0]]), np.array([1, 0, 2]))
-    (array([2, 5]), array([[2.],
-           [5.]]))
+    ``values[order[i]]`` belongs to ``rows[i]``, ascending. The result equals ``scatter_sorted`` to
+    zeros, except that nothing is added to a zero: a row that occurs once keeps the sign of its zeros.
     """
     starts, counts = _groups(rows)
     sums = np.empty((len(starts), *values.shape[1:]), values.dtype)
@@ -345,12 +305,7 @@ def sum_sorted(rows: Ints, values: Array, order: Ints) -> tuple[Ints, Array]:
 
 
 def _groups(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the places where groups of equal ascending rows begin, and the size of each: [3, 7, 7]
-    -> [0, 1], [1, 2].
-
-    A group begins where a row differs from the one before it, and its size is the distance to the
-    next beginning.
-    """
+    """Return the starts and sizes of groups of equal ascending rows: [3, 7, 7] -> [0, 1], [1, 2]."""
     is_first = np.ones(len(rows), np.bool_)
     np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
     starts = is_first.nonzero()[0]
@@ -361,8 +316,7 @@ def _groups(rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _row_blocks(count: int, array: Array) -> Iterator[slice]:
-    """Return slices of ``count`` rows, each of about ``_BLOCK_NBYTES`` of the array's rows, and at
-    least one row."""
+    """Return slices of ``count`` rows, each of about ``_BLOCK_NBYTES`` of the array's rows."""
     step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))
     return (slice(first, first + step) for first in range(0, count, step))
 
@@ -370,11 +324,9 @@ def _row_blocks(count: int, array: Array) -> Iterator[slice]:
 def _folded(
     new: Array, starts: Ints, counts: Ints, values: Array, order: Ints | None, update: UpdateKind
 ) -> Array:
-    """Return ``new``, which holds the first value of each group, combined in place with the second,
-    third and so on.
+    """Return ``new``, the first value of each group, combined in place with the group's other values.
 
-    The group of ``new[i]`` is ``starts[i]`` to ``starts[i] + counts[i]``, in ``values``, or in
-    ``values[order]``.
+    The group of ``new[i]`` is ``starts[i]`` to ``starts[i] + counts[i]`` in ``values[order]``.
     """
     if counts.max() == 1:
         return new
@@ -426,7 +378,6 @@ class Resource:
 
     @property
     def device(self) -> Device:
-        """The device on which the buffer lives."""
         return self.buffer.device
 
     @property
@@ -440,14 +391,13 @@ class Write:
     """A planned write. Nothing that can fail is left to do."""
 
     resources: tuple[Resource, ...]
-    """The resources that it writes."""
     apply: Callable[[], Any]
     """A function that performs the write; its caller holds the mutexes."""
 
 
 @contextmanager
 def holding(resources: Sequence[Resource]) -> Iterator[None]:
-    """Hold the mutexes of all resources, in any order here.
+    """Hold the mutexes of all resources.
 
     Sorted by serial, all threads take mutexes in one order. Without that, one thread could hold A
     and wait for B while another holds B and waits for A.

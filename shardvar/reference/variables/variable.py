@@ -1,12 +1,10 @@
 """``sv.Variable`` and its plain kinds: resource variables, ref variables, and unread ones.
 
-sv.Variable: an abstract interface, the factory that makes variables, and variables that stand
-for others.
-
 R-VAR-4 (RFC 003): "tf.Variable will become an abstract base class with a well-defined interface and
-a scoped factory to construct instances". "This is implemented by having a custom metaclass for tf.Variable which, when
-asked to construct a tf.Variable directly will call the factory functions, but when asked to
-construct subclasses of tf.Variable will do nothing and construct the child class."
+a scoped factory to construct instances". "This is implemented by having a custom metaclass for
+tf.Variable which, when asked to construct a tf.Variable directly will call the factory functions,
+but when asked to construct subclasses of tf.Variable will do nothing and construct the child
+class."
 
 R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by subclassing
 tf.Variable and adding a scoped factory function to use those variables". A subclass provides
@@ -18,13 +16,10 @@ R-VAR-8 (RFC 003): "tf.Variable will not add the Variable to any collections by 
 registers a variable anywhere.
 
 ``DelegatingVariable`` is the base of the kinds that hold no value themselves: mirrored, aggregating
-and synchronize-on-read variables, and ``UnreadVariable``, the result of a write. The default kind,
-``ResourceVariable``, is built on this module and sets itself as ``Variable.default_kind``, so that
-imports go one way.
+and synchronize-on-read variables, and ``UnreadVariable``, the result of a write. The default kind
+is ``ResourceVariable``.
 
-RefVariable: the variables of TensorFlow 1, whose reads return the variable's own memory instead
-of a value.
-
+The reads of a ``RefVariable``, the kind of TensorFlow 1, return its own memory instead of a value.
 R-REF-1 (RFC 003): "A ref edge is a pair of pointers, one to a Tensor and one to a mutex, owned by
 something other than the tf runtime. [...] This means that normal tensor objects in the graph can
 silently alias a mutable tensor, and hence two ops with the same input can see it having different
@@ -34,11 +29,6 @@ The RFC names two hazards that follow: a predicate that changes after it was rea
 both branches run; and a gradient taken at a value that an update has already changed.
 spec_tests/test_variable_hazards.py shows both. The kind exists for that test and for teaching. The
 library never creates one; construct it, or return it from a creator.
-
-ResourceVariable: the default kind of variable, a resource with a name.
-
-``sv.Variable(...)`` makes it unless a creator makes something else. The decorator of the class
-tells ``Variable`` so, which does not import this module.
 """
 
 import weakref
@@ -111,8 +101,7 @@ class _Factory(ABCMeta):
 
     @property
     def __signature__(cls) -> Signature:
-        """The arguments of a call, for ``help`` and editors; the parameters of ``__call__`` would
-        say nothing."""
+        """The arguments of a call, for ``help`` and editors."""
         of_init = signature(cls.__init__)  # type: ignore[misc]  # `cls` is the class itself
         return of_init.replace(
             parameters=[*of_init.parameters.values()][1:], return_annotation=Signature.empty
@@ -312,12 +301,10 @@ class DelegatingVariable(Variable):
     @property
     @abstract
     def _targets(self) -> Sequence[VariableInterface]:
-        """The variables that hold the value."""
         raise NotImplementedError
 
     @property
     def _reader(self) -> VariableInterface:
-        """The target that reads ask."""
         return self._targets[0]
 
     @property

@@ -1,13 +1,11 @@
 """The kinds of strategies: mirrored, parameter servers, and both.
 
-MirroredStrategy and CollectiveAllReduceStrategy: every replica has a copy of everything.
-
-R-MIRROR-3 (RFC 002): "we will start with mirroring everything". The first copy is created as any
-variable is; the others are copies of its value, so that even a random one is the same everywhere.
-``hint_scope`` may move the copies to the hosts, and ``variable_partitioning_scope`` cuts a variable
-instead of mirroring it: R-MIRROR-4 (RFC 000), "strategies like MultiworkerMirroredStrategy can
-choose to partition the variables in different flavors: on hosts of each worker, or on the replicas
-(GPUs)".
+Two strategies mirror: every replica has a copy of everything. R-MIRROR-3 (RFC 002): "we will start
+with mirroring everything". The first copy is created as any variable is; the others are copies of
+its value, so that even a random one is the same everywhere. ``hint_scope`` may move the copies to
+the hosts, and ``variable_partitioning_scope`` cuts a variable instead of mirroring it: R-MIRROR-4
+(RFC 000), "strategies like MultiworkerMirroredStrategy can choose to partition the variables in
+different flavors: on hosts of each worker, or on the replicas (GPUs)".
 
 ParameterServerStrategy: variables live on servers, placed in turn, large ones in parts.
 
@@ -18,8 +16,6 @@ ParameterServerStrategy: variables live on servers, placed in turn, large ones i
 The round goes on from variable to variable; each part, and each variable that is not cut, is one
 turn. A variable that is colocated with another takes no turn, and neither does one that could not
 be created.
-
-HybridStrategy: two strategies, and a function that chooses between them for each variable.
 
 R-HYBRID-1 (RFC 002): "a hybrid strategy that mirrors some variables and shards other variables";
 "strategy_chooser: a callable that takes variable name, variable shape and variable dtype and
@@ -200,10 +196,6 @@ class MirroredStrategy(_MirroringStrategy):
         """Return the names of the devices."""
         return {"devices": [device.short_name for device in self._replicas]}
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        return cls(**check_config(cls, config))
-
     def __repr__(self) -> str:
         return f"MirroredStrategy({[device.short_name for device in self._replicas]})"
 
@@ -239,10 +231,6 @@ class CollectiveAllReduceStrategy(_MirroringStrategy):
             ``num_workers`` and ``replicas_per_worker``.
         """
         return dict(self._config)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        return cls(**check_config(cls, config))
 
     def __repr__(self) -> str:
         return f"CollectiveAllReduceStrategy(**{self._config})"
@@ -401,8 +389,7 @@ class ParameterServerStrategy(Strategy):
         return servers[(self._turn - 1) % len(servers)]
 
     def _aggregating(self, made: Any, aggregation: Any) -> Any:
-        """Wrap a variable that several replicas update, if its aggregation says how their updates
-        become one.
+        """Wrap a variable that several replicas update, if it has an aggregation.
 
         R-PSS-4 (RFC 002): "model variables can sometimes be AggregatingVariable with a underlying
         ShardedVariable".

@@ -1,15 +1,8 @@
 """Strategies: the scope that creates variables, what their arguments must be, and their base class.
 
-Scopes: the strategy that creates variables now, and the partitioning and hints for those created
-inside.
-
 Each thread has one innermost scope. Entering a scope of the same strategy again is allowed, and
 changes only its partitioning and hints. Entering one of another strategy is refused; a
 ``HybridStrategy`` combines two.
-
-Arguments of strategies: partitioners, devices and shapes, checked.
-
-The base class of strategies: scopes in which ``sv.Variable`` creates what the strategy decides.
 
 R-STRATEGY-1 (RFC 000): "This RFC proposes to use variable creator scope (namely, strategy.scope())
 to control the creation of sharded variables": a model's code does not know which strategy it runs
@@ -39,6 +32,7 @@ from shardvar.layout.cutting import AnyPartitioner, Cut
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.region import read_declared_shape
 from shardvar.reference.devices import Device, device_scope, full_name, operation_scope
+from shardvar.reference.training.module import check_config
 from shardvar.reference.training.strategies.hints import Hints
 from shardvar.reference.variables import (
     MirroredVariable,
@@ -73,9 +67,7 @@ class Partitioning:
 class VariableFactory(Protocol):
     """The method of a strategy that a scope calls."""
 
-    def create(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: "Scope") -> Any:
-        """Create the variable that ``sv.Variable(**kwargs)`` asks for."""
-        ...
+    def create(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: "Scope") -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +75,8 @@ class Scope:
     """A strategy, with a partitioning and hints for the variables created inside."""
 
     strategy: VariableFactory
-    """The strategy that creates variables."""
     partitioning: Partitioning | None = None
-    """A partitioning that overrides the strategy's partitioner, if there is one."""
     hints: Hints = field(default_factory=Hints)
-    """The user's hints."""
 
     @contextmanager
     def enter(self) -> Iterator[None]:
@@ -136,7 +125,6 @@ _current = _Current()
 
 
 def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
-    """Return the partitioner, a callable or None."""
     if partitioner is not None and not callable(partitioner):
         raise ArgumentTypeError(
             f"The partitioner {partitioner!r} is not callable.", "Give p(shape, dtype), or None."
@@ -243,7 +231,7 @@ class Strategy:
         ArgumentError
             If the class does not take an entry of `config`.
         """
-        raise NotImplementedError
+        return cls(**check_config(cls, config))
 
     @contextmanager
     def scope(self) -> Iterator[Self]:
@@ -492,12 +480,7 @@ def create_cut(
     place_next: Callable[[], Device],
     num_shards: int,
 ) -> Any:
-    """Create a variable by ``create_partitioned``, or whole, without a look at its initial value,
-    if ``cut`` is None.
-
-    A callable whose shape is unknown before the call is then called on the device where its value
-    will live.
-    """
+    """Create a variable by ``create_partitioned``, or if ``cut`` is None whole, where its value will live."""
     if cut is None:
         return next_creator(**kwargs | {"device": place_next()})
     return create_partitioned(
@@ -540,8 +523,7 @@ def create_copies(
 
 
 def create_beside(next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
-    """Create a whole variable where the ``colocated_with`` one lives: on each of its replicas if it
-    is mirrored."""
+    """Create a whole variable where the ``colocated_with`` one lives, on each replica if it is mirrored."""
     neighbour = kwargs["colocated_with"]
     if not isinstance(neighbour, MirroredVariable):
         return _check_created(next_creator(**kwargs))

@@ -1,25 +1,344 @@
-"""Read a rule from its text, and refuse what breaks the grammar (``maps.syntax``)."""
+"""The language of maps: one line a rule, ``SIDE -> SIDE``.
+
+    rule      = [ "also" ] source "->" ( target | "nothing" )
+    source    = side { "times" ( KEY[axes] | constant ) } [ "plus" constant ]
+    target    = side [ "else" number ]
+    side      = key [ "[" axes "]" ] [ "@" range { "," range } ]
+    key       = text, 'quoted text', and parts:
+                {l}           a number, which is an index; also {l + 1}
+                {(b p)}       a number that two or more indices make, as they make an axis
+                {s:gate|up}   one of the words, whose index counts them from 0
+                {x:*}         text without "." and "/"; {x:**} any text: only to rename
+    axes      = names, "(" names ")", "1", and once "...", separated by spaces
+    range     = name "=" ( value | [ start ] ":" [ stop ] )
+
+A named part of a key is an index, exactly as an axis is. Both sides have the same indices, and each
+once. With ``also``, the target's key may have more: ``also norm[h] -> {rank}/norm[h]`` makes a copy
+for each. A key that begins with a number and a slash is a key of that source, or of that target, of
+several.
+
+Expressions of sizes: ``r + 1``, ``config:hidden_size / h``.
+
+    expression  = term   { ("+" | "-") term }
+    term        = factor { ("*" | "/") factor }
+    factor      = integer | name | "config:" name | "(" expression ")" | "-" factor
+
+A size is an integer, so a division with a remainder is an error. A constant of arithmetic is a
+float: it may also have decimals, and powers (``h ** -0.5``).
+"""
 
 import re
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 from shardvar.errors import MapError
-from shardvar.maps.expressions import NAME, Expression, parse_expression, read_expression
-from shardvar.maps.syntax import (
-    ANY_TEXT,
-    ELLIPSIS,
-    AxisNames,
-    KeyPart,
-    KeyPattern,
-    MapRule,
-    NumberPart,
-    Range,
-    Side,
-    TextPart,
-    WordPart,
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|\.[0-9]+)"
+    r"|(?P<config>config:[A-Za-z0-9_.]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>\*\*|[-+*/()]))"
 )
+_MOST_DIGITS = 18
+"""Digits of an integer, which 64 bits hold."""
+_DEEPEST = 20
+"""Brackets and signs within each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A parsed expression: its text, and its tree."""
+
+    text: str
+    tree: Any
+    """A number, a name, or a sign with one or two trees."""
+
+    def names(self) -> Iterator[str]:
+        trees = [self.tree]
+        for tree in trees:
+            if isinstance(tree, str):
+                yield tree
+            elif isinstance(tree, tuple):
+                trees += tree[1:]
+
+    def integer(self, size_of: Callable[[str], int]) -> int:
+        """Return its value; ``size_of`` gives the value of a name."""
+        value = _integer(self.tree, size_of, self.text)
+        if abs(value) >= 1 << 62:
+            raise MapError(f"The size {self.text!r} is too large.", "Give a smaller one.")
+        return value
+
+    def real(self, size_of: Callable[[str], int]) -> float:
+        try:
+            return float(_real(self.tree, size_of))
+        except MapError:  # of a size: also a ValueError
+            raise
+        except (ArithmeticError, TypeError, ValueError):
+            cause = f"The constant {self.text!r} has no value."
+            raise MapError(cause, "Give another one.") from None
+
+
+def parse_expression(text: str) -> Expression:
+    """Return the expression of a whole text; ``MapError`` if it is not one."""
+    expression, rest = read_expression(text)
+    if rest.strip():
+        raise MapError(
+            f"{text!r} is not an expression: {rest.strip()!r} does not belong to it.",
+            "Write integers, names of sizes, + - * / and brackets.",
+        )
+    return expression
+
+
+def read_expression(text: str) -> tuple[Expression, str]:
+    """Return the expression at the beginning of a text, and the rest of the text."""
+    reader = _ExpressionReader(text)
+    tree = reader.sum(0)
+    return Expression(text[: reader.at].strip(), tree), text[reader.at :]
+
+
+class _ExpressionReader:
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def sign(self, signs: str) -> str:
+        """Step over the next sign if it is among ``signs``, and return it, else an empty text."""
+        found = _TOKEN.match(self.text, self.at)
+        if found is None or found["sign"] not in signs.split():
+            return ""
+        self.at = found.end()
+        return found["sign"]
+
+    def sum(self, depth: int) -> Any:
+        tree = self.product(depth)
+        while sign := self.sign("+ -"):
+            tree = (sign, tree, self.product(depth))
+        return tree
+
+    def product(self, depth: int) -> Any:
+        tree = self.factor(depth)
+        while sign := self.sign("* /"):
+            tree = (sign, tree, self.factor(depth))
+        return tree
+
+    def factor(self, depth: int) -> Any:
+        if depth > _DEEPEST:
+            raise MapError(f"The expression {self.text.strip()[:40]!r} is nested too deep.")
+        if self.sign("-"):
+            return ("-", 0, self.factor(depth + 1))
+        if self.sign("("):
+            tree = self.sum(depth + 1)
+            if not self.sign(")"):
+                raise self.error("')' is missing")
+        else:
+            tree = self.atom()
+        if self.sign("**"):
+            tree = ("**", tree, self.factor(depth + 1))
+        return tree
+
+    def atom(self) -> Any:
+        found = _TOKEN.match(self.text, self.at)
+        if found is None or found["sign"]:
+            raise self.error("a number or a name is missing")
+        self.at = found.end()
+        if found["number"] is None:
+            return found["config"] or found["name"]
+        if not found["number"].isdigit():
+            return float(found["number"])
+        if len(found["number"]) > _MOST_DIGITS:
+            raise MapError(f"The number {found['number']} is too large.", "Give a smaller one.")
+        return int(found["number"])
+
+    def error(self, what: str) -> MapError:
+        cause = f"{self.text.strip()!r} is not an expression: {what}"
+        where = self.text[self.at :].strip()
+        return MapError(
+            f"{cause} before {where!r}." if where else f"{cause} at its end.",
+            "Write integers, names of sizes, + - * / and brackets.",
+        )
+
+
+def _integer(tree: Any, size_of: Callable[[str], int], text: str) -> int:
+    if isinstance(tree, str):
+        return size_of(tree)
+    if isinstance(tree, int):
+        return tree
+    if isinstance(tree, float) or tree[0] == "**":
+        raise MapError(
+            f"The size {text!r} is not an integer.", "Write integers, + - * / and brackets."
+        )
+    sign, left, right = tree
+    a, b = _integer(left, size_of, text), _integer(right, size_of, text)
+    if sign == "/":
+        if b == 0 or a % b:
+            raise MapError(
+                f"The size {text!r} is not an integer: {a} / {b}{f' leaves {a % b}' if b else ''}.",
+                "Give sizes that divide each other.",
+            )
+        return a // b
+    return a + b if sign == "+" else a - b if sign == "-" else a * b
+
+
+def _real(tree: Any, size_of: Callable[[str], int]) -> Any:
+    if isinstance(tree, str):
+        return float(size_of(tree))
+    if isinstance(tree, int | float):
+        return float(tree)
+    sign, left, right = tree
+    a, b = _real(left, size_of), _real(right, size_of)
+    if sign == "**":
+        return a**b
+    if sign == "/":
+        return a / b
+    return a + b if sign == "+" else a - b if sign == "-" else a * b
+
+
+AxisNames = tuple[str, ...]
+"""The indices that make an axis, the slowest first; none for the axis ``1``."""
+
+ELLIPSIS: AxisNames = ("...",)
+"""Axes that keep their order and their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberPart:
+    """A part of a key that is a number: the number is its index plus a shift."""
+
+    axis: AxisNames
+    """The indices that make the number."""
+    shift: Expression
+    """The number that is added to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordPart:
+    """A part of a key that is one of several words, each with its position as the index."""
+
+    name: str
+    words: tuple[str, ...]
+    """The words, which all differ."""
+
+
+ANY_TEXT = "(?s:.+)"
+"""The pattern of ``{x:**}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A part of a key that is any text, and only renamed."""
+
+    name: str
+    pattern: str
+    """The regular expression that it matches."""
+
+
+KeyPart = str | NumberPart | WordPart | TextPart
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPattern:
+    text: str
+    parts: tuple[KeyPart, ...]
+
+    def indices(self) -> Iterator[str]:
+        for part in self.parts:
+            if isinstance(part, NumberPart):
+                yield from part.axis
+            elif isinstance(part, WordPart):
+                yield part.name
+
+    def texts(self) -> list[str]:
+        return [part.name for part in self.parts if isinstance(part, TextPart)]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The indices that a side selects: ``start:stop``, or one value."""
+
+    start: Expression | None
+    """The first; None for 0."""
+    stop: Expression | None
+    """The first past them; None for all that follow."""
+    is_single: bool
+    """True for one value, ``start``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    text: str
+    key: KeyPattern
+    axes: tuple[AxisNames, ...]
+    ranges: dict[str, Range] = field(default_factory=dict)
+    """The ranges of some of its indices."""
+
+    def indices(self) -> list[str]:
+        """Return the names of its indices, the key's first."""
+        of_axes = [name for axis in self.axes if axis != ELLIPSIS for name in axis]
+        return [*self.key.indices(), *of_axes]
+
+    def free(self) -> set[str]:
+        """Return the indices that are not fixed by a single value."""
+        return {
+            name
+            for name in self.indices()
+            if not (name in self.ranges and self.ranges[name].is_single)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MapRule:
+    text: str
+    source: Side
+    target: Side | None
+    """The side that it fills; None for ``nothing``."""
+    is_again: bool = False
+    """True with ``also``: other rules may use the same elements."""
+    factors: tuple[Side, ...] = ()
+    """The tensors that the source is multiplied by."""
+    times: tuple[Expression, ...] = ()
+    """The constants that it is multiplied by."""
+    plus: Expression | None = None
+    """The constant that is added to it."""
+    fill: str | None = None
+    """The number that fills what no rule covers."""
+    ends: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
+    """Of an inverse, the ranges that all rules of the map fill of an index of the source. The extent
+    of the index is the largest stop of them, unless it is given."""
+
+    def names(self) -> Iterator[str]:
+        """Yield the names in it that sizes may have: indices, and names in expressions."""
+        expressions = [*self.times, *([] if self.plus is None else [self.plus])]
+        for side in (self.source, *self.factors, *([] if self.target is None else [self.target])):
+            yield from side.indices()
+            expressions += [part.shift for part in side.key.parts if isinstance(part, NumberPart)]
+            for limits in side.ranges.values():
+                expressions += [each for each in (limits.start, limits.stop) if each is not None]
+        for expression in expressions:
+            yield from expression.names()
+
+    def repeated(self) -> list[str]:
+        """Return the indices of the target's key for each of which the source is used again, with ``also``."""
+        if self.target is None or not self.is_again:
+            return []
+        of_key, of_source = [*self.target.key.indices()], self.source.indices()
+        return [name for name in of_key if name in self.target.free() and name not in of_source]
+
+    @property
+    def keeps_tensors(self) -> bool:
+        """True if the rule moves whole tensors, each element to its own place."""
+        source, target = self.source, self.target
+        if target is None or source.axes != target.axes or self.has_arithmetic:
+            return False
+        # A range of a number in a key chooses whole tensors.
+        cuts = {name for axis in source.axes for name in axis}
+        return not cuts & (source.ranges.keys() | target.ranges.keys())
+
+    @property
+    def has_arithmetic(self) -> bool:
+        """True if the rule computes, so that values are rounded."""
+        return bool(self.factors or self.times or self.plus is not None)
+
 
 _PLAIN = re.compile(r"""[^\s\[\]{}()'"`]+""")
 _TEXTS = {"*": r"[^./]+", "**": ANY_TEXT}
@@ -41,9 +360,7 @@ _ONE_TARGET = "A rule has one target: write a rule for each, and 'also' before t
 
 
 def parse_rule(text: str, number: int | None = None) -> MapRule:
-    """Return the rule of a text; ``MapError`` says where it breaks the grammar.
-
-    ``number`` is its position in a map, for the error.
+    """Return the rule of a text, at position ``number`` of a map.
 
     >>> rule = parse_rule("h.{l}.w[(a b) i] -> w[l (b a) i]")
     >>> rule.source.axes, rule.target.axes
@@ -124,8 +441,6 @@ def _with_texts(side: Side, other: Side) -> Side:
 
 
 class _Reader:
-    """A text, and how far it was read."""
-
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
 
@@ -135,32 +450,26 @@ class _Reader:
         return len(self.text) - len(self.text[self.at :].lstrip()) + 1
 
     def is_at_end(self) -> bool:
-        """Return True if only spaces are left."""
         return not self.text[self.at :].strip()
 
     def sees(self, word: str) -> bool:
-        """Return True if the next word is ``word``."""
         left = self.text[self.at :].lstrip()
         return left.startswith(word) and (len(left) == len(word) or left[len(word)].isspace())
 
     def begins(self, text: str) -> bool:
-        """Return True if a text comes next."""
         return self.text[self.at :].lstrip().startswith(text)
 
     def word(self, word: str) -> bool:
-        """Step over a word if it is the next one, and return True."""
         if not self.sees(word):
             return False
         self.at += self.text[self.at :].index(word) + len(word)
         return True
 
     def rest(self) -> str:
-        """Return all that is left."""
         left, self.at = self.text[self.at :].strip(), len(self.text)
         return left
 
     def unexpected(self, expected: str, remedy: str = _GRAMMAR) -> MapError:
-        """Return the error for something else than what is expected."""
         left = self.text[self.at :].strip()
         found = repr(left[:40]) if left else "the end of the rule"
         return MapError(f"Expected {expected}, found {found}.", remedy)
@@ -173,7 +482,6 @@ class _Reader:
         return not is_key and left[:1] not in ("{", "'", '"', "")
 
     def expression(self) -> Expression:
-        """Read an expression."""
         # The sign of an arrow is not a minus.
         arrow = re.compile(r"\s->(\s|$)").search(self.text, self.at)
         stop = len(self.text) if arrow is None else arrow.start()
@@ -182,7 +490,6 @@ class _Reader:
         return expression
 
     def side(self) -> Side:
-        """Read a key, its axes and its ranges."""
         self.at += len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
         begin = self.at
         if self.sees("->"):
@@ -233,7 +540,6 @@ class _Reader:
         return found[1].replace(mark * 2, mark)
 
     def part(self) -> KeyPart:
-        """Read ``{...}``."""
         stop = self.closing("}", "part")
         inside, begin = self.text[self.at + 1 : stop].strip(), self.at + 1
         name, colon, what = inside.partition(":")
@@ -267,7 +573,6 @@ class _Reader:
         return NumberPart(axis[0], shift)
 
     def closing(self, bracket: str, what: str) -> int:
-        """Return the place of the bracket that closes the one that comes next."""
         stop = self.text.find(bracket, self.at)
         mark = self.text[self.at]
         # Of two sides, the first one's bracket is not closed by the second one's.
@@ -277,7 +582,6 @@ class _Reader:
         return stop
 
     def axes(self) -> tuple[AxisNames, ...]:
-        """Read ``[...]``."""
         stop = self.closing("]", "axes")
         axes = self.axes_between(self.at + 1, stop)
         self.at = stop + 1
@@ -325,7 +629,6 @@ class _Reader:
         return tuple(axes)
 
     def ranges(self) -> dict[str, Range]:
-        """Read ranges that commas separate."""
         found: dict[str, Range] = {}
         while True:
             name = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=").match(self.text, self.at)

@@ -83,7 +83,6 @@ class Model:
     block: tuple[int, int] = _BLOCK
     """The rows and columns that share a scale."""
     dtype: str = "bfloat16"
-    """The dtype of the numbers."""
     config: str = CONFIG
     """The file that names the scheme."""
 
@@ -95,7 +94,6 @@ class QuantisedTensors:
     left_out: dict[str, None] = field(default_factory=dict)
     """The keys of their scales."""
     faults: dict[str, ReadError] = field(default_factory=dict)
-    """The keys that cannot be read, with the reason."""
 
 
 # --- What is quantised

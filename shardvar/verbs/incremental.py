@@ -42,7 +42,6 @@ class Increment:
     references: References | None
     """The other tensors; None if all are to be written."""
     digests: Mapping[str, str]
-    """The digest of each new tensor."""
 
 
 def compare_with_base(base: Path, target: Location, source: ArraySource) -> Increment:

@@ -37,9 +37,7 @@ class JoinedSource(Source):
     first_entry: Ints
     """[n + 1] the number of the first entry of each, among the entries of all."""
     places: Sequence[tuple[Storage, str]] = field()
-    """The directory and the name of each file."""
     index: TableIndex = field()
-    """The table of contents of all."""
     crc: Checksum | None = field()
     """The checksum that guards plain entries."""
 
@@ -182,11 +180,9 @@ class RankSource(WrappedSource):
     """A source whose keys have the number of its rank before them."""
 
     inner: Source = field()
-    """The source."""
     prefix: str
     """The number and a slash, such as ``1/``."""
     index: TableIndex = field()
-    """The table of contents."""
 
     def _own(self, key: str) -> str | None:
         """The key in the source; None for a key of another rank."""

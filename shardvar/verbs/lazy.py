@@ -73,13 +73,9 @@ class ComputedArray(LazyArray):
     """An array that a function computes each time that it is read."""
 
     shape: tuple[int, ...] = field()
-    """Its shape."""
     dtype: np.dtype[Any]
-    """Its dtype."""
     function: Callable[..., npt.ArrayLike] = field(repr=False)
-    """The function."""
     arguments: tuple[Any, ...] = field(repr=False)
-    """The arguments of the function."""
     by_rows: bool
     """True if the function is also given the rows to compute."""
 

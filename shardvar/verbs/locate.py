@@ -414,9 +414,7 @@ class Location:
     """A directory, a format, and the name of one checkpoint, maybe yet to be written."""
 
     format: Format
-    """The format of the checkpoint."""
     storage: Storage
-    """The directory that holds it."""
     name: str
     """Its name there, as the format calls it."""
     is_folder: bool = field(init=False, compare=False)

@@ -353,7 +353,6 @@ _LOG = logging.getLogger("shardvar.checkpoint")
 @dataclass(frozen=True, slots=True)
 class Candidate:
     location: Location
-    """The checkpoint."""
     step: str
     """The name that tells it from the others, or that its step has."""
     item: str
@@ -373,7 +372,6 @@ class Newest:
     doubt: str = ""
     """A wrong answer of a file or a link: ``latest names step-12, which is not there``."""
     passed: Sequence[Candidate] = ()
-    """The checkpoints that were not finished."""
 
     @property
     def notes(self) -> list[str]:

@@ -64,7 +64,6 @@ Request = tuple[str, Any]
 @dataclass(frozen=True, slots=True)
 class Batch:
     arrays: list[Array]
-    """The array of each request, in order."""
     unverified: list[tuple[str, Region]]
     """The requests with bytes that were not compared, as the region around each."""
 
@@ -74,13 +73,10 @@ class _Item:
     """A request, as the regions to read and what is picked of them."""
 
     key: str
-    """The name of its tensor."""
     tensor: int
     """The number of its tensor in the batch."""
     dtype: np.dtype[Any]
-    """The dtype of its array."""
     asked: Gather
-    """The regions that the caller asks for."""
     gather: Gather
     """The regions that are read: the same, or the whole tensor, from which they are cut then."""
     parts: list[tuple[Region, Pick]]

@@ -98,15 +98,12 @@ class Damage:
 @dataclass(frozen=True, slots=True)
 class Cause:
     kind: str
-    """The name of the error's class."""
     file: str | None
     """The file, as ``Damage`` has it."""
     text: str
     """The sentence, without the name of a tensor in front."""
     remedy: str
-    """The sentence that says what to do."""
     keys: list[str] = field(default_factory=list)
-    """The tensors."""
     num_more: int = 0
     """Problems of the same kind in the same file; this one is an example."""
 

@@ -285,7 +285,7 @@ def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping
 def graph_left_out(reader: Reader, form: Format, keys: Collection[str]) -> tuple[str, ...]:
     """The key of TensorFlow's graph of objects if ``form`` cannot hold it next to others."""
     tensors = reader.entries().slices.tensors
-    row = tensors.rows().get(OBJECT_GRAPH_KEY) if OBJECT_GRAPH_KEY in keys else None
+    row = tensors.rows().get(OBJECT_GRAPH_KEY)
     is_text = row is not None and tensors.dtype(row) == STRING
     is_left_out = is_text and STRING not in form.capabilities.dtypes and len(keys) > 1
     return (OBJECT_GRAPH_KEY,) * is_left_out
@@ -298,23 +298,6 @@ def find_carry(reader: Reader, is_asked: bool, is_stored: bool, keep_going: bool
     from shardvar.verbs.compare.claims import Claims  # only where digests are carried
 
     return Claims(reader, is_stored, is_asked, keep_going).carry
-
-
-def readable_entries(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
-    """The entries of the kept keys, without the objects; raises the fault of any."""
-    wrong = {
-        key: error for key, error in reader.faults.items() if key in kept and key not in objects
-    }
-    for first, error in wrong.items():
-        if not isinstance(error, UnsupportedError):
-            raise error.at().in_file(error.file)
-        others = [key for key, each in wrong.items() if key != first and type(each) is type(error)]
-        cause, leave = error.cause, " Or leave it out with exclude= (--exclude)."
-        if others:
-            cause += f" Nor can {named(others)} be converted."
-            leave = " Or leave them out with exclude= (--exclude)."
-        raise type(error)(cause, error.remedy + leave).in_file(error.file)
-    return take_tensors(reader.entries(), kept - objects)
 
 
 LOST = "shardvar.lost"
@@ -341,13 +324,6 @@ def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
             f"No tensor of {reader.path} is whole.", "`shardvar verify` lists what is wrong."
         )
     return tuple(Damage.of(errors[key], key, files.get(key)) for key in reader if key in errors)
-
-
-def note_of(lost: tuple[Damage, ...]) -> dict[str, str]:
-    found: list[dict[str, Any]] = [
-        {"key": each.key, "kind": each.kind, "message": each.message} for each in lost
-    ]
-    return {LOST: json.dumps(found)} if found else {}
 
 
 def without_lost(partition: Partitions, keys: Sequence[str], lost: Sequence[str]) -> Partitions:
@@ -541,7 +517,17 @@ def reshard(
     changes = Changes(*names, Conversions(cast or None, transpose or None), partition, keep_going)
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     plan = partial(plan_checkpoint, policy=policy, force=force)
-    found = _find_sources(source, keep_going)
+    sources = paths_of(source)
+    if not sources:
+        raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
+    if len(sources) > 1 and keep_going:
+        raise ArgumentError(
+            "Several sources are joined only if all are whole.",
+            "Rescue them one by one, then join.",
+        )
+    found = [find_checkpoint(each) for each in sources]
+    for each in found:
+        check_not_a_part(each.format, each.storage, each.name, is_alone=len(found) == 1)
     by_rank = given is not None and is_by_rank(given, target)
     goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format)
     if (reads := goal.format.reads) is not None:
@@ -581,15 +567,11 @@ class Changes:
     exclude: str | Iterable[str] | None
     """Globs of keys; none may match."""
     strip_prefix: str | None
-    """A prefix that keys lose."""
     rename: Mapping[str, str]
-    """New names by old ones."""
     add_prefix: str | None
-    """A prefix that all keys get."""
     conversions: Conversions
     """The tensors that get other dtypes or axes."""
     partition: Partitions
-    """The slices to write."""
     keep_going: bool
     """True to leave out tensors that cannot be read."""
 
@@ -612,8 +594,8 @@ def rewrite(
     # Of several sources, the keys were chosen before they were joined.
     is_one = len(found) == 1
     kept = select_keys(reader.keys(), changes.filter, changes.exclude) if is_one else set(reader)
-    left_out = graph_left_out(reader, goal.format, kept)
-    kept -= {*left_out}
+    left_out = graph_left_out(reader, goal.format, kept) if OBJECT_GRAPH_KEY in kept else ()
+    kept.difference_update(left_out)
     objects = find_objects(reader, goal.format, kept)
     lost = _lost(reader, kept, objects, changes) if changes.keep_going else ()
     gone = {each.key for each in lost if each.key is not None} if lost else set[str]()
@@ -626,7 +608,9 @@ def rewrite(
     found_ties = {**find_ties(take_tensors(reader.entries(), chosen.names)), **reader.metadata.ties}
     ties = {chosen.names[key]: chosen.names[first] for key, first in found_ties.items()}
     untied = tuple(ties.items())
-    if ties and _keeps_ties(goal, changes):
+    # Tied tensors become the same bytes in the target only if nothing changes them.
+    is_same = changes.conversions == _UNCHANGED and not isinstance(partition, Mapping)
+    if ties and is_same and goal.format.capabilities.holds_ties:
         others = set(entries.slices.tensors.keys).difference(ties)
         entries, metadata, untied = take_tensors(entries, others), replace(metadata, ties=ties), ()
     work = plan(goal, entries, partition=partition, metadata=metadata, source=payloads)
@@ -652,12 +636,6 @@ def rewrite(
         return replace(made, lost=lost, untied=untied, left_out=left_out, digests=said)
 
     return write
-
-
-def _keeps_ties(goal: Location, changes: Changes) -> bool:
-    """Return True if tied tensors become the same bytes in the target, which can hold that."""
-    is_same = changes.conversions == _UNCHANGED and not isinstance(changes.partition, Mapping)
-    return goal.format.capabilities.holds_ties and is_same
 
 
 def _move(
@@ -709,21 +687,6 @@ def _open(
     return open_numbered(found, filter, exclude, dequantize=dequantize)
 
 
-def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Location]:
-    sources = paths_of(source)
-    if not sources:
-        raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
-    if len(sources) > 1 and keep_going:
-        raise ArgumentError(
-            "Several sources are joined only if all are whole.",
-            "Rescue them one by one, then join.",
-        )
-    found = list(map(find_checkpoint, sources))
-    for each in found:
-        check_not_a_part(each.format, each.storage, each.name, is_alone=len(found) == 1)
-    return found
-
-
 def _find_goal(found: Sequence[Location], target: Path, format: str | None) -> Location:
     goal = find_target(target, format, otherwise=found[0].format.name)
     check_apart(goal, found, "the source and the target")
@@ -736,11 +699,9 @@ class _Chosen(NamedTuple):
     """The tensors to write, under their new keys and dtypes."""
 
     entries: EntryTable
-    """Their entries."""
     source: Source
     """The source that reads and converts them."""
     names: Mapping[str, str]
-    """The new names of their keys and of objects."""
     encodings: Mapping[str, str]
     """The encodings of blocks, by new names."""
     lost: Sequence[str]
@@ -755,7 +716,21 @@ def _select(
     gone: set[str],
 ) -> _Chosen:
     """The tensors to write: kept keys that are not ``gone``; patterns may match lost ones."""
-    entries = readable_entries(reader, kept - gone, {*objects})
+    wrong = {
+        key: error
+        for key, error in reader.faults.items()
+        if key in kept and key not in gone and key not in objects
+    }
+    for first, error in wrong.items():
+        if not isinstance(error, UnsupportedError):
+            raise error.at().in_file(error.file)
+        others = [key for key, each in wrong.items() if key != first and type(each) is type(error)]
+        cause, leave = error.cause, " Or leave it out with exclude= (--exclude)."
+        if others:
+            cause += f" Nor can {named(others)} be converted."
+            leave = " Or leave them out with exclude= (--exclude)."
+        raise type(error)(cause, error.remedy + leave).in_file(error.file)
+    entries = take_tensors(reader.entries(), kept.difference(gone, objects))
     tensors = entries.slices.tensors
     lost = [key for key in reader if key in gone]
     keys = [*tensors.keys, *objects, *lost]
@@ -787,7 +762,9 @@ def _metadata(
     new = chosen.names
     user = dict(reader.metadata.user)
     if lost:
-        user |= note_of(lost)
+        user[LOST] = json.dumps(
+            [{"key": each.key, "kind": each.kind, "message": each.message} for each in lost]
+        )
     if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
         user["encodings"] = json.dumps(chosen.encodings)
     empty = reader.metadata.empty if {*zip(reader, reader, strict=True)} <= new.items() else {}

@@ -65,7 +65,6 @@ PEAK_NBYTES = min(PEAK_BLOCKS * WORKERS * BLOCK_NBYTES, BUFFERS_NBYTES)
 @dataclass(frozen=True, slots=True, eq=False)
 class WritePlan:
     target: Location
-    """The location of the new checkpoint."""
     entries: EntryTable
     """The sources; values that the policy changed come after the others."""
     metadata: Metadata
@@ -75,9 +74,7 @@ class WritePlan:
     replace_atomically: bool
     """True to replace a checkpoint of the same format where that is one step."""
     decision: Decision
-    """The policy's answer, and the plan that fills its slices."""
     substitutes: ArraySource | None = None
-    """The values that the policy changed."""
     source: Source | None = None
     """The source of the entries, where it is a checkpoint."""
 

@@ -83,11 +83,8 @@ class AnswerItem:
     file: int
     """The number of its mapping."""
     key: str
-    """Its checkpoint key."""
     spec: str
-    """Its slice spec."""
     value: Any
-    """The value: a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +92,12 @@ class ItemDescription:
     """The metadata that the key, the spec and the value of an item claim."""
 
     key: str
-    """Its checkpoint key."""
     full_shape: tuple[int, ...]
     """The shape of the whole tensor, by the slice spec."""
     region: Region
     """The part of the whole tensor, by the slice spec."""
     dtype: str
-    """The dtype of the value."""
     shape: tuple[int, ...]
-    """The shape of the value."""
 
 
 def read_answer(
@@ -502,9 +496,7 @@ class ColumnarComposition(_Composition, ColumnarPolicy):
     """``inner`` applied to the slices of each file of ``outer``'s answer."""
 
     outer: TablePolicy
-    """The policy that decides first."""
     inner: TablePolicy
-    """The policy that divides each of its files."""
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         first = self.outer.assign(slices, capabilities)
@@ -530,9 +522,7 @@ class CallbackComposition(_Composition, ShardingCallback):
     """``inner`` called with the tensors of each file of ``outer``'s answer."""
 
     outer: CallbackPolicy
-    """The policy that is called first."""
     inner: CallbackPolicy
-    """The policy that is called for each of its files."""
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor], /) -> list[TensorSliceDict]:
         # Reversed, so that the first of several slices with one key is kept.

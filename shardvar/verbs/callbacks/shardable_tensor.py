@@ -299,7 +299,6 @@ class SliceSource:
     """The slices that a callback gets, and the ``Holder`` of their lazy slices."""
 
     slices: SliceTable
-    """The slices, row by row."""
     entries: EntryTable
     """The entries of the source for the same tensors, perhaps in other slices."""
     source: Source | None

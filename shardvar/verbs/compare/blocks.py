@@ -18,10 +18,10 @@ accurate where sums of squares would cancel:
     d = mean_b - mean_a     mean = mean_a + d * n_b / n     m2 = m2_a + m2_b + d**2 * n_a * n_b / n
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,8 @@ from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.verbs.numbers import Number, is_number, json_number, python_number, widen_numbers
 from shardvar.verbs.reader import Reader
 
+T = TypeVar("T")
+
 BATCH_NBYTES = 4 * BLOCK_NBYTES
 """Small tensors are read together up to this size."""
 
@@ -61,9 +63,7 @@ class Blocks:
     """The tensors of an open checkpoint, ready to be walked through."""
 
     source: Source
-    """The source of the payloads."""
     entries: EntryTable
-    """All entries."""
     order: Ints
     """[m] rows of ``entries``, grouped by tensor."""
     bounds: Ints
@@ -241,11 +241,9 @@ def _flat_dtype(name: str) -> np.dtype[Any]:
 @dataclass(frozen=True, slots=True)
 class Statistics:
     count: int = 0
-    """The number of elements."""
     finite: int = 0
     """The number of elements that are neither NaN nor infinite."""
     nan: int = 0
-    """The number of NaNs."""
     inf: int = 0
     """The number of infinities of either sign."""
     zero: int = 0
@@ -342,32 +340,40 @@ def measure(
     blocks = Blocks.of(reader)
     rows, faults = blocks.tensors.rows(), reader.faults
     wanted = [rows[key] for key in keys if key in rows and key not in faults]
-    numbers = [tensor for tensor in wanted if is_number(blocks.tensors.dtype(tensor))]
-    small = [tensor for tensor in numbers if blocks.is_small(tensor)]
-    # Move: small tensors together, then large ones block by block.
-    for batch in batches(blocks.nbytes, small):
-        for tensor, found in zip(batch, blocks.read(batch), strict=True):
-            yield (
-                blocks.tensors.keys[tensor],
-                found if isinstance(found, ReadError) else statistics(found),
-            )
-            progress(int(blocks.nbytes[tensor]))
-    for tensor in numbers:
-        if not blocks.is_small(tensor):
-            yield blocks.tensors.keys[tensor], _measure_large(blocks, tensor, progress)
+    numbers = [row for row in wanted if is_number(blocks.tensors.dtype(row))]
+    for row, found in _folded(
+        blocks, numbers, lambda _, array: statistics(array), Statistics.merge, progress
+    ):
+        yield blocks.tensors.keys[row], found
 
 
-def _measure_large(blocks: Blocks, tensor: int, progress: Progress) -> Statistics | ReadError:
-    total = Statistics()
-    try:
-        for array in blocks.stream(
-            tensor, BLOCK_NBYTES // int(ITEMSIZES[blocks.tensors.codes[tensor]])
-        ):
-            total = total.merge(statistics(array))
-            progress(array.nbytes)
-    except READ_ERRORS as error:
-        return error
-    return total
+def _folded(
+    blocks: Blocks,
+    rows: Sequence[int],
+    measure_of: Callable[[int, Array], T],
+    merge: Callable[[T, T], T],
+    progress: Progress,
+) -> Iterator[tuple[int, T | ReadError]]:
+    """Yield what is measured of each tensor, or its error: small ones together, then large ones
+    block by block, merged."""
+    for batch in batches(blocks.nbytes, [row for row in rows if blocks.is_small(row)]):
+        for row, array in zip(batch, blocks.read(batch), strict=True):
+            yield row, array if isinstance(array, ReadError) else measure_of(row, array)
+            progress(int(blocks.nbytes[row]))
+    for row in rows:
+        if not blocks.is_small(row):
+            total: T | None = None
+            try:
+                count = BLOCK_NBYTES // int(ITEMSIZES[blocks.tensors.codes[row]])
+                for array in blocks.stream(row, count):
+                    part = measure_of(row, array)
+                    total = part if total is None else merge(total, part)
+                    progress(array.nbytes)
+            except READ_ERRORS as error:
+                yield row, error
+            else:
+                if total is not None:
+                    yield row, total
 
 
 def _extreme(choose: Any, a: Number | None, b: Number | None) -> Number | None:
@@ -421,17 +427,9 @@ def histograms(
         for key, found in measured.items()
         if isinstance(found, Statistics) and found.minimum is not None and found.maximum is not None
     }
-    for batch in batches(blocks.nbytes, [row for row in ranges if blocks.is_small(row)]):
-        for row, found in zip(batch, blocks.read(batch), strict=True):
-            # Reported with the statistics, or the file changed since.
-            if not isinstance(found, READ_ERRORS):
-                yield blocks.tensors.keys[row], bin_counts(found, *ranges[row])
-            progress(int(blocks.nbytes[row]))
-    for row, ends in ranges.items():
-        if not blocks.is_small(row):
-            count = BLOCK_NBYTES // int(ITEMSIZES[blocks.tensors.codes[row]])
-            total = np.zeros(NUM_BINS, dtype=np.int64)
-            for array in blocks.stream(row, count):
-                total += bin_counts(array, *ends)
-                progress(array.nbytes)
-            yield blocks.tensors.keys[row], total
+    for row, found in _folded(
+        blocks, [*ranges], lambda row, array: bin_counts(array, *ranges[row]), np.add, progress
+    ):
+        # An error was reported with the statistics, or the file changed since.
+        if isinstance(found, np.ndarray):
+            yield blocks.tensors.keys[row], found

@@ -68,7 +68,6 @@ class Claims:
     """True if the tensors of the source have the keys of the digests: it is not joined or
     dequantized."""
     is_asked: bool
-    """True if the caller asks for digests."""
     may_lose: bool
     """True to go on with a damaged source."""
 

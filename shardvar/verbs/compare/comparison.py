@@ -284,7 +284,8 @@ def lines_of_diff(report: DiffReport) -> Iterator[str]:
     for key in report.only_in_b:
         yield f"only in B: {short_name(key)}"
     for each in report.differences:
-        yield f"differs: {short_name(each.key)}: {'; '.join(_reasons(each))}"
+        values = [] if each.values is None else [_describe(each.values, each.shape_a)]
+        yield f"differs: {short_name(each.key)}: {'; '.join([*_unlike(each), *values])}"
     for side, broken in report.damages().items():
         yield from lines_of_problems(f"unreadable in {side}: ", broken)
 
@@ -341,13 +342,11 @@ def only_dtypes(report: DiffReport) -> str | None:
     return f"only in dtype{between}, {how_close}"
 
 
-def _reasons(each: TensorDifference) -> Iterator[str]:
+def _unlike(each: TensorDifference) -> Iterator[str]:
     if each.dtype_a != each.dtype_b:
         yield f"dtype {each.dtype_a} and {each.dtype_b}"
     if each.shape_a != each.shape_b:
         yield f"shape {human_shape(each.shape_a)} and {human_shape(each.shape_b)}"
-    if each.values is not None:
-        yield _describe(each.values, each.shape_a)
 
 
 def _describe(values: ValueDifference, shape: Sequence[int]) -> str:
@@ -391,11 +390,7 @@ def _differences(report: DiffReport) -> Iterator[tuple[object, object, object]]:
     for broken in report.unreadable:
         yield broken.key, bad(f"unreadable in {broken.side.upper()}"), broken.message
     for each in report.differences:
-        told = []
-        if each.dtype_a != each.dtype_b:
-            told.append(f"dtype {each.dtype_a} and {each.dtype_b}")
-        if each.shape_a != each.shape_b:
-            told.append(f"shape {human_shape(each.shape_a)} and {human_shape(each.shape_b)}")
+        told = [*_unlike(each)]
         if each.values is not None:
             most = (
                 ""

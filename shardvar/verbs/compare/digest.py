@@ -282,7 +282,6 @@ class _Leaf(NamedTuple):
     """A range of a tensor's data that is hashed by itself."""
 
     tensor: int
-    """The tensor's number."""
     hash: Callable[[], bytes | ReadError]
     """A function that returns the hash of its bytes, or the error of reading them."""
 
@@ -290,9 +289,7 @@ class _Leaf(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Walk:
     blocks: Blocks
-    """The tensors."""
     progress: Progress
-    """Called with the payload bytes that were read."""
     errors: dict[str, ReadError]
     """Of the tensors that cannot be read, by key."""
     found: dict[str, str] = field(default_factory=dict)

@@ -65,15 +65,10 @@ class Products:
     """Sums over pairs of elements, both finite."""
 
     count: int = 0
-    """Pairs that were summed."""
     squares_a: _Wide = _ZERO
-    """The sum of the squares of the first."""
     squares_b: _Wide = _ZERO
-    """The sum of the squares of the second."""
     products: _Wide = _ZERO
-    """The sum of the products of both."""
     squares_of_difference: _Wide = _ZERO
-    """The sum of the squares of their difference."""
 
     @classmethod
     def of(cls, a: Array, b: Array) -> Self:
@@ -287,7 +282,6 @@ _LEAST_RELATIVE = 1e-30
 @dataclass(frozen=True, slots=True)
 class Difference:
     count: int = 0
-    """Elements that differ."""
     first: int | None = None
     """The flat index of the first one that does."""
     absolute: tuple[Number, int] | None = None
@@ -330,9 +324,7 @@ class Highest:
     many."""
 
     absolute: float = -1.0
-    """The largest distance."""
     relative: float = -1.0
-    """The largest relative distance."""
 
     def note(self, found: Difference) -> None:
         if found.absolute is not None:

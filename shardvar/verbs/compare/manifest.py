@@ -185,7 +185,6 @@ class FileSum:
     algorithm: str
     """The algorithm, as ``hashlib`` names it; ``"git"`` for a blob of Git."""
     digits: str
-    """The checksum."""
     place: str
     """The place of the checksum, for messages."""
     names_file: bool = True
@@ -214,7 +213,6 @@ class SummedFiles:
     """The checksums of other programs, and doubts about the files."""
 
     sums: tuple[FileSum, ...] = ()
-    """The checksums."""
     unknown: tuple[str, ...] = ()
     """Lists of one file without a checksum of it in a known form."""
     unfinished: tuple[str, ...] = ()
@@ -419,7 +417,6 @@ class JudgedFiles:
     doubts: list[Damage]
     """Doubts: also the checksums that disagree with another one that agrees."""
     notes: list[str]
-    """Sentences that say which checksums agree."""
 
 
 def judge_sums(storage: Storage, summed: SummedFiles, progress: Progress) -> JudgedFiles:

@@ -67,9 +67,7 @@ class Stretch(NamedTuple):
     """Flat portions of two tensors that begin at the same element."""
 
     a: Array
-    """The first one's."""
     b: Array
-    """The second one's."""
     start: int
     """The flat index of the first element."""
 
@@ -91,13 +89,9 @@ calls another one."""
 @dataclass(frozen=True, slots=True, eq=False)
 class Sides:
     a: Blocks
-    """The first checkpoint."""
     row: int
-    """The tensor's number there."""
     b: Blocks
-    """The second checkpoint."""
     other: int
-    """The tensor's number there."""
     payloads: tuple[Evidence, Evidence] | None
     """The reads of both, if each has one payload that lies in a file as it is."""
 
@@ -277,15 +271,11 @@ class PairWalk:
     """The tensors of both checkpoints side by side, and the differences so far."""
 
     a: Blocks
-    """The first checkpoint."""
     b: Blocks
-    """The second."""
     tolerance: Tolerance | None
     """The distance at which numbers count as the same; None for bits."""
     ignore_dtype: bool
-    """True if dtypes may differ."""
     progress: Progress
-    """Called with the payload bytes that were compared."""
     differences: dict[str, TensorDifference] = field(default_factory=dict)
     """By key."""
     unreadable: dict[tuple[str, str], Unreadable] = field(default_factory=dict)

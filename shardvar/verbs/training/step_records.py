@@ -219,15 +219,11 @@ class RestoredStep(SavedStep):
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     number: int
-    """Its number."""
     name: str
-    """Its name."""
     location: Location | None
     """Its checkpoint; None if it is unfinished."""
     fault: ShardvarError | None = None
-    """The reason why it is not whole."""
     value: float | None = None
-    """The value that was saved with it."""
     damaged: tuple[int, ...] = ()
     """The numbers of steps that were known as damaged when it was saved."""
     stamps: tuple[tuple[str, str | None], ...] = ()

@@ -12,10 +12,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from shardvar.cli.arguments import Commands, Parser
-from shardvar.cli.helptext import ALIASES, TOPICS
+from shardvar.cli.options import ALIASES, TOPICS, Commands, Parser, make_parser
 from shardvar.cli.output import one_line
-from shardvar.cli.parser import make_parser
 from shardvar.errors import ShardvarError
 
 MANY = 100
@@ -80,11 +78,9 @@ complete -c shardvar -f -n __shardvar_candidates -a '(string join \\n -- $__shar
 """
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""The script of each shell."""
 
 
 def execute(arguments: Namespace) -> int:
-    """Print a shell's script."""
     sys.stdout.write(SCRIPTS[arguments.shell])
     return 0
 
@@ -132,7 +128,6 @@ def _without_breaks(words: Sequence[str]) -> list[str]:
 
 
 def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[str]:
-    """Return the candidates among the arguments of a command."""
     options = {name: action for action in parser._actions for name in action.option_strings}
     positionals = [action for action in parser._actions if not action.option_strings]
     given: list[str] = []
@@ -146,7 +141,7 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
         else:
             given.append(each)
     if pending is None and word.startswith("-"):
-        # Long names only: they say what the short ones mean.
+        # Long names only: they explain the short names.
         return (
             f"{name}\t{action.help}"
             for name, action in options.items()
@@ -168,7 +163,7 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
     if not given or action.metavar not in ("KEY", "GLOB", *_PAIRS):
         return iter(())
     keys = _keys(given[0], word)
-    # What follows the key of a pair is for a person to say.
+    # A person types the part after the key of a pair.
     return (
         keys
         if action.metavar not in _PAIRS
@@ -177,8 +172,7 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
 
 
 def _keys(path: str, word: str) -> Iterator[str]:
-    """Yield the keys of a checkpoint that begin with a word, or their folders; nothing where it
-    cannot be read."""
+    """Yield the keys of a checkpoint that begin with a word, or their folders; nothing if it is unreadable."""
     # Imported only for keys: the reader brings NumPy, whose import would delay every other press of
     # Tab.
     from shardvar.verbs.reader import open_checkpoint

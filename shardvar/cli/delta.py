@@ -14,7 +14,6 @@ _MOST_LINES = 20
 
 
 def execute(arguments: Namespace) -> int:
-    """Write the delta and print what is in it. Return 0."""
     *sources, out = arguments.paths
     options = {"force": arguments.force, "dry_run": arguments.dry_run}
     if arguments.compact:

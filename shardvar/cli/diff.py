@@ -1,33 +1,522 @@
-"""``shardvar diff``: compare two checkpoints, and with ``--html`` draw both on one page."""
+"""``shardvar diff``: compare two checkpoints, and with ``--html`` draw both on one page.
+
+At a terminal each tensor is in one table, once: structure, then values. Tensors share a line if
+their names differ only in numbers and they differ in the same way: the same two shapes, the same
+two dtypes, or values whose change is of one kind. Siblings whose names differ in one word share a
+line too; of values, if their largest changes are near each other. ``--all`` and a pipe get a line
+for each tensor, with all figures.
+
+Names are never cut: two rows could then read the same. Columns are left out of a narrow table.
+"""
 
 import os
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from math import isfinite
+from shutil import get_terminal_size
+from typing import Any, NamedTuple
 
-from shardvar.cli.changes import print_changes
-from shardvar.cli.comparison_page import check_diff_page, write_diff_page
-from shardvar.cli.maps import map_of
-from shardvar.cli.numbers import note_dequantized
-from shardvar.cli.output import Mark, answer, note, print_json, progress, say, short_path
-from shardvar.cli.plan import print_rules
-from shardvar.cli.renames import rename_hint
+from shardvar.cli.maps import map_of, print_rules, through_map
+from shardvar.cli.output import (
+    Mark,
+    answer,
+    can_print,
+    count,
+    human_shape,
+    note,
+    note_dequantized,
+    print_json,
+    print_table,
+    printable,
+    progress,
+    say,
+    short_path,
+)
+from shardvar.cli.tree import fold_keys, fold_words, print_problems
 from shardvar.cli.usage import parse_renames
-from shardvar.cli.verify import payload_nbytes
-from shardvar.cli.view import check_target, show_link
-from shardvar.cli.workers import executor_of
-from shardvar.errors import ArgumentError
-from shardvar.verbs.compare.comparison import DiffReport, lines_of_diff, only_dtypes
+from shardvar.cli.verify import executor_of, payload_nbytes
+from shardvar.cli.view import (
+    as_typed,
+    check_target,
+    message_as_typed,
+    names_of,
+    show_link,
+    write_page,
+)
+from shardvar.errors import ArgumentError, ReadError, ShardvarError
+from shardvar.layout.dtypes import Ints
+from shardvar.verbs.compare.blocks import Statistics, histograms, measure
+from shardvar.verbs.compare.comparison import (
+    DiffReport,
+    TensorDifference,
+    agreement,
+    lines_of_diff,
+    only_dtypes,
+)
 from shardvar.verbs.compare.diff import diff
-from shardvar.verbs.mapping import paths_of_ranks
+from shardvar.verbs.locate import Location, find_checkpoint
+from shardvar.verbs.mapping import paths_of_ranks, renamed_reader
+from shardvar.verbs.numbers import is_number
+from shardvar.verbs.reader import Reader, open_checkpoint, open_found
+from shardvar.verbs.renaming import REGULAR, matches_any, new_names
+from shardvar.verbs.scalars import read_scalars
+from shardvar.view.collect import (
+    Columns,
+    StatisticsByKey,
+    describe,
+    describe_diff,
+    file_sizes,
+    scalar_columns,
+    statistics_that_fit,
+)
+from shardvar.view.page import make_page, room_left
+
+_MOST_ROWS = 40
+"""The lines of a table; more are counted."""
+
+_NEAR = 1.5
+"""The factor within which the largest changes of siblings share a line."""
+
+_BETWEEN = 2
+
+_Row = tuple[str, ...]
+
+
+def print_changes(report: DiffReport, by_change: bool) -> None:
+    """Print what differs, folded; values by their largest change, or in the order of the names."""
+    structure, values = list(_structure(report)), list(_values(report, by_change))
+    arrow = _arrow().strip()
+    if not _is_in_verdict(report):
+        _print_columns(("structure", "tensors", f"A {arrow} B"), structure, (1,), (1,))
+        dtypes = {row[4] for row in values}
+        if len(dtypes) == 1 and (same := dtypes.pop()):
+            values = [(*row[:4], "") for row in values]
+            _print_columns((f"values, {same}", *_OF_VALUES), values, (1, 2, 3), (1, 3))
+        else:
+            _print_columns(("values", *_OF_VALUES), values, (1, 2, 3), (1, 3, 4))
+    for side, broken in report.damages().items():
+        print()
+        say(f"{count(len(broken), 'tensor')} of {side} cannot be read:")
+        print_problems(broken, pipe="")
+    if (values and not _is_in_verdict(report)) or len(structure) > _MOST_ROWS:
+        print()
+        say("--all: a line for each tensor, with where it differs first and most")
+
+
+def _is_in_verdict(report: DiffReport) -> bool:
+    """Return True if all tensors differ only in the same two dtypes, as the verdict says."""
+    dtypes = {(each.dtype_a, each.dtype_b) for each in report.differences}
+    return only_dtypes(report) is not None and not report.num_equal and len(dtypes) == 1
+
+
+_OF_VALUES = ("tensors", "change", "max |B-A|", "dtype")
+
+
+def _arrow() -> str:
+    return " → " if can_print("→") else " -> "
+
+
+def _print_columns(
+    headers: Sequence[str], rows: Sequence[_Row], right: Sequence[int], drop: Sequence[int]
+) -> None:
+    """Print a table without the columns that do not fit, or whose cells are empty or all "1"."""
+    if not rows:
+        return
+    kept = [
+        number
+        for number in range(len(headers))
+        if any(row[number] != _NOTHING.get(number, "") for row in rows)
+    ]
+    kept = _fitting(kept, [headers, *rows[:_MOST_ROWS]], drop)
+    print()
+    print_table(
+        [headers[number] for number in kept],
+        [tuple(row[number] for number in kept) for row in rows[:_MOST_ROWS]],
+        [place for place, number in enumerate(kept) if number in right],
+    )
+    if len(rows) > _MOST_ROWS:
+        say(f"{len(rows) - _MOST_ROWS:,} more lines")
+
+
+_NOTHING = {1: "1"}
+"""The cell of a column that says nothing if all lines have it; others are empty."""
+
+
+def _fitting(kept: Sequence[int], lines: Sequence[Sequence[str]], drop: Sequence[int]) -> list[int]:
+    """Return the columns with which whole lines fit the terminal; all if no choice does."""
+    from rich.cells import cell_len
+
+    widths = {number: max(cell_len(line[number]) for line in lines) for number in kept}
+    for num_gone in range(len(drop) + 1):
+        rest = [number for number in kept if number not in drop[:num_gone]]
+        between = _BETWEEN * (len(rest) - 1)
+        if sum(widths[number] for number in rest) + between <= get_terminal_size().columns:
+            return rest
+    return list(kept)
+
+
+def _structure(report: DiffReport) -> Iterator[_Row]:
+    """Yield lines of tensors that differ only in shape or dtype, or that one side lacks."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for kind in ("shape", "shape and dtype", "dtype"):
+        for each in report.differences:
+            if each.kind == kind:
+                groups.setdefault((kind, _both(each, report.tolerance)), []).append(each.key)
+    groups["only in A", ""], groups["only in B", ""] = (
+        list(report.only_in_a),
+        list(report.only_in_b),
+    )
+    for (kind, text), keys in groups.items():
+        numbers = {label: len(shared) for label, shared in fold_keys(keys)}
+        for label, labels in fold_words(list(numbers)):
+            number = sum(numbers[each] for each in labels)
+            yield printable(label), f"{number:,}", text or kind
+
+
+def _both(each: TensorDifference, tolerance: str | None) -> str:
+    """Return the shapes and dtypes of both sides, as far as they differ."""
+    arrow = _arrow()
+    sides = [(each.dtype_a, each.dtype_b)] if each.dtype_a != each.dtype_b else []
+    if each.shape_a != each.shape_b:
+        sides.append((human_shape(each.shape_a), human_shape(each.shape_b)))
+        return arrow.join(" ".join(side) for side in zip(*sides, strict=True))
+    both = "".join(arrow.join(side) for side in sides)
+    return f"{both}, {agreement(each.only_dtype, tolerance)}" if each.only_dtype else both
+
+
+class _Line(NamedTuple):
+    """Tensors whose values differ in the same way, and whose names share a label."""
+
+    label: str
+    kind: str
+    dtypes: str
+    found: list[TensorDifference]
+
+    @property
+    def change(self) -> float:
+        return max(each.change for each in self.found)
+
+
+def _values(report: DiffReport, by_change: bool) -> Iterator[_Row]:
+    groups: dict[tuple[str, str], dict[str, TensorDifference]] = {}
+    for each in report.differences:
+        if each.values is not None:
+            groups.setdefault((_kind_of_change(each), _both(each, report.tolerance)), {})[
+                each.key
+            ] = each
+    lines: list[_Line] = []
+    for (kind, dtypes), members in groups.items():
+        lines += _siblings(
+            [
+                _Line(label, kind, dtypes, [members[key] for key in shared])
+                for label, shared in fold_keys(list(members))
+            ]
+        )
+    for line in sorted(lines, key=lambda line: -line.change) if by_change else lines:
+        distances = [each.values.max_absolute for each in line.found if each.values]
+        known = [distance for distance in distances if distance is not None]
+        largest = f"{max(known):.3g}" if known and not line.kind.startswith("only") else ""
+        change = line.kind or _percentages(line.found)
+        yield printable(line.label), f"{len(line.found):,}", change, largest, line.dtypes
+
+
+def _siblings(lines: Sequence[_Line]) -> Iterator[_Line]:
+    """Yield lines that differ in the same way; siblings with changes near each other are one."""
+    by_label = {line.label: line for line in lines}
+    for _, labels in fold_words(list(by_label)):
+        some = sorted((by_label[label] for label in labels), key=lambda line: -line.change)
+        while some:
+            near = [line for line in some if some[0].change <= _NEAR * line.change]
+            some = [line for line in some if line not in near]
+            ((label, _),) = fold_words([line.label for line in near])
+            found = [each for line in near for each in line.found]
+            yield near[0]._replace(label=label, found=found)
+
+
+def _kind_of_change(each: TensorDifference) -> str:
+    """Return the words for a change without a number; empty for one that is a percentage."""
+    values = each.values
+    if values is None or isfinite(each.change):
+        return f"only the {values.only}" if values and values.only else ""
+    if not is_number(each.dtype_a):
+        return "not numbers"
+    return "NaN on one side" if values.num_without_distance > values.num_nans else "infinite"
+
+
+def _percentages(found: Sequence[TensorDifference]) -> str:
+    """Return the least and the largest change of some tensors: ``0.9 - 4.3 %``."""
+    ends = [min(each.change for each in found), max(each.change for each in found)]
+    least, most = (
+        f"{100 * end:#.2g}".rstrip(".") if end < 0.995 else f"{100 * end:.0f}" for end in ends
+    )
+    return f"{most} %" if least == most else f"{least} - {most} %"
+
+
+_NEAREST = 3
+"""Names of the other side, the most similar ones, whose beginnings are tried."""
+
+_MOST_COMPARED = 10_000
+"""Names of the other side that are compared letter by letter: more would take seconds."""
+
+_Heads = tuple[str, str]
+"""The texts with which names in A and in B begin, and after which they are the same."""
+
+
+def rename_hint(report: DiffReport, arguments: Namespace) -> str | None:
+    """Return the command that finds most names of one side in the other; None without one."""
+    heads = _heads(report.only_in_a, report.only_in_b)
+    if heads is None:
+        return None
+    try:
+        command = _command(heads, report, arguments)
+    except ShardvarError:  # a name would stand for two tensors, or an index is no longer there
+        return None
+    return command and f"{_sentence(heads)} To compare them: `{command}`"
+
+
+def _heads(only_a: Sequence[str], only_b: Sequence[str]) -> _Heads | None:
+    """Return the beginnings by which most names of the side with fewer are in the other."""
+    if not (only_a and only_b):
+        return None
+    there = set(only_b)
+
+    def num_found(heads: _Heads) -> int:
+        a, b = heads
+        return sum(name.startswith(a) and b + name[len(a) :] in there for name in only_a)
+
+    found = {heads: num_found(heads) for heads in _candidates(only_a, only_b)}
+    best = max(found, key=found.__getitem__, default=None)
+    is_most = best is not None and 2 * found[best] > min(len(only_a), len(only_b))
+    return best if is_most else None
+
+
+def _candidates(only_a: Sequence[str], only_b: Sequence[str]) -> Iterator[_Heads]:
+    """Yield beginnings of a few names, and of the names that end most like them in the other."""
+    fewer, more = sorted((only_a, only_b), key=len)
+    for name in (fewer[0], fewer[len(fewer) // 2], fewer[-1]):
+        near = [other for other in more if other.endswith(name) or name.endswith(other)]
+        # Comparing letter by letter is slow, and most prefixes do not need it.
+        near = near or sorted(more[:_MOST_COMPARED], key=lambda other: -len(_tail(name, other)))
+        for other in near[:_NEAREST]:
+            tail = _tail(name, other)
+            heads = name[: len(name) - len(tail)], other[: len(other) - len(tail)]
+            # A star or an equals sign would mean something else in the option.
+            if tail and not any("*" in head or "=" in head for head in heads):
+                yield heads if fewer is only_a else heads[::-1]
+
+
+def _tail(name: str, other: str) -> str:
+    """Return the end that two names have in common, from a separator on unless it is a whole name.
+
+    >>> _tail("model.layers.0.w", "layers.0.w"), _tail("layers.0.w", "h.0.w"), _tail("ab", "cb")
+    ('layers.0.w', '0.w', '')
+    """
+    pairs = zip(reversed(name), reversed(other), strict=False)
+    length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    tail = name[len(name) - length :]
+    if tail in (name, other):
+        return tail
+    place = min((place for place in map(tail.find, "./") if place >= 0), default=len(tail))
+    return tail[place + 1 :]
+
+
+def _command(heads: _Heads, report: DiffReport, arguments: Namespace) -> str | None:
+    """Return the command with ``--rename``, with A and B exchanged if only that order works."""
+    asked = arguments.dequantize
+    with (
+        open_checkpoint(report.path_a, dequantize=asked) as one,
+        open_checkpoint(report.path_b, dequantize=asked) as other,
+    ):
+        a, b = list(one), list(other)
+    if _finds_more(heads, a, b):
+        return _joined(arguments.words, heads)
+    exchanged = _exchanged(arguments)
+    if exchanged and _finds_more(heads[::-1], b, a):
+        return _joined(exchanged, heads[::-1])
+    return None
+
+
+def _finds_more(heads: _Heads, a: Sequence[str], b: Sequence[str]) -> bool:
+    """Return True if no name of A that is in B is lost by the renaming, and others are found."""
+    there = set(b)
+    if heads[0].startswith(REGULAR):
+        return False
+    renamed = new_names(a, {f"{heads[0]}*": f"{heads[1]}*"})
+    was = {row for row, name in enumerate(a) if name in there}
+    return was < {row for row, name in enumerate(renamed) if name in there}
+
+
+def _joined(words: Sequence[str], heads: _Heads) -> str:
+    return shlex.join(["shardvar", *words, "--rename", f"{heads[0]}*={heads[1]}*"])
+
+
+def _exchanged(arguments: Namespace) -> list[str]:
+    """Return the typed words with A and B exchanged; none unless they follow each other."""
+    words, sides = list(arguments.words), [arguments.a, arguments.b]
+    for place in range(len(words) - 1):
+        if words[place : place + 2] == sides:
+            return [*words[:place], *sides[::-1], *words[place + 2 :]]
+    return []
+
+
+def _sentence(heads: _Heads) -> str:
+    a, b = heads
+    if a and b:
+        return f"Most names begin with {a!r} in A and with {b!r} in B."
+    short, long, head = ("B", "A", a) if a else ("A", "B", b)
+    return f"Most names of {short} are in {long}, after {head!r}."
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    path: str
+    """As it was typed."""
+    found: Location
+    name: str
+    reader: Reader
+    scalars: Columns
+    """Its settings, and the values of its scalars."""
+    keys: Sequence[str]
+
+    def columns(
+        self, measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
+    ) -> Columns:
+        sizes = file_sizes(self.found.storage, self.reader.index.files)
+        about = describe(self.reader, list(self.keys), sizes, measured, counts) | self.scalars
+        return as_typed(about, self.found, self.path, self.name)
+
+
+def check_diff_page(arguments: Namespace, rename: Mapping[str, str]) -> None:
+    """Raise ``ArgumentError`` if the page would be too large whatever differs; no value is read."""
+    with ExitStack() as stack:
+        make_page([side.columns() for side in _open_sides(stack, arguments, rename)], {})
+
+
+def write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[str, str]) -> None:
+    """Write the page of the compared tensors, of A as the map and ``rename`` make them."""
+    with ExitStack() as stack:
+        sides = _open_sides(stack, arguments, rename)
+        told = describe_diff(report, sides[0].keys)
+        side_of = dict(zip("ab", sides, strict=True))
+        told["unreadable"] = [
+            [row, side, kind, message_as_typed(text, side_of[side].found, side_of[side].path)]
+            for row, side, kind, text in told["unreadable"]
+        ]
+        columns = [side.columns() for side in sides]
+        if arguments.stats:
+            make_page(columns, told)  # raises
+            columns = _with_statistics(sides, report, told)
+    write_page(arguments.html, make_page(columns, told))
+
+
+def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str]) -> list[_Side]:
+    sides: list[_Side] = []
+    checkpoints = [(find_checkpoint(path), path) for path in (arguments.a, arguments.b)]
+    for (found, path), name in zip(checkpoints, names_of(*checkpoints), strict=True):
+        reader = stack.enter_context(open_found(found, dequantize=arguments.dequantize))
+        if not sides:
+            reader = renamed_reader(through_map(reader, arguments), rename)
+        keys = [key for key in reader if _is_chosen(key, arguments.filter, arguments.exclude)]
+        scalars = scalar_columns(reader, keys, read_scalars(reader, keys))
+        sides.append(_Side(path, found, name, reader, scalars, keys))
+    return sides
+
+
+def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] | None) -> bool:
+    if matches_any(name, excluded or ()):
+        return False
+    return not globs or matches_any(name, globs)
+
+
+def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) -> list[Columns]:
+    """Return the columns with as many statistics as there is room for, of the same tensors on both sides."""
+    differing = {each.key for each in report.differences}
+    keys = [[key for key in side.keys if key in differing] for side in sides]
+    total = 2 * sum(_nbytes(side.reader, some) for side, some in zip(sides, keys, strict=True))
+    with progress("reading", lambda: total) as advance:
+        measured = [
+            dict(measure(side.reader, some, advance))
+            for side, some in zip(sides, keys, strict=True)
+        ]
+        kept = _that_fit(sides, measured, told)
+        ends = _ends(kept)
+        columns = []
+        for side, of_side in zip(sides, kept, strict=True):
+            joint = {
+                key: replace(each, minimum=ends[key][0], maximum=ends[key][1])
+                for key, each in of_side.items()
+                if isinstance(each, Statistics) and key in ends
+            }
+            columns.append(side.columns(of_side, dict(histograms(side.reader, joint, advance))))
+    names, shown = ({key for of_side in some for key in of_side} for some in (measured, kept))
+    for each in columns:
+        each["stats"]["num_left_out"] = len(names) - len(shown)
+    if len(shown) < len(names):
+        note(
+            f"note: the page has room for the histograms of {len(shown):,} of {len(names):,} "
+            "tensors. Choose tensors with `--filter`."
+        )
+    return columns
+
+
+def _that_fit(
+    sides: Sequence[_Side], measured: Sequence[StatisticsByKey], told: Columns
+) -> list[StatisticsByKey]:
+    """Return the statistics of the tensors that fit the page, and every error."""
+    errors = [
+        {key: each for key, each in some.items() if isinstance(each, ReadError)}
+        for some in measured
+    ]
+    plain = make_page([side.columns(some) for side, some in zip(sides, errors, strict=True)], told)
+    room = room_left(plain) // 2
+    kept = [
+        statistics_that_fit(side.keys, some, room)
+        for side, some in zip(sides, measured, strict=True)
+    ]
+    left_out = {
+        key for all_, some in zip(measured, kept, strict=True) for key in all_.keys() - some.keys()
+    }
+    return [
+        {
+            key: each
+            for key, each in some.items()
+            if isinstance(each, ReadError) or key not in left_out
+        }
+        for some in kept
+    ]
+
+
+def _nbytes(reader: Reader, keys: Sequence[str]) -> int:
+    slices = reader.entries().slices
+    rows, nbytes = slices.tensors.rows(), slices.nbytes_of_tensors()
+    return sum(int(nbytes[rows[key]]) for key in keys if key in rows)
+
+
+def _ends(measured: Sequence[StatisticsByKey]) -> dict[str, tuple[Any, Any]]:
+    """The least and the largest finite value of each key, of both sides together."""
+    ends: dict[str, tuple[Any, Any]] = {}
+    for of_side in measured:
+        for key, each in of_side.items():
+            if (
+                isinstance(each, Statistics)
+                and each.minimum is not None
+                and each.maximum is not None
+            ):
+                low, high = ends.get(key, (each.minimum, each.maximum))
+                ends[key] = min(low, each.minimum), max(high, each.maximum)
+    return ends
+
 
 _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
 
 def execute(arguments: Namespace) -> int:
-    """Compare and print. Return 0 for equal checkpoints, 1 for different ones, 3 if a tensor cannot
-    be read."""
+    """Return 0 for equal checkpoints, 1 for different ones, 3 if a tensor cannot be read."""
     a, b = arguments.a, arguments.b
     given = map_of(arguments)
     stored = [

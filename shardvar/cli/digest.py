@@ -29,8 +29,7 @@ from shardvar.cli.output import (
     short_path,
     shortened,
 )
-from shardvar.cli.verify import payload_nbytes
-from shardvar.cli.workers import executor_of
+from shardvar.cli.verify import executor_of, payload_nbytes
 from shardvar.errors import ArgumentError
 from shardvar.verbs.compare.digest import DigestReport, digest
 from shardvar.verbs.compare.manifest import (
@@ -48,7 +47,6 @@ _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
 
 def execute(arguments: Namespace) -> int:
-    """Print, write or compare the digests and return the exit code."""
     if arguments.force and not arguments.write:
         raise ArgumentError(
             "--force is given without --write.",

@@ -8,8 +8,7 @@ table cannot promise what the code does not do.
 from argparse import Namespace
 from typing import Any
 
-from shardvar.cli.output import print_json
-from shardvar.cli.tables import print_table
+from shardvar.cli.output import print_json, print_table
 from shardvar.formats.protocol import Format
 from shardvar.formats.table import about_format, all_formats
 from shardvar.verbs.reports import SCHEMA
@@ -20,7 +19,6 @@ extra, slices."""
 
 
 def execute(arguments: Namespace) -> int:
-    """Print a row for each format, including formats of other packages."""
     rows = [_facts(form) for form in all_formats()]
     if arguments.json:
         print_json({"schema": SCHEMA, "formats": rows})

@@ -22,12 +22,12 @@ from shardvar.cli.output import (
     note,
     path_on_a_line,
     print_json,
+    print_table,
     printable,
     say,
     short_path,
     warn,
 )
-from shardvar.cli.tables import print_table
 from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.formats.parts import PartsFormat
 from shardvar.storage.links import inner_links
@@ -45,7 +45,7 @@ _MOST_TENSORS = 100_000
 """After so many tensors in all, no further index is opened: they take some 1 s, and a larger index
 its own time."""
 _LINES_AROUND = 7
-"""Lines of the terminal for what is printed above and below the list."""
+"""Lines of the terminal above and below the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,6 @@ def take_newest(arguments: Namespace) -> None:
 
 
 def _newest_in(folder: str, item: str | None) -> str:
-    """The path of the newest checkpoint in a folder, after notes that say which it is."""
     newest, choice = find_newest(folder, item)
     for each in choice.notes:
         note(f"note: {printable(each)}")
@@ -90,11 +89,7 @@ def print_choices(
     everything: bool = False,
     taken: int = 0,
 ) -> None:
-    """Print the checkpoints that a path may mean, in natural order, and mark the newest; a terminal
-    gets the last ones.
-
-    ``everything`` prints all at a terminal too. ``taken`` lines of the terminal are for notes.
-    """
+    """Print the checkpoints that a path may mean; ``taken`` lines of the terminal are for notes."""
     newest = _newest(place.storage, found)
     contents = _contents(found)
     if as_json:
@@ -139,7 +134,10 @@ def print_choices(
     kept = kept if sys.stdout.isatty() else list(range(6))
     places = {column: place for place, column in enumerate(kept)}
     styles: dict[int | tuple[int, int], str] = {places.get(_SAVED, -1): "dim"}
-    styles |= {(n, places.get(_REMARKS, -1)): _style(row[_REMARKS]) for n, row in enumerate(rows)}
+    for number, row in enumerate(rows):
+        is_newest, is_broken = row[_REMARKS].startswith("newest"), "unreadable" in row[_REMARKS]
+        style = "red" if is_broken else "green" if is_newest else "dim"
+        styles[number, places.get(_REMARKS, -1)] = style
     print_table(
         [_HEADERS[each] for each in kept],
         [[row[each] for each in kept] for row in rows],
@@ -149,16 +147,8 @@ def print_choices(
     )
 
 
-def _style(remarks: str) -> str:
-    """Return the style of the remarks about a checkpoint."""
-    if "unreadable" in remarks:
-        return "red"
-    return "green" if remarks.startswith("newest") else "dim"
-
-
 def _links(folder: str | None, found: Sequence[Candidate]) -> list[str]:
-    """Return the name of a link in the folder that leads to each checkpoint, or to its folder;
-    empty without one."""
+    """Return the name of the link that leads to each checkpoint or to its folder; empty without one."""
     if folder is None:
         return [""] * len(found)
     names: dict[str, str] = {target: name for name, target in inner_links(folder, folder)}
@@ -188,8 +178,7 @@ def _paths(found: Sequence[Candidate]) -> list[str]:
 
 
 def _contents(found: Sequence[Candidate]) -> list[_Content | None]:
-    """Read the indexes of the last checkpoints on a local disk, as many as take little time; None
-    for the others."""
+    """Read the indexes of the last checkpoints on a local disk; None for the others."""
     contents: list[_Content | None] = [None] * len(found)
     left = _MOST_TENSORS
     for number in range(len(found))[: -_MOST_LISTED - 1 : -1]:
@@ -215,8 +204,6 @@ def _content(location: Location) -> _Content | None:
 def _cells(
     each: Candidate, content: _Content | None, newest: Sequence[Candidate], link: str
 ) -> tuple[str, ...]:
-    """Return the format, the tensors, their size, the time, what a checkpoint is known as, and what
-    is wrong with it."""
     tensors = "" if content is None or content.num_tensors is None else f"{content.num_tensors:,}"
     size = "" if content is None or content.nbytes is None else human_size(content.nbytes)
     saved = "" if each.saved is None else _time(each.saved)

@@ -7,6 +7,10 @@
 
 An error is two lines on standard error, ``error:`` with its cause and ``hint:`` with its remedy;
 never a traceback.
+
+A command that was given a URL may wait for a server, and then Ctrl-C cannot end it: a thread learns
+of the signal at once, gives the command ``GRACE_SECONDS`` to end in order, and then ends the process,
+as a kill would. A disk answers, and syncing a large file may take longer.
 """
 
 import gc
@@ -15,20 +19,20 @@ import re
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from shardvar.cli.arguments import Usage
+from shardvar.cli.options import Usage, parse_arguments, without_alias
 from shardvar.cli.output import (
     drop_notes,
     drop_output,
     note,
+    notes_about,
     one_line,
     paths_as_typed,
     print_json,
     replace_closed_streams,
 )
-from shardvar.cli.parser import parse_arguments, without_alias
 from shardvar.errors import (
     ArgumentError,
     MapError,
@@ -38,6 +42,43 @@ from shardvar.errors import (
     UnsupportedError,
 )
 
+if TYPE_CHECKING:
+    from socket import socket
+
+GRACE_SECONDS = 2.0
+"""The time from the first interrupt to the end of the process; a second ends it at once."""
+
+
+def end_after_interrupt(say: Callable[[], object]) -> None:
+    """Watch for Ctrl-C until the process ends with code 130; ``say`` prints the last line."""
+    import socket  # not above, likewise threading: no command on files needs them
+    import threading
+
+    pair = socket.socketpair()
+    pair[1].setblocking(False)
+    signal.set_wakeup_fd(pair[1].fileno(), warn_on_full_buffer=False)
+    threading.Thread(
+        target=_watch, args=(pair, say), name="shardvar interrupts", daemon=True
+    ).start()
+
+
+def _watch(pair: "tuple[socket, socket]", say: Callable[[], object]) -> None:
+    """Wait for an interrupt, then for the end of the process or another interrupt."""
+    reader, _writer = pair  # both stay open for as long as the thread
+    _next_interrupt(reader)
+    reader.settimeout(GRACE_SECONDS)
+    try:
+        _next_interrupt(reader)
+    except TimeoutError:
+        say()
+    os._exit(128 + signal.SIGINT)
+
+
+def _next_interrupt(reader: "socket") -> None:
+    while signal.SIGINT not in reader.recv(1):
+        pass
+
+
 DONE, WRONG_USAGE, UNUSABLE = 0, 2, 3  # a command that answers "no" returns 1 itself
 
 _SCHEMA = 1
@@ -45,10 +86,7 @@ _TRACEBACK = "SHARDVAR_TRACEBACK"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
-
-    ``argv`` holds the arguments without the name of the program; None means ``sys.argv``.
-    """
+    """Run one command and return its exit code; None means ``sys.argv``."""
     replace_closed_streams()
     try:
         return _main(argv)
@@ -69,8 +107,6 @@ def _main(argv: Sequence[str] | None) -> int:
         gc.set_threshold(100_000, 50, 50)
     words = without_alias(sys.argv[1:] if argv is None else argv)
     if argv is None and any("://" in word for word in words):
-        from shardvar.cli.interrupts import end_after_interrupt
-
         end_after_interrupt(lambda: note(_interrupted(words, of_server=True)))
     try:
         code = _run(words)
@@ -112,8 +148,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _interrupted(words: Sequence[str], of_server: bool = False) -> str:
-    """Return the last line of an interrupted command; with ``of_server``, of one that waited for a
-    server in vain."""
+    """Return the last line of an interrupted command."""
     if words[:1] not in (["reshard"], ["apply"]) or "--dry-run" in words:
         return "interrupted"
     # A reshard keeps the data files that it finished, and reads them back instead of writing them
@@ -127,7 +162,6 @@ def _interrupted(words: Sequence[str], of_server: bool = False) -> str:
 
 
 def _run(words: Sequence[str]) -> int:
-    """Parse the words and execute the command."""
     if words[:1] == ["__complete"]:
         return _complete(words[1:])
     try:
@@ -135,14 +169,12 @@ def _run(words: Sequence[str]) -> int:
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, words) if usage.error else usage.code
     arguments.words = words
-    from shardvar.cli.folder_notes import notes_about
-
     # Before the command, which may write into the folder, and leaves room for them on the screen.
     arguments.notes = notes_about(arguments)
     try:
         return execute(arguments)
     finally:
-        # Also after an error: a checkpoint in the note may be the one that was meant.
+        # Also after an error: the note may name the checkpoint that was meant.
         for each in arguments.notes:
             note(each)
 
@@ -174,7 +206,7 @@ def execute(arguments: Namespace) -> int:
         case "delta":
             from shardvar.cli.delta import execute
         case "apply":
-            from shardvar.cli.apply import execute
+            from shardvar.cli.reshard import execute_apply as execute
         case "maps":
             from shardvar.cli.maps import execute
         case "formats":
@@ -191,7 +223,6 @@ def execute(arguments: Namespace) -> int:
 
 
 def _complete(words: Sequence[str]) -> int:
-    """Print the candidates for a shell at whose prompt Tab was pressed."""
     from shardvar.cli.completion import candidates
 
     for line in candidates(words):
@@ -224,7 +255,6 @@ def _without_secrets(text: str) -> str:
 
 
 def _problems(error: ShardvarError, first: int) -> list[str]:
-    """Return the problems of a map from a position on, and how many more there are."""
     if not isinstance(error, MapError) or len(error.problems) <= first:
         return []
     from shardvar.maps.report import first_problems
@@ -245,7 +275,7 @@ def _say(error: ShardvarError, code: int, words: Sequence[str]) -> int:
             print_json({"schema": _SCHEMA, "error": fields})
             sys.stdout.flush()
         except OSError:
-            drop_output()  # the code and the lines below say what happened
+            drop_output()  # the code and the lines below report it
     note(f"error: {paths_as_typed(one_line(cause), words)}")
     note(f"hint: {paths_as_typed(one_line(remedy), words)}")
     for line in _problems(error, 1):

@@ -2,21 +2,25 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
 
-from shardvar.cli.output import print_json, say
-from shardvar.cli.tables import print_table
+from shardvar.cli.output import print_json, print_table, say
 from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.maps.map import Map, shipped_maps
+from shardvar.maps.report import WIDEST, MapReport
 from shardvar.verbs.mapping import map_reader
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA
 
 
 def execute(arguments: Namespace) -> int:
-    """Print the names of the shipped maps, or the rules and sizes of one."""
     if arguments.name is None:
-        _list(shipped_maps(), arguments.json)
+        maps = [(name, Map.read(name)) for name in shipped_maps()]
+        if arguments.json:
+            listed = [{"name": name, "about": each.about} for name, each in maps]
+            print_json({"schema": SCHEMA, "maps": listed})
+        else:
+            rows = [(name, f"{len(each.rules)}", each.about) for name, each in maps]
+            print_table(("map", "rules", "about"), rows)
         return 0
     found = Map.read(arguments.name)
     if arguments.json:
@@ -43,15 +47,6 @@ def execute(arguments: Namespace) -> int:
     return 0
 
 
-def _list(names: Sequence[str], as_json: bool) -> None:
-    maps = [(name, Map.read(name)) for name in names]
-    if as_json:
-        listed = [{"name": name, "about": each.about} for name, each in maps]
-        print_json({"schema": SCHEMA, "maps": listed})
-        return
-    print_table(("map", "rules", "about"), [(n, f"{len(m.rules)}", m.about) for n, m in maps])
-
-
 def map_of(arguments: Namespace) -> Map | None:
     """Return the map of ``--map``, ``--rule``, ``--size`` and the like; None without them."""
     sizes: dict[str, int | str] = {}
@@ -75,11 +70,16 @@ def map_of(arguments: Namespace) -> Map | None:
     return found.inverse() if arguments.inverse else found
 
 
-def through_map(reader: Reader, arguments: Namespace) -> Reader:
-    """Return a reader of what the options' map makes of an open checkpoint; the same without one.
+def print_rules(report: MapReport) -> None:
+    """Print the table of a map's rules, and what was proven of the map."""
+    print()
+    print_table(report.headers(), report.rows(), right=(0, 2, 5), widest=WIDEST)
+    for line in report.summary():
+        say(line)
 
-    Closing it closes the checkpoint, and so does an error.
-    """
+
+def through_map(reader: Reader, arguments: Namespace) -> Reader:
+    """Return a reader of the options' map of an open checkpoint; an error closes the checkpoint."""
     try:
         given = map_of(arguments)
         return reader if given is None else map_reader(reader, given)

@@ -19,15 +19,276 @@ Two spaces separate a name from its help, and four at the beginning continue a l
     =True, DTYPE->dequantize           the stored value; the name under which it is stored
 
 An option whose help ends in ``(repeatable)`` can be given several times.
+
+Of this text argparse makes the arguments, and this module their help, since the layout of argparse
+changes from one version of Python to the next. An error of the parser is raised as ``Usage``.
 """
 
 import argparse
 import re
-from collections.abc import Iterator
-from typing import Any
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import Any, NoReturn
 
-from shardvar.cli.arguments import Commands, Parser
-from shardvar.cli.helptext import ABOUT
+from shardvar import __version__
+from shardvar.cli.output import is_styled
+from shardvar.errors import ArgumentError
+from shardvar.pictures.words import similar
+
+_GROUPS = {
+    "look and check": {
+        "inspect": "list what is inside: tensors, shapes, sizes, shards, files",
+        "show": "print the values of a tensor, or of a part of it",
+        "view": "write or serve a page for a browser",
+        "verify": "compare every checksum, and list what is damaged",
+        "diff": "compare two checkpoints of any formats",
+        "digest": "print, store or compare a fingerprint of each tensor",
+    },
+    "change": {
+        "reshard": "write it in other shards, files, formats, names or dtypes",
+        "delta": "store what changed between two checkpoints",
+        "apply": "make the second checkpoint of the first and a delta",
+        "maps": "list the maps between model families, or print one",
+    },
+    "more": {
+        "formats": "list the formats, and what each can hold",
+        "vectors": "write test vectors for other implementations",
+        "completion": "print a script that completes words in a shell",
+    },
+}
+"""The commands in groups, each with a line of the program's help."""
+
+ABOUT = {name: about for group in _GROUPS.values() for name, about in group.items()}
+
+COMMANDS = tuple(ABOUT)
+
+ALIASES = {"convert": "reshard", "ls": "inspect"}
+"""Other names of commands, which do the same."""
+
+TOPICS = {"json": "describe the keys of --json"}
+"""Topics that ``shardvar help`` describes in addition to the commands."""
+
+OTHER_WORDS = {
+    "inspect": "cat dump info list stat summary tree".split(),
+    "show": "get print values".split(),
+    "view": "browse plot serve".split(),
+    "verify": "check fsck test validate".split(),
+    "diff": "cmp compare".split(),
+    "digest": "checksum fingerprint hash sha256".split(),
+    "delta": "changes compact incremental".split(),
+    "apply": "patch update".split(),
+    "reshard": "cast consolidate cp export join merge rename split unshard".split(),
+}
+"""Words that people type for a command, which the error then suggests."""
+
+_WIDEST = 100
+"""The most columns that help fills."""
+_FIRST = 26
+"""The most columns of names of options; a longer one is alone on its line."""
+_NARROW = 60
+"""The columns of a terminal below which names of options are alone on their line."""
+_INDENT = 6
+"""The place of the texts of options in a narrow terminal."""
+_BETWEEN = 2
+_UNDER = " " * 14
+"""The place of the second line about a command: after the longest name."""
+
+Row = tuple[str, str]
+"""An argument or option as it is typed, and its help."""
+
+
+def help_of(parser: argparse.ArgumentParser, columns: int, is_styled: bool = False) -> str:
+    """Return the help of a command, with ``is_styled`` in bold titles and cyan names."""
+    width = min(columns, _WIDEST)
+    parts = [f"usage: {usage_of(parser)}", *_filled(parser.description or "", width)]
+    parts += ["\n".join(options_of(parser, width))] if sections_of(parser) else []
+    text = "\n\n".join([*parts, *_filled(parser.epilog or "", width)]) + "\n"
+    return _NAME.sub(_CYAN, _TITLE.sub(_BOLD, text)) if is_styled else text
+
+
+_TITLE = re.compile(
+    rf"^(usage(?=:)|exit codes(?=:)|[a-z]+(?=:$)|{'|'.join(_GROUPS)})", re.MULTILINE
+)
+_NAME = re.compile(
+    rf"^  ((?:{'|'.join(ABOUT)})(?=  )|-[^ ,\n]*(?:, --[^ \n]+)?|[A-Z]+(?=  ))", re.MULTILINE
+)
+"""A command, an option or an argument at the beginning of its row."""
+_BOLD, _CYAN = "\x1b[1m\\1\x1b[0m", "  \x1b[36m\\1\x1b[0m"
+
+
+def usage_of(parser: argparse.ArgumentParser) -> str:
+    if parser.usage:
+        return parser.usage
+    arguments = []
+    for each in parser._get_positional_actions():
+        name = _typed(each)
+        arguments.append({"?": f"[{name}]", "+": f"{name}..."}.get(str(each.nargs), name))
+    required = [_invocation(each) for each in parser._get_optional_actions() if each.required]
+    return " ".join([parser.prog, *required, *arguments, "[options]"])
+
+
+def _typed(action: argparse.Action) -> str:
+    return "|".join(action.choices) if action.choices else str(action.metavar or "")
+
+
+def _invocation(action: argparse.Action) -> str:
+    """Return an option as it is typed: ``-o, --output FILE``."""
+    names = ", ".join(sorted(action.option_strings, key=len))
+    return names if action.nargs == 0 else f"{names} {_typed(action)}"
+
+
+def sections_of(parser: argparse.ArgumentParser) -> list[tuple[str, list[Row]]]:
+    """Return the arguments, under an empty title, and each group of options under its own."""
+    sections = []
+    for group in parser._action_groups:
+        shown = [each for each in group._group_actions if each.help != argparse.SUPPRESS]
+        rows = [
+            (_invocation(each) if each.option_strings else _typed(each), each.help or "")
+            for each in shown
+        ]
+        if rows:
+            sections.append((group.title or "" if shown[0].option_strings else "", rows))
+    return sections
+
+
+def options_of(parser: argparse.ArgumentParser, width: int) -> Iterator[str]:
+    sections = sections_of(parser)
+    names = [len(name) + 2 + _BETWEEN for _, rows in sections for name, _ in rows]
+    column = max(each for each in names if each <= _FIRST) if width >= _NARROW else _INDENT
+    for number, (title, rows) in enumerate(sections):
+        if number:
+            yield ""
+        if title:
+            yield f"{title}:"
+        for row in rows:
+            yield from row_lines(row, column, width)
+
+
+def row_lines(row: Row, column: int, width: int) -> Iterator[str]:
+    """Yield the lines of one row, whose text begins at a column; a long name has its own line."""
+    head, text = f"  {row[0]}", row[1]
+    if len(head) + _BETWEEN > column:
+        yield head
+        head = ""
+    for line in wrap(text, width - column, break_long_words=False, break_on_hyphens=False):
+        yield f"{head:<{column}}{line}"
+        head = ""
+
+
+def _filled(text: str, width: int) -> Iterator[str]:
+    """Yield paragraphs filled to a width; lines of lists one by one, and examples as they are."""
+    for paragraph in filter(None, text.split("\n\n")):
+        lines = (
+            [line]
+            if paragraph.startswith("examples:") and line.startswith(" ")
+            else wrap(line, width, subsequent_indent=_UNDER * line.startswith(" "))
+            for line in paragraph.split("\n")
+        )
+        yield "\n".join(line for each in lines for line in each)
+
+
+def listed_commands() -> str:
+    lines = []
+    for group, commands in _GROUPS.items():
+        lines += [group, *(f"  {name:<10}  {about}" for name, about in commands.items())]
+    return "\n".join(lines)
+
+
+_UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
+
+
+class Usage(Exception):
+    """The end of parsing: help was printed, or the arguments are wrong."""
+
+    def __init__(self, code: int, error: ArgumentError | None = None) -> None:
+        super().__init__(code)
+        self.code, self.error = code, error
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that neither prints errors nor exits."""
+
+    def format_help(self) -> str:
+        return help_of(self, get_terminal_size().columns, is_styled())
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ``Usage`` with an error of argparse and a remedy."""
+        command = self.prog.removeprefix("shardvar").strip()
+        cause = message[:1].upper() + message[1:]
+        remedy = (
+            self._nearest(message) or f"`{f'shardvar {command}'.strip()} --help` shows the usage."
+        )
+        raise Usage(2, ArgumentError(f"{cause.rstrip('.')}.", remedy))
+
+    def _nearest(self, message: str) -> str | None:
+        typed = _UNKNOWN_OPTION.fullmatch(message)
+        near = similar(typed[1], self._option_string_actions) if typed else []
+        return f"Did you mean {near[0]!r}?" if near else None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; report unknown arguments here, where the names of the options are known."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return parsed, rest
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help or the version. argparse would hide that the output cannot be written."""
+        print(message, end="", file=file or sys.stdout)
+
+    def exit(self, status: int = 0, _message: str | None = None) -> NoReturn:
+        """Raise ``Usage`` after help or the version was printed."""
+        raise Usage(status)
+
+
+Commands = argparse._SubParsersAction
+"""The collection of the commands' parsers, for which argparse has no public name."""
+
+
+# Such as -1 or -3:, which argparse would take for options.
+_NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
+
+_WITH_VALUES = ("--verify", "--item", "--dequantize-to", "--map", "--rule", "--size")
+"""The options of ``show`` that take a value; the value must stay behind them."""
+
+
+def with_cuts(words: Sequence[str]) -> list[str]:
+    """Return the words with ``--shards -,tp`` as one, since argparse would take ``-,tp`` for an option."""
+    joined: list[str] = []
+    for word in words:
+        if word.startswith("-,") and joined[-1:] == ["--shards"]:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def options_first(words: list[str]) -> list[str]:
+    """Return the arguments of ``show`` with the options in front.
+
+    An INDEX may begin with a minus sign, as in ``show model table -1 --json``. argparse would take
+    it for an option. It also fills the optional INDEX as soon as it can, and would miss one that
+    follows an option.
+    """
+    options: list[str] = []
+    others: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--":
+            others.extend(rest)
+        elif word.startswith("-") and not _NEGATIVE_INDEX.fullmatch(word):
+            options.append(word)
+            if word in _WITH_VALUES:
+                options.extend(islice(rest, 1))
+        else:
+            others.append(word)
+    # After ``--`` argparse takes every word for an argument, -1 too.
+    return [words[0], *options, "--", *others]
+
 
 _PATH = "a checkpoint: its prefix, index file, folder, or one of its data files"
 
@@ -285,7 +546,6 @@ shell={{bash,zsh,fish}}  the shell
 
 
 def add_commands(commands: "Commands[Parser]") -> None:
-    """Add a parser for each command."""
     for block in _COMMANDS.strip().split("\n\n"):
         _add_command(commands, *_lines(block))
 
@@ -368,3 +628,72 @@ def _value(text: str) -> dict[str, Any]:
         return {"metavar": text.removesuffix("!"), "required": True}
     metavar, _, dest = text.partition("->")
     return {"metavar": metavar} | ({"dest": dest, "default": False} if dest else {})
+
+
+def without_alias(words: Sequence[str]) -> list[str]:
+    """Return the words with the name of a command in the place of an alias, also after ``help``.
+
+    >>> without_alias(["ls", "model"]), without_alias(["help", "convert"])
+    (['inspect', 'model'], ['help', 'reshard'])
+    """
+    place = 1 if words[:1] == ["help"] else 0
+    named = [ALIASES.get(word, word) for word in words[place : place + 1]]
+    return [*words[:place], *named, *words[place + 1 :]]
+
+
+def parse_arguments(words: Sequence[str]) -> Namespace:
+    """Return the parsed arguments; raise ``Usage`` if they are wrong or ask for help."""
+    words = without_alias(words)
+    if not words:
+        make_parser().print_help()
+        # Help was printed, but nothing was done: scripts must not take that for success.
+        raise Usage(2)
+    if words[0] == "help":
+        if words[1:] and words[1] in TOPICS:
+            return Namespace(command="help", topic=words[1])
+        words = [*words[1:2], "--help"]
+    first = words[0]
+    # Checked before argparse does it, which suggests no spelling.
+    if first not in COMMANDS and not first.startswith("-"):
+        near = [name for name, others in OTHER_WORDS.items() if first.lower() in others]
+        near = near or similar(first, COMMANDS)
+        listed = f"The commands are {', '.join(COMMANDS)}; `shardvar --help` describes them."
+        remedy = f"Did you mean {near[0]!r}?" if near else listed
+        raise Usage(2, ArgumentError(f"Unknown command {first!r}.", remedy))
+    command = next((word for word in words if word in COMMANDS), "")
+    if command and first != command and first not in ("-h", "--help", "--version"):
+        remedy = f"Options follow the command, as in `shardvar {command} PATH {first}`."
+        raise Usage(2, ArgumentError(f"{first} is before the command.", remedy))
+    words = options_first(words) if words[0] == "show" else with_cuts(words)
+    return make_parser().parse_args(words)
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="shardvar",
+        usage="shardvar COMMAND PATH [options]   (`shardvar COMMAND --help` lists them)",
+        description="Inspect, verify, compare, convert and reshard checkpoints of any framework."
+        f"\n{listed_commands()}",
+        epilog="examples:\n"
+        "  shardvar inspect runs/ckpt-1200\n"
+        "  shardvar reshard ckpt-1200 model.safetensors --filter 'dense/*'\n"
+        "exit codes: 0 done; 1 damage or differences; 2 usage; 3 cannot read or write",
+        add_help=False,
+    )
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"shardvar {__version__}",
+        help=argparse.SUPPRESS,
+    )
+    commands = parser.add_subparsers(
+        dest="command",
+        required=True,
+        metavar="COMMAND",
+        parser_class=Parser,
+        help=argparse.SUPPRESS,
+        prog="shardvar",
+    )
+    add_commands(commands)
+    return parser

@@ -1,9 +1,12 @@
 """Output: lines and JSON on standard output, notes and progress on standard error.
 
-Every text passes through here or through ``tables``, which escape control characters: a text of a file
-cannot reach a terminal in another way.
+Every text passes through here, where control characters are escaped: a text of a file cannot reach
+a terminal in another way.
 
 At a terminal long lines are folded between words, and some have colours. A pipe gets whole lines.
+At a terminal rich draws tables. If one is too wide, the columns that the caller can do without go
+first, then the middle of long names; a table whose columns are all needed becomes a block of lines
+a row. A pipe gets plain columns, one whole line a row. Cells must be ``printable`` already.
 """
 
 import errno
@@ -12,13 +15,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from shutil import get_terminal_size
 from textwrap import wrap
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
+from shardvar.errors import ShardvarError
 from shardvar.pictures.words import (
     count,
     human_age,
@@ -27,6 +33,7 @@ from shardvar.pictures.words import (
     human_size,
     human_tensors,
     human_time,
+    message,
     one_line,
     printable,
     short_name,
@@ -35,11 +42,28 @@ from shardvar.pictures.words import (
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from shardvar.verbs.reader import Reader
+
+
+__all__ = [
+    "count",
+    "human_age",
+    "human_count",
+    "human_shape",
+    "human_size",
+    "human_tensors",
+    "human_time",
+    "one_line",
+    "path_on_a_line",
+    "printable",
+    "short_name",
+    "short_path",
+]  # fmt: skip
+
 NARROWEST = 20
 """The fewest cells for names in the first column; below that, rows become blocks."""
 
 _LINE = 120
-"""The longest line of values."""
 
 _UNBROKEN = re.compile(r"[0-9] [kMGTP]?B\b|`[^`]*`")
 """Texts that no line breaks: a number with its unit, and a command, which is copied and pasted."""
@@ -63,8 +87,7 @@ def encodable(text: str) -> str:
 
 
 def is_styled() -> bool:
-    """Return True if standard output is a terminal that shows colours, and the user has not turned
-    them off."""
+    """Return True if standard output is a terminal with colours that are not turned off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
 
 
@@ -119,11 +142,7 @@ def can_print(symbol: str) -> bool:
 
 
 def say(text: str, bold: Sequence[str] = ()) -> None:
-    """Print a line of a report, with files as seen from the working directory; a terminal's is
-    folded between words.
-
-    A terminal with colours shows the words of ``bold`` so.
-    """
+    """Print a line of a report, with paths as seen from here and the words of ``bold`` in bold."""
     text = seen_from_here(one_line(text))
     if not sys.stdout.isatty():
         print(text)
@@ -150,7 +169,6 @@ def seen_from_here(text: str) -> str:
 
 
 def paths_as_typed(text: str, words: Sequence[str]) -> str:
-    """Return a text with paths as typed: from the working directory."""
     return text if any(_here() in word for word in words) else seen_from_here(text)
 
 
@@ -163,8 +181,7 @@ def _here() -> str:
 
 
 def folded(text: str, stream: TextIO | None = None) -> list[str]:
-    """Return a line for a terminal as lines that fit it, unless a word does not; they are indented
-    by two more."""
+    """Return a line as lines that fit a terminal, unless a word does not; later ones are indented."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     width = max(_columns(stream), NARROWEST)
     # ``wrap`` breaks lines at spaces, for which a NUL stands where no line may end.
@@ -176,7 +193,6 @@ def folded(text: str, stream: TextIO | None = None) -> list[str]:
 
 
 def _columns(stream: TextIO | None) -> int:
-    """Return the width of a terminal: standard output or another stream."""
     with suppress(OSError, ValueError):
         if stream is not None and "COLUMNS" not in os.environ:
             return os.get_terminal_size(stream.fileno()).columns
@@ -228,8 +244,7 @@ for an error."""
 
 
 def note(text: str) -> None:
-    """Print a line for people on standard error, folded at a terminal; where that is closed or
-    full, it is lost."""
+    """Print a line for people on standard error; if that is closed or full, it is lost."""
     text = one_line(text)
     with suppress(OSError):
         if sys.stderr.isatty():
@@ -241,7 +256,6 @@ def note(text: str) -> None:
 
 
 def _is_dumb() -> bool:
-    """Return True for a terminal that has no control codes."""
     return os.environ.get("TERM") == "dumb"
 
 
@@ -253,7 +267,7 @@ class _ClosedOutput(io.TextIOBase):
 
 
 class _ClosedNotes(io.TextIOBase):
-    """Standard error that the caller has closed: what is written is dropped."""
+    """Standard error that the caller has closed, which drops all text."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -366,22 +380,6 @@ def ellipsis() -> str:
     return "…" if can_print("…") else "..."
 
 
-__all__ = [
-    "count",
-    "human_age",
-    "human_count",
-    "human_shape",
-    "human_size",
-    "human_tensors",
-    "human_time",
-    "one_line",
-    "path_on_a_line",
-    "printable",
-    "short_name",
-    "short_path",
-]  # fmt: skip
-
-
 def short_path(path: str) -> str:
     """Return a path as a person in the working directory would type it."""
     return printable(path.removeprefix(_here()))
@@ -392,3 +390,295 @@ def path_on_a_line(path: str) -> str:
     shown = short_path(path)
     width = max(_columns(None), NARROWEST) - 1  # for the colon after it
     return _cut(shown, width) if sys.stdout.isatty() and len(shown) > width else shown
+
+
+_MOST_PRETTY = 2000
+"""Rows beyond which a table is plain even at a terminal; rich would take seconds to lay out
+more."""
+
+_BETWEEN = 2
+
+_PORTION = 256
+"""Rows of a piped table that are measured and printed together."""
+
+_SEPARATOR = "\0"
+"""A letter that no cell has: cells are safe to print."""
+
+_WIDEST = 60
+"""The width up to which plain columns are padded, unless a caller gives another."""
+
+_GUIDE = re.compile(r"[│├└─|`\- ]*(?=[^ ])")
+"""The branches of a tree before a name."""
+
+_LEFT_TO_RIGHT = "\u200e"
+"""An invisible letter after which a terminal goes on from the left."""
+
+
+def print_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Sequence[int] = (),
+    drop: Sequence[int] | None = None,
+    styles: Mapping[int | tuple[int, int], str] = MappingProxyType({}),
+    bold: Collection[int] = (),
+    widest: int = _WIDEST,
+) -> None:
+    """Print rows of cells under headers; columns whose number is in ``right`` are set flush right.
+
+    In a pipe, columns are padded up to ``widest``; a longer cell shifts its row.
+
+    If a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then names
+    in the first column are cut in their middle. Without ``drop`` nothing goes and nothing is cut.
+    At a terminal with colours, columns and cells (row, column) have the ``styles``, the names of
+    the rows ``bold`` are so, and the branches of a tree are dim.
+    """
+    if sys.stdout.isatty():
+        rows = [[one_line(encodable(cell)) for cell in row] for row in rows]
+        if len(rows) <= _MOST_PRETTY:
+            _print_rich(
+                headers,
+                rows,
+                right,
+                drop,
+                styles if is_styled() else {},
+                bold if is_styled() else (),
+            )
+            return
+    _print_plain(headers, rows, right, widest)
+
+
+def _print_plain(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int], widest: int
+) -> None:
+    # Each row is kept as one text until the widths are known: millions of cells take far more.
+    # Portions of rows are measured and printed by columns, and a row by row takes twice as long.
+    widths, texts = [0] * len(headers), list[str]()
+    for some in _portions(chain[Sequence[str]]([headers], rows)):
+        for column, cells in enumerate(zip(*some, strict=True)):
+            widths[column] = max(widths[column], min(max(map(len, cells)), widest))
+        texts += [_SEPARATOR.join(row) for row in some]
+    for lines in _portions(texts):
+        columns = zip(*(line.split(_SEPARATOR) for line in lines), strict=True)
+        padded = [
+            [cell.rjust(width) if column in right else cell.ljust(width) for cell in cells]
+            for column, (cells, width) in enumerate(zip(columns, widths, strict=True))
+        ]
+        put(*("  ".join(row).rstrip() for row in zip(*padded, strict=True)))
+
+
+_Item = TypeVar("_Item")
+
+
+def _portions(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    items = iter(items)
+    while some := list(islice(items, _PORTION)):
+        yield some
+
+
+def _print_rich(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int],
+    drop: Sequence[int] | None,
+    styles: Mapping[int | tuple[int, int], str],
+    bold: Collection[int],
+) -> None:
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # Rich takes a terminal without control codes (TERM=dumb) for 80 columns wide unless both
+    # extents are given.
+    width, height = get_terminal_size()
+    console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
+    widths = [
+        max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))
+    ]
+    gone = _dropped(widths, drop or (), width)
+    kept = [column for column in range(len(headers)) if column not in gone]
+    # Cells left for the names.
+    left = width - sum(widths[column] + _BETWEEN for column in kept[1:])
+    if left < (widths[0] if drop is None else min(widths[0], NARROWEST)):
+        _print_stacked(headers, rows, width)
+        return
+    table = Table.grid(padding=(0, _BETWEEN, 0, 0))
+    for column in kept:
+        side: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(justify=side, no_wrap=True)
+    table.add_row(*(Text(headers[column], style="dim" if is_styled() else "") for column in kept))
+    for number, row in enumerate(rows):
+        name, *others = row[0], *(row[column] for column in kept[1:])
+        if others and _is_right_to_left(name):
+            others[0] = _LEFT_TO_RIGHT + others[0]
+        label = Text(shortened(name, left), style="bold" if number in bold else "")
+        if is_styled() and (found := _GUIDE.match(name)):
+            label.stylize("not bold dim", 0, found.end())
+        table.add_row(
+            label,
+            *(
+                Text(text, styles.get((number, column), styles.get(column, "")))
+                for column, text in zip(kept[1:], others, strict=True)
+            ),
+        )
+    console.print(table)
+    # Of other names that are cut, a wider terminal shows the whole.
+    if any(cell_len(row[0]) > width for row in rows):
+        console.print(
+            Text(
+                "A pipe has names whole that no terminal of this width can show.",
+                style="dim" if is_styled() else "",
+            )
+        )
+
+
+def _is_right_to_left(text: str) -> bool:
+    """Return True if a text has right-to-left letters, which would take the numbers after it along."""
+    if text.isascii():
+        return False
+    from unicodedata import bidirectional
+
+    return any(bidirectional(each) in ("R", "AL") for each in text)
+
+
+def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]:
+    """Return the first columns of ``drop`` that must go so that a table fits."""
+    gone: set[int] = set()
+    for column in drop:
+        rest = sum(
+            each + _BETWEEN for number, each in enumerate(widths) if number and number not in gone
+        )
+        # Before the last one goes, names are cut to the fewest cells.
+        fewest = NARROWEST if column == drop[-1] else 2 * NARROWEST
+        if min(widths[0], fewest) + rest <= width:
+            break
+        gone.add(column)
+    return gone
+
+
+def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    """Print the first cell of each row, and below it the other cells with their headers."""
+    for first, *others in rows:
+        if first.strip("│| "):  # not only branches
+            put(first)
+        named = zip(headers[1:], others, strict=True)
+        cells = [f"{header} {cell}".strip() for header, cell in named if cell]
+        # NULs stand for the spaces inside a cell, so that a cell stays on one line if a line can
+        # hold it.
+        cells = [cell.replace(" ", "\0") if len(cell) <= width - 4 else cell for cell in cells]
+        for line in wrap(
+            "  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False
+        ):
+            put("    " + line.replace("\0", " "))
+
+
+_BAR = 10
+"""The cells of a bar that stands for all."""
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def share_bar(part: float) -> str:
+    """Return a bar for a part of the whole, from 0 to 1, in eighths of a cell; at least one eighth
+    for any part.
+
+    >>> share_bar(0.5), share_bar(0.01), share_bar(0.0)
+    ('█████', '▏', '')
+    """
+    eighths = max(round(8 * _BAR * part), 1) if part else 0
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+
+
+_MOST_NAMED = 3
+"""The names in a note; it counts the others."""
+
+
+def notes_about(arguments: Namespace) -> list[str]:
+    """Return a note for each folder among the arguments that holds other checkpoints than its path means."""
+    notes = []
+    paths = dict.fromkeys(_paths(arguments, "path", "a", "b", "source"))
+    for folder in [] if getattr(arguments, "latest", False) else filter(os.path.isdir, paths):
+        with suppress(ShardvarError):  # the command reports the error
+            if text := _text(folder):
+                notes.append(f"note: {text}")
+    for path in dict.fromkeys(_paths(arguments, "path", "a", "b")):  # ``reshard`` refuses parts
+        with suppress(ShardvarError):
+            notes += _part_notes(path)
+    return notes
+
+
+def num_lines(notes: Sequence[str]) -> int:
+    return sum(len(folded(each)) for each in notes)
+
+
+def _paths(arguments: Namespace, *names: str) -> Iterator[str]:
+    for name in names:
+        given = getattr(arguments, name, [])
+        yield from [given] if isinstance(given, str) else given
+
+
+def _part_notes(path: str) -> list[str]:
+    from shardvar.formats.parts import find_part, split_numbers
+    from shardvar.verbs.locate import find_checkpoints
+
+    whole = path if "://" in path else os.path.abspath(path)
+    if not split_numbers(whole)[1] or len(found := find_checkpoints(path)) != 1:
+        return []
+    kind, others = find_part(found[0].format, found[0].storage, found[0].name)
+    if kind is None:
+        return []
+    parts = f"one of {len(others) + 1:,} parts" if others else "one part"
+    return [f"note: {short_path(path)} is {parts} of a larger save: {kind.what}"]
+
+
+def _text(folder: str) -> str:
+    """Return the sentence about a folder; empty if its path means all that is in it."""
+    # Not above: paths of files do without it.
+    from shardvar.verbs.newest import find_omissions
+
+    passed = find_omissions(folder)
+    if not passed:
+        return ""
+    paths = [os.path.relpath(path, folder) for path in passed.folders]
+    parts = []
+    if passed.files:
+        parts.append(_named(passed.files))
+    if paths:
+        parts.append(f"{count(len(paths), 'checkpoint')} in folders ({_named(paths)})")
+    if passed.links:
+        parts.append(f"links out of it that are not followed ({_named(passed.links)})")
+    first = [*passed.files, *paths, *passed.links][0]
+    shown = short_path(os.path.normpath(os.path.join(folder, first)))
+    whole = "; ".join(parts)
+    return f"{short_path(folder)} also contains {whole}. See one: `shardvar inspect {shown}`"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(map(printable, names[:_MOST_NAMED])) + more
+
+
+_WITHIN = "gguf"
+"""The format whose blocks have their scales within them, so that no key changes."""
+
+
+def note_numbers(reader: "Reader", dequantize: bool | str) -> None:
+    """Print which tensors became numbers and which scales are left out, or that nothing changed."""
+    if dequantize is False:
+        return
+    # Imported on use: a command without the option does not pay for it.
+    from shardvar.verbs.dequantization import notes_of
+
+    notes = notes_of(reader.source)
+    if not notes and reader.format != _WITHIN:
+        notes = [f"nothing to dequantize: no tensor of {reader.path} is quantised"]
+    for each in notes:
+        note(f"note: {message(each)}")
+
+
+def note_dequantized(paths: Iterable[str], dequantize: bool | str) -> None:
+    """As ``note_numbers``, of the checkpoints at some paths."""
+    from shardvar.verbs.reader import open_checkpoint
+
+    for path in paths if dequantize is not False else ():
+        with open_checkpoint(path, dequantize=dequantize) as reader:
+            note_numbers(reader, dequantize)

@@ -1,57 +1,257 @@
-"""``shardvar reshard``: write a checkpoint with other slices, other files, or in another format."""
+"""``shardvar reshard``: write a checkpoint with other slices, other files, or in another format;
+``shardvar apply`` writes one that deltas make of their base."""
 
 import logging
 import os
+import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
-from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
-from shardvar.cli.maps import map_of
-from shardvar.cli.numbers import note_dequantized
+import numpy as np
+
+from shardvar.cli.maps import map_of, print_rules
 from shardvar.cli.output import (
     answer,
     count,
     human_size,
     human_tensors,
     note,
+    note_dequantized,
     one_line,
     print_json,
+    print_table,
     printable,
     progress,
     put,
     say,
+    seen_from_here,
     short_path,
 )
-from shardvar.cli.plan import print_plan
-from shardvar.cli.problems import print_problems
-from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_size
-from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
+from shardvar.cli.tree import print_problems
+from shardvar.cli.usage import parse_casts, parse_count, parse_pairs, parse_renames, parse_size
+from shardvar.cli.verify import (
+    code_of_report,
+    executor_of,
+    payload_nbytes,
+    print_report,
+    verify_with_progress,
+)
 from shardvar.cli.view import check_target, show_link, write_plan_page
-from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError
 from shardvar.formats.table import name_of_target, names_of_target
+from shardvar.layout.cutting import Cut
+from shardvar.layout.dtypes import NAMES
+from shardvar.layout.meshes import Layout, named_sharding, parameter_servers
+from shardvar.layout.meshes.mesh import Mesh
 from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import message
+from shardvar.planning.index import EntryTable
 from shardvar.planning.policies import (
     BalancedPolicy,
     MaxShardSizePolicy,
     ShardByDevicePolicy,
     TablePolicy,
 )
+from shardvar.storage.local import is_url
+from shardvar.verbs.joining import Join, Spec
 from shardvar.verbs.locate import exact_path, find_target
+from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import VerifyReport, WriteReport, lines_of_problems
 from shardvar.verbs.reshard import Conversions, reshard
+
+_MESH = "Give the axes of the mesh, the slowest first: --mesh 'dp=2,tp=4'."
+
+
+def parse_mesh(text: str) -> Mesh:
+    """Return the mesh of ``NAME=SIZE`` pairs, the axis that varies slowest first.
+
+    >>> str(parse_mesh("dp=2,tp=4"))
+    '(dp=2, tp=4)'
+    """
+    names, sizes = [], []
+    for word in text.split(","):
+        name, equals, size = (part.strip() for part in word.partition("="))
+        if not (equals and re.fullmatch(r"[^\W\d]\w*", name)):
+            raise ArgumentError(
+                f"Invalid --mesh {text!r}: {word.strip()!r} is not NAME=SIZE.", _MESH
+            )
+        if not re.fullmatch(r"0*[1-9][0-9]{0,8}", size):
+            raise ArgumentError(
+                f"Invalid --mesh {text!r}: the size {size!r} is not an integer >= 1.", _MESH
+            )
+        names.append(name)
+        sizes.append(int(size))
+    return Mesh(sizes, names)
+
+
+def parse_joins(texts: Sequence[str], mesh: Mesh | None = None) -> dict[str, Join]:
+    """Return, by glob, the axis along which parts follow each other, or the mesh with an entry for
+    each axis.
+
+    >>> parse_joins(["*.weight=0", "*.out.*=-1"])
+    {'*.weight': 0, '*.out.*': -1}
+    >>> parse_joins(["*.weight=-,tp"], parse_mesh("tp=2"))["*.weight"][1]
+    (None, ('tp',))
+    """
+    joins: dict[str, Join] = {}
+    for glob, text in parse_pairs(texts, "--concat", "GLOB=AXIS").items():
+        if re.fullmatch(r"-?[0-9]{1,3}", text):
+            joins[glob] = int(text)
+        elif mesh is None:
+            raise ArgumentError(
+                f"Invalid axis {text!r} of --concat.",
+                f"For example: --concat '{glob}=0', or also give --mesh.",
+            )
+        else:
+            joins[glob] = mesh, _read_entries(text, mesh, "--concat")
+    return joins
+
+
+def parse_shards(
+    texts: Sequence[str],
+    mesh: Mesh | None = None,
+    *,
+    on_devices: bool = False,
+    joins: Mapping[str, Join] = MappingProxyType({}),
+) -> dict[str, Cut]:
+    """Return the cuts by glob: ``CUT`` is for every tensor, ``GLOB=CUT`` for the tensors that
+    match.
+
+    A cut is a number of shards, or with a mesh its axes: an entry for each axis of the tensor,
+    ``-`` for one that stays whole, names joined by ``+``. Of several globs that match a tensor the
+    last one counts, so a cut without a glob is put first. ``on_devices`` also makes a number a
+    layout, with shard ``i`` on device ``i``. A mesh is refused that neither a cut names, nor one of
+    ``joins``.
+
+    >>> parse_shards(["emb*=8", "2"])
+    {'*': 2, 'emb*': 8}
+    >>> layout = parse_shards(["*.weight=-,tp"], parse_mesh("tp=2"))["*.weight"]((3, 4), "float32")
+    >>> [str(layout.regions(device)[0]) for device in range(2)]
+    ['[0:3, 0:2]', '[0:3, 2:4]']
+    """
+    general: dict[str, Cut] = {}
+    special: dict[str, Cut] = {}
+    named = []
+    for text in texts:
+        glob, equals, given = text.rpartition("=")
+        is_count = re.fullmatch(r"[0-9]*", given) is not None
+        named += [] if is_count else [given]
+        cut = (
+            _counted(parse_count(given, "--shards"), on_devices)
+            if is_count
+            else _along_mesh(given, mesh)
+        )
+        (special if equals else general)[glob or "*"] = cut
+    if (
+        mesh is not None
+        and not named
+        and not any(isinstance(rule, tuple) for rule in joins.values())
+    ):
+        raise ArgumentError(
+            f"Neither --shards nor --concat uses an axis of the mesh {mesh}.",
+            "Use one: --shards '*.weight=tp,-'.",
+        )
+    if on_devices and not texts:
+        raise ArgumentError(
+            "--files-by device is given without --shards.",
+            "Cut tensors: --shards 4, or --mesh 'tp=4' --shards '*.weight=tp,-'.",
+        )
+    return general | special
+
+
+def _counted(count: int, on_devices: bool) -> Cut:
+    if not on_devices:
+        return count
+
+    def on_servers(shape: tuple[int, ...], _dtype: str) -> Layout:
+        return parameter_servers(shape, Mesh((count,)))
+
+    return on_servers
+
+
+def _along_mesh(text: str, mesh: Mesh | None) -> Cut:
+    """The cut by the axes of a mesh that an entry for each axis of a tensor names."""
+    if mesh is None:
+        raise ArgumentError(
+            f"Invalid --shards {text!r}: expected an integer >= 1.",
+            "To cut along the axes of a mesh, also give --mesh.",
+        )
+    spec = _read_entries(text, mesh, "--shards")
+
+    def along_axes(shape: tuple[int, ...], _dtype: str) -> Layout:
+        return named_sharding(shape, mesh, spec)
+
+    return along_axes
+
+
+def _read_entries(text: str, mesh: Mesh, option: str) -> Spec:
+    """The mesh axes by the entry of each tensor axis; None for an axis that stays whole."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise ArgumentError(
+            f"Invalid {option} {text!r}: an entry is empty.",
+            "Write - for an axis that stays whole.",
+        )
+    spec = tuple(
+        None if word == "-" else tuple(name.strip() for name in word.split("+")) for word in words
+    )
+    for name in (name for names in spec if names for name in names):
+        mesh.axis(name)
+    return spec
+
+
+_ROWS = ("tensors", "slices", "files", "bytes", "dtypes")
+
+
+def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
+    """Print the numbers of a dry run: a table of source and target, ranges, memory and disk."""
+    with ExitStack() as stack:
+        tables = [stack.enter_context(open_checkpoint(path)).entries() for path in sources]
+        now = _column(tables, [size for table in tables for size in _file_nbytes(table)])
+    planned = [each.planned for each in report.ranks or (report,) if each.planned is not None]
+    then = _column(planned, report.file_nbytes)
+    print()
+    print_table(("", "source", "target"), list(zip(_ROWS, now, then, strict=True)))
+    print()
+    say(f"reads {human_size(report.read_nbytes)} in {count(report.num_copies, 'range')}")
+    # A bucket has no free bytes. Its files wait on this disk until they are whole.
+    use = " for temporary files" if is_url(report.path) else ""
+    free = f"{human_size(report.free_nbytes)} free{use}"
+    say(f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {free}")
+    if report.map is not None:
+        print_rules(report.map)
+    say("Nothing was written.")
+
+
+def _column(tables: Sequence[EntryTable], file_nbytes: Sequence[int]) -> Iterator[str]:
+    """Yield the cells of one side, in the order of ``_ROWS``."""
+    yield f"{sum(len(table.slices.tensors) for table in tables):,}"
+    yield f"{sum(map(len, tables)):,}"
+    largest = f", largest {human_size(max(file_nbytes))}" if len(file_nbytes) > 1 else ""
+    yield f"{len(file_nbytes):,}{largest}"
+    yield human_size(sum(file_nbytes))
+    codes = sorted(
+        {code for table in tables for code in np.unique(table.slices.tensors.codes).tolist()}
+    )
+    yield ", ".join(NAMES[code] for code in codes)
+
+
+def _file_nbytes(table: EntryTable) -> list[int]:
+    sizes = np.zeros(int(table.file.max(initial=-1)) + 1, np.int64)
+    np.add.at(sizes, table.file, table.slices.nbytes)
+    return sizes.tolist()
+
 
 _LOST = 1
 
 
 def execute(arguments: Namespace) -> int:
-    """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written, or 1 where
-    tensors were lost."""
+    """Return 0, or the code of ``--verify``, or 1 if tensors were lost."""
     if arguments.html:
         if not arguments.dry_run:
             raise ArgumentError(
@@ -69,7 +269,8 @@ def execute(arguments: Namespace) -> int:
             error.cause, f"{error.remedy} Or save all other tensors: --keep-going."
         ) from error
     verified = [
-        verify_with_progress(_written(each))
+        # The path of only the new checkpoint, even if another shares its prefix.
+        verify_with_progress(exact_path(find_target(each.path, each.format, each.format)))
         for each in (report.ranks or (report,) if arguments.verify and not report.dry_run else ())
     ]
     if arguments.json:
@@ -149,7 +350,7 @@ def warnings_below() -> Iterator[None]:
 
 
 def note_large_files(report: WriteReport, limit: str) -> None:
-    """Say how many files are larger than they were to be, and why the largest of them is."""
+    """Note how many files exceed the limit, and why the largest does."""
     if report.exceeding:
         largest = max(report.exceeding, key=lambda each: each.nbytes)
         number = f"{len(report.exceeding):,} of {count(report.num_files, 'file')}"
@@ -161,8 +362,7 @@ def note_large_files(report: WriteReport, limit: str) -> None:
 
 
 def _changes_map(arguments: Namespace) -> bool:
-    """Return True, with a note, if other options change what a map makes, so that a page cannot
-    show the regions of the map."""
+    """Return True, with a note, if other options change the result of a map, whose regions no page can show."""
     names = ("rename", "rename_file", "strip_prefix", "add_prefix", "transpose")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name)]
     has_map = arguments.map is not None or bool(arguments.rule)
@@ -174,14 +374,8 @@ def _changes_map(arguments: Namespace) -> bool:
     return has_map and bool(given)
 
 
-def _written(report: WriteReport) -> str:
-    """Return a path of only the new checkpoint, even if another shares its prefix."""
-    return exact_path(find_target(report.path, report.format, report.format))
-
-
 def _file(report: WriteReport) -> str:
-    """Return the path of the one file that a new checkpoint is, with its ending; else the path of
-    the checkpoint."""
+    """Return the one file of a new checkpoint, with its ending; else the path of the checkpoint."""
     names = names_of_target(report.path, report.format)
     files = [
         each
@@ -192,8 +386,7 @@ def _file(report: WriteReport) -> str:
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the command that does what a dry run showed: the same words without ``--dry-run`` and
-    ``--html FILE``."""
+    """Return the words without ``--dry-run`` and ``--html FILE``."""
     kept = list(words)
     at = kept.index("--html") if "--html" in kept else None
     if at is not None:
@@ -207,7 +400,6 @@ def _command(words: Sequence[str]) -> str:
 
 
 def parse_policy(arguments: Namespace) -> TablePolicy | None:
-    """Return the policy that the options of files ask for."""
     if arguments.files is not None:
         return BalancedPolicy(parse_count(arguments.files, "--files"))
     if getattr(arguments, "files_by", None) is not None:
@@ -222,7 +414,6 @@ def parse_policy(arguments: Namespace) -> TablePolicy | None:
 def print_write(
     report: WriteReport, sources: Sequence[str], verified: Sequence[VerifyReport], verbose: bool
 ) -> None:
-    """Print the report of a write, and of a verify of what was written."""
     done = "would write" if report.dry_run else "wrote"
     what = human_tensors(report.num_tensors, report.num_slices)
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
@@ -261,3 +452,42 @@ def print_write(
         print_plan(report, sources)
     for found in verified:
         print_report(found)
+
+
+_OF_RESHARD = ("lost", "dequantized", "ranks", "map")
+"""Fields that only a reshard has."""
+
+
+def execute_apply(arguments: Namespace) -> int:
+    """Write the checkpoint. Return 0."""
+    from shardvar.verbs.delta.apply import apply  # a reshard does not need it
+
+    base = arguments.base
+    partition = parse_shards(arguments.shards or (), None, on_devices=False, joins={})
+    with (
+        warnings_below(),
+        progress("applying", lambda: payload_nbytes(base)) as advance,
+    ):
+        report = apply(
+            base,
+            arguments.delta,
+            arguments.target,
+            format=arguments.format,
+            policy=parse_policy(arguments),
+            partition=dict(partition) or None,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            progress=advance,
+        )
+    if arguments.json:
+        fields = report.to_json()
+        print_json({name: fields[name] for name in fields if name not in _OF_RESHARD})
+        return 0
+    if report.already:
+        answer("good", f"{report.notes[0]}: nothing was written", "already")
+    else:
+        note_large_files(report, arguments.max_file_size)
+        print_write(report, [base], [], verbose=False)
+    for each in report.notes[report.already :]:
+        note(f"note: {seen_from_here(each)}")
+    return 0

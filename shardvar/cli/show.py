@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from shardvar.cli.maps import through_map
-from shardvar.cli.numbers import note_numbers
 from shardvar.cli.output import (
     count,
     human_shape,
     line_width,
     note,
+    note_numbers,
     one_line,
     path_on_a_line,
     print_json,
@@ -30,8 +30,7 @@ from shardvar.cli.output import (
     say,
     short_path,
 )
-from shardvar.cli.rows import Table, print_keys
-from shardvar.cli.tensors import list_tensors
+from shardvar.cli.tensors import Table, list_tensors, print_keys
 from shardvar.cli.usage import parse_index_text
 from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import BLOCK_NBYTES
@@ -281,8 +280,7 @@ def _string(value: bytes) -> str:
 
 
 def _as_json(array: Array, dtype: str) -> Any:
-    """Return nested lists: bytes as text with surrogate escapes, complex numbers as pairs, NaN and
-    inf by name."""
+    """Return nested lists: text with surrogate escapes, pairs for complex numbers, NaN and inf by name."""
     if dtype == STRING:
         return _mapped(array.tolist(), lambda value: value.decode("utf-8", "surrogateescape"))
     if array.dtype.kind == "c":

@@ -8,11 +8,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 
-from shardvar.cli.fitting import Shown, fit, line_weights, positions_of
-from shardvar.cli.output import count, folded, printable, say, short_name, warn
-from shardvar.cli.state import fold_state, slot_name, slot_names
-from shardvar.cli.tables import print_table
-from shardvar.cli.tensors import Tensor
+from shardvar.cli.output import count, folded, print_table, printable, say, short_name, warn
+from shardvar.cli.tensors import (
+    Shown,
+    Tensor,
+    fit,
+    fold_state,
+    line_weights,
+    positions_of,
+    slot_name,
+    slot_names,
+)
 from shardvar.cli.tree import fold_keys, tree_lines
 from shardvar.errors import ReadError
 from shardvar.pictures.words import named
@@ -45,11 +51,7 @@ ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
 
 
 def print_statistics(tensors: Sequence[Tensor], measured: _Measured, room: int | None) -> None:
-    """Print what is remarkable, then a table of the values of tensors.
-
-    With ``room``, equal layers share a line, and the tree of lines is folded to so many lines of
-    the terminal.
-    """
+    """Print findings, then a table; with ``room``, equal layers share a line, and so many lines are shown."""
     found = list(findings(measured))
     for text in found:
         warn(text)
@@ -92,7 +94,7 @@ def _print_folded(tensors: Sequence[Tensor], measured: _Measured, room: int) -> 
     for name, some in by_name.items():
         found = [measured[each.key] for each in some if each.key in measured]
         rows.append(_merged_row(f"optimizer slots {printable(name)}", found))
-    # A column of counts that are all 0 says nothing; the lines above say what is remarkable.
+    # A column of zeros is left out; the lines above list the remarkable counts.
     columns = [
         column
         for column in range(8)
@@ -139,8 +141,7 @@ def findings(measured: _Measured) -> Iterator[str]:
 
 
 def _folded_row(shown: Shown, found: Sequence[Statistics | ReadError]) -> _Row:
-    """Return the row of the tensors that share a line, or are below a folded branch; an open one
-    has only its label."""
+    """Return the row of the tensors below a line; an open branch has only its label."""
     line = shown.line
     times = f" (x{line.num_alike})" if line.num_alike > 1 else ""
     label = f"{line.guide}{printable(line.label)}{'…' * shown.is_folded}{times}"
@@ -152,8 +153,7 @@ def _folded_row(shown: Shown, found: Sequence[Statistics | ReadError]) -> _Row:
 
 
 def _merged_row(label: str, found: Sequence[Statistics | ReadError]) -> _Row:
-    """Return the row of the values of several tensors together, or of the error of the first that
-    cannot be read."""
+    """Return the row of several tensors together, or of the first error."""
     known = [each for each in found if isinstance(each, Statistics)]
     broken = [each for each in found if isinstance(each, ReadError)]
     return _statistics_row(

@@ -1,21 +1,45 @@
-"""The tensors of an open checkpoint as rows for people and programs."""
+"""The tensors of an open checkpoint as rows for people and programs.
 
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+A tree that has more lines than the screen shows its first level, and opens branches in the order of
+their bytes, the largest first and parts of an optimizer last, as far as the lines below them fit. A
+part of one more branch fills the rest of the screen; a last line stands for its other lines. A
+branch that is not opened is *folded*: its line has the number of its tensors and all their bytes, so
+that no sum changes.
+"""
+
+import re
+import sys
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from operator import itemgetter
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
+from shardvar.cli.output import (
+    can_print,
+    count,
+    human_count,
+    human_shape,
+    human_size,
+    is_styled,
+    print_table,
+    printable,
+    share_bar,
+)
+from shardvar.cli.tree import Line, file_number, number_ranges
 from shardvar.errors import ReadError
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
-from shardvar.verbs.parameters import count_parameters
+from shardvar.verbs.parameters import count_parameters, is_optimizer_state
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import Damage
-from shardvar.verbs.scalars import has_settings
+from shardvar.verbs.scalars import ScalarValue, has_settings
 from shardvar.wire.collection import without_collection
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes.layout import Layout
+
 
 _MARKS = {
     "OverlappingSlices": "overlapping",
@@ -34,13 +58,10 @@ class Slice:
     offset: tuple[int, ...]
     """Its first index along each axis of the whole tensor."""
     shape: tuple[int, ...]
-    """Its extents."""
     file: str
-    """The data file that holds it."""
     start: int
     """The position of its first byte in the file, in formats that store payloads as they are."""
     nbytes: int
-    """The bytes of the payload."""
     checksum: str | None
     """The payload's checksum as eight hexadecimal digits; None where the index has none."""
 
@@ -50,17 +71,14 @@ class Tensor:
     """A tensor that a checkpoint names."""
 
     key: str
-    """The name under which it was saved."""
     dtype: str | None
     """Its dtype; None where the index lacks it."""
     shape: tuple[int, ...] | None
     """Its full shape; None where the index lacks it."""
     nbytes: int
-    """The bytes of its payloads."""
     num_slices: int
     """The number of slices that it is stored as."""
     files: tuple[str, ...]
-    """The data files that hold them."""
     fault: ReadError | None
     """The reason why it cannot be read; None for a sound tensor."""
     rows: tuple[int, ...]
@@ -111,10 +129,7 @@ def list_tensors(
     *,
     with_places: bool = False,
 ) -> list[Tensor]:
-    """Return the tensors that ``select_keys`` chooses, in the order of the index.
-
-    ``with_places`` also reads what only files of payloads tell, for ``list_slices``.
-    """
+    """Return the chosen tensors in the order of the index; ``with_places`` also reads files of payloads."""
     with without_collection():
         return _list(reader, select_keys(list(reader), filter, exclude), with_places)
 
@@ -170,7 +185,6 @@ def _list(reader: Reader, chosen: Collection[str], with_places: bool) -> list[Te
 
 
 def list_slices(reader: Reader, tensor: Tensor) -> list[Slice]:
-    """Return the slices of one tensor, in the order of their offsets."""
     entries, files = reader.entries(), reader.index.files
     return sorted(
         (_slice(entries, files, row) for row in tensor.rows), key=lambda each: each.offset
@@ -178,13 +192,11 @@ def list_slices(reader: Reader, tensor: Tensor) -> list[Slice]:
 
 
 def layout_of(reader: Reader, tensor: Tensor) -> "Layout | None":
-    """Return the layout that the slices of a tensor are; None for a tensor that is whole, has a
-    fault, or has none."""
+    """Return the layout of the slices of a tensor; None if it is whole, has a fault, or has none."""
     return reader.layout(tensor.key) if tensor.num_slices > 1 and tensor.fault is None else None
 
 
 def slice_json(each: Slice) -> dict[str, Any]:
-    """Return the slice as a JSON object with stable keys."""
     return asdict(each) | {"offset": list(each.offset), "shape": list(each.shape)}
 
 
@@ -201,3 +213,418 @@ def _slice(entries: EntryTable, files: Sequence[str], row: int) -> Slice:
         int(slices.nbytes[row]),
         None if checksum == NO_CHECKSUM else f"{checksum:08x}",
     )
+
+
+SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+"""The end of the keys of TensorFlow's checkpoints of objects."""
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_SLOT = re.compile(
+    r"(.+)/\.OPTIMIZER_SLOT/.+/([^/]+)|(?:.+\.)?optim(?:izer)?\.state\.(.+)\.([^.]+)"
+)
+"""A slot in TensorFlow's checkpoints of objects, without the suffix, or in PyTorch's: the variable,
+the slot's name."""
+
+
+def fold_state(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[str]]:
+    """Return the tensors of the tree, the slots that share a line, and the words for the parts left out."""
+    graph = [each for each in tensors if each.key == _GRAPH]
+    slots = [each for each in tensors if _SLOT.fullmatch(each.key.removesuffix(SUFFIX))]
+    if len(slots) + len(graph) == len(tensors):  # the checkpoint of only an optimizer
+        slots = []
+    apart = {each.key for each in (*graph, *slots)}
+    shown = [each for each in tensors if each.key not in apart]
+    left_out = [SUFFIX] if any(each.key.endswith(SUFFIX) for each in tensors) else []
+    left_out += ["the object graph"] if graph else []
+    left_out += [count(len(slots), "slot")] if slots else []
+    return shown, slots, left_out
+
+
+def slot_name(key: str) -> str:
+    """Return the name of the slot of an optimizer that has this key; empty for another key.
+
+    >>> slot_name("optimizer.state.w.exp_avg")
+    'exp_avg'
+    """
+    found = _SLOT.fullmatch(key.removesuffix(SUFFIX))
+    return (found[2] or found[4]) if found else ""
+
+
+def slot_names(slots: Sequence[Tensor]) -> list[str]:
+    return list(dict.fromkeys(slot_name(each.key) for each in slots))
+
+
+_FEWEST = 3
+"""The fewest lines for a part of a branch: two lines, and one for the others."""
+_FIRST = 1000
+"""The weight of a byte of a model, in bytes of an optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    line: Line
+    is_folded: bool = False
+    """True for a branch without the lines below it."""
+    others: tuple[Line, ...] = ()
+    """The siblings that the line stands for, itself among them; empty for a line that stands for
+    itself."""
+
+
+def line_weights(lines: Sequence[Line], tensors: Sequence[Tensor]) -> list[int]:
+    """Return the bytes of each line for ``fit``, with a model before its optimizer."""
+    is_state = [is_optimizer_state(each.key) for each in tensors]
+    return [
+        sum(tensors[leaf].nbytes for leaf in line.alike)
+        * (1 if all(is_state[leaf] for leaf in line.alike) else _FIRST)
+        for line in lines
+    ]
+
+
+def fit(lines: Sequence[Line], weights: Sequence[int], most: int) -> list[Shown]:
+    """Return at most ``most`` lines. A branch weighs at least as much as each line below it."""
+    if len(lines) <= most:
+        return [Shown(line) for line in lines]
+    parents = _parents(lines)
+    children: dict[int, list[int]] = {}
+    for number, parent in enumerate(parents):
+        children.setdefault(parent, []).append(number)
+    # How many of the lines directly below a branch are shown; -1 is the root.
+    opened = {-1: len(children[-1]) if len(children[-1]) <= most else max(most - 1, 0)}
+    left = most - len(children[-1])
+    # A branch is never behind those below it in this order, and what does not fit once never fits
+    # later.
+    largest_first = sorted(
+        (each for each in children if each >= 0), key=lambda each: (-weights[each], each)
+    )
+    kept_closed = []
+    for branch in largest_first if left > 0 else []:
+        if parents[branch] not in opened:
+            continue
+        if len(children[branch]) <= left:
+            opened[branch] = len(children[branch])
+            left -= opened[branch]
+        else:
+            kept_closed.append(branch)
+    if left >= _FEWEST and kept_closed:
+        opened[kept_closed[0]] = left - 1
+    return list(_shown(lines, parents, children, opened))
+
+
+def positions_of(shown: Shown) -> tuple[int, ...]:
+    return tuple(leaf for each in shown.others or (shown.line,) for leaf in each.alike)
+
+
+def _parents(lines: Sequence[Line]) -> list[int]:
+    """Return the number of the line above each line in the tree; -1 for the first level."""
+    parents, path = [], [-1]
+    for number, line in enumerate(lines):
+        del path[line.level :]
+        parents.append(path[-1])
+        path.append(number)
+    return parents
+
+
+def _shown(
+    lines: Sequence[Line],
+    parents: Sequence[int],
+    children: Mapping[int, Sequence[int]],
+    opened: Mapping[int, int],
+) -> Iterator[Shown]:
+    place = dict.fromkeys(children, 0)
+    for number, line in enumerate(lines):
+        parent = parents[number]
+        if parent not in opened:
+            continue
+        if place[parent] < opened[parent]:
+            yield Shown(line, number in children and number not in opened)
+        elif place[parent] == opened[parent]:
+            others = tuple(lines[each] for each in children[parent][opened[parent] :])
+            yield Shown(others[-1], True, others)
+        place[parent] += 1
+
+
+_HEADERS = ("tensor", "dtype", "shape", "params", "size", "", "share", "slices", "files", "")
+_TENSOR, _DTYPE, _SHAPE, _PARAMS, _SIZE, _BAR, _SHARE, _SLICES, _FILES, _MARK = range(10)
+_RIGHT = (_PARAMS, _SIZE, _SHARE, _SLICES)
+_IN_A_PIPE = (_TENSOR, _DTYPE, _SHAPE, _PARAMS, _SIZE, _SLICES, _FILES, _MARK)
+"""The share of the bytes is for the eye; it follows from the size."""
+_LEAST_NEEDED = (_FILES, _PARAMS, _SLICES, _DTYPE, _SHAPE, _SIZE)
+"""Columns that a narrow terminal drops, the first one first. The share goes before a name
+is cut."""
+_LEAST_NEEDED_BESIDE_PLACES = (_PARAMS, _SLICES, _DTYPE)
+"""The same in a list of slices, where each row has a place in a file."""
+_STYLES = {
+    _DTYPE: "dim",
+    _SHAPE: "cyan",
+    _BAR: "blue",
+    _SHARE: "dim",
+    _FILES: "dim",
+    _MARK: "bold red",
+}
+
+_MOST_VALUE = 24
+"""The longest value of a scalar in a table at a terminal; ``show`` prints the whole."""
+
+_EACH = " each"
+"""After a number of slices that each of several tensors has."""
+_BETWEEN = 2
+
+Cells = tuple[str, ...]
+_Styles = dict[int | tuple[int, int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    cells: Cells
+    is_branch: bool = False
+    is_place: bool = False
+    """True for a slice, whose place in a file was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The facts that rows are made of."""
+
+    reader: Reader
+    tensors: Sequence[Tensor]
+    """The tensors, by the positions that lines of the tree have."""
+    scalars: Mapping[str, ScalarValue]
+    """The values of scalars and settings, by key."""
+    with_slices: bool
+    """True if the slices of each tensor are shown below it."""
+    nbytes: int
+    """The bytes that shares are parts of; 0 in a pipe, which has no shares."""
+    numbers: Mapping[str, int]
+    """The numbers in the names of the files; empty if they have none, or share them."""
+    known: dict[Hashable, Cells] = field(default_factory=dict)
+    """The rows of single tensors that have no value, without their labels; most tensors are like
+    others."""
+
+    def of_lines(self, lines: Iterable[Shown]) -> Iterator[TableRow]:
+        for shown in lines:
+            line = shown.line
+            if shown.others:
+                label, others = (
+                    f"{line.guide}… {len(shown.others):,} more",
+                    self._at(positions_of(shown)),
+                )
+                yield self._row(label, others, shape=_amount(others), is_branch=True)
+            elif line.leaf is None:
+                yield self.of_branch(
+                    line.guide + printable(line.label) + "…" * shown.is_folded, line
+                )
+            else:
+                # The branches go on next to the slices of a tensor that is not the last one.
+                edge = line.guide[:-3] + ("│" if line.guide.endswith("├─ ") else "")
+                yield from self.of_tensors(
+                    line.guide + printable(line.label), self._at(line.alike), edge
+                )
+
+    def of_branch(self, label: str, line: Line) -> TableRow:
+        one = self._at(line.leaves[: len(line.leaves) // line.num_shared])
+        return self._row(
+            label,
+            self._at(line.alike),
+            shape=_amount(one, len(line.alike) // len(one)),
+            is_branch=True,
+        )
+
+    def of_tensors(self, label: str, alike: Sequence[Tensor], edge: str = "") -> Iterator[TableRow]:
+        """Yield the row of equal tensors, and with ``--slices`` rows of their slices, which begin with ``edge``."""
+        first, facts = alike[0], None
+        if len(alike) == 1 and first.fault is None and first.key not in self.scalars:
+            facts = (
+                first.kind,
+                first.shape,
+                first.num_parameters,
+                first.nbytes,
+                first.num_slices,
+                first.files,
+                first.is_setting,
+            )
+        if facts is None:
+            yield self._of_alike(label, alike)
+        else:
+            if facts not in self.known:
+                self.known[facts] = self._of_alike(label, alike).cells[1:]
+            yield TableRow((label, *self.known[facts]))
+        if self.with_slices:
+            yield from (self._of_slice(each, edge) for each in list_slices(self.reader, first))
+
+    def _of_alike(self, label: str, alike: Sequence[Tensor]) -> TableRow:
+        first = alike[0]
+        stored = [each for each in alike if each.num_slices and not each.is_setting]
+        slices = _least_to_most(each.num_slices for each in stored)
+        return self._row(
+            label,
+            alike,
+            dtype="" if first.is_setting else first.kind,
+            shape=self._shape(alike),
+            slices=f"{slices}{_EACH}" if len(stored) > 1 else slices,
+            files=self._files(stored),
+        )
+
+    def of_slots(self, slots: Sequence[Tensor], names: Iterable[str]) -> TableRow:
+        return self._row(
+            f"optimizer slots {printable(', '.join(names))}",
+            slots,
+            shape=_amount(slots),
+            is_branch=True,
+        )
+
+    def _at(self, leaves: Iterable[int]) -> list[Tensor]:
+        return [self.tensors[leaf] for leaf in leaves]
+
+    def _row(
+        self,
+        label: str,
+        tensors: Sequence[Tensor],
+        *,
+        dtype: str = "",
+        shape: str = "",
+        slices: str = "",
+        files: str = "",
+        is_branch: bool = False,
+    ) -> TableRow:
+        parameters = sum(each.num_parameters for each in tensors)
+        sizes = [each.nbytes for each in tensors if not each.is_setting]
+        has_share = bool(self.nbytes and sizes)
+        part = sum(sizes) / self.nbytes if has_share else 0.0
+        return TableRow(
+            (
+                label,
+                dtype,
+                shape,
+                human_count(parameters) if parameters else "",
+                human_size(sum(sizes)) if sizes else "",
+                share_bar(part) if has_share else "",
+                f"{100 * part:.1f} %" if has_share else "",
+                slices,
+                files,
+                _marks(tensors),
+            ),
+            is_branch,
+        )
+
+    def _shape(self, alike: Sequence[Tensor]) -> str:
+        """Return the shape of equal tensors, with their number; of one scalar, its value."""
+        first = alike[0]
+        if len(alike) == 1 and (scalar := self.scalars.get(first.key)):
+            text = printable(scalar.text)
+            is_cut = sys.stdout.isatty() and len(text) > _MOST_VALUE
+            return f"= {text[: _MOST_VALUE - 1]}…" if is_cut else f"= {text}"
+        shape = "" if first.shape is None or first.is_setting else human_shape(first.shape)
+        return f"{len(alike)} × {shape}" if len(alike) > 1 and shape else shape
+
+    def _files(self, stored: Sequence[Tensor]) -> str:
+        """Return the numbers of the files of equal tensors, or how many files each of them has."""
+        if not self.numbers:
+            return _least_to_most(len(each.files) for each in stored)
+        ascending = sorted({self.numbers[name] for each in stored for name in each.files})
+        return number_ranges([str(number) for number in ascending]) if ascending else ""
+
+    def _of_slice(self, each: Slice, edge: str) -> TableRow:
+        region = ", ".join(
+            f"{start}:{start + extent}"
+            for start, extent in zip(each.offset, each.shape, strict=True)
+        )
+        file = self.numbers[each.file] if self.numbers else printable(each.file)
+        place = f"{file} at {each.start}"
+        return TableRow(
+            (edge, "", f"[{region}]", "", human_size(each.nbytes), "", "", "", place, ""),
+            is_place=True,
+        )
+
+
+def print_rows(rows: Iterable[TableRow], with_numbers: bool = False) -> None:
+    """Print rows; a terminal leaves out columns that are the same in each row, and those that do not fit."""
+    headers = [*_HEADERS[:_FILES], "in files" if with_numbers else "files", *_HEADERS[_FILES + 1 :]]
+    if not sys.stdout.isatty():
+        cells_of = itemgetter(*_IN_A_PIPE)
+        print_table(
+            [headers[column] for column in _IN_A_PIPE],
+            (cells_of(row.cells) for row in rows),
+            [_IN_A_PIPE.index(column) for column in _RIGHT if column in _IN_A_PIPE],
+        )
+        return
+    rows = list(rows)
+    kept = _columns(rows)
+    has_places = any(row.is_place for row in rows)
+    drop = [
+        kept.index(each)
+        for each in (_LEAST_NEEDED_BESIDE_PLACES if has_places else _LEAST_NEEDED)
+        if each in kept
+    ]
+    styles: _Styles = {
+        kept.index(column): style for column, style in _STYLES.items() if column in kept
+    }
+    print_table(
+        [headers[column] for column in kept],
+        [[row.cells[column] for column in kept] for row in rows],
+        [kept.index(column) for column in _RIGHT if column in kept],
+        drop,
+        styles,
+        [number for number, row in enumerate(rows) if row.is_branch],
+    )
+
+
+def print_keys(rows: Sequence[TableRow]) -> None:
+    columns = (_TENSOR, _DTYPE, _SHAPE)
+    cells = [[row.cells[column] for column in columns] for row in rows]
+    styles: _Styles = {
+        place: _STYLES[column] for place, column in enumerate(columns) if column in _STYLES
+    }
+    print_table(["key", "dtype", "shape"], cells, (), [1, 2], styles)
+
+
+def _columns(rows: Sequence[TableRow]) -> list[int]:
+    """Return the columns for a terminal: all that differ, with the share if there is room."""
+    cells = [row.cells for row in rows]
+    # Only the rows of tensors whose bytes are known have a number of slices.
+    tensors = [row for row in cells if row[_SLICES]]
+    left_out = {_BAR, _SHARE} | {
+        column for column in (_PARAMS, _MARK) if not any(row[column] for row in cells)
+    }
+    same = {
+        column: {row[column].removesuffix(_EACH) for row in tensors}
+        for column in (_DTYPE, _PARAMS, _SLICES, _FILES)
+    }
+    left_out |= {column for column, found in same.items() if len(found) <= 1}
+    left_out -= {_FILES} if any(row.is_place for row in rows) else set()
+    kept = [column for column in range(len(_HEADERS)) if column not in left_out]
+    widths = [
+        max(len(row[column]) for row in [_HEADERS, *cells]) + _BETWEEN
+        for column in range(len(_HEADERS))
+    ]
+    has_bars = is_styled() and can_print(share_bar(1))
+    room = get_terminal_size().columns + _BETWEEN - sum(widths[column] for column in kept)
+    for more in ((_BAR, _SHARE) if has_bars else (_SHARE,), (_SHARE,)):
+        if len(cells) > 1 and sum(widths[column] for column in more) <= room:
+            return sorted({*kept, *more})
+    return kept
+
+
+def _amount(tensors: Sequence[Tensor], times: int = 1) -> str:
+    settings = sum(each.is_setting for each in tensors)
+    numbers = [(len(tensors) - settings, "tensor"), (settings, "setting")]
+    text = ", ".join(count(number, noun) for number, noun in numbers if number)
+    return f"{times} × {text}" if times > 1 else text
+
+
+def _least_to_most(numbers: Iterable[int]) -> str:
+    """Return a number, or the least and the largest of several: ``3..4``."""
+    found = set(numbers)
+    if len(found) > 1:
+        return f"{min(found)}..{max(found)}"
+    return str(*found)
+
+
+def _marks(tensors: Sequence[Tensor]) -> str:
+    marks = [each.mark for each in tensors if each.mark]
+    word = marks[0] if len(set(marks)) == 1 else "unreadable"
+    return f"{word.upper()}{f' (x{len(marks)})' * (len(marks) > 1)}" if marks else ""
+
+
+def file_numbers(files: Sequence[str]) -> dict[str, int]:
+    """Return the number in the name of each file; empty if names lack them or share them."""
+    numbers = {name: number for name in files if (number := file_number(name)) is not None}
+    return numbers if len(set(numbers.values())) == len(files) else {}

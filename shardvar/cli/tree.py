@@ -3,19 +3,38 @@ order.
 
 A chain of single branches is one line. In an overview, siblings that differ in only one number,
 such as the layers of a deep model, share a line as well. Two siblings are alike if the same names
-are below them, in any order, with the same kinds of tensors. The range of such a line says exactly
+are below them, in any order, with the same kinds of tensors. The range of such a line lists exactly
 which numbers exist: ``{0..2,9}``, or ``{00..11}`` with the padding of the keys. A number that no
 sibling has is a gap, which the line knows. Siblings that are alike and differ in one word of
 several, such as the matrices of an attention, also share a line: ``{q,k,v,o}_proj.weight``.
+
+Problems of a checkpoint are folded in the same way: at a terminal a line has the file, by its number
+where its name has one, a word for its fault, and the tensors that are lost by it; a pipe gets a
+sentence for each. The remedy is printed once, below.
 """
 
 import re
+import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
+from shutil import get_terminal_size
+from textwrap import wrap
 
+from shardvar.cli.output import (
+    count,
+    folded,
+    one_line,
+    print_bold,
+    printable,
+    put,
+    say,
+    seen_from_here,
+    short_name,
+)
 from shardvar.verbs.parameters import PROJECTIONS
+from shardvar.verbs.reports import Cause, Damage, lines_of_problems, main_causes_of
 from shardvar.verbs.steps import natural_key
 
 _MOST_LEVELS = 32
@@ -39,8 +58,6 @@ _MOST_WORDS = 8
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the tree."""
-
     label: str
     """The end of the key, without what the lines above it show."""
     guide: str
@@ -74,11 +91,8 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Siblings that share a line."""
-
     label: str
     names: Sequence[str]
-    """The labels of the siblings."""
     gaps: tuple[int, ...] = ()
     has_range: bool = False
     """True if the label has a range of numbers, whose siblings are worth counting."""
@@ -221,8 +235,7 @@ def _alike(node: _Node, by_words: bool) -> list[_Group]:
 
 
 def _by_one_word(forms: Mapping[str, int]) -> list[_Group]:
-    """Return a line for labels that are alike and differ in one word between underscores, the most
-    labels first."""
+    """Return a line for labels that are alike and differ in one word, the most labels first."""
     alike: dict[tuple[int, tuple[str, ...], int], list[str]] = {}
     for label, form in forms.items():
         words = _words(label)
@@ -248,7 +261,6 @@ def _words(label: str) -> list[str]:
 
 
 def _of_words(place: int, labels: Sequence[str]) -> _Group:
-    """Return the line of labels that differ in the word at a place."""
 
     def order(label: str) -> tuple[int, object]:
         word = _words(label)[place]
@@ -292,13 +304,11 @@ def _varying(labels: Sequence[str]) -> tuple[str, list[str], str]:
 
 
 def _around(label: str, number: re.Match[str]) -> tuple[str, str]:
-    """Return the text before and after a number of a label."""
     return label[: number.start()], label[number.end() :]
 
 
 def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield groups of labels, which are the same but for their numbers, such that one number varies
-    in each group."""
+    """Yield groups of labels in each of which one number varies."""
     numbers = [tuple(_NUMBER.findall(label)) for label in labels]
     varying = [
         place for place, found in enumerate(zip(*numbers, strict=True)) if len(set(found)) > 1
@@ -330,7 +340,10 @@ def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
     groups = [
         group
         for each in alike.values()
-        for group in ([each] if _is_product(each) else _by_one_number(each))
+        # One group, if the keys are all combinations of the numbers in them.
+        for group in (
+            [each] if prod(map(len, _choices(each))) == len(each) else _by_one_number(each)
+        )
     ]
     for group in sorted(groups, key=lambda group: natural_key(group[0])):
         if len(group) < _FEWEST_ALIKE:
@@ -366,8 +379,7 @@ def fold_words(labels: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _label(keys: Sequence[str]) -> str:
-    """Return what keys that differ only in their numbers have in common, with ranges for the
-    numbers that vary."""
+    """Return the common label of keys, with ranges for the numbers that vary."""
     choices = iter(_choices(keys))
 
     def number_or_range(_: re.Match[str]) -> str:
@@ -381,11 +393,6 @@ def _choices(keys: Sequence[str]) -> list[list[str]]:
     """Return the ascending texts of each number in keys that differ only in numbers."""
     columns = zip(*map(_NUMBER.findall, keys), strict=True)
     return [sorted(set(column), key=lambda text: (int(text), text)) for column in columns]
-
-
-def _is_product(keys: Sequence[str]) -> bool:
-    """Return True if the keys, all different, are all combinations of the numbers in them."""
-    return prod(map(len, _choices(keys))) == len(keys)
 
 
 def number_ranges(texts: Sequence[str]) -> str:
@@ -436,3 +443,114 @@ def _leaves(node: _Node) -> list[int]:
             found.append(node.leaf)
         nodes += reversed(node.children.values())
     return found
+
+
+_MOST_LABELS = 3
+"""Names of tensors, or of tensors with a shared label, on a line; it counts more."""
+_LEAST_WIDE = 36
+"""The fewest columns for the problem next to the file and the word; where there are fewer, it has
+its own line."""
+_BETWEEN = 2
+
+
+def print_problems(
+    problems: Sequence[Damage],
+    everything: bool = False,
+    indent: str = "",
+    *,
+    pipe: str,
+    most: int | None = None,
+) -> bool:
+    """Print problems, at a terminal at most ``most`` causes; return True if each tensor was named."""
+    if everything or not sys.stdout.isatty():
+        for line in lines_of_problems(indent + pipe, problems, everything):
+            say(line)
+        return True
+    causes = _causes(problems)
+    for line, word in problem_lines(problems, indent, most):
+        if word:
+            print_bold(line, word)
+        else:
+            put(line)
+    return len(causes) <= (most or len(causes)) and all(
+        len(list(fold_keys(each.keys))) <= _MOST_LABELS for each in causes
+    )
+
+
+def problem_lines(
+    problems: Sequence[Damage], indent: str = "", most: int | None = None
+) -> list[tuple[str, str]]:
+    """Return the lines of problems for a terminal, each with its bold word, and the remedies."""
+    causes = _causes(problems)
+    more = len(causes[most:]) if most else 0
+    causes = causes[:most]
+    rows = [(_place(each), each.word, list(_details(each))) for each in causes]
+    places = max((len(place) for place, _, _ in rows), default=0)
+    words = max((len(word) for _, word, _ in rows), default=0)
+    longest = max(
+        (len(text) for _, _, details in rows for each in details for text in each.split()),
+        default=0,
+    )
+    width = get_terminal_size().columns - len(indent)
+    lines = []
+    for place, word, details in rows:
+        head = "  ".join(filter(None, (place.ljust(places), word.ljust(words))))
+        first, *others = _cause_lines(head, details, width, max(longest, _LEAST_WIDE))
+        lines += [(indent + first, word), *((indent + line, "") for line in others)]
+    if more:
+        lines.append((f"{indent}and {count(more, 'other cause')}", ""))
+    remedies = dict.fromkeys(one_line(each.remedy) for each in causes if each.remedy)
+    if remedies:
+        lines.append(("", ""))
+    lines += [(line, "") for remedy in remedies for line in folded(indent + remedy)]
+    return lines
+
+
+def _causes(problems: Sequence[Damage]) -> list[Cause]:
+    """Return the causes of problems, causes with a file first, in natural order."""
+    # The file and the word are not repeated for each tensor.
+    told = main_causes_of(
+        replace(each, cause="") if each.is_told_by_file else each for each in problems
+    )
+    return sorted(told, key=lambda each: (each.file is None, natural_key(each.file or "")))
+
+
+def _place(cause: Cause) -> str:
+    number = None if cause.file is None else file_number(cause.file)
+    return printable(cause.file or "") if number is None else f"file {number}"
+
+
+def _details(cause: Cause) -> Iterator[str]:
+    """Yield what file and word lack: the name of the file, the sentence, and the tensors."""
+    text = cause.text
+    if cause.file is not None:
+        text = text.partition(cause.file)[2].lstrip(": ") if cause.file in text else text
+        if file_number(cause.file) is not None:
+            yield printable(cause.file)
+    if text:
+        yield seen_from_here(one_line(f"{text} {cause.more}".rstrip()))
+    if cause.keys:
+        labels = [label for label, _ in fold_keys(cause.keys)]
+        yield (
+            ", ".join(map(short_name, labels))
+            if len(labels) <= _MOST_LABELS
+            else count(len(cause.keys), "tensor")
+        )
+
+
+def _cause_lines(head: str, details: Sequence[str], width: int, least: int) -> Iterator[str]:
+    """Yield the lines of a cause: its details next to the head, or below it if that leaves fewer
+    than ``least`` columns.
+
+    A word that is longer than the terminal, such as the name of a file, stays whole: it is copied.
+    """
+    beside = len(head) + _BETWEEN
+    if width - beside < least:
+        yield head.rstrip()
+        beside, head = _BETWEEN, ""
+    for detail in details:
+        for line in wrap(
+            detail, max(width - beside, 1), break_long_words=False, break_on_hyphens=False
+        ):
+            yield f"{head.ljust(beside)}{line}"
+            head = ""

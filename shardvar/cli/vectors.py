@@ -8,15 +8,13 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardvar import vectors
-from shardvar.cli.output import count, human_size, print_json, printable, put
-from shardvar.cli.tables import print_table
+from shardvar.cli.output import count, human_size, print_json, print_table, printable, put
 from shardvar.errors import ArgumentError, StorageError, TargetExists
 from shardvar.storage.local import split_path
 from shardvar.verbs.reports import SCHEMA
 
 
 def execute(arguments: Namespace) -> int:
-    """Write every file and list the groups."""
     split_path(arguments.out)  # which refuses a URL
     target = Path(arguments.out)
     _check_directory(target, arguments.force)
@@ -46,8 +44,6 @@ def execute(arguments: Namespace) -> int:
 
 
 def _check_directory(target: Path, force: bool) -> None:
-    """Raise ``TargetExists`` for a filled directory, unless forced; ``ArgumentError`` for a
-    file."""
     try:
         is_other = target.exists() and not target.is_dir()
         is_filled = target.is_dir() and any(target.iterdir())
@@ -66,7 +62,6 @@ def _check_directory(target: Path, force: bool) -> None:
 
 
 def _write_vectors(target: Path) -> int:
-    """Write every file below a directory, which is created if needed; return the bytes written."""
     nbytes = 0
     try:
         for name in vectors.names():

@@ -4,16 +4,23 @@
    where one is missing, also of keys, dtypes and shapes
 1  something is damaged
 3  nothing is damaged, and something could not be read or compared
+
+Workers are processes of this machine (``--workers N``) or of a Dask cluster. They are not threads,
+since work on many small tensors is Python's. They are spawned, so that they hold nothing of this
+process, and they end with it, also when it is killed.
 """
 
+import logging
 import shlex
+import signal
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import Executor
-from contextlib import closing, suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from multiprocessing import get_context
+from typing import Any, ParamSpec, TypeVar
 
 from shardvar.cli.output import (
     Mark,
@@ -28,17 +35,123 @@ from shardvar.cli.output import (
     seen_from_here,
     short_path,
 )
-from shardvar.cli.problems import print_problems
-from shardvar.cli.workers import executor_of
-from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
+from shardvar.cli.tree import print_problems
+from shardvar.cli.usage import parse_count
+from shardvar.errors import ArgumentError, CheckpointError, ShardvarError, StorageError
+from shardvar.extras import missing_extra
 from shardvar.formats.files import open_below
 from shardvar.formats.table import format_named
 from shardvar.pictures.words import named
+from shardvar.storage.requests import first_line
 from shardvar.verbs.compare.manifest import manifest_beside, read_against, sums_beside
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import DAMAGED, OK, SCHEMA, Damage, VerifyReport
+from shardvar.verbs.together.executors import end_with_parent, interrupt_task
 from shardvar.verbs.verify import verify
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SECONDS = 30
+"""Time for a scheduler to answer."""
+
+_CLOSE_SECONDS = 5
+"""Time for a client to close: one whose scheduler is gone tries to reach it for longer."""
+
+
+@contextmanager
+def executor_of(arguments: Namespace) -> Iterator[Executor | None]:
+    """Start the workers that the options ask for, and end them; None if they ask for none."""
+    workers, address = arguments.workers, arguments.dask
+    if workers is not None and address is not None:
+        raise ArgumentError("--workers and --dask are both given.", "Give one of them.")
+    count = 1 if workers is None else parse_count(workers, "--workers")
+    if address is not None:
+        with _cluster(address) as executor:
+            yield executor
+    elif count == 1:
+        yield None
+    else:
+        with _Processes(count, mp_context=get_context("spawn"), initializer=_begin) as executor:
+            yield executor
+
+
+class _Processes(ProcessPoolExecutor):
+    """Processes that Ctrl-C does not end while they begin or wait for tasks."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Submit a task; a process that begins for it inherits that interrupts are blocked."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin() -> None:
+    """Begin a process, which was started with interrupts blocked."""
+    end_with_parent()
+    signal.signal(signal.SIGINT, interrupt_task)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Executor]:
+    """The workers of a cluster, by its scheduler's address; ``StorageError`` without answer."""
+    if any(mark in address for mark in "@?;&"):
+        cause = (
+            "The address of the Dask scheduler has a user's name, a password, a query or "
+            "parameters in it."
+        )
+        raise ArgumentError(
+            cause, "Give --dask tcp://HOST:PORT. Certificates come from Dask's configuration."
+        )
+    try:
+        import distributed
+    except ImportError:
+        cause = "--dask needs distributed, which is not installed."
+        raise missing_extra(cause, "dask") from None
+    with _quiet(_CHATTY):  # after the import, which sets their levels
+        try:
+            client = distributed.Client(address, timeout=_SECONDS)
+        except Exception as error:
+            # Each transport raises errors of its library: a TypeError where TLS has no
+            # certificates, for example.
+            cause = f"The Dask scheduler at {address!r} cannot be reached: {first_line(error)}."
+            raise StorageError(
+                cause, "Start one with `dask scheduler`, and give the address that it prints."
+            ) from error
+        try:
+            if not client.scheduler_info()["workers"]:
+                # Not an error: some clusters start workers once there are tasks, and a queue may
+                # keep these waiting.
+                note(
+                    f"note: the Dask cluster at {address} has no workers; waiting for one to "
+                    "join. Ctrl-C ends it."
+                )
+            # Not pure: of two equal calls, Dask would run one, and take the other's result from
+            # memory.
+            yield client.get_executor(pure=False)
+        finally:
+            client.close(timeout=_CLOSE_SECONDS)
+
+
+_CHATTY = ("distributed.client", "tornado.application", "asyncio")
+"""Loggers that print pages of traces when a scheduler is lost, next to the command's error."""
+
+
+@contextmanager
+def _quiet(names: Iterable[str]) -> Iterator[None]:
+    before = [(logger := logging.getLogger(name), logger.level) for name in names]
+    try:
+        for logger, _ in before:
+            logger.setLevel(logging.CRITICAL + 1)
+        yield
+    finally:
+        for logger, level in before:
+            logger.setLevel(level)
+
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
 
@@ -116,8 +229,6 @@ def _space() -> None:
 
 
 def _remedy(report: VerifyReport, path: str, strict: bool) -> str | None:
-    """Return what to do about a checkpoint that cannot be verified, or that has both damaged and
-    intact tensors."""
     if report.ok and (report.is_bare_format or (strict and report.verdict != OK)):
         return (
             f"Run `shardvar digest {shlex.quote(path)} --write` to store digests that `verify` "
@@ -160,7 +271,6 @@ def verify_with_progress(
 
 
 def _nbytes_compared(path: str, against: str | None) -> int:
-    """Return the bytes that are read for a manifest, and for checksums of files."""
     with suppress(ShardvarError):
         given, found = None if against is None else read_against(against), find_checkpoint(path)
         claim = given or manifest_beside(found)
@@ -229,8 +339,7 @@ def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
 
 
 def _compared(report: VerifyReport, strict: bool) -> str:
-    """The numbers of the answer that the verdict lacks: tensors, bytes that were read, and if they
-    were compared."""
+    """Return the numbers that the verdict lacks: tensors, bytes that were read, and if they were compared."""
     if report.damages and not report.outcomes:
         return "no tensor could be read"
     read = f"{human_size(report.read_nbytes)} read"
@@ -238,7 +347,7 @@ def _compared(report: VerifyReport, strict: bool) -> str:
     if not _verdict(report, strict)[1].endswith(" in"):
         read = f"{count(report.num_tensors, 'tensor')}, {read}"
     bare = len(report.unguarded)
-    # Where the format keeps none, the names of the tensors that are whole say nothing.
+    # Where the format keeps none, the names of whole tensors tell a user nothing.
     if bare and (report.is_bare_format or bare == report.num_tensors):
         return (
             f"{read}; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: "

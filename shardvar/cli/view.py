@@ -2,9 +2,14 @@
 
 The steps: check that the target may be written, describe the checkpoint in columns, write the page
 next to the target under a random name, and rename it into place.
+
+The files of a model have usual names, such as ``model.safetensors.index.json``, so a page is named
+by their folder. It is sent to others: a name has as much of the path as it takes to tell two
+checkpoints apart, and no more.
 """
 
 import os
+import re
 import secrets
 import sys
 from argparse import Namespace
@@ -12,13 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardvar.cli.maps import through_map
-from shardvar.cli.names import names_of, names_of_plan, page_path
-from shardvar.cli.numbers import note_numbers
 from shardvar.cli.output import (
     count,
     human_size,
     human_tensors,
     note,
+    note_numbers,
     print_json,
     progress,
     put,
@@ -33,8 +37,9 @@ from shardvar.errors import (
     TargetExists,
 )
 from shardvar.formats.published import delta_of
+from shardvar.formats.table import stem_of_name
 from shardvar.layout.dtypes import Ints
-from shardvar.storage.local import split_path
+from shardvar.storage.local import is_url, split_path
 from shardvar.verbs.compare.blocks import Statistics, histograms, measure
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
@@ -47,12 +52,113 @@ from shardvar.view.collect import (
     describe,
     describe_plan,
     file_sizes,
+    made_columns,
+    scalar_columns,
     statistics_that_fit,
     unpacked,
 )
-from shardvar.view.made import made_columns
 from shardvar.view.page import MARK, make_page, room_left
-from shardvar.view.scalars import scalar_columns
+
+_SET = ".index.json"
+"""The ending of the index of a set of files, which is a model as long as it is in its folder."""
+
+_SAYS_LITTLE = re.compile(
+    r"\d+|default|ckpt|checkpoint|(model|pytorch_model|diffusion_pytorch_model|adapter_model)\.(safetensors|bin|pt|pth)"
+)
+"""Names of steps and of files that are in many folders; the folder is named with them."""
+
+
+def names_of(*checkpoints: tuple[Location, str]) -> list[str]:
+    """Return a name for each checkpoint and typed path; different places have different names."""
+    places = [_place(found, typed) for found, typed in checkpoints]
+    return _distinct(places)
+
+
+def names_of_plan(sources: Sequence[tuple[Location, str]], target: str) -> list[str]:
+    places = [_place(found, typed) for found, typed in sources]
+    return _distinct([*places, _place_of_file(target)])
+
+
+def page_path(found: Location, typed: str) -> str:
+    """Return the path of the page of a checkpoint: next to its files, or next to its folder.
+
+    The folder of a model is uploaded as it is, so no page is put into it. The page of a checkpoint
+    in a bucket is in the current directory.
+    """
+    if found.storage.local_path is None:
+        name = found.stem if _folder(found, typed) is None else _place(found, typed)[-1]
+        return f"{name}.html"
+    folder = _folder(found, typed)
+    if folder is None:
+        return f"{os.path.join(found.storage.path, found.stem)}.html"
+    path = os.path.normpath(folder)
+    if os.path.basename(path) in ("", os.curdir, os.pardir):
+        path = os.path.abspath(path)
+    parent, name = os.path.split(path)
+    if not name or not os.access(parent or os.curdir, os.W_OK):
+        raise ArgumentError(
+            f"No page can be written next to the folder {folder!r}.",
+            "Choose a file with `--output FILE.html`.",
+        )
+    return f"{path}.html"
+
+
+def _folder(found: Location, typed: str) -> str | None:
+    """Return the folder that is the checkpoint; None for files of one prefix."""
+    if _is_typed_folder(found, typed):
+        return typed
+    return found.storage.path if found.is_folder or found.name.endswith(_SET) else None
+
+
+def _is_typed_folder(found: Location, typed: str) -> bool:
+    if not is_url(typed):
+        return os.path.isdir(typed)
+    last = typed.rstrip("/").rpartition("/")[2]
+    return stem_of_name(last, found.format.name) != found.stem
+
+
+def _place(found: Location, typed: str) -> list[str]:
+    """Return the parts of the path that names a checkpoint, from the top to the name itself."""
+    folder = _folder(found, typed)
+    return _parts(folder) if folder is not None else _place_of_file(found.path)
+
+
+def _place_of_file(path: str) -> list[str]:
+    parts = _parts(path)
+    return parts[:-1] if parts[-1].endswith(_SET) and len(parts) > 1 else parts
+
+
+def _parts(path: str) -> list[str]:
+    whole = path if is_url(path) else os.path.abspath(path)
+    return [part for part in whole.replace(os.sep, "/").split("/") if part] or ["/"]
+
+
+def _length(place: Sequence[str]) -> int:
+    """Return how many parts at the end of a path are a name that means something."""
+    # The cache of Hugging Face: models--meta-llama--Llama-3.1-8B/snapshots/a hash.
+    if place[-2:-1] == ["snapshots"]:
+        return 3
+    return 2 if _SAYS_LITTLE.fullmatch(place[-1]) else 1
+
+
+def _distinct(places: Sequence[Sequence[str]]) -> list[str]:
+    """Return the ends of some paths, which are equal only if the paths are.
+
+    >>> _distinct([["a", "llama", "10"], ["b", "tuned"]]), _distinct([["a", "llama"], ["b", "llama"]])
+    (['llama/10', 'tuned'], ['a/llama', 'b/llama'])
+    """
+    lengths = [_length(place) for place in places]
+    different = {tuple(place) for place in places}
+    most = max(map(len, places))
+
+    def names() -> list[str]:
+        ends = zip(places, lengths, strict=True)
+        return ["/".join(place[-length:]) for place, length in ends]
+
+    while len(set(names())) < len(different) and min(lengths) < most:
+        lengths = [length + 1 for length in lengths]
+    return names()
+
 
 _ENDINGS = (".html", ".htm")
 
@@ -92,7 +198,6 @@ def execute(arguments: Namespace) -> int:
 
 
 def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], command: str) -> None:
-    """Write the page of a planned reshard: the target, next to the source if there is only one."""
     plan, columns = describe_plan(report)
     plan |= made_columns(report)
     found_sources = [(find_checkpoint(path), path) for path in sources]
@@ -108,10 +213,7 @@ def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], co
 
 
 def as_typed(columns: Columns, found: Location, path: str, name: str) -> Columns:
-    """Return the columns with a name and with the path as it was typed.
-
-    A page is sent to others, and its commands are copied.
-    """
+    """Return the columns with the path as it was typed: a page is sent to others, and its commands are copied."""
     return columns | {
         "path": path,
         "name": name,
@@ -120,8 +222,7 @@ def as_typed(columns: Columns, found: Location, path: str, name: str) -> Columns
 
 
 def message_as_typed(message: str, found: Location, path: str) -> str:
-    """Return a message that names files as seen from the typed path, and not by the folders of this
-    machine."""
+    """Return a message with files as seen from the typed path, not by the folders of this machine."""
     if found.storage.local_path is None:  # of a bucket, a URL was typed
         return message
     folder = os.path.normpath(
@@ -133,8 +234,7 @@ def message_as_typed(message: str, found: Location, path: str) -> str:
 
 
 def check_target(target: str) -> None:
-    """Raise unless a page may be written: the name ends in ``.html``, and a file of that name is a
-    page of shardvar."""
+    """Raise unless the name ends in ``.html``, and a file of that name is a page of shardvar."""
     storage, name = split_path(target)
     if not name.lower().endswith(_ENDINGS):
         raise ArgumentError(f"Invalid output file {target!r}.", "Output file must end in .html.")
@@ -181,7 +281,6 @@ def write_page(target: str, text: str) -> None:
 
 
 def open_in_browser(target: str) -> None:
-    """Show the page in a browser, or print a note where there is none."""
     import webbrowser
 
     if not webbrowser.open(Path(os.path.abspath(target)).as_uri()):
@@ -195,7 +294,6 @@ def show_link(target: str) -> None:
 
 
 def _serve(found: Location, arguments: Namespace) -> int:
-    """Serve the page, and the values that it asks for, until an interrupt."""
     from shardvar.cli.serving import serve_page
 
     if arguments.output:
@@ -215,7 +313,6 @@ def _serve(found: Location, arguments: Namespace) -> int:
 
 
 def _opened(found: Location, arguments: Namespace) -> Reader:
-    """The checkpoint, or what a map makes of it."""
     reader = open_found(found, dequantize=arguments.dequantize)
     note_numbers(reader, arguments.dequantize)
     tensors = reader.listed().slices.tensors
@@ -226,11 +323,7 @@ def _opened(found: Location, arguments: Namespace) -> Reader:
 
 
 def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
-    """Return the columns of the page; with statistics of as many tensors as a page has room for,
-    unless it is served.
-
-    A page that is too large without statistics is refused before a value is read.
-    """
+    """Return the columns of the page, with as many statistics as it has room for, unless it is served."""
     (name,) = names_of((found, arguments.path))
     keys = choose_keys(reader, arguments.filter, arguments.exclude)
     sizes = file_sizes(found.storage, reader.index.files)

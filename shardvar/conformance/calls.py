@@ -2,14 +2,22 @@
 
 ``Calls`` records each call as a line of Python, so that a counterexample can be run without the
 kit; ``expect`` and ``expect_equal`` raise ``Broken`` with the two sentences of the report.
+
+A damaged checkpoint may end, hang or exhaust the process that reads it, so ``Isolated`` restores it in
+another process, which imports this module, and neither pytest nor Hypothesis. It lives as long as it
+can, since importing a framework takes seconds, and constructs its own adapter, which has never seen
+the tensors that were saved.
 """
 
+import multiprocessing
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
+from shardvar.conformance.adapter import load_adapter
 from shardvar.testing.compare import difference
 
 REFUSED = object()
@@ -23,7 +31,7 @@ WRITES = ("assign", "assign_add", "assign_sub", "scatter")
 
 
 class Broken(Exception):
-    """A rule is broken: the sentences say what came and what must come."""
+    """A rule is broken: two sentences with the answer and the demanded one."""
 
     def __init__(self, came: str, must: str) -> None:
         super().__init__(f"{came} {must}")
@@ -63,11 +71,9 @@ class Calls:
         return value
 
     def note(self, line: str) -> None:
-        """Record a line that does not call the adapter."""
         self.lines.append(line)
 
     def has(self, name: str) -> bool:
-        """Return True if the adapter has a method."""
         return callable(getattr(self._adapter, name, None))
 
     def refuses(self, name: str, *arguments: Any) -> None:
@@ -76,8 +82,7 @@ class Calls:
             raise Broken(f"It returned {text(self._returned)}.", "It must raise an exception.")
 
     def attempt(self, name: str, *arguments: Any) -> Any:
-        """Call a method that may raise; return its answer, or ``REFUSED``. A process that died has
-        not refused."""
+        """Return the answer of a method that may raise, or ``REFUSED``. A process that died has not refused."""
         try:
             return self._call(name, *arguments)
         # Both are Exceptions, and neither is a refusal: the case was declined, or the process is
@@ -186,3 +191,100 @@ def _pattern(array: np.ndarray[Any, Any]) -> str:
         if np.array_equal(array, -counted if sign else counted):
             return f"{sign}np.arange(1, {array.size + 1}).reshape({shape}).astype({dtype!r})"
     return ""
+
+
+FIRST_PATIENCE = 60.0
+"""Seconds after which the first call counts as hung; it imports a framework."""
+
+PATIENCE = 30.0
+"""Seconds after which a later call counts as hung; checkpoints here are tiny."""
+
+
+class Refused(Exception):
+    """The method raised an exception in the other process."""
+
+
+class Isolated:
+    """An adapter whose ``restore`` and ``save_limited`` run in another process."""
+
+    def __init__(self, adapter: Any, spec: str) -> None:
+        self._adapter = adapter
+        self._spec = spec
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._patience = FIRST_PATIENCE
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._adapter, name)
+        if name in ("restore", "save_limited"):
+            return lambda *arguments: self._ask(name, arguments)
+        return value
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+            self._process.kill()
+            self._process.join()
+        self._pipe = None
+        self._patience = FIRST_PATIENCE
+
+    def _ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method there; ``Refused`` if it raises, ``ProcessDied`` without an answer."""
+        pipe = self._connect()
+        patience = self._patience
+        try:
+            pipe.send((name, arguments))
+            verdict, value = pipe.recv() if pipe.poll(patience) else ("hung", None)
+        except (EOFError, OSError) as error:
+            # The pipe breaks a moment before the process is gone, and only then is there an exit
+            # code to report.
+            self._process.join(5)
+            code = self._process.exitcode
+            self.close()
+            raise ProcessDied(
+                f"{name} ended the process that it ran in, with exit code {code}."
+            ) from error
+        # The framework is imported now, so later calls are quick; ``close`` restores the patience
+        # for the next process.
+        self._patience = PATIENCE
+        if verdict == "hung":
+            self.close()
+            raise ProcessDied(f"{name} did not return within {patience:.0f} seconds.")
+        if verdict == "unclaimed":
+            raise NotImplementedError(value)
+        if verdict == "raised":
+            raise Refused(value)
+        return value
+
+    def _connect(self) -> Connection:
+        if self._pipe is None:
+            # Not a fork: threads and locks of a framework that this process has imported do not
+            # survive one.
+            context = multiprocessing.get_context("spawn")
+            self._pipe, there = context.Pipe()
+            self._process = context.Process(target=serve, args=(there, self._spec), daemon=True)
+            self._process.start()
+            # While this process holds that end open too, ``recv`` would not notice that the other
+            # one died.
+            there.close()
+        return self._pipe
+
+
+def serve(pipe: Connection, spec: str) -> None:
+    """Run in the other process: make the calls that come through the pipe, until it is closed."""
+    adapter = load_adapter(spec)
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer: tuple[str, Any] = ("returned", getattr(adapter, name)(*arguments))
+        except NotImplementedError as error:
+            answer = ("unclaimed", str(error))
+        # Ctrl-C reaches both processes; the parent reports it.
+        except KeyboardInterrupt:
+            return
+        except BaseException as error:  # noqa: BLE001 - sent to the other side, a panic of Rust code too
+            answer = ("raised", f"{type(error).__name__}: {error}")
+        pipe.send(answer)

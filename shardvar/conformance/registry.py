@@ -52,11 +52,9 @@ class Rule:
     sentence: str
     """The sentence of the RFC or of the page, verbatim."""
     law: str
-    """The checked law, in one sentence."""
     needs: tuple[str, ...]
     """The methods that an adapter must have for the rule to be claimed."""
     cases: st.SearchStrategy[Any]
-    """The cases for which the law is checked."""
     check: Callable[[Calls, Any], None]
     """The check of one case; it raises ``Broken`` where the case breaks the rule."""
     isolated: bool = False
@@ -74,8 +72,8 @@ class Rule:
         return found[1] if found else self.id
 
 
-Check = Callable[[Calls, Any], None]
-Row = tuple[str, str, str, st.SearchStrategy[Any], Check, str]
+RuleCheck = Callable[[Calls, Any], None]
+RuleRow = tuple[str, str, str, st.SearchStrategy[Any], RuleCheck, str]
 """A rule of a table: its id, sentence, needs, cases, check and law."""
 
 
@@ -87,10 +85,10 @@ def rule(
     needs: str,
     cases: st.SearchStrategy[Any],
     isolated: bool = False,
-) -> Callable[[Check], Check]:
+) -> Callable[[RuleCheck], RuleCheck]:
     """Register the function as the check of a rule; ``needs`` lists methods."""
 
-    def register(check: Check) -> Check:
+    def register(check: RuleCheck) -> RuleCheck:
         law = " ".join((check.__doc__ or "").split()).removesuffix(".")
         rules(level, rfc, (id, sentence, needs, cases, check, law), isolated=isolated)
         return check
@@ -98,8 +96,7 @@ def rule(
     return register
 
 
-def rules(level: int, rfc: str, *rows: Row, isolated: bool = False) -> None:
-    """Register a table of rules of one level."""
+def rules(level: int, rfc: str, *rows: RuleRow, isolated: bool = False) -> None:
     for name, sentence, needs, cases, check, law in rows:
         if name in _RULES or not _ID.fullmatch(name):
             raise ValueError(f"{name} is already registered, or is not an id such as R-SV-3-add.")
@@ -107,7 +104,7 @@ def rules(level: int, rfc: str, *rows: Row, isolated: bool = False) -> None:
         _RULES[name] = Rule(name, level, rfc, sentence, law, words, cases, check, isolated)
 
 
-def refuses(method: str) -> Check:
+def refuses(method: str) -> RuleCheck:
     """Return the check that a method refuses its arguments."""
     return lambda adapter, case: adapter.refuses(method, *case)
 
@@ -120,5 +117,4 @@ def all_rules() -> list[Rule]:
 
 
 def rules_of(levels: range) -> Iterator[Rule]:
-    """Return the rules of some levels."""
     return (rule for rule in all_rules() if rule.level in levels)

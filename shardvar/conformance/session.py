@@ -16,17 +16,21 @@ import pytest
 
 from shardvar.conformance import PACKAGE
 from shardvar.conformance.adapter import load_adapter
-from shardvar.conformance.isolated import Isolated
+from shardvar.conformance.calls import Isolated
 from shardvar.conformance.registry import LEVELS, Rule, all_rules, rules_of
-from shardvar.conformance.report import Report, details, table_lines, to_html, to_json
-from shardvar.conformance.verdict import (
+from shardvar.conformance.report import (
     BROKEN_SOMETIMES,
     EXPECTED_FAILURE,
     FAILURES,
     NOT_CLAIMED,
+    Report,
     Verdict,
+    details,
     judge,
     read_expected,
+    table_lines,
+    to_html,
+    to_json,
     verdict_of,
 )
 from shardvar.errors import ArgumentError
@@ -36,7 +40,6 @@ PROPERTY = "shardvar.conformance"
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add the options of the kit to pytest's."""
     group = parser.getgroup("conformance", "shardvar's conformance kit")
     group.addoption(
         "--adapter", metavar="MODULE:NAME", help="the adapter of the implementation to be judged"
@@ -126,13 +129,11 @@ class Conformance:
                 )
 
     def judge(self, rule: Rule) -> Verdict:
-        """Return the verdict on a rule."""
         adapter = self.isolated if rule.isolated else self.adapter
         examples = self.config.getoption("conformance_examples")
         return judge(rule, adapter, max_examples=examples, expected=self.expected.get(rule.id))
 
     def report(self) -> Report:
-        """Return the verdicts so far as a report."""
         return Report(self.spec, self.adapter, self.levels, self.verdicts)
 
     def pytest_collect_file(
@@ -158,7 +159,6 @@ class Conformance:
         return f"conformance: {self.spec}, levels {self.levels[0]} to {self.levels[-1]}"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the table, rule by rule."""
         terminalreporter.write_sep("=", f"conformance of {self.spec}")
         # Lines are cut at a terminal only; a log keeps each reason in full.
         width = get_terminal_size().columns if terminalreporter.isatty else None
@@ -180,8 +180,6 @@ class Conformance:
 
 
 class Rules(pytest.File):
-    """The collector of the rules."""
-
     kit: Conformance
 
     @classmethod
@@ -192,7 +190,6 @@ class Rules(pytest.File):
         return node
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield one item for each rule of the levels."""
         for rule in rules_of(self.kit.levels):
             item: RuleItem = RuleItem.from_parent(self, name=rule.id)
             item.rule = rule
@@ -201,8 +198,6 @@ class Rules(pytest.File):
 
 
 class RuleItem(pytest.Item):
-    """One rule as an item of pytest."""
-
     rule: Rule
     kit: Conformance
 
@@ -225,7 +220,6 @@ class RuleItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Return the title of a failure."""
         return self.path, None, f"{self.rule.id}: {self.rule.law}"
 
 

@@ -30,24 +30,26 @@ from shardvar.testing.compare import assert_checkpoints_equal, assert_matches_or
 
 # Asked before the imports below, whose error would name the module and not the extra to install.
 if TYPE_CHECKING or find_spec("hypothesis") is not None:
-    from shardvar.testing.arrays import arrays, bits, counting, shapes, string_arrays
-    from shardvar.testing.checkpoints import (
+    from shardvar.testing.arrays import (
         Policy,
+        arrays,
+        bits,
         checkpoints,
+        counting,
         keys,
-        policies,
-        sharded_checkpoints,
-    )
-    from shardvar.testing.geometry import (
         layouts,
         partitioners,
         partitions,
+        policies,
         regions,
         regions_in,
+        shapes,
+        sharded_checkpoints,
+        string_arrays,
         tilings,
     )
-    from shardvar.testing.machine import ShardedVariableMachine, sharded_of, sharded_variables
     from shardvar.testing.operations import (
+        ShardedVariableMachine,
         Snapshot,
         SparseIds,
         Update,
@@ -56,6 +58,8 @@ if TYPE_CHECKING or find_spec("hypothesis") is not None:
         ids,
         max_norms,
         refused_updates,
+        sharded_of,
+        sharded_variables,
         slices,
         sparse_ids,
         update_sequences,

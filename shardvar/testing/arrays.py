@@ -7,7 +7,15 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from shardvar.layout import Partition, Region
 from shardvar.layout.dtypes import Array, numpy_dtype
+from shardvar.layout.shard_counts import (
+    FixedShardsPartitioner,
+    MaxSizePartitioner,
+    MinSizePartitioner,
+    Partitioner,
+)
+from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy
 
 NUMBERS = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
@@ -200,3 +208,224 @@ def string_arrays(draw: st.DrawFn, max_rank: int = 2, max_extent: int = 3) -> Ar
     for index in np.ndindex(shape):
         array[index] = draw(element)
     return array
+
+
+def regions(rank: int, limit: int = 6) -> st.SearchStrategy[Region]:
+    """Return regions of a rank anywhere below ``2 * limit``, including empty ones.
+
+    Parameters
+    ----------
+    rank : int
+        The number of axes.
+    limit : int, default 6
+        The largest offset and the largest extent along an axis.
+
+    Returns
+    -------
+    SearchStrategy of Region
+        The strategy. Regions shrink towards the origin.
+    """
+    axis = st.tuples(st.integers(0, limit), st.integers(0, limit))
+    return st.lists(axis, min_size=rank, max_size=rank).map(
+        lambda axes: Region([offset for offset, _ in axes], [extent for _, extent in axes])
+    )
+
+
+def regions_in(shape: Sequence[int]) -> st.SearchStrategy[Region]:
+    """Return regions within a shape, including empty ones.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape.
+    """
+    axes = [
+        st.tuples(st.integers(0, extent), st.integers(0, extent)).map(sorted) for extent in shape
+    ]
+    return st.tuples(*axes).map(lambda cuts: Region((a for a, _ in cuts), (b - a for a, b in cuts)))
+
+
+@st.composite
+def tilings(draw: st.DrawFn, shape: Sequence[int], max_cuts: int = 6) -> list[Region]:
+    """Draw regions that tile a shape, made by repeatedly cutting one of them in two, in any order.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape.
+    max_cuts : int, default 6
+        The most cuts. They may be at an end, which makes empty regions.
+
+    Returns
+    -------
+    SearchStrategy of list of Region
+        The strategy. Most tilings are not grids; they shrink to the whole.
+    """
+    # Cuts in two do not reach every tiling: a pinwheel of five rectangles has no cut from end to
+    # end.
+    parts = [Region.whole(shape)]
+    if shape:
+        for _ in range(draw(st.integers(0, max_cuts))):
+            part = parts.pop(draw(st.integers(0, len(parts) - 1)))
+            axis = draw(st.integers(0, len(shape) - 1))
+            parts.extend(halves(part, axis, draw(st.integers(0, part.shape[axis]))))
+    return draw(st.permutations(parts))
+
+
+def halves(region: Region, axis: int, count: int) -> tuple[Region, Region]:
+    """Return the first ``count`` indices of a region along an axis, and the others."""
+    offset, first, rest = list(region.offset), list(region.shape), list(region.shape)
+    first[axis], rest[axis] = count, rest[axis] - count
+    low = Region(offset, first)
+    offset[axis] += count
+    return low, Region(offset, rest)
+
+
+def partitions(shape: Sequence[int]) -> st.SearchStrategy[Partition]:
+    """Return partitions of a shape; see ``tilings``; otherwise as ``tilings``."""
+    return tilings(shape).map(lambda parts: Partition(tuple(shape), tuple(parts)))
+
+
+def layouts(max_shards: int = 13, max_rows: int = 4) -> st.SearchStrategy[list[int]]:
+    """Return the rows of each shard: uneven numbers, including zero.
+
+    Parameters
+    ----------
+    max_shards : int, default 13
+        The most shards. If it is above ten, some have more than ten: sorted as text, shard 10 comes
+        before shard 2.
+    max_rows : int, default 4
+        The most rows of a shard.
+
+    Returns
+    -------
+    SearchStrategy of list of int
+        The strategy. Layouts shrink to one shard without rows.
+    """
+    rows = st.integers(0, max_rows)
+    few = st.lists(rows, min_size=1, max_size=min(max_shards, 5))
+    if max_shards <= 5:
+        return few
+    # Long lists are rare where short ones are allowed, so they are asked for.
+    return few | st.lists(rows, min_size=min(max_shards, 11), max_size=max_shards)
+
+
+def partitioners(max_shards: int = 9, max_nbytes: int = 200) -> st.SearchStrategy[Partitioner]:
+    """Return partitioners of the three families, with limits that small variables reach.
+
+    Parameters
+    ----------
+    max_shards : int, default 9
+        The most shards.
+    max_nbytes : int, default 200
+        The largest limit of a shard, in bytes.
+    """
+    shards, nbytes = st.integers(1, max_shards), st.integers(1, max_nbytes)
+    return st.one_of(
+        st.builds(FixedShardsPartitioner, shards),
+        st.builds(MinSizePartitioner, nbytes, shards),
+        st.builds(MaxSizePartitioner, nbytes, st.none() | shards),
+    )
+
+
+Policy = AllInOnePolicy | BalancedPolicy | MaxShardSizePolicy
+
+# ``a`` comes first, since ``sampled_from`` shrinks to its first element. ``a`` and ``A`` may be one
+# file.
+ODD_KEYS = (
+    "a", "b", "w/b", "w/.ATTRIBUTES/VARIABLE_VALUE", "layer.0.weight", "é", "日本", "a b", "..", "../x", "/a", "a\\b",
+    "A", "a.npy", ".", "-", "*", "[x]", "x" * 200, "\u0001", "🙂", "~", "key:0", "a/", "%s", "'", '"',
+)  # fmt: skip
+"""Legal names that break naive handling of paths, patterns, headers or escapes."""
+
+
+def keys() -> st.SearchStrategy[str]:
+    """Return names of tensors: plain, odd, any text without surrogates and NULs.
+
+    Returns
+    -------
+    SearchStrategy of str
+        The strategy. Names shrink to ``"a"``.
+    """
+    text = st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12
+    )
+    return st.one_of(st.sampled_from(ODD_KEYS), text)
+
+
+def checkpoints(
+    dtypes: Sequence[str] = tuple(NUMBERS),
+    strings: bool = False,
+    max_size: int = 4,
+    names: st.SearchStrategy[str] | None = None,
+) -> st.SearchStrategy[dict[str, npt.NDArray[Any]]]:
+    """Return the content of a checkpoint: a few named arrays of any kind.
+
+    Parameters
+    ----------
+    dtypes : sequence of str, optional
+        The names of the dtypes; one of each kind by default.
+    strings : bool, default False
+        Also draw object arrays of bytes.
+    max_size : int, default 4
+        The most arrays.
+    names : SearchStrategy of str, optional
+        The names, by ``keys`` if not given.
+
+    Returns
+    -------
+    SearchStrategy of dict of str to ndarray
+        The strategy. Contents shrink to fewer, smaller, plainer tensors under plainer names.
+    """
+    each = st.one_of(arrays(dtypes), string_arrays()) if strings else arrays(dtypes)
+    return st.dictionaries(keys() if names is None else names, each, max_size=max_size)
+
+
+@st.composite
+def sharded_checkpoints(
+    draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_shards: int = 13
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, list[int]]]:
+    """Draw named arrays and the rows of the shards of each, by ``layouts``: uneven, empty, more
+    than ten.
+
+    Parameters
+    ----------
+    dtypes : sequence of str, optional
+        The names of the dtypes; one of each kind by default.
+    max_shards : int, default 13
+        The most shards of an array.
+
+    Returns
+    -------
+    SearchStrategy of tuple
+        The strategy of pairs: the arrays by name, and lists of rows by name. They shrink to one
+        array without rows.
+    """
+    tensors, sizes = {}, {}
+    for key in draw(st.lists(keys(), min_size=1, max_size=3, unique=True)):
+        sizes[key] = draw(layouts(max_shards))
+        shape = (sum(sizes[key]), *draw(st.sampled_from([(), (2,), (0,)])))
+        tensors[key] = draw(bits(numpy_dtype(draw(st.sampled_from(list(dtypes)))), shape))
+    return tensors, sizes
+
+
+def policies(max_nbytes: int = 200, max_files: int = 5) -> st.SearchStrategy[Policy]:
+    """Return policies, which decide the slices that share a file.
+
+    Parameters
+    ----------
+    max_nbytes : int, default 200
+        The largest limit of a file, in bytes.
+    max_files : int, default 5
+        The most files of a balanced policy.
+
+    Returns
+    -------
+    SearchStrategy of policy
+        The strategy. Policies shrink to one file for all.
+    """
+    return st.one_of(
+        st.just(AllInOnePolicy()),
+        st.builds(MaxShardSizePolicy, st.integers(1, max_nbytes)),
+        st.builds(BalancedPolicy, st.integers(1, max_files)),
+    )

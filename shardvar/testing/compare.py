@@ -132,7 +132,6 @@ def assert_checkpoints_equal(
 
 
 def _summary(report: DiffReport) -> str:
-    """Return the differences as lines, the largest change first."""
     verdict, *lines = lines_of_diff(report.by_change())
     more = [f"... and {len(lines) - _MOST_LINES:,} more"] if len(lines) > _MOST_LINES else []
     title = f"Of the checkpoints A = {report.path_a} and B = {report.path_b}, {verdict}."

@@ -90,7 +90,9 @@ def groups() -> tuple[str, ...]:
     ('checkpoints', 'deltas', 'div', 'indexing')
     """
     return tuple(
-        name.removesuffix(".json") for name in names() if "/" not in name and _is_group(name)
+        name.removesuffix(".json")
+        for name in names()
+        if name.endswith(".json") and "/" not in name and name != "schema.json"
     )
 
 
@@ -124,7 +126,3 @@ def group(name: str) -> dict[str, Any]:
         )
     found: dict[str, Any] = json.loads(read(f"{name}.json"))
     return found
-
-
-def _is_group(name: str) -> bool:
-    return name.endswith(".json") and name != "schema.json"

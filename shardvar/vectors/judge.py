@@ -129,7 +129,6 @@ def is_array(value: Any) -> bool:
 def _wrong(
     outcome: Mapping[str, Any], answer: Any, ulps: int, error_class: _ErrorClass
 ) -> str | None:
-    """Return how an answer differs from one outcome of a case, or None."""
     if "error" in outcome:
         wanted = error_class(outcome["error"])
         if isinstance(answer, wanted) and not isinstance(answer, AssertionError):
@@ -146,7 +145,6 @@ def _wrong(
 
 
 def _difference(found: Any, expected: Any, ulps: int, at: str) -> str | None:
-    """Return the first place where an answer differs, or None."""
     if is_array(expected):
         return _array_difference(found, decode_array(expected), ulps, at)
     if isinstance(found, np.ndarray | np.generic):
@@ -218,7 +216,6 @@ def _tensors_difference(answer: Any, expected: Sequence[Mapping[str, Any]]) -> s
 
 
 def _described(value: Any) -> dict[str, Any]:
-    """Describe an array as the vectors do."""
     array = np.asarray(value)
     if array.dtype.kind in "OSU":
         texts = [

@@ -216,7 +216,6 @@ def _judged(case: Mapping[str, Any], answer: _Answer | None, folder: Path) -> Ju
 
 
 def _unpack(folder: Path, groups: Collection[str]) -> None:
-    """Write the checkpoints of the vectors, which their inputs name."""
     if groups and not {*groups} & {"checkpoints", "deltas"}:
         return
     for name in vectors.names():

@@ -15,16 +15,18 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
 from shardvar.layout.dtypes import Ints
+from shardvar.maps.plan import MapPlan, Piece, View
 from shardvar.planning.index import EntryTable
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import NUM_BINS, Statistics
-from shardvar.verbs.compare.comparison import DiffReport, ValueDifference
+from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.holders import holders_of
 from shardvar.verbs.numbers import Number, json_number
 from shardvar.verbs.parameters import count_in, is_optimizer_state, reading_key
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.scalars import ScalarValue, has_settings, is_setting
 from shardvar.verbs.verify import guarded_keys
 
 Columns = dict[str, Any]
@@ -102,9 +104,7 @@ def describe(
         "files": list(reader.index.files),
         "file_nbytes": list(file_nbytes),
         **_faults(reader, keys, measured or {}),
-        "stats": None
-        if measured is None
-        else _statistics(keys, measured, counts or {}, _num_unguarded(reader, keys)),
+        "stats": None if measured is None else _statistics(reader, keys, measured, counts or {}),
     }
     return about | _tensor_columns(reader.entries(), keys, reader.index.files)
 
@@ -112,23 +112,16 @@ def describe(
 def statistics_that_fit(
     keys: Sequence[str], measured: StatisticsByKey, room: int
 ) -> StatisticsByKey:
-    """Return what was measured, of as many tensors as fit into ``room`` bytes of a page, and every
-    error.
-
-    Tensors with NaN, infinity or one value come first, then the largest.
-    """
+    """Return the errors and the statistics that fit ``room`` bytes: odd values first, then the largest tensors."""
     row_of = {key: row for row, key in enumerate(keys)}
     found = [(key, each) for key, each in measured.items() if isinstance(each, Statistics)]
-    found.sort(key=lambda pair: (not _is_remarkable(pair[1]), -pair[1].count))
+    plain = {key: not (each.nan or each.inf or each.minimum == each.maximum) for key, each in found}
+    found.sort(key=lambda pair: (plain[pair[0]], -pair[1].count))
     ends = np.cumsum([_statistics_nbytes(row_of[key], each) for key, each in found])
     left_out = {
         key for key, _ in found[int(np.searchsorted(ends, room - _COLUMNS_NBYTES, side="right")) :]
     }
     return {key: each for key, each in measured.items() if key not in left_out}
-
-
-def _is_remarkable(found: Statistics) -> bool:
-    return bool(found.nan or found.inf or found.minimum == found.maximum)
 
 
 def _statistics_nbytes(row: int, found: Statistics) -> int:
@@ -202,8 +195,7 @@ def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[st
 
 
 def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
-    """Return the differences of two checkpoints; a tensor is given by its row in ``keys``, those of
-    the first one."""
+    """Return the differences of two checkpoints; rows are those of the first one's ``keys``."""
     row_of = {key: row for row, key in enumerate(keys)}
     return {
         "num_equal": report.num_equal,
@@ -212,7 +204,7 @@ def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
             [
                 row_of[each.key],
                 json_number(each.change),
-                *(_value_difference(each.values) if each.values else []),
+                *(map(each.values.to_json().get, _DIFFERENCE.values()) if each.values else ()),
             ]
             for each in report.differences
         ],
@@ -324,8 +316,7 @@ def _num_parameters(entries: EntryTable, keys: Sequence[str], encodings: Mapping
 
 
 def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int]]:
-    """Return the rows of the entries of these tensors, tensor after tensor, and the number of each
-    tensor's entries."""
+    """Return the rows of the entries of these tensors, and the number of each tensor's entries."""
     slices = entries.slices
     order, ends = slices.by_tensor(by_offset=True)
     bounds = ends.tolist()
@@ -336,8 +327,7 @@ def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int
 
 
 def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
-    """Return the columns of the slices; ``cut`` has number, offset and shape of each that is not a
-    whole tensor."""
+    """Return the columns of the slices; ``cut`` has number, offset and shape of each partial one."""
     slices = entries.slices
     ranks = slices.tensors.ranks[slices.tensor[order]].tolist()
     numbers = np.flatnonzero(~slices.is_whole()[order]).tolist()
@@ -349,7 +339,7 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
     return {
         "file": packed(files),
         "gap": packed(gaps(files, entries.start[order].tolist(), nbytes.tolist())),
-        # Of a slice that is its whole tensor, the tensor's bytes say it.
+        # Of a slice that is its whole tensor, the tensor's bytes tell it.
         "nbytes": slices.nbytes[cut_rows].tolist(),
         "encoded": np.flatnonzero(~entries.plain[order]).tolist(),
         "cut": [
@@ -362,11 +352,7 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
 
 
 def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> Columns:
-    """Return row and cause of every tensor that cannot be read, and the kind and message of each
-    cause.
-
-    A lost file is one cause, with any number of tensors in it.
-    """
+    """Return row and cause of every unreadable tensor, and the causes: a lost file is one."""
     faults: dict[str, Any] = {
         key: found for key, found in measured.items() if not isinstance(found, Statistics)
     }
@@ -380,26 +366,21 @@ def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> C
     return {"faults": rows, "causes": [list(cause) for cause in causes]}
 
 
-def _num_unguarded(reader: Reader, keys: Sequence[str]) -> int:
-    """Return how many tensors have bytes that no checksum covers."""
-    guarded = guarded_keys(reader.source, [reader.entries()], reader.faults)
-    return sum(not guarded[key] for key in keys)
-
-
 def _statistics(
-    keys: Sequence[str], measured: StatisticsByKey, counts: Mapping[str, Ints], num_unguarded: int
+    reader: Reader, keys: Sequence[str], measured: StatisticsByKey, counts: Mapping[str, Ints]
 ) -> Columns:
-    """Return columns over the tensors that have statistics; ``row`` holds the rows of these, None
-    if all have them."""
+    """Return columns of the tensors that have statistics; ``row`` is None if all have them."""
     found = [
         (row, key, each)
         for row, key in enumerate(keys)
         if isinstance(each := measured.get(key), Statistics)
     ]
+    guarded = guarded_keys(reader.source, [reader.entries()], reader.faults)
     names = ("min", "max", "mean", "std")
     numbers = [[_short(json_number(value)) for value in _values_of(each)] for _, _, each in found]
     return {
-        "num_unguarded": num_unguarded,
+        # Tensors with bytes that no checksum covers.
+        "num_unguarded": sum(not guarded[key] for key in keys),
         "row": None if len(found) == len(keys) else [row for row, _, _ in found],
         **{name: [row[place] for row in numbers] for place, name in enumerate(names)},
         **{
@@ -423,11 +404,164 @@ def _short(number: float | str | None) -> float | str | None:
     return float(f"{number:.{_DIGITS}g}") if isinstance(number, float) else number
 
 
-def _value_difference(values: ValueDifference) -> list[Any]:
-    fields = values.to_json()
-    return [fields[name] for name in _DIFFERENCE.values()]
-
-
 def _exact(numbers: Sequence[int]) -> list[int | str]:
     # JavaScript reads 2**53 + 1 as 2**53, so such numbers travel as text.
     return [number if -_EXACT < number < _EXACT else str(number) for number in numbers]
+
+
+_MOST_NBYTES = 5_000_000
+"""The room that pieces have in a page, a third of it."""
+
+AxisRuns = tuple[int, int, list[tuple[int, int]]]
+"""Coordinates along an axis: the first, how many follow each other, and how often that repeats, as
+counts and steps, the innermost first."""
+
+
+def made_columns(report: WriteReport) -> Columns:
+    """Return the pieces of what a dry run would write, under the name ``made``; {} without a map."""
+    if report.map is None or report.planned is None:
+        return {}
+    keys = sorted(report.planned.slices.tensors.keys, key=reading_key)  # as the page has them
+    rules = [each.rule for each in report.map.rules]
+    return {"made": map_columns(report.map.plan, rules, keys)}
+
+
+def map_columns(plan: MapPlan, rules: Sequence[str], keys: Sequence[str]) -> Columns:
+    """Return the pieces of each tensor of a page, whose keys are ``keys``."""
+    targets = {target.key: target for target in plan.every_target()}
+    sources: dict[str, int] = {}
+    numbers: dict[object, int] = {}
+    patterns, pieces = list[list[object]](), list[int]()
+    factors, counts, filled = list[list[int]](), list[int](), list[int]()
+    nbytes = left_out = 0
+    for row, key in enumerate(keys):
+        target = targets.get(key)
+        if target is None or nbytes > _MOST_NBYTES:
+            left_out += target is not None
+            counts.append(0)
+            continue
+        counts.append(len(target.pieces))
+        if target.fill is not None:
+            filled.append(row)
+        for piece in target.pieces:
+            here = [(view.start, view.steps) for view in (piece.source, piece.target)]
+            shape = piece.rule, piece.shape, *here
+            if shape not in numbers:
+                numbers[shape] = len(patterns)
+                patterns.append(_pattern(piece))
+                nbytes += len(json.dumps(patterns[-1]))
+            used = [piece.source.key]
+            if piece.arithmetic is not None:
+                used += [factor.key for factor in piece.arithmetic.factors]
+            nbytes += 14 + sum(len(each) + 3 for each in used if each not in sources)
+            rows = [sources.setdefault(each, len(sources)) for each in used]
+            if len(rows) > 1:
+                factors.append([len(pieces) // 2, *rows[1:]])
+            pieces += [numbers[shape], rows[0]]
+    return {
+        "rules": list(rules),
+        "sources": front_coded(list(sources)),
+        "patterns": patterns,
+        "num_pieces": packed(counts),
+        "pieces": pieces,
+        "factors": factors,
+        "filled": filled,
+        "num_left_out": left_out,
+    }
+
+
+def _pattern(piece: Piece) -> list[object]:
+    """The rule of a piece, its regions as text, whether it is reordered, and its places."""
+    target = runs_of(piece.target, piece.shape)
+    return [
+        piece.rule,
+        runs_text(runs_of(piece.source, piece.shape)),
+        runs_text(target),
+        is_reordered(piece),
+        [
+            [first, run, *(number for pair in more for number in pair)]
+            for first, run, more in target
+        ],
+    ]
+
+
+def runs_of(view: View, counts: Sequence[int]) -> list[AxisRuns]:
+    """Return the coordinates of a piece along each axis of a tensor.
+
+    >>> runs_of(View("w", (0, 0), ((0, 6), (0, 1), (1, 1))), [3, 2, 4])
+    [(0, 2, [(3, 6)]), (0, 4, [])]
+    """
+    found = list[AxisRuns]()
+    for axis, first in enumerate(view.start):
+        run, more = 1, list[tuple[int, int]]()
+        mine = [(step, n) for n, (at, step) in zip(counts, view.steps, strict=True) if at == axis]
+        for step, count in sorted(mine):
+            if step == run and not more:
+                run *= count
+            elif more and step == more[-1][0] * more[-1][1]:
+                more[-1] = (more[-1][0] * count, more[-1][1])
+            else:
+                more.append((count, step))
+        found.append((first, run, more))
+    return found
+
+
+def runs_text(runs: Sequence[AxisRuns]) -> str:
+    """Return a region as text: an index of NumPy, or how often a range repeats.
+
+    >>> runs_text([(0, 4, []), (1, 1, [(3, 2)]), (0, 2, [(3, 6)]), (5, 1, [])])
+    '[0:4, 1:6:2, 0:2 of each 6 (3 times), 5]'
+    """
+    texts = list[str]()
+    for first, run, more in runs:
+        if run == 1 and not more:
+            text = f"{first}"
+        elif run == 1 and len(more) == 1:
+            ((count, step),) = more
+            text = f"{first}:{first + (count - 1) * step + 1}:{step}"
+        else:
+            repeats = "".join(f" of each {step} ({count} times)" for count, step in more)
+            text = f"{first}:{first + run}{repeats}"
+        texts.append(text)
+    return f"[{', '.join(texts)}]"
+
+
+def is_reordered(piece: Piece) -> bool:
+    """Return True if the elements of a piece are in another order in the target than in the source.
+
+    The axes of a piece are taken in the order of the target, the slowest first.
+    """
+    indices = zip(piece.shape, piece.source.steps, piece.target.steps, strict=True)
+    moved = [(taken, filled) for count, taken, filled in indices if count > 1]
+    moved.sort(key=lambda pair: (pair[1][0], -pair[1][1]))
+    order = [(axis, -step) for (axis, step), _ in moved]
+    return order != sorted(order)
+
+
+_MOST_LETTERS = 200
+"""The letters of a value that a page has; a text of a thousand would fill the panel."""
+
+
+def scalar_columns(
+    reader: Reader, keys: Sequence[str], scalars: Mapping[str, ScalarValue]
+) -> Columns:
+    """Return the rows that are settings, and row and text of each value that was read."""
+    texts = ((row, scalars[key].text) for row, key in enumerate(keys) if key in scalars)
+    return {
+        "settings": _setting_ranges(reader, keys),
+        "values": [
+            [row, text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"]
+            for row, text in texts
+        ],
+    }
+
+
+def _setting_ranges(reader: Reader, keys: Sequence[str]) -> list[list[int]]:
+    if not has_settings(reader):
+        return []
+    tensors = reader.entries().slices.tensors
+    row_of = tensors.rows()
+    rows = [row_of.get(key, -1) for key in keys]
+    return ranges_of(
+        [row >= 0 and is_setting(reader, tensors.dtype(row), tensors.shape(row)) for row in rows]
+    )

@@ -54,8 +54,7 @@ _HEADERS = {
 
 
 class PageServer(ThreadingHTTPServer):
-    """A server of one page and of the answers that it asks for; it listens from its construction
-    on."""
+    """A server of one page and of its answers; it listens from its construction on."""
 
     request_queue_size = 2 * _MOST_CONNECTIONS
 
@@ -69,12 +68,10 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page, with the token."""
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def server_bind(self) -> None:
-        """Bind without a look-up of the name of the host, which takes seconds where there is no
-        network."""
+        """Bind without looking up the host's name, which takes seconds without a network."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
 
@@ -90,15 +87,13 @@ class PageServer(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, and make room for the next one."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
     def handle_error(self, *connection: Any) -> None:
-        """Print what went wrong, save that a connection broke: a browser closes those that it needs
-        no longer."""
+        """Print an error, except of a connection that a browser closed."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(*connection)
 
@@ -108,7 +103,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SECONDS
 
     def do_GET(self) -> None:  # the name that http.server calls
-        """Send the page or an answer."""
         if self.headers.get_all("Host") not in self._hosts():
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST)
             return

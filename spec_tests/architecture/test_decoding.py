@@ -133,12 +133,11 @@ def test_foreign_json_has_one_parser() -> None:
     assert imported == set()
 
 
-PRINTERS = {"shardvar.cli.output", "shardvar.cli.tables"}
+PRINTERS = {"shardvar.cli.output"}
 """The modules that print texts, each through ``one_line``."""
 PLAIN = {
-    "shardvar.cli.arguments",  # help and usage, which argparse has made
+    "shardvar.cli.options",  # help and usage, which argparse has made
     "shardvar.cli.completion",  # the script of a shell, which is in the module
-    "shardvar.cli.interrupts",
     "shardvar.cli.main",  # candidates for a shell, each through one_line
 }
 

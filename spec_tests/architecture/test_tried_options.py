@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from shardvar.cli.parser import make_parser
+from shardvar.cli.options import make_parser
 from spec_tests.helpers.documents import blocks, commands
 from spec_tests.helpers.paths import DOCS, ROOT, SPEC_TESTS
 

@@ -22,7 +22,7 @@ HOMES = {
     "chunk": (
         "layout/partition.py",
         "conformance/adapters/torch.py",
-        "formats/torch/dcp.py",
+        "formats/torch/metadata.py",
         "formats/torch/sink.py",
         "torch/storage.py",
         "torch/storage.py",
@@ -46,12 +46,12 @@ HOMES = {
         *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",
         "wire/msgpack_tree.py",
-        "formats/hdf5.py",
+        "formats/keras/walk.py",
         *(f"layout/meshes/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),
     ),
     # A piece of a map, and the pieces that reads are made of.
     "piece": (
-        "view/made.py",
+        "view/collect.py",
         "verbs/joining.py",
         "engine/pieces.py",
         "engine/lattices.py",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.cli.changes import _structure, _values
+from shardvar.cli.diff import _structure, _values
 from shardvar.verbs.compare.comparison import DiffReport, TensorDifference, ValueDifference
 from spec_tests.helpers.braces import expanded
 from spec_tests.helpers.command_line import Run, run, terminal

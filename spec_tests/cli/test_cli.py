@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.cli.cuts import parse_shards
-from shardvar.cli.helptext import ALIASES, COMMANDS, OTHER_WORDS
+from shardvar.cli.options import ALIASES, COMMANDS, OTHER_WORDS
 from shardvar.cli.output import human_size, printable
+from shardvar.cli.reshard import parse_shards
 from shardvar.cli.usage import parse_index_text, parse_size
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors, terminal
@@ -727,7 +727,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "show", "verify", "diff", "reshard"])
 def test_help_fits_a_screen_and_ends_in_examples_that_parse(command: str, run: Run) -> None:
-    from shardvar.cli.parser import parse_arguments
+    from shardvar.cli.options import parse_arguments
 
     with patch.dict(os.environ, {"COLUMNS": "100"}):
         lines = run(command, "--help").out.splitlines()
@@ -739,7 +739,7 @@ def test_help_fits_a_screen_and_ends_in_examples_that_parse(command: str, run: R
 
 
 def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> None:
-    from shardvar.cli.parser import parse_arguments
+    from shardvar.cli.options import parse_arguments
 
     with patch.dict(os.environ, {"COLUMNS": "80"}):
         lines = run("--help").out.splitlines()

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.cli.arguments import Commands
 from shardvar.cli.completion import _PAIRS, MANY, SCRIPTS, candidates
-from shardvar.cli.helptext import COMMANDS
 from shardvar.cli.main import main
-from shardvar.cli.parser import make_parser
+from shardvar.cli.options import COMMANDS, Commands, make_parser
 from shardvar.formats.table import format_names
 from shardvar.maps.map import shipped_maps
 

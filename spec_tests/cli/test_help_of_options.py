@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.cli.fitting import line_weights
-from shardvar.cli.helptext import sections_of
 from shardvar.cli.json_keys import KEYS, lines_of_keys
-from shardvar.cli.names import names_of_plan
-from shardvar.cli.parser import make_parser
+from shardvar.cli.options import make_parser, sections_of
+from shardvar.cli.tensors import line_weights
 from shardvar.cli.tree import tree_lines
+from shardvar.cli.view import names_of_plan
 from shardvar.verbs.locate import find_checkpoint
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.programs import ENVIRONMENT
@@ -51,7 +50,7 @@ def test_without_a_command_the_usage_is_wrong(words: list[str], run: Run) -> Non
 
 def test_a_command_that_is_done_ends_though_an_interrupt_is_watched_for() -> None:
     program = (
-        "from shardvar.cli.interrupts import end_after_interrupt\n"
+        "from shardvar.cli.main import end_after_interrupt\n"
         "end_after_interrupt(lambda: None)\nprint('done')"
     )
     done = subprocess.run(

@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.cli.fitting import fit, positions_of
-from shardvar.cli.rows import Table
-from shardvar.cli.tensors import Tensor
+from shardvar.cli.tensors import Table, Tensor, fit, positions_of
 from shardvar.cli.tree import tree_lines
 from shardvar.errors import CorruptCheckpoint, StorageError
 from shardvar.verbs.parameters import count_parameters

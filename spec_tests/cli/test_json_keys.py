@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.cli.helptext import COMMANDS
 from shardvar.cli.json_keys import KEYS, lines_of_keys
+from shardvar.cli.options import COMMANDS
 from spec_tests.helpers.command_line import Run, run, saved
 
 __all__ = ["run"]

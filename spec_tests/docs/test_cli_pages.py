@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardvar.cli.arguments import Parser
-from shardvar.cli.helptext import COMMANDS, sections_of
+from shardvar.cli.options import COMMANDS, Parser, sections_of
 from spec_tests.helpers.cli_pages import MANUAL, WIDTH, parsers, roff, written
 from spec_tests.helpers.documents import blocks
 from spec_tests.helpers.paths import ROOT

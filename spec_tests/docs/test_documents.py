@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import shardvar as sv
-from shardvar.cli.helptext import ALIASES, COMMANDS
+from shardvar.cli.options import ALIASES, COMMANDS
 from spec_tests.helpers.documents import (
     PAGES,
     ROOT,

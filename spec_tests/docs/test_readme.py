@@ -1,6 +1,6 @@
 """A test that the README shows the whole command line; test_documents.py runs its commands."""
 
-from shardvar.cli.helptext import COMMANDS
+from shardvar.cli.options import COMMANDS
 from spec_tests.helpers import paths
 from spec_tests.helpers.documents import blocks, commands
 

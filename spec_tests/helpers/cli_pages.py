@@ -12,10 +12,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardvar.cli.arguments import Commands, Parser
-from shardvar.cli.helptext import COMMANDS, options_of, sections_of, usage_of
 from shardvar.cli.json_keys import INTRODUCTION, KEYS
-from shardvar.cli.parser import make_parser
+from shardvar.cli.options import (
+    COMMANDS,
+    Commands,
+    Parser,
+    make_parser,
+    options_of,
+    sections_of,
+    usage_of,
+)
 from spec_tests.helpers.paths import ROOT
 
 WIDTH = 76

@@ -16,9 +16,21 @@ from shardvar.layout import PartitionSpec, Region
 from shardvar.layout.cutting import Cut
 from shardvar.layout.dtypes import dtype_name
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.testing.arrays import NUMBERS, arrays, shapes, string_arrays, values
-from shardvar.testing.checkpoints import ODD_KEYS, checkpoints, keys
-from shardvar.testing.geometry import halves, partitions, regions, regions_in, tilings
+from shardvar.testing.arrays import (
+    NUMBERS,
+    ODD_KEYS,
+    arrays,
+    checkpoints,
+    halves,
+    keys,
+    partitions,
+    regions,
+    regions_in,
+    shapes,
+    string_arrays,
+    tilings,
+    values,
+)
 
 __all__ = [
     "NUMBERS", "ODD_KEYS", "any_indexes", "arrays", "cut_tables", "cuts", "filled_shapes", "halves", "keys",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardvar.reference.variables import ShardedVariable
 from shardvar.testing import counting, ids, sharded_of, sharded_variables
 from shardvar.testing import layouts as _layouts
-from shardvar.testing.machine import ROW_SHAPES
+from shardvar.testing.operations import ROW_SHAPES
 
 __all__ = ["Array", "counting", "ids_of", "layouts", "row_shapes", "sharded_arrays", "sharded_of"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.testing.geometry import tilings
+from shardvar.testing.arrays import tilings
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 from spec_tests.helpers.programs import ENVIRONMENT
 

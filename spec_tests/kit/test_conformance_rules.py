@@ -12,9 +12,7 @@ from shardvar.conformance import adapter as protocol
 from shardvar.conformance.adapters.numpy import Adapter as NumpyAdapter
 from shardvar.conformance.adapters.shardvar import Adapter as ShardvarAdapter
 from shardvar.conformance.registry import LEVELS, Rule, all_rules
-from shardvar.conformance.report import program
-from shardvar.conformance.rules.damage import files_of
-from shardvar.conformance.verdict import (
+from shardvar.conformance.report import (
     BROKEN,
     BROKEN_SOMETIMES,
     EXPECTED_FAILURE,
@@ -23,8 +21,10 @@ from shardvar.conformance.verdict import (
     UNEXPECTED_PASS,
     Expected,
     judge,
+    program,
     verdict_of,
 )
+from shardvar.conformance.rules.damage import files_of
 from spec_tests.helpers import wrong_adapters
 from spec_tests.helpers.paths import ROOT
 

@@ -3,8 +3,7 @@
 import pytest
 
 from shardvar.conformance.registry import Rule, all_rules
-from shardvar.conformance.report import program
-from shardvar.conformance.verdict import BROKEN, judge
+from shardvar.conformance.report import BROKEN, judge, program
 from spec_tests.helpers.right_kinds import KINDS
 from spec_tests.helpers.thoroughness import EXHAUSTIVE, is_due
 

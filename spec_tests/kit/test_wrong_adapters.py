@@ -7,9 +7,8 @@ import pytest
 
 from shardvar.conformance.adapter import METHODS
 from shardvar.conformance.registry import all_rules
-from shardvar.conformance.report import program
+from shardvar.conformance.report import BROKEN, judge, program
 from shardvar.conformance.rules.reach import LAYOUTS
-from shardvar.conformance.verdict import BROKEN, judge
 from spec_tests.helpers import wrong_adapters
 
 WRONG = wrong_adapters.__name__

@@ -24,7 +24,7 @@ from shardvar.errors import (
     MissingFile,
 )
 from shardvar.planning.index import EntryTable, concatenate_entries
-from shardvar.testing.geometry import tilings
+from shardvar.testing.arrays import tilings
 from shardvar.verbs.together import share_hashes
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.incremental_stage import are_equal, assert_whole, strays

@@ -23,7 +23,7 @@ import pytest
 
 import shardvar as sv
 import shardvar.errors
-from shardvar.cli.parser import make_parser, parse_arguments
+from shardvar.cli.options import make_parser, parse_arguments
 from spec_tests.helpers.command_line import Outcome, Run, run
 from spec_tests.helpers.paths import GOLDEN
 

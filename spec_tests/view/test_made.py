@@ -13,9 +13,8 @@ from hypothesis import given
 import shardvar as sv
 from shardvar.maps.map import Map, fit_map
 from shardvar.maps.plan import MapPlan, Piece, View
-from shardvar.view import made
-from shardvar.view.collect import Columns, unpacked
-from shardvar.view.made import is_reordered, map_columns, runs_of
+from shardvar.view import collect
+from shardvar.view.collect import Columns, is_reordered, map_columns, runs_of, unpacked
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.map_arrays import Example, examples
 from spec_tests.helpers.view_pages import HOSTILE_KEYS, columns_of, keys_of
@@ -86,7 +85,7 @@ def test_pieces_beyond_their_room_are_counted(monkeypatch: pytest.MonkeyPatch) -
     keys = [target.key for target in plan.every_target()]
     whole = map_columns(plan, [], keys)
     assert whole["num_left_out"] == 0 and len(whole["patterns"]) == 1
-    monkeypatch.setattr(made, "_MOST_NBYTES", 150)
+    monkeypatch.setattr(collect, "_MOST_NBYTES", 150)
     part = map_columns(plan, [], keys)
     shown = [count for count in unpacked(part["num_pieces"]) if count]
     assert 0 < len(shown) < 9 and part["num_left_out"] == 9 - len(shown)

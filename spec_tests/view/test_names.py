@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.cli.names import names_of, page_path
+from shardvar.cli.view import names_of, page_path
 from shardvar.verbs.locate import find_checkpoint
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.paths import GOLDEN

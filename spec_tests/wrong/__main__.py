@@ -4,7 +4,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 from shardvar.conformance.registry import all_rules
-from shardvar.conformance.verdict import BROKEN, judge
+from shardvar.conformance.report import BROKEN, judge
 from spec_tests.wrong.table import FAMILIES, mutants
 
 EXAMPLES = 60

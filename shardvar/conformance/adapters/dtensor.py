@@ -72,7 +72,6 @@ class SimulatedRanks:
         return self._modes[num_ranks]
 
     def _placements(self, placements: Sequence[RankPlacement]) -> list[Any]:
-        """Return placements in DTensor's words."""
         from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 
         def one(placement: RankPlacement) -> Any:
@@ -85,7 +84,6 @@ class SimulatedRanks:
     def _distributed(
         self, value: Array, mesh: tuple[int, ...], placements: Sequence[RankPlacement]
     ) -> Any:
-        """Return a DTensor; its mode must be entered."""
         tensor = torch_tensor(self._torch, value)
         parts = self._torch.distributed.tensor
         return parts.distribute_tensor(tensor, self._mesh(mesh), self._placements(placements))
@@ -117,7 +115,6 @@ class SimulatedRanks:
     def _each_rank(
         self, mesh: tuple[int, ...], ask: Callable[[Any], Any], names: tuple[str, ...] | None = None
     ) -> Any:
-        """Return the answers of each rank of a mesh, asked one after the other."""
         torch = self._torch
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -161,7 +158,6 @@ class SimulatedRanks:
         return answers
 
     def _held(self, tensor: Any, mesh: tuple[int, ...]) -> list[Array]:
-        """Return the local tensor of each rank; the mode must be entered."""
         local = tensor.to_local()
         # A tensor that was only copied is one for all ranks.
         tensors = getattr(local, "_local_tensors", None) or dict.fromkeys(
@@ -299,8 +295,7 @@ class SimulatedRanks:
         return answers
 
     def _hybrid(self, value: Array, device_mesh: Any, fsdp_axis: int, tp_axis: int | None) -> Any:
-        """Return a parameter under ``fully_shard``, over tensor parallelism and with copies if
-        these axes of the mesh have several devices."""
+        """Return a parameter under ``fully_shard``, over tensor parallelism and with copies."""
         from torch.distributed.fsdp import fully_shard
 
         torch = self._torch
@@ -334,8 +329,7 @@ def _common(arrays: Sequence[Array]) -> Array:
 
 
 def torch_tensor(torch: Any, value: Array) -> Any:
-    """Return an array as a tensor, on the same memory where PyTorch supports its strides and byte
-    order."""
+    """Return a tensor, on the same memory if PyTorch supports the strides and the byte order."""
     array = np.asarray(value)
     # ``from_numpy`` refuses other byte orders and negative strides.
     array = array.astype(

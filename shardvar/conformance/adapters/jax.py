@@ -201,7 +201,6 @@ class Adapter:
         return self._stepped(kind, state, 0, gradients), get_params
 
     def _stepped(self, kind: str, state: Any, steps: int, gradients: Sequence[_Gradient]) -> Any:
-        """Return a state after a step for each gradient; some steps were made before."""
         _, update, get_params = self._optimizer(kind)
         for step, gradient in enumerate(gradients, steps):
             state = update(step, _gradient(self._jax, gradient, get_params(state)), state)
@@ -274,7 +273,6 @@ class Adapter:
     def _named(
         self, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any], explicit: bool = False
     ) -> Any:
-        """Return the sharding of a spec on a mesh."""
         sharding = self._jax.sharding
         kind = sharding.AxisType.Explicit if explicit else sharding.AxisType.Auto
         devices = np.array(self._jax.devices()[: int(np.prod(mesh))]).reshape(mesh)
@@ -284,7 +282,7 @@ class Adapter:
     def _by_placements(
         self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
     ) -> Any:
-        """Return the sharding of placements on a mesh; JAX knows only the ones that divide."""
+        """Return the sharding of placements on a mesh; JAX knows only even ones."""
         names = [f"axis{axis}" for axis in range(len(mesh))]
         if len(placements) != len(mesh):
             raise NotImplementedError(
@@ -379,8 +377,7 @@ class Adapter:
         )
 
     def _placed(self, shape: tuple[int, ...], num_shards: int) -> Any:
-        """Return the sharding of a checkpoint's array: in shards if these divide its rows, else
-        replicated."""
+        """Return the sharding of a checkpoint's array: in shards if these divide its rows, else replicated."""
         if shape and shape[0] % num_shards == 0:
             return self._sharding([num_shards])
         mesh = self._sharding([num_shards]).mesh
@@ -418,8 +415,7 @@ class Adapter:
 
 
 def _gradient(jax: Any, gradient: _Gradient, value: Any) -> Any:
-    """Return a gradient laid out like the variable; for (ids, rows) it is the derivative of their
-    lookup."""
+    """Return a gradient laid out like the variable; for (ids, rows) the derivative of their lookup."""
     if not isinstance(gradient, tuple):
         return jax.device_put(gradient, value.sharding)
     ids, rows = gradient

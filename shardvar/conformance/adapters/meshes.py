@@ -106,8 +106,7 @@ def _layout(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
 
 
 def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the offset and shape of a device's region; of several only the first, as frameworks
-    state it."""
+    """Return the offset and shape of a device's first region, as frameworks state it."""
     regions = layout.regions(device)
     return (
         (regions[0].offset, regions[0].shape)
@@ -117,7 +116,6 @@ def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ..
 
 
 def _held(value: Array, layout: Layout) -> list[Array]:
-    """Return what each device holds, its regions joined."""
     held = [
         [value[region.slices] for region in layout.regions(device)]
         for device in layout.mesh.devices
@@ -134,7 +132,6 @@ def _axis_of(regions: Sequence[Any]) -> int:
 
 
 def _joined(arrays: Sequence[Array], regions: Sequence[Any], like: Array) -> Array:
-    """Return the arrays of the regions of a device as one."""
     if not arrays:
         return np.zeros((0, *like.shape[1:]), like.dtype)
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, _axis_of(regions))

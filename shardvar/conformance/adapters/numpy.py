@@ -225,7 +225,6 @@ class Adapter:
 
 
 def _number(layout: int | list[int]) -> int:
-    """Return the number of shards of a layout."""
     return layout if isinstance(layout, int) else len(layout)
 
 

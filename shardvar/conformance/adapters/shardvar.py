@@ -58,8 +58,7 @@ class _Callback(sv.ShardingCallback):
         return answer
 
     def _slice_text(self, shape: tuple[int, ...], first: int, rows: Array) -> str:
-        """Return the slice text of some rows, such as ``"13 4 3,2:0,4"``; empty for all rows and
-        for other shapes."""
+        """Return the slice text of some rows, such as ``"13 4 3,2:0,4"``; empty for all rows."""
         if rows.shape == shape or rows.ndim != len(shape):
             return ""
         return format_slice_text(shape, sv.Region([first, *(0 for _ in shape[1:])], rows.shape))
@@ -334,7 +333,6 @@ class Adapter(Meshes):
 
 
 def _train(optimizer: Optimizer, variables: Mapping[str, Any], gradients: _Steps) -> None:
-    """Make a step for each gradient."""
     for step in gradients:
         pairs: list[Any] = []
         for key, variable in variables.items():

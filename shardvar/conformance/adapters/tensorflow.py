@@ -401,8 +401,7 @@ def _components(handles: Mapping[str, Any]) -> list[Any]:
 
 
 def _key(name: str) -> str:
-    """Return the key of a tensor; ``tf.train.Checkpoint`` escapes the separators in the names of
-    objects."""
+    """Return the key of a tensor; ``tf.train.Checkpoint`` escapes the separators in names."""
     return re.sub(
         r"\.(.)", lambda found: "/" if found[1] == "S" else found[1], name.removesuffix(_SUFFIX)
     )

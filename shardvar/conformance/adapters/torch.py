@@ -34,7 +34,6 @@ class Adapter(Training):
         return parts.distribute_tensor(value, handle.device_mesh, [parts.Replicate()])
 
     def _like(self, handle: Any, value: Any) -> Any:
-        """Return a tensor in shards like a variable's."""
         if not hasattr(handle, "device_mesh"):
             return value
         return self._torch.distributed.tensor.distribute_tensor(
@@ -265,7 +264,6 @@ def _array(torch: Any, value: Any) -> Array:
 
 
 def _parts_of(state: Mapping[str, Any], num_shards: int) -> _Parts:
-    """Return the slices of the tensors of a state."""
     return {
         key: _slices_of(value, num_shards)
         for key, value in state.items()
@@ -274,8 +272,7 @@ def _parts_of(state: Mapping[str, Any], num_shards: int) -> _Parts:
 
 
 def _slices_of(tensor: Any, num_shards: int) -> list[tuple[tuple[int, ...], Any]]:
-    """Return the slices of a tensor in ``num_shards`` shards, by the rule of DTensor; they are
-    views of it."""
+    """Return views of the slices of a tensor, by the rule of DTensor."""
     if not tensor.ndim or not len(tensor):
         return [((0,) * tensor.ndim, tensor)]
     # All slices but the last have the same rows: 5 rows in 3 are 2, 2, 1, which begin at 0, 2, 4.
@@ -287,7 +284,6 @@ def _slices_of(tensor: Any, num_shards: int) -> list[tuple[tuple[int, ...], Any]
 
 
 def _save_slices(path: str, state: Mapping[str, Any], parts: _Parts) -> None:
-    """Write a checkpoint of slices."""
     from torch.distributed.checkpoint import FileSystemWriter, save
 
     # With one file a rank, this single process would write all slices into one file.

@@ -48,7 +48,6 @@ class Training(SimulatedRanks):
         return model.w, optimizer
 
     def _model(self, kind: str, values: Mapping[str, Array], num_shards: int) -> tuple[Any, Any]:
-        """Return a module with these parameters, and its optimizer."""
         if not isinstance(num_shards, int):
             raise NotImplementedError("shards of given sizes")
         torch = self._torch
@@ -101,7 +100,6 @@ class Training(SimulatedRanks):
         }
 
     def _whole(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a state whose sharded tensors are whole ones."""
         whole = {}
         for key, one in state.items():
             # Ranks that hold a tensor alike have it once.

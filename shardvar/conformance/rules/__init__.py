@@ -1,4 +1,4 @@
-"""The rules, by level. ``shardvar.conformance.registry`` says what a rule is; to add one, write a
+"""The rules, by level. ``shardvar.conformance.registry`` defines a rule; to add one, write a
 function.
 
 Cases are the ordinary ones unless a rule is about the odd ones: at least a row a shard, float32. An

@@ -79,13 +79,11 @@ ORDINARY = tables()
 
 
 def many_shards(row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES) -> st.SearchStrategy[TableCase]:
-    """Return arrays in more than ten shards: sorted as text, the name of shard 10 comes before the
-    name of shard 2."""
+    """Return arrays in more than ten shards: as text, the name of shard 10 is before the name of shard 2."""
     return tables(13, row_shapes, 11, 3)
 
 
 def made(adapter: Calls, value: Array, layout: ShardSizes) -> Any:
-    """Return the handle of a variable in this layout."""
     return (
         adapter.create_uneven(value, layout)
         if isinstance(layout, list)

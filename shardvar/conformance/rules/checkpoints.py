@@ -1,4 +1,4 @@
-"""Level 6: what is saved in N shards is restored into M; what is not there is never made up. A
+"""Level 6: tensors saved in N shards are restored into M; missing ones are never made up. A
 checkpoint may hold keys that look alike, many axes, many rows, every dtype, and parts in any
 arrangement."""
 
@@ -49,7 +49,7 @@ NUMBERS = "bool int8 uint8 int16 int32 int64 float16 float32 float64 complex64 b
 
 @contextmanager
 def checkpoint_path(adapter: Calls) -> Iterator[str]:
-    """A path in an empty directory, called ``path`` in what is written down."""
+    """A path in an empty directory, called ``path`` in the counterexample."""
     # The program of a counterexample makes another directory, since this one is removed at the end.
     adapter.note('path = __import__("tempfile").mkdtemp() + "/model"')
     with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
@@ -77,23 +77,19 @@ def expect_tensors(came: Any, must: Mapping[str, Array]) -> None:
     for key, array in must.items():
         if key not in came:
             raise Broken(f"It gave {sorted(came)}.", f"It must also give {key!r}.")
-        _expect_bits(key, np.asarray(came[key]), array)
-
-
-def _expect_bits(key: str, came: Array, must: Array) -> None:
-    wanted = must if must.dtype == object else must.astype(must.dtype.newbyteorder("="))
-    is_same = came.shape == wanted.shape and came.dtype == wanted.dtype
-    if is_same and wanted.dtype == object:
-        is_same = came.ravel().tolist() == wanted.ravel().tolist()
-    elif is_same:
-        # Bytes and not values: NaN differs from itself, and -0.0 equals 0.0.
-        is_same = came.tobytes() == wanted.tobytes()
-    if not is_same:
-        raise Broken(f"It gave {text(came)} as {key!r}.", f"It must give {text(wanted)}.")
+        is_text, part = array.dtype == object, np.asarray(came[key])
+        wanted = array if is_text else array.astype(array.dtype.newbyteorder("="))
+        is_same = part.shape == wanted.shape and part.dtype == wanted.dtype
+        if is_same and is_text:
+            is_same = part.ravel().tolist() == wanted.ravel().tolist()
+        elif is_same:
+            # Bytes and not values: NaN differs from itself, and -0.0 equals 0.0.
+            is_same = part.tobytes() == wanted.tobytes()
+        if not is_same:
+            raise Broken(f"It gave {text(part)} as {key!r}.", f"It must give {text(wanted)}.")
 
 
 def check_elastic(adapter: Calls, case: SavedCase) -> None:
-    """Save in N, restore into M."""
     tensors, before, after = case
     with checkpoint_path(adapter) as path:
         adapter.save(path, tensors, before)
@@ -126,7 +122,6 @@ def elastic_many(draw: st.DrawFn) -> SavedCase:
 
 
 def check_uneven(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> None:
-    """Save in a number of shards, restore into shards of given sizes."""
     (value, sizes), before = case
     with checkpoint_path(adapter) as path:
         adapter.save(path, {"w": value}, before)
@@ -303,7 +298,6 @@ def parts_are_joined(adapter: Calls, case: SavedParts) -> None:
 
 
 def check_parts(adapter: Calls, case: tuple[Array, list[int]]) -> None:
-    """Save in shards of given sizes, restore into two."""
     value, sizes = case
     stops = np.cumsum(sizes).tolist()
     ranges = list(zip([0, *stops[:-1]], stops, strict=True))

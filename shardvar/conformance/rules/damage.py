@@ -32,8 +32,7 @@ WORK = "add or reduce the number of parameter servers without losing previous tr
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """The place of a damage in a checkpoint; every number is taken modulo its bound, so that any
-    number is valid."""
+    """The place of a damage; every number is taken modulo its bound."""
 
     file: int
     """The number of the file, in the order of ``files_of``."""
@@ -44,8 +43,7 @@ class FileDamage:
 
 
 def files_of(directory: str) -> list[Path]:
-    """Return the files that are not empty, by directory, size and content, since their names may be
-    random."""
+    """Return the files with bytes, by directory, size and content, since their names may be random."""
     files = [path for path in Path(directory).rglob("*") if path.is_file() and path.stat().st_size]
     return sorted(
         files,
@@ -59,7 +57,6 @@ def files_of(directory: str) -> list[Path]:
 
 
 def flip(directory: str, file: int, place: int, extra: int) -> None:
-    """Flip one bit."""
     path, data, at = _opened(directory, file, place)
     # ``%`` binds before ``<<``, so this is one of the eight bits of the byte.
     data[at] ^= 1 << extra % 8
@@ -67,7 +64,6 @@ def flip(directory: str, file: int, place: int, extra: int) -> None:
 
 
 def truncate(directory: str, file: int, place: int, _extra: int) -> None:
-    """Cut a file off."""
     path, data, at = _opened(directory, file, place)
     path.write_bytes(data[:at])
 
@@ -107,13 +103,11 @@ def misprint(directory: str, file: int, place: int, extra: int) -> None:
 
 
 def remove_file(directory: str, file: int, _place: int, _extra: int) -> None:
-    """Remove a file."""
     files = files_of(directory)
     files[file % len(files)].unlink()
 
 
 def swap(directory: str, file: int, _place: int, extra: int) -> None:
-    """Exchange the contents of two files."""
     files = files_of(directory)
     # Both may be the same file; then nothing is damaged, and the values must come back.
     one, other = files[file % len(files)], files[extra % len(files)]

@@ -220,7 +220,6 @@ Shaped = tuple[tuple[int, ...], int]
 
 @st.composite
 def shaped(draw: st.DrawFn, min_shards: int = 1) -> Shaped:
-    """A shape and a number of shards that is not above its rows."""
     num_shards = draw(st.integers(min_shards, 4))
     return (
         num_shards + draw(st.integers(0, 4)),
@@ -335,6 +334,5 @@ def _part_of(adapter: Calls) -> tuple[Callable[..., Array], list[tuple[int, ...]
 
 
 def _define(adapter: Calls, function: Callable[..., Any], source: str) -> None:
-    """Write down a function that an adapter is given."""
     adapter.note(source.strip())
     adapter.name(function, function.__name__)

@@ -57,7 +57,6 @@ def of_three_axes(draw: st.DrawFn, is_even: bool = True) -> Placed:
 
 @st.composite
 def typed_tensors(draw: st.DrawFn) -> Placed:
-    """A tensor of any bits of some dtype."""
     value, mesh, placements = draw(uneven())
     dtype = np.dtype(draw(st.sampled_from(NUMBERS)))
     filled = draw(bits(dtype, value.shape))
@@ -116,14 +115,12 @@ def strided_columns(draw: st.DrawFn) -> Placed:
 
 @st.composite
 def typed_moves(draw: st.DrawFn) -> Moved:
-    """A redistribution of a tensor of any bits of some dtype."""
     value, mesh, source = draw(typed_tensors())
     return value, mesh, source, draw(placements_on(mesh, value.ndim))
 
 
 @st.composite
 def moves_of_three_axes(draw: st.DrawFn) -> Moved:
-    """A redistribution of a tensor of three axes."""
     mesh = draw(st.sampled_from([(2,), (2, 2), (3, 2)]))
     size = int(np.prod(mesh))
     source, target = (draw(placements_on(mesh, 3)) for _ in range(2))
@@ -181,7 +178,6 @@ def terms_of(draw: st.DrawFn, dtype: str, ops: tuple[str, ...]) -> Terms:
 
 
 def check_terms(adapter: Calls, case: Terms, must: Array, ulps: int = 0) -> None:
-    """Reduce to copies, and compare every one."""
     terms, mesh, axis, op = case
     came = adapter.mesh_reduce(terms, mesh, axis, op, (None,) * len(mesh))
     for part in [*came]:
@@ -388,7 +384,6 @@ def hybrid_weights(
 
 
 def check_weight(adapter: Calls, case: Weight) -> None:
-    """Compare what the devices hold with the definition."""
     value, mesh, fsdp_axis, tp_axis = case
     expect_parts(
         adapter.hsdp_parts(*case), parts(value, hsdp(value.shape, mesh, fsdp_axis, tp_axis))
@@ -400,7 +395,6 @@ _OVER: tuple[MeshShape, ...] = ((1, 2, 2), (1, 3, 2), (1, 2, 3), (1, 4, 1))
 
 @st.composite
 def typed_weights(draw: st.DrawFn) -> Weight:
-    """A weight of any bits of some dtype."""
     value, mesh, fsdp_axis, tp_axis = draw(hybrid_weights(_OVER, ((0, 0), (0, 1), (1, None))))
     dtype = np.dtype(draw(st.sampled_from(["float64", "float16", "bfloat16", "int64", "uint8"])))
     filled = draw(bits(dtype, value.shape))
@@ -461,8 +455,7 @@ THREE: tuple[MeshShape, ...] = ((2, 2, 2), (2, 1, 3), (1, 2, 2), (2, 3, 1))
 
 @st.composite
 def three_strided(draw: st.DrawFn, is_even: bool = True) -> Placed:
-    """The placements of FSDP over tensor parallelism in a mesh with a third axis, which copies or
-    cuts another axis; of either axis of the tensor."""
+    """FSDP over tensor parallelism in a mesh with a third axis, which copies or cuts another axis."""
     mesh = draw(st.sampled_from(THREE))
     axis = draw(st.integers(0, 1))
     third: MeshPlacement = draw(st.sampled_from([None, 1 - axis]))
@@ -500,7 +493,6 @@ def uneven_factors(draw: st.DrawFn) -> Placed:
 
 @st.composite
 def three_moves(draw: st.DrawFn) -> Moved:
-    """A redistribution from or to strided shards on a mesh of three axes."""
     value, mesh, strided = draw(three_strided())
     value = counting([prod(mesh) * 2] * value.ndim)
     plain = draw(placements_on(mesh, value.ndim, is_stacked=True))

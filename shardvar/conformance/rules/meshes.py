@@ -1,4 +1,4 @@
-"""Level 9: what the devices of a mesh hold, what they are said to hold, and what moves between two
+"""Level 9: the parts that the devices of a mesh hold, the stated parts, and what moves between two
 layouts.
 
 The oracle of each rule cuts lists of indices (``shardvar.spec.meshes``), so that it depends on
@@ -30,8 +30,7 @@ MESHES: tuple[MeshShape, ...] = ((1,), (2,), (3,), (4,), (2, 2), (3, 2), (2, 3),
 
 
 def expect_parts(came: Any, must: Sequence[Array]) -> None:
-    """``Broken`` unless the answer is an array for each device with these values; empty ones may
-    have any shape."""
+    """``Broken`` unless each device has these values; empty arrays may have any shape."""
     arrays = [np.asarray(part) for part in came]
     expect(
         len(arrays) == len(must),
@@ -64,7 +63,6 @@ def placements_on(
 
 
 def number_of_cuts(mesh: MeshShape, placements: Sequence[MeshPlacement], axis: int) -> int:
-    """The number of parts that a tensor axis is cut into."""
     return prod(
         count for count, placement in zip(mesh, placements, strict=True) if placement == axis
     )
@@ -183,12 +181,10 @@ SEVERAL_AXES = tuple(mesh for mesh in MESHES if len(mesh) > 1)
 
 
 def check_mesh_parts(adapter: Calls, case: Placed) -> None:
-    """Compare what the devices hold with the definition."""
     expect_parts(adapter.mesh_parts(*case), device_arrays(*case))
 
 
 def check_stated_slices(adapter: Calls, case: Placed) -> None:
-    """Compare the stated offset and shape with what the definition gives each device."""
     value, mesh, placements = case
     came = [
         (tuple(map(int, o)), tuple(map(int, s)))
@@ -217,13 +213,11 @@ def expect_stated(
 
 
 def check_whole(adapter: Calls, case: Placed) -> None:
-    """Put a tensor together from the parts of its devices."""
     value, mesh, placements = case
     expect_equal(adapter.mesh_gather(device_arrays(*case), value.shape, mesh, placements), value)
 
 
 def check_redistribution(adapter: Calls, case: Moved, method: str = "mesh_move") -> None:
-    """Redistribute, and compare what the devices hold then."""
     value, mesh, _, target = case
     expect_parts(getattr(adapter, method)(*case), device_arrays(value, mesh, target))
 
@@ -250,7 +244,6 @@ def reductions(
 
 
 def check_reduced_terms(adapter: Calls, case: Reduced) -> None:
-    """Reduce terms, and compare what the devices hold then."""
     terms, mesh, axis, op, placements = case
     came = adapter.mesh_reduce(terms, mesh, axis, op, placements)
     expect_parts(came, device_arrays(reduced(terms, op), mesh, placements))
@@ -337,8 +330,7 @@ NAMES = ("x", "y", "z")
 
 @st.composite
 def specified(draw: st.DrawFn, add: int = 0) -> Specified:
-    """A tensor and a spec in which names stand in any order; with ``add``, an extent that its cuts
-    do not divide."""
+    """A tensor and a spec with names in any order; with ``add``, an extent that its cuts do not divide."""
     mesh = draw(st.sampled_from([mesh for mesh in MESHES if not add or max(mesh) > 1]))
     names = NAMES[: len(mesh)]
     # An axis of several devices must cut something, or every extent would divide.
@@ -428,7 +420,7 @@ def fsdp_states_what_it_holds(adapter: Calls, case: tuple[Array, MeshShape]) -> 
     value, mesh = case
     held = [np.asarray(part) for part in adapter.fsdp_parts(value, mesh)]
     stated = [tuple(map(int, shape)) for shape in adapter.fsdp_shapes(value.shape, mesh)]
-    # An array without elements may have any shape that says so.
+    # An array without elements may have any empty shape.
     came, must = (
         [shape if all(shape) else "empty" for shape in each]
         for each in (stated, [p.shape for p in held])

@@ -136,7 +136,6 @@ def dense(gradient: StepGradient, shape: tuple[int, ...]) -> Array:
 
 
 def check_formula(adapter: Calls, case: StepsCase, kind: str) -> None:
-    """Steps of some kind, in any layout, give what the formula gives."""
     value, layout, gradients = case
     method = adapter.optimize_uneven if isinstance(layout, list) else adapter.optimize
     expect_formula(method(kind, value, layout, gradients), kind, value, gradients)
@@ -414,14 +413,13 @@ ResumedCase = tuple[str, Array, ShardSizes, ShardSizes, Gradients, Gradients]
 def resumed_values(
     adapter: Calls, path: str, case: ResumedCase, templates: Mapping[str, Array]
 ) -> Any:
-    """Save a training of the variable ``w``, resume it, and return what is answered."""
+    """Save a training of the variable ``w``, resume it, and return the answer."""
     kind, value, before, after, first, rest = case
     adapter.save_training(path, kind, {"w": value}, before, [{"w": each} for each in first])
     return adapter.resume_training(path, kind, templates, after, [{"w": each} for each in rest])
 
 
 def check_resumed(adapter: Calls, case: ResumedCase) -> None:
-    """Save after some steps, resume, and compare with the formula for all steps."""
     kind, value, _, _, first, rest = case
     with checkpoint_path(adapter) as path:
         came = resumed_values(adapter, path, case, templates_of({"w": value}))

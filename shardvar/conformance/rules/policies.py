@@ -36,7 +36,6 @@ Limited = tuple[NamedArrays, int, int]
 
 @st.composite
 def models(draw: st.DrawFn) -> NamedArrays:
-    """A few tensors."""
     # At least two rows of ``w``, so that a callback can drop one and keep one.
     tensors = {
         "w": counting((draw(st.integers(2, 9)), 2)),

@@ -70,7 +70,6 @@ Grid = tuple[tuple[int, ...], list[int]]
 
 
 def check_grid(adapter: Calls, case: Grid, is_refusable: bool = False) -> None:
-    """Compare the parts of a grid with the div rule along each axis."""
     came = adapter.attempt("regions", *case) if is_refusable else adapter.regions(*case)
     if came is REFUSED:
         return
@@ -138,7 +137,6 @@ def of_any_rank(draw: st.DrawFn) -> TableCase:
 
 
 def check_read(adapter: Calls, case: TableCase) -> None:
-    """A variable reads as the value that it was created with, in native byte order."""
     value, num_shards = case
     must = value.astype(value.dtype.newbyteorder("="))
     expect_equal(adapter.read(adapter.create(value, num_shards)), must)
@@ -196,7 +194,6 @@ ODD = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, 1.0)
 
 @st.composite
 def odd_numbers(draw: st.DrawFn) -> TableCase:
-    """Numbers that are easily lost."""
     return np.array(draw(st.permutations(ODD)), np.float32), draw(st.integers(1, 3))
 
 
@@ -351,7 +348,6 @@ def sparse_reads_have_axes(adapter: Calls, case: TableCase) -> None:
 
 
 def check_fractions(adapter: Calls, case: TableCase, method: str) -> None:
-    """Look up every row of a table of fractions."""
     value, num_shards = case
     thirds, wanted = value / np.float32(-3), np.arange(len(value))[::-1].copy()
     handle = adapter.create(thirds, num_shards)
@@ -383,7 +379,7 @@ Arguments = Callable[[Array], tuple[Any, ...]]
 
 
 def check_pure(adapter: Calls, case: TableCase, method: str, arguments: Arguments) -> None:
-    """Read rows, and look whether the variable is still what it was."""
+    """Read rows, and compare the variable with its value before."""
     value, num_shards = case
     handle = adapter.create(value, num_shards)
     getattr(adapter, method)(handle, *arguments(value))
@@ -416,7 +412,6 @@ class OtherLayout:
     phrase: str
     """The variables, as a phrase that follows the law."""
     method: str
-    """The method that makes them."""
     tables: Callable[[RowShapes], Start]
     """The tables whose rows have one of some shapes."""
 
@@ -441,23 +436,16 @@ class Law:
     """A law of an ordinary rule, for any layout."""
 
     id: str
-    """The id of the rule."""
     level: int
-    """Its level."""
     rfc: str
-    """The number of its RFC."""
     sentence: str
-    """Its sentence."""
     needs: str
-    """The methods that it needs beyond the one that makes the variable."""
+    """The methods that it needs besides the maker of the variable."""
     text: str
     """The law; the phrase of the layout follows."""
     cases: Callable[[Start], st.SearchStrategy[Any]]
-    """The cases that begin with such tables."""
     check: Callable[[Calls, Any], None]
-    """The check of one case."""
     row_shapes: RowShapes = ROW_SHAPES
-    """The shapes that a row may have."""
     only: tuple[str, ...] = tuple(layout.suffix for layout in LAYOUTS)
     """The layouts for which it is asked."""
 
@@ -528,7 +516,6 @@ DTYPES = "float64 int32 int64 int8 uint8 bool float16 bfloat16 complex64".split(
 
 @st.composite
 def typed_lookups(draw: st.DrawFn) -> Lookup:
-    """A table of any bits of some dtype, and all of its ids."""
     value, num_shards = draw(tables(max_shards=3, row_shapes=((), (2,)), max_more=2))
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     return draw(bits(dtype, value.shape)), num_shards, np.arange(len(value))[::-1].copy()
@@ -536,7 +523,6 @@ def typed_lookups(draw: st.DrawFn) -> Lookup:
 
 @st.composite
 def typed_updates(draw: st.DrawFn) -> Any:
-    """A table of some dtype, and rows of it to replace."""
     value, num_shards = draw(tables(max_shards=3, row_shapes=((), (2,)), max_more=2))
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     rows = np.arange(draw(st.integers(0, len(value) - 1)), len(value))

@@ -64,7 +64,6 @@ def check_lookup(method: str) -> Callable[[Calls, Lookup], None]:
 
 @st.composite
 def square_lookups(draw: st.DrawFn) -> Lookup:
-    """Ids of two axes."""
     value, num_shards = draw(tables())
     # Its second line is the first one reversed, so that flattening in another order shows.
     wanted = draw(ids(len(value), max_size=6).filter(len))
@@ -83,7 +82,6 @@ rules(3, "000",
 
 @st.composite
 def ids_outside(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = ORDINARY) -> Lookup:
-    """Ids; one of them does not exist."""
     value, layout = draw(start)
     good = draw(ids(len(value), max_size=3)).tolist()
     # Just past the end, further past it, and negative ids, which Python would count from the end.
@@ -137,9 +135,8 @@ COMBINERS = st.sampled_from(["sum", "mean", "sqrtn"])
 
 @st.composite
 def bags(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _VECTORS) -> BagsCase:
-    """A table and bags of ids, none empty."""
     value, layout = draw(start)
-    # The sentence says nothing about empty bags.
+    # The sentence does not mention empty bags.
     some = draw(sparse_ids(len(value)).filter(lambda drawn: bool(drawn.bags) and all(drawn.bags)))
     return value, layout, some, draw(COMBINERS)
 
@@ -406,7 +403,6 @@ def columns_outside_are_refused(adapter: Calls, case: Indexed) -> None:
 
 @st.composite
 def rows_by_arrays(draw: st.DrawFn) -> Indexed:
-    """A list of rows, an array of them, or a mask."""
     value, num_shards = draw(tables(min_shards=2))
     rows = draw(st.lists(st.integers(-len(value), len(value) - 1), max_size=4))
     mask = np.zeros(len(value), bool)
@@ -433,7 +429,6 @@ def other_shapes(value: Array) -> list[tuple[int, ...]]:
 
 
 def check_broadcast(adapter: Calls, case: tuple[TableCase, int], method: str) -> None:
-    """Refuse a value of another shape, and change nothing."""
     (value, num_shards), number = case
     shapes = other_shapes(value)
     handle = adapter.create(value, num_shards)
@@ -543,7 +538,6 @@ def fractions(draw: st.DrawFn) -> DenseNumbers:
 
 
 def check_dense(adapter: Calls, case: DenseNumbers, op: str) -> None:
-    """Add or subtract another value."""
     value, num_shards, other = case
     handle = adapter.create(value, num_shards)
     method, must = {
@@ -572,7 +566,6 @@ rules(3, "000", *(
 
 
 def check_scattered_rows(adapter: Calls, case: DenseNumbers, op: str, ulps: int) -> None:
-    """Scatter rows of another value, each id once and not in order."""
     value, num_shards, other = case
     rows = np.arange(len(value))[::-1][: max(1, len(value) - 1)].copy()
     handle = adapter.scatter(adapter.create(value, num_shards), op, rows, other[rows])
@@ -631,7 +624,6 @@ rules(3, "000",
 
 @st.composite
 def scalar_lookups(draw: st.DrawFn) -> Lookup:
-    """A table and one id without an axis."""
     value, num_shards = draw(tables())
     return value, num_shards, np.array(draw(st.integers(0, len(value) - 1)), np.int64)
 
@@ -661,7 +653,6 @@ def write_something(adapter: Calls, handle: Any, value: Any) -> None:
 
 
 def check_snapshot(adapter: Calls, case: TableCase, method: str, *arguments: Any) -> None:
-    """Read, write, and look again at what was read."""
     value, num_shards = case
     handle = adapter.create(value, num_shards)
     before = adapter.name(getattr(adapter, method)(handle, *arguments), "before")

@@ -445,7 +445,6 @@ rules(2, "000",
 
 @st.composite
 def outside(draw: st.DrawFn) -> Indexed:
-    """A row that is not there."""
     value, num_shards = draw(tables())
     beyond = draw(st.integers(0, 2))
     return (

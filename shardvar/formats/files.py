@@ -330,7 +330,6 @@ class FileSource(Source):
         return self.data.storage.traits
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
         self.data.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
@@ -338,7 +337,6 @@ class FileSource(Source):
         return self.data.map(file)
 
     def close(self) -> None:
-        """Close the files."""
         self.data.close()
 
     def hold_no_files(self) -> None:

@@ -222,14 +222,11 @@ class ObjectsSource(WrappedSource):
     """A source, and the objects in its metadata."""
 
     inner: Source = field()
-    """The source of the tensors."""
     index: ObjectsIndex = field()
-    """The table of contents."""
     are_guarded: bool
     """True if checksums cover the metadata."""
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of an object or of a tensor."""
         number = -1 - int(entries.start[row])
         if number < 0:
             self.inner.read_into(entries, row, start, buffer)
@@ -237,29 +234,23 @@ class ObjectsSource(WrappedSource):
             buffer[:] = self.index.payloads[number][start : start + len(buffer)]
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for tensors that the inner source is best asked for in order."""
         found, held = np.zeros(len(rows), np.bool), entries.start[rows] >= 0
         found[held] = self.inner.in_order(entries, rows[held])
         return found
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
-        """Let the inner source prepare for its tensors."""
         self.inner.expect(entries, rows[entries.start[rows] >= 0])
 
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
-        """Let the inner source decode a tensor."""
         return self.inner.decode(entries, row) if entries.start[row] >= 0 else None
 
     def is_guarded(self, key: str) -> bool | None:
-        """Return True if checksums cover the metadata, for an object."""
         return self.are_guarded if key in self.index.encodings else self.inner.is_guarded(key)
 
     def dequantized(self) -> Source:
-        """Return the same objects with numbers in place of encoded bytes."""
         return replace(self, inner=self.inner.dequantized())
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the encodings of the objects among keys, in any format."""
         held = self.inner.objects(keys, form) or {}
         own = {key: each for key, each in self.index.encodings.items() if key in keys}
         return {**held, **own}

@@ -433,7 +433,6 @@ class PartsFormat(Format):
     kind: FileKind
     """The kind of the save, and a remedy."""
     name: str = "parts"
-    """The name for messages; no argument takes it."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -441,10 +440,8 @@ class PartsFormat(Format):
         return replace(READ_ONLY, folder_index=self.name)
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the folder, if it has a save in parts."""
         return [] if name or kind_of_parts(storage, []) is None else [self.name]
 
     def open(self, storage: Storage, name: str) -> Source:
-        """Raise the error that says what it is."""
         error = IncompleteCheckpoint if self.kind.is_lost else UnsupportedError
         raise error(f"The folder {storage.path} is {self.kind.what}.", self.kind.remedy)

@@ -55,11 +55,8 @@ class SetSink(Sink):
     new: NewCheckpoint
     """The checkpoint."""
     asides: Sequence[str] = field()
-    """[files] the temporary name of each data file."""
     start: Ints = field()
-    """[m] the first byte of each payload, in bytes of its file."""
     writer: FileWriter = field()
-    """The frame and the checksums of each file."""
     index_aside: str = ""
     """The temporary name of the index; empty if the only data file is the checkpoint."""
     objects: tuple[str, bytes] | None = None
@@ -108,7 +105,6 @@ class OneFileSink(SetSink):
     """Returns the bytes of a file without payloads, which the engine does not write."""
 
     def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
-        """Return the rename of the file."""
         unnamed = partial(temporary_files, re.escape(self.final))
         content = None if checksums else self.empty()
         return CommitSteps((), (self.asides[0], self.final), content, self.sweep(unnamed))

@@ -44,15 +44,12 @@ class NativeFormat(SharedFormat):
     """The native format; its methods name a checkpoint by its prefix."""
 
     name: str = "shardvar"
-    """The name for ``format=``."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """All dtypes, slices and files that shardvar has."""
         return CAPABILITIES
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the prefixes that ``name`` may mean."""
         return find_native(storage.names(), name)
 
     def open(self, storage: Storage, name: str) -> NativeSource:
@@ -64,8 +61,6 @@ class NativeFormat(SharedFormat):
         return native_sink(new)
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Remove the index, and then all generations of data files that no other checkpoint
-        needs."""
         index, aside, done = native_index_name(name), aside_name(name, "removed"), list[str]()
         seen = storage.status(index)
         freed = {*names_of_others(storage, name)}
@@ -87,7 +82,6 @@ class NativeFormat(SharedFormat):
         do_all(storage.remove, done, storage.traits)
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:
-        """Return the name of a data file that an index of version 3 names."""
         return native_data_name(name, f"{token}-{process:05}-of-{count:05}")
 
     def generation_of(self, storage: Storage, name: str) -> str:

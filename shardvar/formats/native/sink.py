@@ -91,7 +91,6 @@ class NativeWriter(FileWriter):
 
     @property
     def run_nbytes(self) -> int:
-        """Size of a run in bytes."""
         return RUN_NBYTES
 
 
@@ -124,8 +123,7 @@ class NativeSink(SetSink):
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep the files of the older checkpoint from being removed until the commit, which removes
-        the mark."""
+        """Keep the files of the older checkpoint in place by a mark, which the commit removes."""
         if self.new.metadata.references is None:
             yield
             return
@@ -145,7 +143,7 @@ class NativeSink(SetSink):
             raise
 
     def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
-        """Return the index. First, the files of it that others have in their names get a mark."""
+        """First mark the files of this name that only other checkpoints need."""
         prefix, metadata = self.new.name, self.new.metadata
         octets = encode_index(
             self.new.assignment,

@@ -255,26 +255,21 @@ class NativeSource(FileSource):
     """An open native checkpoint."""
 
     storage: Storage
-    """The directory that holds it."""
     prefix: str
     """The prefix of its files."""
     file: ReadableFile
     """The index file, open."""
     index: NativeIndex = field()
-    """The table of contents."""
     data: DataFiles = field()
-    """The data files."""
 
     bare_index = ""
     """Empty: each block of the index has a checksum."""
 
     @property
     def crc(self) -> Checksum:
-        """The kind of checksum that guards payloads and runs."""
         return CRC32C
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         if not buffer.nbytes:
             return
         try:
@@ -283,7 +278,6 @@ class NativeSource(FileSource):
             raise error.at(repr(entries.slices.key(row))) from error
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
         if buffer.nbytes:
             with self._explained():
                 self.data.open(file).read_into(start, buffer)
@@ -311,7 +305,6 @@ class NativeSource(FileSource):
         return [*damage, *(Finding(name, _about(needs.users(name)), False) for name in others)]
 
     def close(self) -> None:
-        """Close the files."""
         self.data.close()
         self.file.close()
 

@@ -40,9 +40,7 @@ class TensorFlowFormat(SharedFormat):
     """TensorFlow's V2 format; its methods name a checkpoint by its prefix."""
 
     name: str = "tensorflow"
-    """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
-    """The dtypes and slices that TensorFlow can read back."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the prefixes that ``name`` may mean; the names of V1 checkpoints included, for
@@ -50,11 +48,9 @@ class TensorFlowFormat(SharedFormat):
         return find_bundles(storage, name)
 
     def open(self, storage: Storage, name: str) -> BundleSource:
-        """Open the bundle of that prefix."""
         return open_bundle(storage, name)
 
     def lay_out(self, new: NewCheckpoint) -> BundleSink:
-        """Lay out a bundle."""
         return bundle_sink(new, self.capabilities)
 
     def adopts_objects(self) -> bool:
@@ -62,7 +58,6 @@ class TensorFlowFormat(SharedFormat):
         return True
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Remove the index, and then the data files of any count."""
         index = bundle_index_name(name)
         take_away(
             storage, [(index, f"{index}.removed.tmp")], lambda names: unnamed_files(name, names, ())

@@ -50,7 +50,6 @@ class BundleWriter(FileWriter):
     """The checksums of a data file; its payloads have no frame."""
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Return the checksum of the payload of ``count`` strings or variants."""
         if dtype == STRING and len(payload):
             return strings.bundle_checksum(payload, count)
         return (
@@ -68,7 +67,6 @@ class BundleSink(SetSink):
     """[n] the tensors' names as they are stored."""
 
     def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
-        """Return data files with names that are free, and the index that names them."""
         prefix, crc = self.new.name, self.by_row(checksums)
         num_files = self.new.assignment.num_files + bool(self.objects)
         count = _free_count(prefix, num_files, there)

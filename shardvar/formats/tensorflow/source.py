@@ -384,7 +384,6 @@ class BundleSource(FileSource):
     """An open tensor bundle."""
 
     storage: Storage
-    """The directory that holds the files."""
     prefix: str
     """The prefix of the files."""
     contents: BundleIndex
@@ -396,21 +395,17 @@ class BundleSource(FileSource):
 
     @property
     def index(self) -> TableIndex:
-        """The table of contents."""
         return self.contents.table
 
     @property
     def crc(self) -> Checksum:
-        """The kind of checksum that guards plain entries."""
         return CRC32C
 
     @property
     def data(self) -> DataFiles:
-        """The data files."""
         return self.contents.data
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         file, begin = int(entries.file[row]), int(entries.start[row])
         nbytes = int(entries.slices.nbytes[row])
         dtype = entries.slices.dtype(row)
@@ -442,7 +437,6 @@ class BundleSource(FileSource):
                 self._check(entries, row, checked)
 
     def close(self) -> None:
-        """Close the files."""
         self.made.kept.clear()
         self.data.close()
         self.contents.file.close()

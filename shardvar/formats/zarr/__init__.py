@@ -61,20 +61,15 @@ class ZarrFormat(Format):
     """Zarr of version 2 or 3: a folder with a group, or with one array. Version 3 is written."""
 
     name: str = "zarr"
-    """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
-    """The limits of the format."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the description of the folder's group or array, if ``name`` may mean it."""
         return find_group(storage.names(), name)
 
     def open(self, storage: Storage, name: str) -> ZarrSource:
-        """Open the group or the array of the folder."""
         return open_group(storage, name)
 
     def lay_out(self, new: NewCheckpoint) -> ArraysSink:
-        """Lay the slices out as the group of the folder."""
         slices, keys = new.assignment.slices, new.assignment.slices.tensors.keys
         check_arrays(new, self, INDEX, keys)
         if ARRAYS_ATTRIBUTE in new.metadata.user:

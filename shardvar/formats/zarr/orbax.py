@@ -308,9 +308,7 @@ class OrbaxFormat(Format):
     """Orbax: a folder with an index and arrays."""
 
     name: str = "orbax"
-    """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
-    """The limits of the format."""
     is_plain: bool = False
     """True if chunks are written as files, and not into a database."""
 
@@ -329,17 +327,13 @@ class OrbaxFormat(Format):
         return self
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the index of the folder, or the indexes of the items of a manager's step, if
-        ``name`` may mean them."""
         return find_orbax(storage, name)
 
     def open(self, storage: Storage, name: str) -> ZarrSource:
-        """Open the checkpoint of the folder, or of an item in it."""
         item, _, _ = name.rpartition("/")
         return open_orbax(storage.folder(item) if item else storage)
 
     def lay_out(self, new: NewCheckpoint) -> ArraysSink:
-        """Lay the slices out as the checkpoint of the folder."""
         slices, metadata = new.assignment.slices, new.metadata
         keys = slices.tensors.keys
         texts, objects = _split_texts(metadata.objects)
@@ -476,7 +470,6 @@ class OrbaxSource(ZarrSource):
     """An open checkpoint of Orbax."""
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the encodings of the strings among keys."""
         texts = {
             key: bytes(strings.decode(payload, ())[()]).decode("utf-8", "surrogatepass")
             for key, payload in self.contents.texts.items()

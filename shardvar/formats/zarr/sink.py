@@ -188,7 +188,6 @@ class ChunkWriter(FileWriter):
     """The frame of a chunk: zeros where it reaches out of its array, and its checksum."""
 
     is_guarded: bool
-    """True if a checksum follows the elements."""
     steps: Mapping[str, int]
     """The rows of the chunks of each tensor, by key: a worker has other numbers."""
 
@@ -201,13 +200,11 @@ class ChunkWriter(FileWriter):
 
     @property
     def crc(self) -> Checksum | None:
-        """The checksum of the codec crc32c."""
         return CRC32C if self.is_guarded else None
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield what follows the elements of each chunk in the file."""
         if not len(slices):
             return
         # 13 rows in chunks of 3 end with a chunk of 1 row, after which 2 rows of zeros are stored.
@@ -232,7 +229,6 @@ class ArraysSink(FolderSink):
     """A folder of arrays that is being written."""
 
     index: str
-    """The name of the index."""
     content: bytes
     """The bytes of the index."""
     sides: frozenset[str]
@@ -244,7 +240,6 @@ class ArraysSink(FolderSink):
     stem: str = CHUNK
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished chunks in place, the index last."""
         storage = self.new.storage
         # A bucket has no lock, and other writers would give their files the same names. One of the
         # other format of arrays may have come since this write began.
@@ -259,15 +254,12 @@ class ArraysSink(FolderSink):
         self._fill()
 
     def own(self, folder: str) -> set[str]:
-        """Return the files of arrays in a folder, and of their writers."""
         return own_files(LocalStorage(folder), self.index, self.sides)
 
     def conclude(self) -> Mapping[str, bytes]:
-        """Return the descriptions that are made of finished files."""
         return self.of_finished()
 
     def ends(self) -> Mapping[str, bytes]:
-        """Return the index, and the marker for the format's own reader."""
         marker = {self.marker: self._mark()} if self.marker else {}
         return {self.index: self.content, **marker}
 

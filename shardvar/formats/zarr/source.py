@@ -349,7 +349,6 @@ class ZarrSource(FileSource):
     index: ChunkIndex = field()
     """The table of contents; ``start`` of an entry that is not plain is its number."""
     data: DataFiles = field()
-    """The files of chunks."""
     contents: ArrayContents
     """The arrays."""
     convention: Convention
@@ -380,11 +379,9 @@ class ZarrSource(FileSource):
 
     @property
     def bare_index(self) -> str:
-        """The descriptions of the arrays."""
         return "the JSON of the arrays"
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         number = int(entries.start[row])
         if entries.plain[row]:
             self.read_span(int(entries.file[row]), number + start, buffer)
@@ -407,14 +404,12 @@ class ZarrSource(FileSource):
             filled += len(part)
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one data file, from byte ``start`` of the file, or an address, on."""
         if start >= ADDRESSES:
             self.index.enclosed.read_span(file, start, buffer)
         else:
             FileSource.read_span(self, file, start, buffer)
 
     def close(self) -> None:
-        """Close the files."""
         with self._lock:
             self._decoded.clear()
             self._whole.clear()
@@ -422,7 +417,6 @@ class ZarrSource(FileSource):
         self.data.close()
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
-        """Decode the payloads of some rows ahead, which will be read in that order."""
         numbers = entries.start[rows]
         numbers = numbers[numbers < self.contents.first[-1]]
         is_read = self.contents.is_absent[numbers] | self.contents.is_held[numbers]
@@ -434,7 +428,6 @@ class ZarrSource(FileSource):
         )
 
     def decode(self, entries: EntryTable, row: int) -> memoryview:
-        """Return the payload of an entry in fresh memory, which the caller keeps."""
         number, rows = int(entries.start[row]), 0
         if self.contents.held(number) is None and not self.contents.is_absent[number]:
             row_nbytes, rows = self._bands(number)
@@ -445,11 +438,9 @@ class ZarrSource(FileSource):
         return payload
 
     def findings(self) -> Sequence[Finding]:
-        """Return the oddities of the files."""
         return self.contents.findings
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if checksums cover every byte of the key."""
         return self.contents.is_guarded(key)
 
     def _fill(self, chunks: Chunks, start: int, buffer: memoryview) -> None:

@@ -18,8 +18,7 @@ from shardvar.errors import (
     MalformedCheckpoint,
 )
 from shardvar.formats.zarr.database import DatabaseValues, read_values
-from shardvar.formats.zarr.files import Tree
-from shardvar.formats.zarr.names import DATABASE
+from shardvar.formats.zarr.files import DATABASE, Tree
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile import ocdbt

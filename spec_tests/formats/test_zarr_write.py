@@ -24,7 +24,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.zarr.contents import first_checksum
-from shardvar.formats.zarr.names import DATABASE
+from shardvar.formats.zarr.files import DATABASE
 from shardvar.formats.zarr.orbax import build_tree, parse_tree
 from shardvar.formats.zarr.sink import WRITTEN
 from shardvar.layout.dtypes import numpy_dtype

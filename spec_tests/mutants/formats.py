@@ -121,7 +121,7 @@ MUTANTS = [
     mutant(
         "crc-unmasked",
         "The checksums of a bundle are written as they are, not as TensorFlow masks them.",
-        "formats/tensorflow/sink.py",
+        "formats/tensorflow/__init__.py",
         "mask(crc.astype(np.uint32)))",
         "crc.astype(np.uint32))",
         "tensorflow_write format_contract",

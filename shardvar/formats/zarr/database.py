@@ -19,8 +19,14 @@ from shardvar.errors import (
 from shardvar.formats.compressed import unpack_frame
 from shardvar.formats.files import DataFiles
 from shardvar.formats.folders import folder_asides
-from shardvar.formats.zarr.files import Tree, read_document, read_ranges
-from shardvar.formats.zarr.names import DATABASE, DATABASE_FILE, TREE
+from shardvar.formats.zarr.files import (
+    DATABASE,
+    DATABASE_FILE,
+    TREE,
+    Tree,
+    read_document,
+    read_ranges,
+)
 from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION

@@ -38,26 +38,24 @@ from shardvar.extras import install_command
 from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import Finding, Format, NewCheckpoint
+from shardvar.formats.zarr import text_of
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
 from shardvar.formats.zarr.database import Database, read_values
 from shardvar.formats.zarr.files import (
-    PathListing,
-    Tree,
-    check_inside,
-    open_tree,
-    read_document,
-    read_documents,
-)
-from shardvar.formats.zarr.group import text_of
-from shardvar.formats.zarr.names import (
     DATABASE,
     MARKER,
     STEP,
     STRINGS,
     TREE,
     UNFINISHED,
+    PathListing,
+    Tree,
     check_finished,
+    check_inside,
     find_orbax,
+    open_tree,
+    read_document,
+    read_documents,
 )
 from shardvar.formats.zarr.sink import (
     WRITTEN,

@@ -30,7 +30,7 @@ from shardvar.errors import MissingFile, StorageError, TargetExists, Unsupported
 from shardvar.formats.files import State, add_state, discard_files, remove_unnamed, write_file
 from shardvar.formats.folders import FolderSink
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
-from shardvar.formats.zarr.names import (
+from shardvar.formats.zarr.files import (
     DATABASE,
     DATABASE_FILE,
     arrays_of,

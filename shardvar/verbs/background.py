@@ -108,11 +108,7 @@ def copy_arrays(targets: Sequence[Array], sources: Sequence[Array]) -> None:
         portions = [slice(start, start + rows) for start in range(0, len(source), rows)]
         large += [(target[each], source[each]) for each in portions]
     if large:
-        run_all(_copy, large)
-
-
-def _copy(pair: tuple[Array, Array]) -> None:
-    np.copyto(*pair)
+        run_all(lambda pair: np.copyto(*pair), large)
 
 
 _LOG = logging.getLogger("shardvar.checkpoint")
@@ -171,7 +167,7 @@ class Turn:
         self._thread = threading.get_ident()
 
     def name(self, path: str) -> None:
-        """Say which checkpoint is saved or restored, for errors."""
+        """Keep the path of the checkpoint that is saved or restored, for errors."""
         self._path = path
 
     def give_back(self) -> None:
@@ -267,7 +263,7 @@ class PendingSave:
         return self._future.result()
 
     def result(self, timeout: float | None = None) -> WriteReport:
-        """Wait as a future does; otherwise as ``join``."""
+        """Wait as ``join`` does, under the name that futures have for it."""
         return self.join(timeout)
 
     def abandon(self) -> None:

@@ -1,6 +1,6 @@
 """Open a checkpoint with numbers in the place of quantised tensors (``dequantize=``).
 
-    read      the names, dtypes and shapes, and what ``config.json`` says of the model
+    read      the names, dtypes and shapes, and the description of the model in ``config.json``
     find      the quantised tensors among them (``find_quantised``)
     wrap      a source that lists their numbers and computes these on the way
               (``engine.dequantize``)
@@ -79,7 +79,7 @@ _KEEP = "Leave it out with a filter, or read it as it is stored, without dequant
 @dataclass(frozen=True, slots=True)
 class Model:
     method: str = ""
-    """The scheme of quantisation; empty if it says none."""
+    """The scheme of quantisation; empty without one."""
     block: tuple[int, int] = _BLOCK
     """The rows and columns that share a scale."""
     dtype: str = "bfloat16"
@@ -96,7 +96,7 @@ class QuantisedTensors:
     faults: dict[str, ReadError] = field(default_factory=dict)
 
 
-# --- What is quantised
+# --- The quantised tensors
 
 
 def find_quantised(
@@ -453,7 +453,7 @@ def keys_of_numbers(source: Source) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*own, *sorted(decoded), *keys_of_numbers(source.inner)]))
 
 
-# --- What the model says
+# --- The description of the model
 
 
 def read_model(storage: Storage) -> Model:

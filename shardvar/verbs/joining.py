@@ -9,7 +9,7 @@ program saved.
     objects   so are values that are not tensors, such as the arguments of a training program
 
 ``JoinedSource`` has the slices of all checkpoints, each with the number of its checkpoint before
-its key. A map makes tensors of them: the one of a call, or the one that ``concat`` means
+its key. A map makes tensors of them, that of a call or that of ``concat``
 (``plan_join``). All that is wrong with keys, dtypes and shapes is found before a value is read.
 
 A *place* tells where in a joined tensor the part of a source lies:
@@ -180,7 +180,7 @@ def open_sources(
     *,
     dequantize: bool | str,
 ) -> Reader:
-    """Parts of a tensor become one, as ``concat`` says; of copies the first is kept."""
+    """Parts of a tensor become one by ``concat``; of copies the first is kept."""
     if len(found) == 1:
         raise ArgumentError(
             "There is one source, so nothing is concatenated.",
@@ -357,7 +357,7 @@ def _places(
     unlike = [key for key in places if not agree([table[key] for table in tables], places[key])]
     if unlike:
         which = "; ".join(
-            f"{each.path}: {_words(table[unlike[0]])}"
+            f"{each.path}: {table[unlike[0]][0]} {human_shape(table[unlike[0]][1])}"
             for each, table in zip(readers, tables, strict=True)
         )
         cause = f"The sources differ in the dtype or the shape of {named(unlike)}. {which}."
@@ -375,10 +375,6 @@ def _remedy(tensors: Sequence[About], has_rule: bool) -> str:
             "(--exclude)."
         )
     return "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'."
-
-
-def _words(about: About) -> str:
-    return f"{about[0]} {human_shape(about[1])}"
 
 
 def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place]]) -> None:

@@ -2,8 +2,8 @@
 
 What a save gets is a value that announces a shape and a dtype: a lazy tensor of an open checkpoint,
 an array of Zarr, HDF5, Dask or TensorStore, or a function of the caller's (``lazy``). It becomes a
-``LazyPayload``, which the engine makes when it is its turn. What is made is compared with what was
-announced.
+``LazyPayload``, which the engine makes when it is its turn. The result is compared with the
+announcement.
 
     value                                             how it is made
     read by slices of its first axis (Zarr, HDF5)     some rows at a time, whole chunks of them
@@ -264,7 +264,7 @@ def _evaluate(key: str, value: Any, rows: tuple[int, int] | None) -> Array:
         else:
             array = _values_of(value if hasattr(value, "__array__") else value[...])
     except StorageError as error:
-        raise error.at(repr(key)) from error  # the write says what is left
+        raise error.at(repr(key)) from error  # the write tells the state
     except ShardvarError as error:
         remedy = f"{error.remedy} {State.OLD.value}".strip()
         raise type(error)(f"{key!r}: {error.cause}", remedy) from error

@@ -11,17 +11,17 @@ A folder of a training run holds files of several kinds. Its path means only som
                     folders below either
 
 ``find_checkpoint`` serves verbs that read: one location, or an error that lists several, names the
-nearest one, or says what is there instead (``explain``). ``find_below`` also looks into the folders
+nearest one, or tells the kind of the files there (``explain``). ``find_below`` also looks into the folders
 of a folder without a checkpoint. ``find_target`` serves verbs that write: the location is new or is
 replaced. ``remove`` takes only a checkpoint that lies at the path itself. Only formats whose files
 may be in the directory are asked.
 
 A verb looks at a path once (``look_at``), and hands on the place, or the location. A second look
-may mean another directory: a folder that was removed since is a name in the one above.
+may mean another directory: a folder that was removed since is a name in its parent.
 
 Where no checkpoint was found, ``explain`` tells what lies there, and the way to one.
 
-    nothing             CheckpointNotFound, the only case in which it says that there is no
+    nothing             CheckpointNotFound, the only error which tells that there is no
                         checkpoint
     a file              the kind shown by its first bytes (``wire.kinds``), else by its name
     a folder            the kind shown by the names in it, else the kinds of the files that look
@@ -394,7 +394,7 @@ class SplitPath:
     path: str
     """The path, as it was given."""
     storage: Storage
-    """The directory that it means, or the one that holds its name."""
+    """The directory that it means, or that holds its name."""
     name: str
     """The name in the directory; empty for all of it."""
     was_folder: bool

@@ -100,7 +100,7 @@ def number_ranks(reader: Reader, given: Map, ranks: int | None) -> tuple[Reader,
 def check_left_out(
     reader: Reader, given: Map, keys: Collection[str], left_out: Mapping[str, int]
 ) -> None:
-    """Raise ``InconsistentTensor`` unless what a map leaves out as copies is what it keeps."""
+    """Raise ``InconsistentTensor`` unless copies that a map leaves out are equal to those it keeps."""
     copies = copies_left_out(given.parsed, left_out, keys, sizes_at(given.sizes, reader.path))
     for key, kept in copies.items():
         place = _first_difference(reader[key], reader[kept])

@@ -1,12 +1,12 @@
-"""The newest of the checkpoints that a folder holds: the one that a file there names, else the one
-of the last step.
+"""The newest of the checkpoints that a folder holds: a file there names it, or it has the last
+step.
 
     checkpoint                           TensorFlow's state file, which ``sv.Checkpoint`` keeps too
     latest_checkpointed_iteration.txt    Megatron's: the number of a step
     latest, latest_universal             DeepSpeed's: the name of a step's folder
     last_checkpoint                      Detectron2's and MMEngine's: the name or path of a file
     a link latest or last                to a step's folder
-    step-1000, checkpoint-500, 20, ...   names that differ only in their numbers, if something says
+    step-1000, checkpoint-500, 20, ...   names that differ only in their numbers, if something shows
                                          that these count steps (``steps``)
 
 The file is believed. A checkpoint that was not finished is passed over, and said to be: one without
@@ -368,7 +368,7 @@ class Newest:
     newest: Sequence[Candidate] = ()
     """The newest; several if they are items of one step, none if it is unknown."""
     reason: str = ""
-    """The file or link that says so, and its step: ``latest names step-9``."""
+    """The file or link that names it, and its step: ``latest names step-9``."""
     doubt: str = ""
     """A wrong answer of a file or a link: ``latest names step-12, which is not there``."""
     passed: Sequence[Candidate] = ()
@@ -436,7 +436,7 @@ def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
     elif len(found) < 2:
         only = only_one(place, [each.location for each in found])
         if choice.passed or isinstance(only.format, PartsFormat):
-            only.open().close()  # the error says what is wrong with it
+            only.open().close()  # raises its error
         return only, choice
     if len(choice.newest) == 1:
         return choice.newest[0].location, choice
@@ -477,7 +477,9 @@ def _items_error(path: Path, newest: Sequence[Candidate]) -> AmbiguousPath:
 def candidates_of(place: SplitPath) -> list[Candidate]:
     """Checkpoints in natural order, and folders of steps without one."""
     found = find_below(place)
-    return _candidates(place.storage, found) if not place.name else _of_one_name(found)
+    if not place.name:
+        return _candidates(place.storage, found)
+    return [Candidate(each, each.name, "", _saved(each), _is_finished(each, "")) for each in found]
 
 
 def _steps_of(place: SplitPath) -> list[Candidate]:
@@ -490,10 +492,6 @@ def _steps_of(place: SplitPath) -> list[Candidate]:
     nearby = _candidates(storage, below(storage))
     steps = [each for each in nearby if each.step != os.path.basename(storage.path)]
     return nearby if _series_of(steps) else found
-
-
-def _of_one_name(found: Sequence[Location]) -> list[Candidate]:
-    return [Candidate(each, each.name, "", _saved(each), _is_finished(each, "")) for each in found]
 
 
 def _candidates(storage: Storage, found: Sequence[Location]) -> list[Candidate]:
@@ -641,7 +639,7 @@ def _lacks_files(found: Location) -> bool:
             )
     except IncompleteCheckpoint:
         return True
-    except ShardvarError:  # the command itself says what is wrong
+    except ShardvarError:  # the command itself reports it
         return False
 
 
@@ -672,7 +670,10 @@ def find_omissions(path: Path) -> Omissions:
     if folder is None or not found or any(isinstance(each.format, PartsFormat) for each in found):
         return Omissions()
     here = [each for each in found if each.storage == storage]
-    others = {each.name for each in _side_files(storage)}.union(all_checkpoints(storage))
+    # The formats that a folder means only if it means no others.
+    sides = [form for form in formats_of(storage.names(), "") if side_of(form.name)]
+    others = {name for form in sides for name in form.locate(storage, "")}
+    others.update(all_checkpoints(storage))
     files = sorted(others - {each.name for each in here})
     folders: list[Location] = []
     # The folders in a checkpoint that is a folder itself are its own.
@@ -680,8 +681,3 @@ def find_omissions(path: Path) -> Omissions:
         with suppress(ShardvarError):  # too many to search, or one that may not be read
             folders = below(storage, _MAX_FOLDERS)
     return Omissions(files, [each.path for each in folders], outer_links(folder))
-
-
-def _side_files(storage: Storage) -> list[Location]:
-    sides = [form for form in formats_of(storage.names(), "") if side_of(form.name)]
-    return [Location(form, storage, name) for form in sides for name in form.locate(storage, "")]

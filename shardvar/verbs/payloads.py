@@ -32,7 +32,7 @@ def check_payloads(
     source: Source, entries: EntryTable, progress: Progress = lambda _nbytes: None
 ) -> dict[int, ReadError]:
     """Read every payload; the error of each row that is damaged."""
-    # Move: small neighbours together and large payloads in blocks, by threads; what they hold is
+    # Move: small neighbours together and large payloads in blocks, by threads; their bytes are
     # dropped.
     errors: dict[int, ReadError] = {}
     evidence = Evidence(source, entries, errors=errors)

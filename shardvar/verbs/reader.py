@@ -20,7 +20,7 @@ read together, and all requests to a bucket are under way at once.
     lists of rows, masks             a region for each run of rows      one array of all these rows
     strings, packed elements         the whole tensor                   a fresh array, likewise
 
-A checksum of a whole payload says nothing about a part of it. Where only parts of such a payload
+A checksum of a whole payload does not verify a part of it. Where only parts of such a payload
 are wanted, they are read bare, and the requests that need them are noted, unless all is to be
 verified.
 """
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["LazyTensor", "Reader", "open_checkpoint"]
 
 Request = tuple[str, Any]
-"""A key, and what is wanted of it: a region, an index, or None for all."""
+"""A key, and the part that is wanted: a region, an index, or None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Item:
-    """A request, as the regions to read and what is picked of them."""
+    """A request, as regions to read and the elements picked of them."""
 
     key: str
     tensor: int
@@ -118,7 +118,12 @@ def read_batch(
 ) -> Batch:
     """``entries`` are of all keys. Everything is verified before an array is returned; all of it
     with ``is_full``."""
-    given = _read_out(out, len(requests))
+    given = [None] * len(requests) if out is None else list(out)
+    if len(given) != len(requests):
+        raise ArgumentError(
+            f"out has {len(given)} arrays for {len(requests)} requests.",
+            "Give one for each; None where an array is to be made.",
+        )
     tensors = entries.slices.tensors
     number = tensors.rows()
     items = [
@@ -130,14 +135,14 @@ def read_batch(
         raise error
     found: list[Array | None] = [None] * len(items)
     is_bare = [item.key in parts and not is_full for item in items]
-    # What is read at once.
+    # Items that are read at once.
     rows = [row for row, item in enumerate(items) if not item.parts]
     if rows:
         arrays, bare = _read_at_once(source, entries, [items[row] for row in rows], is_full)
         for row, array, is_part_bare in zip(rows, arrays, bare, strict=True):
             found[row] = array
             is_bare[row] |= is_part_bare
-    # What is read part by part, so that what lies between its steps is not held.
+    # Items that are read part by part, so that bytes between their steps are not held.
     for row, item in enumerate(items):
         if not item.parts:
             continue
@@ -152,18 +157,6 @@ def read_batch(
         (item.key, item.asked.around) for item, bare in zip(items, is_bare, strict=True) if bare
     ]
     return Batch([each for each in found if each is not None], noted)
-
-
-def _read_out(out: Sequence[Any] | None, count: int) -> list[Any]:
-    if out is None:
-        return [None] * count
-    given = list(out)
-    if len(given) != count:
-        raise ArgumentError(
-            f"out has {len(given)} arrays for {count} requests.",
-            "Give one for each; None where an array is to be made.",
-        )
-    return given
 
 
 def _item(

@@ -21,12 +21,12 @@ Objects that a checkpoint holds next to its tensors are carried along:
     between distributed           as they are, of any class
       checkpoints of PyTorch
     to a format that holds        plain ones, as their encodings (``wire.plain``); ``formats.objects``
-      objects                     says where each format has them
+      objects                     has their places in each format
     to any other                  as string tensors of their literals, if it holds strings; else
                                   refused by name, and a filter leaves them out
 
 TensorFlow's graph of objects is a string tensor that only TensorFlow reads. A format without
-strings leaves it out, and the report says so.
+strings leaves it out, which the report tells.
 
 An object of a class that is not plain is refused by name. One that would run code when it is loaded
 is never carried.
@@ -267,7 +267,7 @@ def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping
     found = reader.source.objects(readable, form.name) or {}
     names = dict.fromkeys(found, "")
     for key, encoding in found.items():
-        # A distributed checkpoint of PyTorch does not say which of its objects are arrays. In a
+        # A distributed checkpoint of PyTorch does not tell arrays from its other objects. In a
         # pickle they stay arrays.
         if (
             form.name not in ("torch", "pt")
@@ -382,7 +382,7 @@ def _stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, In
         entries = source.stored
         source = source.inner
     files, made = source.files_read(entries), b""
-    while isinstance(source, MappedSource):  # a map, and transposes of what it makes
+    while isinstance(source, MappedSource):  # a map, and transposes of its tensors
         entries, made, source = source.stored, made + source.digest(), source.inner
     return entries, files, made + _blocks(source)
 
@@ -511,7 +511,7 @@ def reshard(
     check_progress(progress)
     given = None if map is None else as_map(map, keep_going)
     report_of_map: Callable[[], Any] | None = None
-    # A map sees the keys that these take; the names of what it makes are no longer the source's.
+    # A map sees the keys that these take; the tensors that it makes have other names than the source's.
     kept = (filter, exclude) if given is None else (None, None)
     names = *kept, strip_prefix, rename or {}, add_prefix
     changes = Changes(*names, Conversions(cast or None, transpose or None), partition, keep_going)
@@ -765,7 +765,7 @@ def _metadata(
         user[LOST] = json.dumps(
             [{"key": each.key, "kind": each.kind, "message": each.message} for each in lost]
         )
-    if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
+    if chosen.encodings:  # without them, the bytes of blocks would mean nothing
         user["encodings"] = json.dumps(chosen.encodings)
     empty = reader.metadata.empty if {*zip(reader, reader, strict=True)} <= new.items() else {}
     known = reader.metadata.paths.items()

@@ -1,4 +1,4 @@
-"""Scalars and settings of a checkpoint, as values: ``lr 0.001`` says more than a tensor without a
+"""Scalars and settings of a checkpoint, as values: ``lr 0.001`` tells more than a tensor without a
 shape.
 
 A *setting* is a number, a text or another plain object that a program kept with its tensors, such
@@ -42,7 +42,7 @@ def has_settings(reader: Reader) -> bool:
 
 
 def is_setting(reader: Reader, dtype: str | None, shape: tuple[int, ...] | None) -> bool:
-    """Return True if what is listed with this dtype and shape is a setting, and not a tensor."""
+    """Return True if an entry with this dtype and shape is a setting, and not a tensor."""
     return dtype == STRING and shape == () and has_settings(reader)
 
 
@@ -70,7 +70,7 @@ def read_scalars(
             numbers.append(row)
     names = [blocks.tensors.keys[row] for row in (settings + numbers)[:_MOST_READ]]
     are_settings = {*names[: len(settings)]}
-    # A value that cannot be read is shown as a shape; ``verify`` says why. So is every value if the
+    # A value that cannot be read is shown as a shape; ``verify`` tells why. So is every value if the
     # files of the checkpoint may not be read.
     values: list[Array | ReadError] = []
     with suppress(StorageError):

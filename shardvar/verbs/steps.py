@@ -2,7 +2,7 @@
 ``step-10``.
 
 Names form one series if they differ only in their numbers, as ``epoch=1-step=20.ckpt`` and
-``epoch=2-step=40.ckpt`` do, and something says that these count steps:
+``epoch=2-step=40.ckpt`` do, and something shows that these count steps:
 
     step-10, 10_epochs.pt       a word for a step, with the number
     10/default                  an item in a step of an Orbax manager
@@ -125,7 +125,11 @@ def _is_bare_series(names: Sequence[str], series: Sequence[str], found: Sequence
     # Of a step that has several checkpoints, the first one.
     places = dict(reversed([*zip(names, found, strict=True)]))
     chosen = [places[name] for name in series]
-    if all(_is_item(*each) for each in zip(chosen, series, strict=True)):
+    # Items in the steps of an Orbax manager.
+    if all(
+        item.format.name == "orbax" and os.path.basename(item.storage.path) != step
+        for item, step in zip(chosen, series, strict=True)
+    ):
         return True
     is_joint = all(each.format.name in _JOINT for each in chosen)
     if len(series) < 2 or (may_be_parts(series) and not is_joint):
@@ -133,10 +137,6 @@ def _is_bare_series(names: Sequence[str], series: Sequence[str], found: Sequence
     chosen = [*chosen[:: -(-len(chosen) // _MOST_OPENED)], chosen[-1]]
     first = _tensors(chosen[0])
     return bool(first) and all(_tensors(each) == first for each in chosen[1:])
-
-
-def _is_item(found: Openable, step: str) -> bool:
-    return found.format.name == "orbax" and os.path.basename(found.storage.path) != step
 
 
 def _tensors(found: Openable) -> dict[str, tuple[int, ...]] | None:

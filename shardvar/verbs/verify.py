@@ -20,7 +20,7 @@ four outcomes:
     not verifiable   it was read and the format has no checksum of it; or it could not be read,
                      though it may be whole
 
-The format says which keys its checksums cover, and whether they cover the index
+The format tells which keys its checksums cover, and whether they cover the index
 (``formats.protocol``). All else follows from that (``VerifyReport.verdict``). A tensor that could
 not be read keeps the report from being ``ok``, covered or not; one that was read and that nothing
 covers does not, and is named.
@@ -268,7 +268,7 @@ def _read_all(
     unreadable: Collection[str],
     problems: list[_Problem],
 ) -> Counter[str]:
-    """Read payloads, also of keys with holes or overlaps, and add what is wrong; return the bytes
+    """Read payloads, also of keys with holes or overlaps, and add the problems; return the bytes
     that were read by key."""
     read = Counter[str]()
     for entries in tables:

@@ -95,7 +95,7 @@ class WritePlan:
 
     @property
     def may_resume(self) -> bool:
-        """True if the plan says all that is written; values that a policy changed are not in it."""
+        """True if the plan has all that is written; values that a policy changed are not in it."""
         return self.substitutes is None
 
 
@@ -209,7 +209,7 @@ def carry_out(
         with target.storage.lock(target.stem):
             sink, token = _prepare(work, generation, free)  # check, and plan
             storage = target.storage
-            # A journal says that its file is on the disk.
+            # A journal means that its file is on the disk.
             if generation is None and sink.forces_files and isinstance(storage, LocalStorage):
                 storage = UnforcedDirectory(storage.path)
             tasks = file_tasks(work.plan, work.entries, work.assignment, sink, storage, token)
@@ -264,14 +264,11 @@ def preview(work: WritePlan, generation: str | None) -> WriteReport:
     target.storage.check_writable(target.stem)
     free = target.storage.free_nbytes()
     sink, _ = _prepare(work, generation, free)
-    return replace(report_of(work, free), planned=_planned(work, sink))
-
-
-def _planned(work: WritePlan, sink: Sink) -> EntryTable:
-    """Return the entries that the write would make; checksums are known only once the bytes are."""
-    slices, number = work.assignment.slices, len(work.assignment.slices)
+    # Checksums are known only once the bytes are.
+    assigned, number = work.assignment, len(work.assignment.slices)
     checksums, plain = np.full(number, NO_CHECKSUM), np.ones(number, np.bool)
-    return EntryTable(slices, work.assignment.file, sink.start, checksums, plain)
+    planned = EntryTable(assigned.slices, assigned.file, sink.start, checksums, plain)
+    return replace(report_of(work, free), planned=planned)
 
 
 def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, str]:
@@ -281,7 +278,7 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     # Check.
     check_may_write(work)
     # Plan.
-    # Without a digest of what is written, the token is random, and no file of an earlier run has
+    # Without a generation, the token is random, and no file of an earlier run has
     # it.
     token = generation or secrets.token_hex(8)
     sink = target.format.create(storage, target.name, work.assignment, work.metadata, token)

@@ -175,13 +175,8 @@ MUTANTS = [
         "The norm of a difference is relative to that of the second tensor: a tensor that became "
         "zero divides by zero.",
         "verbs/compare/distances.py",
-        (
-            "        (d, exponent_d), larger = (\n"
-            "            self.squares_of_difference,\n"
-            "            max(self.squares_a, self.squares_b, key=_order),\n"
-            "        )\n"
-        ),
-        "        (d, exponent_d), larger = self.squares_of_difference, self.squares_b\n",
+        "        larger = max(both, key=lambda wide: (bool(wide[0]), wide[1], wide[0]))\n",
+        "        larger = self.squares_b\n",
         "diff tolerance",
     ),
     mutant(

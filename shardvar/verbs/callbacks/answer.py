@@ -12,7 +12,7 @@ An answer is read from mappings of texts to slices in files, with every restrict
 
 1. Kind: the answer is a sequence of mappings from text to mappings from text; anything else is one
    clear error.
-2. Items: each value is what its spec says: the tensor was given, its shape and dtype are kept.
+2. Items: each value agrees with its spec: the tensor was given, its shape and dtype are kept.
 3. Table: the slices and their files. Values that a callback gave back unchanged stay where they are
    stored; all others are arrays now.
 

@@ -1,4 +1,4 @@
-"""Sharding callbacks and what they are given: ``ShardingCallback``, ``ShardableTensor`` and
+"""Sharding callbacks and their arguments: ``ShardingCallback``, ``ShardableTensor`` and
 ``LazySlice``.
 
 A callback gets a ``ShardableTensor`` for each slice: its metadata, and as its values a

@@ -189,7 +189,8 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
     # Plan: the tensor in portions that follow each other in C order, each filled from the slices
     # that it meets.
     tensors = entries.slices.tensors
-    dtype = _flat_dtype(tensors.dtype(0))
+    name = tensors.dtype(0)
+    dtype = np.dtype(f"u{ITEMSIZES[code(name)]}") if is_opaque(name) else numpy_dtype(name)
     plan = plan_copies(entries.slices, cut_in_order(tensors, count))
     moves, is_range = lower(plan)
     copies, first = plan.bounds(), np.searchsorted(moves.target, np.arange(len(plan.targets) + 1))
@@ -232,10 +233,6 @@ def _bool_fault(array: Array, key: str, source: Source, entries: EntryTable) -> 
     except READ_ERRORS as error:
         return error
     return None
-
-
-def _flat_dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(f"u{ITEMSIZES[code(name)]}") if is_opaque(name) else numpy_dtype(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +351,7 @@ def _folded(
     merge: Callable[[T, T], T],
     progress: Progress,
 ) -> Iterator[tuple[int, T | ReadError]]:
-    """Yield what is measured of each tensor, or its error: small ones together, then large ones
+    """Yield the measure of each tensor, or its error: small ones together, then large ones
     block by block, merged."""
     for batch in batches(blocks.nbytes, [row for row in rows if blocks.is_small(row)]):
         for row, array in zip(batch, blocks.read(batch), strict=True):

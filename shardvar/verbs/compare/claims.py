@@ -1,13 +1,13 @@
-"""Claims: the digests that checkpoints carry in their metadata, and the ones that a write gives
+"""Claims: the digests that checkpoints carry in their metadata, and those that a write gives
 them.
 
 A carried digest is what a writer said once. ``sv.verify`` compares it, and a new checkpoint gets
-only digests that were computed of what is written:
+only digests that were computed from its own tensors:
 
     the source carries digests     they are compared with its tensors; another one is damage
     names and values stay          the compared digests are kept
     a name or values change        the digests are computed again
-    the format holds none          they are left out, and the report says so
+    the format holds none          they are left out, and reported
 
 So a stale digest is never written. Tensors are hashed before they are written, and so read twice.
 """

@@ -71,7 +71,7 @@ class ValueDifference:
     def to_json(self) -> dict[str, Any]:
         """Return the difference as a JSON object with stable keys."""
         indexes = {
-            name: _list(getattr(self, name))
+            name: None if (index := getattr(self, name)) is None else list(index)
             for name in ("first", "max_absolute_at", "max_relative_at")
         }
         numbers = {
@@ -79,10 +79,6 @@ class ValueDifference:
             "max_relative": json_number(self.max_relative),
         }
         return asdict(self) | indexes | numbers | {"only": self.only}
-
-
-def _list(index: tuple[int, ...] | None) -> list[int] | None:
-    return None if index is None else list(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +295,12 @@ def verdict_of_diff(report: DiffReport) -> str:
     if report.equal:
         within = "" if report.tolerance is None else f", within {report.tolerance}"
         return f"equal: {count(report.num_equal, 'tensor')} in both{within}"
-    kinds = Counter(_kind(each, report.tolerance) for each in report.differences)
+    kinds = Counter(
+        f"only in dtype ({agreement(only, report.tolerance)})"
+        if (only := each.only_dtype)
+        else f"in {each.kind}"
+        for each in report.differences
+    )
     counts = {kind: kinds[kind] for kind in (*_KINDS, *sorted(kinds.keys() - {*_KINDS}, key=len))}
     counts |= {"only in A": len(report.only_in_a), "only in B": len(report.only_in_b)}
     differ = sum(counts.values())
@@ -315,11 +316,6 @@ def verdict_of_diff(report: DiffReport) -> str:
     return f"{text}; {unreadable:,} unreadable" if unreadable else text
 
 
-def _kind(each: TensorDifference, tolerance: str | None) -> str:
-    how = each.only_dtype
-    return f"only in dtype ({agreement(how, tolerance)})" if how else f"in {each.kind}"
-
-
 def agreement(only_dtype: str, tolerance: str | None) -> str:
     """Return how values agree: with a tolerance, equal ones are not told from close ones."""
     is_close = only_dtype == "same values" and tolerance is not None
@@ -327,7 +323,7 @@ def agreement(only_dtype: str, tolerance: str | None) -> str:
 
 
 def only_dtypes(report: DiffReport) -> str | None:
-    """Return what the verdict says if nothing but dtypes differs; None if anything else does.
+    """Return the verdict if nothing but dtypes differs; None if anything else does.
 
     >>> each = TensorDifference("w", "float32", "bfloat16", (2,), (2,), None)
     >>> only_dtypes(DiffReport("a", "b", (), (), (each,), (), 0))

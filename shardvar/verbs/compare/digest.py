@@ -18,7 +18,7 @@ digested by itself.
 
 1. Read. One thread walks the tensors in C order (``compare.blocks``), and every checksum on the
    way is compared.
-2. Hash. Other threads hash the leaves meanwhile. SHA-256 is the slower of the two.
+2. Hash. Other threads hash the leaves at the same time. SHA-256 is the slower of the two.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -142,10 +142,9 @@ class Products:
         """
         if not self.count:
             return None
-        (d, exponent_d), larger = (
-            self.squares_of_difference,
-            max(self.squares_a, self.squares_b, key=_order),
-        )
+        d, exponent_d = self.squares_of_difference
+        both = self.squares_a, self.squares_b
+        larger = max(both, key=lambda wide: (bool(wide[0]), wide[1], wide[0]))
         if not d:
             return 0.0
         exponent = exponent_d - larger[1]
@@ -184,10 +183,6 @@ def _add(a: _Wide, b: _Wide) -> _Wide:
         return a if a[0] else b
     exponent = max(a[1], b[1])
     return _normal(ldexp(a[0], a[1] - exponent) + ldexp(b[0], b[1] - exponent), exponent)
-
-
-def _order(wide: _Wide) -> tuple[bool, int, float]:
-    return bool(wide[0]), wide[1], wide[0]
 
 
 _CLOSE = {

@@ -121,7 +121,10 @@ def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
             f"{place} lacks a name or a digest {ALGORITHM!r}.", _WRITE_AGAIN
         ) from None
     tensors = dict(listed)
-    if len(tensors) < len(listed) or not all(map(_is_entry, tensors.items())):
+    if len(tensors) < len(listed) or not all(
+        isinstance(key, str) and isinstance(value, str) and _DIGEST.fullmatch(value)
+        for key, value in tensors.items()
+    ):
         raise MalformedCheckpoint(
             f"{place} has a wrong name or digest, or a name twice.", _WRITE_AGAIN
         )
@@ -147,11 +150,6 @@ def _unwrapped(value: Any) -> Any:
     if value["payloadType"] != _PAYLOAD_TYPE:
         raise ValueError
     return parse_json(base64.b64decode(value["payload"], validate=True), _MAX_DEPTH)
-
-
-def _is_entry(entry: tuple[Any, Any]) -> bool:
-    key, value = entry
-    return isinstance(key, str) and isinstance(value, str) and bool(_DIGEST.fullmatch(value))
 
 
 # Checksums of files.

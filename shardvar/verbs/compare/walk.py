@@ -13,7 +13,7 @@ of values, which reads it again and tells how it differs.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -82,7 +82,7 @@ class Stretch(NamedTuple):
 
 
 ReadStretch = Callable[[], Stretch]
-"""A function that returns a portion, for any thread. What it returns may be gone when the thread
+"""A function that returns a portion, for any thread. The portion may be gone when the thread
 calls another one."""
 
 
@@ -111,7 +111,7 @@ class Sides:
                 closing(run_ahead(self.b.stream(self.other, count))) as b,
             ):
                 for stretch in _together(a, b):
-                    yield partial(_given, stretch)
+                    yield partial(Stretch, *stretch)
             return
         for start, stop in block_ranges(0, prod(self.a.tensors.shape(self.row)), count):
             yield partial(self._read, self.payloads, start, stop)
@@ -138,10 +138,6 @@ class Sides:
             _of_side(side, partial(evidence.read, 0, start * dtype.itemsize, buffer))
             arrays.append(np.frombuffer(buffer, dtype))
         return Stretch(arrays[0], arrays[1], start)
-
-
-def _given(stretch: Stretch) -> Stretch:
-    return stretch
 
 
 def _of_side(side: str, function: Callable[[], Any]) -> Any:
@@ -187,7 +183,10 @@ def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[in
         row, read = portion
         if read is None or row in unlike:
             return row, None
-        stretch = _read(read)
+        try:
+            stretch = read()
+        except SideError:
+            stretch = None
         if stretch is None or not np.array_equal(_words(stretch.a), _words(stretch.b)):
             unlike.add(row)
             return row, None
@@ -197,31 +196,17 @@ def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[in
         for row, count in compared:
             if count is not None:
                 nbytes[row] += count
-            elif row not in unlike and _is_whole(sides[row]):
-                same.add(row)
-                progress(nbytes[row])
+            elif row not in unlike:
+                with suppress(SideError):  # of a checksum, which is reported with the values
+                    sides[row].check()
+                    same.add(row)
+                    progress(nbytes[row])
     return same
-
-
-def _read(read: ReadStretch) -> Stretch | None:
-    """Return the portion; None if one side of it cannot be read."""
-    try:
-        return read()
-    except SideError:
-        return None
 
 
 def _words(array: Array) -> Array:
     """Bytes eight at a time if possible: comparing takes a bool for each element."""
     return array.view(np.uint64 if array.nbytes % 8 == 0 else np.uint8)
-
-
-def _is_whole(sides: Sides) -> bool:
-    try:
-        sides.check()
-    except SideError:
-        return False
-    return True
 
 
 def compare_readers(a: Reader, b: Reader, keys: list[str]) -> DiffReport:
@@ -343,7 +328,7 @@ class PairWalk:
         def compare(read: ReadStretch) -> tuple[int, Difference]:
             stretch = read()
             a, b = stretch.a[: stretch.shared], stretch.b[: stretch.shared]
-            # By one thread at a time, while others read: what is in the cache takes NumPy so short
+            # By one thread at a time, while others read: values in the cache take NumPy so short
             # that two threads would mostly hand Python's lock to each other.
             with turn:
                 found = compare_arrays(a, b, stretch.start, tolerance, highest)

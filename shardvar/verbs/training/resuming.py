@@ -1,8 +1,8 @@
 """Resuming: all processes of a job load the same step, the newest that is whole for all of them.
 
-    find   each process has looked at the directory, and says which steps are whole
-    load   each loads the newest step that all have found, and says whether it could
-    again  if one has met damage, all of them load the step before; if steps were removed meanwhile, and
+    find   each process has looked at the directory, and tells which steps are whole
+    load   each loads the newest step that all have found, and tells whether it could
+    again  if one has met damage, all of them load the step before; if steps were removed since, and
            none is left, they look again
 
 Nothing but the processes themselves can decide: an old job may commit while they look, and damage
@@ -14,7 +14,7 @@ a group   where a framework connects the processes, it carries the integers in r
           opens, and nothing is written
 a room    otherwise process 0 opens one: files in the directory, under a name that no other room
           has. Each other process takes its seat in a room, which only one can. Process 0 lets the
-          room begin once all seats are taken; a process that sees another room meanwhile ends the
+          room begin once all seats are taken; a process that sees another room then ends the
           one of a process that is dead, and changes its seat. At the end process 0 removes it
 silent    where nothing can be written, processes hear nothing from each other
 """
@@ -315,7 +315,7 @@ _FAILED, _LOADED, _DAMAGED, _GONE = range(-1, 3)
 """The outcomes of a load, as processes tell them each other; the first one also in place of steps."""
 _RESTART = "Its error says why. Restart all processes."
 _MOST_LOOKS = 8
-"""Looks at a directory from which another job removes steps, and saves newer ones, meanwhile."""
+"""Looks at a directory from which another job removes steps, and saves newer ones at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ def resume(
         with _telling(meetings):
             found = find()
         left = _agree(directory, found, damaged | met, meetings, is_last=look == _MOST_LOOKS - 1)
-        # Steps of other processes that none has in common were removed meanwhile.
+        # Steps of other processes that none has in common were removed since.
         gone = left is None
         left = left or []
         reasons = {number: _reason(each, number in damaged) for number, each in found.items()}
@@ -374,7 +374,7 @@ def resume(
 
 @contextmanager
 def _telling(meetings: Meetings) -> Iterator[None]:
-    """Tell the other processes that this one raises an error, in place of what they wait for."""
+    """Tell the other processes that this one raises an error, instead of the integers they expect."""
     try:
         yield
     except Exception:
@@ -414,7 +414,7 @@ def _agree(
 def _check_still_newest(
     directory: str, record: StepRecord, found: Mapping[int, StepRecord]
 ) -> None:
-    """Raise ``StorageError`` if a step was saved meanwhile, which other processes may have loaded."""
+    """Raise ``StorageError`` if a step was saved since, which other processes may have loaded."""
     newest = max(each.number for each in found.values() if each.is_whole or each == record)
     if newest > record.number and found[newest].is_whole:
         cause = f"A step was saved in {directory} while this process loaded {record.name}, and the"

@@ -15,7 +15,7 @@ No process sends a message, and process 0 removes. These races end well:
     while a new one resumes                  whether they could load, in the directory (``resuming``):
                                              they load the newest step that all have and can load.
     process 0 dies while it removes          The index goes first; a later save removes the rest.
-    two jobs save in one directory           The one that finds a step of the other refuses to save.
+    two jobs save in one directory           A job that finds a step of the other refuses to save.
 
 A step that is broken is passed over and never removed; neither is a file that is not of a step.
 """

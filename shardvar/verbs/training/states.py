@@ -2,7 +2,7 @@
 
 leaves     values of a state by their keys: the steps on the way to each, joined by dots
 compare    the keys, shapes and dtypes of a state and of a checkpoint, before anything is read
-portions   what is read with one plan
+portions   values that are read with one plan
 objects    plain values of Python, and their encodings
 """
 
@@ -181,7 +181,7 @@ def objects_of(reader: Reader, keys: Collection[str]) -> dict[str, Any]:
     held = reader.source.objects({*keys}, "") or {}
     for key in keys:
         if key not in held:
-            reader.find(key)  # which says why it cannot be read
+            reader.find(key)  # raises why it cannot be read
             cause = f"{key!r} is a tensor in {reader.path}, and not in the state."
             raise ArgumentError(cause, "Give the state the same kind of value.")
     values = {}

@@ -279,11 +279,12 @@ class RuleExtents:
 
 def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleExtents:
     """Return the extents that a rule and the sizes give; ``MapError`` where they do not fit."""
-    known = {name: size_of(name) for name in sizes if name in _names(rule)}
+    sides = (rule.source, rule.target)
+    indices = {name for side in sides if side is not None for name in side.indices()}
+    known = {name: size_of(name) for name in sizes if name in indices}
     for name, size in known.items():
         if size < 0:
             raise MapError(f"The size {name} is {size}.", "Sizes are not negative.")
-    sides = (rule.source, rule.target)
     words = tuple(
         {part.name: len(part.words) for part in side.key.parts if isinstance(part, WordPart)}
         if side is not None
@@ -324,11 +325,6 @@ def _end(given: Range, size_of: SizeOf) -> int:
     if given.is_single and given.start is not None:
         return given.start.integer(size_of) + 1
     return 0 if given.stop is None else given.stop.integer(size_of)
-
-
-def _names(rule: MapRule) -> set[str]:
-    target = [] if rule.target is None else rule.target.indices()
-    return {*rule.source.indices(), *target}
 
 
 def _bounds(side: Side, size_of: SizeOf) -> dict[str, Bounds]:

@@ -109,7 +109,11 @@ def _move(
         for place, arrays in zip(places, held, strict=False):
             for array in arrays:
                 before.callback(place.account(array))
-        made = _allocate(plan.target, dtype, places)
+        rows = zip(plan.target.device.tolist(), plan.target.extent.tolist(), strict=True)
+        made = [
+            allocate(extent, dtype, places[device], is_zeroed=False).array
+            for device, extent in rows
+        ]
         _carry_out(plan, [array for arrays in held for array in arrays], made, places)
     return made
 
@@ -151,13 +155,6 @@ def _views(
         index: Any = (*region.relative_to(outer).slices, ...)
         views.append(arrays[at][index])
     return views[0], views[1]
-
-
-def _allocate(layout: Layout, dtype: np.dtype[Any], places: Sequence[Device]) -> list[Array]:
-    rows = zip(layout.device.tolist(), layout.extent.tolist(), strict=True)
-    return [
-        allocate(extent, dtype, places[device], is_zeroed=False).array for device, extent in rows
-    ]
 
 
 def _rows_by_device(layout: Layout) -> list[range]:

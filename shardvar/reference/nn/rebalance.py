@@ -29,7 +29,7 @@ shuffling".
 The layer does all three: ``sv.layers.Embedding(..., rebalance=True, frequencies=...)``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
 import numpy as np
@@ -129,7 +129,10 @@ def mod_to_div(variables: Sequence[Variable], name: str = "ShardedVariable") -> 
 def _read_mod(shards: Sequence[Variable], start: int, stop: int) -> Array:
     """Return the rows ``start`` to ``stop`` of the table, from one range of every shard."""
     out = np.empty((stop - start, *shards[0].shape[1:]), shards[0].dtype)
-    for shard, first in zip(shards, _firsts(start, len(shards)), strict=True):
+    for number, shard in enumerate(shards):
+        # Its first id is the smallest id >= start with id % P == number. For start = 3 and P = 2:
+        # shard 0 has 3 + (0 - 3) % 2 = 4.
+        first = start + (number - start) % len(shards)
         # Every P-th row of the table is the shard's next one. Of P = 2 shards, rows 3 to 7 are: 3,
         # 5 from shard 1 (its rows 1 and 2) and 4, 6 from shard 0 (its rows 2 and 3).
         places = out[first - start :: len(shards)] if first < stop else out[:0]
@@ -137,13 +140,6 @@ def _read_mod(shards: Sequence[Variable], start: int, stop: int) -> Array:
             row = first // len(shards)
             places[...] = shard[row : row + len(places)]
     return out
-
-
-def _firsts(start: int, num_shards: int) -> Iterator[int]:
-    """Yield for each shard the first id from ``start`` on that it holds."""
-    # The smallest id >= start with id % P == shard. For start = 3 and P = 2: shard 0 has 3 + (0 -
-    # 3) % 2 = 4.
-    return (start + (shard - start) % num_shards for shard in range(num_shards))
 
 
 def _check_mod(variables: Sequence[Variable]) -> Sequence[Variable]:

@@ -308,10 +308,18 @@ def create_partitioned(
     # Create: one part after another, so that only one part at a time is in memory in addition to
     # the shards.
     name = kwargs.get("name")
-    parts = [
-        next_creator(**kwargs | _arguments_of_part(initial, region, place_next(), name, number))
-        for number, region in enumerate(partition)
-    ]
+    parts = []
+    for number, region in enumerate(partition):
+        device = place_next()
+        of_part = {
+            "initial_value": PartValue(initial, region, device),
+            "shape": region.shape,
+            "dtype": initial.dtype,
+            # R-CREATE-4 (RFC 000): 'dense.trainable_variables[0].name == "w/part_0"'.
+            "name": None if name is None else f"{name}/part_{number}",
+            "device": device,
+        }
+        parts.append(next_creator(**kwargs | of_part))
     return ShardedVariable(parts, name="ShardedVariable" if name is None else scoped_name(name))
 
 
@@ -328,17 +336,3 @@ def create_sharded_variable(
     homes = cycle(devices or [current_device()])
     kwargs["initial_value"] = initial_value
     return create_partitioned(Variable, kwargs, cut=cut, place_next=homes.__next__)
-
-
-def _arguments_of_part(
-    initial: InitialValue, region: Region, device: Device, name: str | None, number: int
-) -> dict[str, Any]:
-    """Return the arguments of the next creator that differ for one part."""
-    # R-CREATE-4 (RFC 000): 'dense.trainable_variables[0].name == "w/part_0"'.
-    return {
-        "initial_value": PartValue(initial, region, device),
-        "shape": region.shape,
-        "dtype": initial.dtype,
-        "name": None if name is None else f"{name}/part_{number}",
-        "device": device,
-    }

@@ -45,7 +45,7 @@ from shardvar.verbs.delta.draft import (
     write_delta,
 )
 from shardvar.verbs.delta.report import DeltaReport
-from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.wire.digests import LEAF_NBYTES
 
@@ -136,7 +136,9 @@ def delta(
     """
     check_progress(progress)
     # Find.
-    found = [_find_model(each) for each in (a, b)]
+    found = [find_checkpoint(a), find_checkpoint(b)]
+    for model in found:
+        check_not_a_part(model.format, model.storage, model.name, is_alone=True)
     if dialect is None:
         if versions is not None:
             raise ArgumentError(
@@ -173,12 +175,6 @@ def delta(
         contents = Contents.of(changes, after.metadata.user)
         whole = whole_tensors(after, goal, contents.whole_keys())
         return write_delta(goal, contents, draft, whole, force=force, dry_run=dry_run)
-
-
-def _find_model(path: Path) -> Location:
-    found = find_checkpoint(path)
-    check_not_a_part(found.format, found.storage, found.name, is_alone=True)
-    return found
 
 
 # What became of each tensor.

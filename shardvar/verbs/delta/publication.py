@@ -421,7 +421,16 @@ def write_published(
         preview(work, None) if dry_run else carry_out(work, source, None, lambda _nbytes: None)
     )
     sizes = _sizes(encoded, dialect)
-    tensors = tuple(_reported(each, draft, sizes) for each in changes)
+    tensors = tuple(
+        TensorChange(
+            each.key,
+            each.kind,
+            each.nbytes,
+            sizes.get(each.key, 0),
+            draft.num_changed.get(each.key),
+        )
+        for each in changes
+    )
     path = to.goal.storage.path if dialect.is_folder else written.path
     return DeltaReport(
         path, contents.base, contents.result, tensors, 0, dry_run, dialect=dialect.name
@@ -478,8 +487,3 @@ def _sizes(encoded: _Encoded, dialect: Dialect) -> dict[str, int]:
         width = 2 if dtype == VALUE else np.dtype(dtype).itemsize
         found[key] = found.get(key, 0) + width * shape[0]
     return found
-
-
-def _reported(each: DeltaRow, draft: DeltaDraft, sizes: Mapping[str, int]) -> TensorChange:
-    count = draft.num_changed[each.key] if each.kind == CHANGED else None
-    return TensorChange(each.key, each.kind, each.nbytes, sizes.get(each.key, 0), count)

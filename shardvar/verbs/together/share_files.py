@@ -206,6 +206,13 @@ def plan_file(run: Run, slices: SliceTable, metadata: Metadata, token: str) -> S
     return run.form.create(run.target.storage, run.target.name, assignment, metadata, token)
 
 
+def plan_of_slices(stored: SliceTable, rows: Ints, slices: SliceTable) -> Plan:
+    """Return the plan that fills each slice from the one stored slice that it is, in a row of those."""
+    copies = CopyTable(rows, np.arange(len(rows)), slices.offset, slices.shape)
+    # There is nothing to copy into slices without elements.
+    return Plan(stored, slices, copies.take(np.flatnonzero((slices.shape > 0).all(axis=1))))
+
+
 def write_share(
     run: Run, held: Holding, nonce: str, dropped: Iterable[SliceName]
 ) -> tuple[str, bytes]:
@@ -300,11 +307,7 @@ def _write_data(
 ) -> tuple[FileChecksums, int]:
     """Write the data file whole; return its checksums and its size."""
     stored = held.source.index.entries
-    numbers = np.arange(len(kept))
-    copies = CopyTable(held.rows[kept], numbers, slices.offset, slices.shape)
-    # There is nothing to copy into slices without elements.
-    copies = copies.take(np.flatnonzero((slices.shape > 0).all(axis=1)))
-    plan = Plan(stored.slices, slices, copies)
+    plan = plan_of_slices(stored.slices, held.rows[kept], slices)
     with storage.borrowed(name) as lent:
         task = FileTask(name, name, lent, writer, plan, stored, start)
         report = run_task(task, held.source)
@@ -660,10 +663,7 @@ def _write_again(run: Run, share: SavedShare, process: int, merged: _Merged, fil
     name = run.data(share.nonce + _AGAIN, process)
     local = replace(kept, file=only, checksum=np.full(len(rows), NO_CHECKSUM), runs=None)
     planned = plan_file(run, kept.slices, merged.metadata, share.nonce)
-    each = np.arange(len(rows))
-    plan = Plan(
-        kept.slices, kept.slices, CopyTable(each, each, kept.slices.offset, kept.slices.shape)
-    )
+    plan = plan_of_slices(kept.slices, np.arange(len(rows)), kept.slices)
     # Move.
     old = merged.files.names[file]
     data = DataFiles(storage, [old, ""], share.index.overview.file_nbytes)

@@ -26,8 +26,8 @@ process that commits. Strings are also read, since a payload has other bytes tha
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import prod
@@ -235,19 +235,13 @@ class ShareBase:
     def hearing(self, rows: Ints) -> Iterator[None]:
         """Take the digests of lazy arrays as they are written inside; no value is made for it."""
         lazy = [
-            (row, array, array.make)
+            (row, array, _Stream(array.row_nbytes))
             for row in rows.tolist()
             if isinstance(array := self.source.arrays[row], LazyPayload) and array.nbytes
         ]
-        streams = [_Stream() for _ in lazy]
-        for (_, array, make), stream in zip(lazy, streams, strict=True):
-            array.make = stream.heard(make, array.row_nbytes)
-        try:
+        with _told((array, stream.add) for _, array, stream in lazy):
             yield
-        finally:
-            for _, array, make in lazy:
-                array.make = make
-        for (row, array, _), stream in zip(lazy, streams, strict=True):
+        for row, array, stream in lazy:
             self.digests[row] = np.frombuffer(stream.digest(array.nbytes), np.uint8)
 
     def note(self, rows: Ints) -> BaseNote:
@@ -375,28 +369,47 @@ def _hash_all(source: ArraySource, rows: Ints) -> Iterator[tuple[bytes, list[int
         yield b"".join(leaf for leaf, _ in found), [crc for _, runs in found for crc in runs]
 
 
+_Hear = Callable[[int, Array], None]
+"""Takes rows of a lazy array that were made, and the number of the first one."""
+
+
+@contextmanager
+def _told(lazy: Iterable[tuple[LazyPayload, _Hear]]) -> Iterator[None]:
+    """Give the rows that lazy arrays make inside to functions; no value is made for it."""
+    with ExitStack() as stack:
+        for array, hear in lazy:
+            stack.callback(setattr, array, "make", array.make)
+            array.make = _made_for(array.make, hear)
+        yield
+
+
+def _made_for(make: Callable[[int, int], Array], hear: _Hear) -> Callable[[int, int], Array]:
+    def made(start: int, stop: int) -> Array:
+        array = make(start, stop)
+        hear(start, array)
+        return array
+
+    return made
+
+
+def _octets_of(array: Array) -> memoryview:
+    return bytes_of(np.ascontiguousarray(array, array.dtype.newbyteorder("<")))
+
+
 class _Stream:
     """The digest of a payload whose rows are made in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, row_nbytes: int) -> None:
+        self._row_nbytes = row_nbytes
         self._leaves: list[bytes] = []
         self._rest = b""
         self._nbytes = 0
         self._is_in_order = True
 
-    def heard(self, make: Callable[[int, int], Array], row_nbytes: int) -> Any:
-        """Return a function that makes rows, and hashes what it has made."""
-
-        def made(start: int, stop: int) -> Array:
-            array = make(start, stop)
-            self._is_in_order &= start * row_nbytes == self._nbytes
-            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-            self._add(bytes_of(little))
-            return array
-
-        return made
-
-    def _add(self, octets: memoryview) -> None:
+    def add(self, start: int, array: Array) -> None:
+        """Add rows from ``start`` on."""
+        self._is_in_order &= start * self._row_nbytes == self._nbytes
+        octets = _octets_of(array)
         self._nbytes += len(octets)
         first = min(LEAF_NBYTES - len(self._rest), len(octets)) if self._rest else 0
         self._rest += octets[:first]
@@ -483,6 +496,12 @@ class _Part(NamedTuple):
     extent: tuple[int, ...]
     leaves: LeafHashes
 
+    def add(self, start: int, array: Array) -> None:
+        """Hash the leaves that lie in rows from ``start`` on."""
+        if array.ndim and array.size and self.leaves.nbytes:
+            offset = (self.offset[0] + start, *self.offset[1:])
+            self.leaves.add_region(self.dtype, self.shape, offset, array.shape, _octets_of(array))
+
 
 @contextmanager
 def hashed(
@@ -496,18 +515,9 @@ def hashed(
     found: dict[SlicePlace, dict[int, bytes]] = {}
     parts = [_part_of(slices, row) for row in range(len(slices))]
     arrays = [source.arrays[row] for row in rows.tolist()]
-    lazy = [
-        (part, array, array.make)
-        for part, array in zip(parts, arrays, strict=True)
-        if isinstance(array, LazyPayload)
-    ]
-    for part, array, make in lazy:
-        array.make = _heard(part, make)
-    try:
+    pairs = zip(arrays, parts, strict=True)
+    with _told((array, part.add) for array, part in pairs if isinstance(array, LazyPayload)):
         yield found
-    finally:
-        for _, array, make in lazy:
-            array.make = make
     for row, part, array in zip(rows.tolist(), parts, arrays, strict=True):
         if not isinstance(array, LazyPayload | bytes):
             _hash_array(source, row, part)
@@ -524,20 +534,6 @@ def _part_of(slices: SliceTable, row: int) -> _Part:
     itemsize = int(ITEMSIZES[slices.codes()[row]])
     leaves = LeafHashes(prod(each.full_shape) * itemsize)
     return _Part(each.dtype, each.full_shape, each.region.offset, each.region.shape, leaves)
-
-
-def _heard(part: _Part, make: Any) -> Any:
-    """Return a function that makes rows of a lazy array, and hashes the leaves in them."""
-
-    def made(start: int, stop: int) -> Array:
-        array: Array = make(start, stop)
-        if array.ndim and array.size and part.leaves.nbytes:
-            offset = (part.offset[0] + start, *part.offset[1:])
-            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-            part.leaves.add_region(part.dtype, part.shape, offset, array.shape, bytes_of(little))
-        return array
-
-    return made
 
 
 def _hash_array(source: ArraySource, row: int, part: _Part) -> None:
@@ -584,7 +580,12 @@ def _first_byte(part: _Part, nbytes: int) -> int | None:
 
 def encode_leaves(stored: StoredLeaves) -> list[Any]:
     return [
-        [key, list(offset), _runs(sorted(leaves)), _text(leaves)]
+        [
+            key,
+            list(offset),
+            _runs(sorted(leaves)),
+            b64encode(b"".join(leaves[leaf] for leaf in sorted(leaves))).decode(),
+        ]
         for (key, offset), leaves in stored.items()
     ]
 
@@ -610,10 +611,6 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """
     grouped = (list(run) for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
     return [(run[0][1], len(run)) for run in grouped]
-
-
-def _text(leaves: Mapping[int, bytes]) -> str:
-    return b64encode(b"".join(leaves[leaf] for leaf in sorted(leaves))).decode()
 
 
 # --- The commit

@@ -43,7 +43,7 @@ from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import Decision
 from shardvar.planning.index import Metadata, concatenate_entries
 from shardvar.planning.merging import check_share
-from shardvar.planning.plan import Assignment, CopyTable, Plan
+from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable, pad, sum_by
 from shardvar.storage.local import split_place
 from shardvar.storage.remote import RemoteStorage
@@ -62,7 +62,7 @@ from shardvar.verbs.together.fence import (
     telling,
 )
 from shardvar.verbs.together.run import Run, SaveOptions, find_run, indexes_of
-from shardvar.verbs.together.share_files import NOT_WRITTEN, Holding, plan_file
+from shardvar.verbs.together.share_files import NOT_WRITTEN, Holding, plan_file, plan_of_slices
 from shardvar.verbs.together.share_hashes import OlderIndex, ShareBase, find_older
 from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, check_may_write, report_of
 
@@ -482,12 +482,8 @@ def _plan_share(target: Location, source: ArraySource, metadata: Metadata) -> Wr
     covered, so no policy."""
     stored = source.index.entries.slices
     rows, slices = _held_slices(stored, target.format.capabilities)
-    numbers = np.arange(len(rows))
     assignment = Assignment(slices, np.zeros_like(rows), int(len(rows) > 0), metadata.description)
-    # There is nothing to copy into the others.
-    filled = np.flatnonzero((slices.shape > 0).all(axis=1))
-    copies = CopyTable(rows, numbers, slices.offset, slices.shape).take(filled)
-    decision = Decision(assignment, Plan(stored, slices, copies), 0.0)
+    decision = Decision(assignment, plan_of_slices(stored, rows, slices), 0.0)
     return WritePlan(target, source.index.entries, metadata, False, False, decision)
 
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import new_buffer
 from shardvar.errors import (
@@ -128,9 +126,13 @@ class Contents:
     @classmethod
     def of(cls, changes: Sequence[DeltaRow], user: Mapping[str, str]) -> "Contents":
         """The contents with the digests that follow from the tensors."""
-        before = {each.key: each.base for each in changes if each.base is not None}
-        after = {each.key: each.result for each in changes if each.result is not None}
-        by_key = {each.key: each for each in changes}
+        before, after, by_key = dict[str, str](), dict[str, str](), dict[str, DeltaRow]()
+        for change in changes:
+            by_key[change.key] = change
+            if change.base is not None:
+                before[change.key] = change.base
+            if change.result is not None:
+                after[change.key] = change.result
         return cls(by_key, digest_of_all(before), digest_of_all(after), user)
 
     @property
@@ -388,16 +390,19 @@ def _read_frames(delta: Delta, change: DeltaRow) -> TensorFrames:
     table = new_buffer(table_nbytes(beginning, flat.nbytes))
     flat.read(0, table)
     frames = decode_frames(table, flat.nbytes, change.nbytes)
-    check_leaves(change, {each.leaf: each.digest for each in frames})
-    starts = np.cumsum([len(table), *(each.nbytes for each in frames)]).tolist()
-    by_leaf = {each.leaf: (each, start) for each, start in zip(frames, starts, strict=False)}
+    hashes, by_leaf, start = dict[int, bytes](), dict[int, tuple[Frame, int]](), len(table)
+    for frame in frames:
+        hashes[frame.leaf] = frame.digest
+        by_leaf[frame.leaf] = frame, start
+        start += frame.nbytes
+    check_leaves(change, hashes)
     return TensorFrames(flat, by_leaf)
 
 
 def check_leaves(change: DeltaRow, leaves: Mapping[int, bytes]) -> None:
     """Raise ``CorruptCheckpoint`` if the hashes of all leaves of a new tensor give another digest."""
     if len(leaves) == -(-change.nbytes // LEAF_NBYTES):
-        hashes = b"".join(leaves[number] for number in range(len(leaves)))
+        hashes = b"".join(map(leaves.__getitem__, range(len(leaves))))
         if digest_of_leaves(change.key, change.dtype, change.shape, hashes) != change.result:
             cause = "With the delta applied, it does not have the digest that the delta gives."
             raise CorruptCheckpoint(cause, MAKE_AGAIN)

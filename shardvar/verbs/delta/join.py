@@ -376,8 +376,10 @@ class PatchedSource(Source):
     @property
     def traits(self) -> Traits | None:
         """The cost of a request: if the base or a delta is in a bucket, that one's."""
-        readers = [*([] if self.base is None else [self.base]), *(e.reader for e in self.deltas)]
-        return next((e.source.traits for e in readers if e.source.traits is not None), None)
+        traits = None if self.base is None else self.base.source.traits
+        for delta in self.deltas:
+            traits = traits or delta.reader.source.traits
+        return traits
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         raise UnsupportedError(
@@ -425,25 +427,25 @@ class PatchedSource(Source):
         return self.base.source.storage_errors(mine, only_read)
 
     def encodings(self) -> Mapping[str, str]:
-        changes = [each.change for each in self.parts]
-        return {each.key: each.encoding for each in changes if each.encoding}
+        return {
+            part.change.key: part.change.encoding for part in self.parts if part.change.encoding
+        }
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
         """Return the objects among keys, from the base or from the delta that has them."""
-        found: dict[str, bytes] = {}
-        by_key = {each.change.key: each for each in self.parts}
-        wanted: dict[int, list[str]] = {}
+        objects: dict[str, bytes] = {}
+        numbers = self.index.entries.slices.tensors.rows()
+        stored: dict[int, dict[str, str]] = {}
         for key in keys:
-            origin = by_key[key].origin
-            at = -1 if origin is None else self.deltas.index(origin)
-            wanted.setdefault(at, []).append(key)
-        for at, mine in wanted.items():
-            prefix = "" if at < 0 else WHOLE_PREFIX
+            origin = self.parts[numbers[key]].origin
+            at, prefix = (-1, "") if origin is None else (self.deltas.index(origin), WHOLE_PREFIX)
+            stored.setdefault(at, {})[prefix + key] = key
+        for at, by_name in stored.items():
             reader = self.base if at < 0 else self.deltas[at].reader
             if reader is not None:
-                there = reader.source.objects([prefix + key for key in mine], form) or {}
-                found |= {key: there[prefix + key] for key in mine if prefix + key in there}
-        return found or None
+                found = reader.source.objects([*by_name], form) or {}
+                objects |= {by_name[name]: octets for name, octets in found.items()}
+        return objects or None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

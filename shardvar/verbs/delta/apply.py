@@ -33,10 +33,10 @@ from shardvar.errors import (
 )
 from shardvar.formats.compressed import StreamChecksum, new_checksum
 from shardvar.formats.files import open_below
+from shardvar.formats.native.names import native_index_name
 from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.formats.published import check_no_delta
-from shardvar.formats.table import names_of_target
 from shardvar.formats.unfinished import unfinished_files
 from shardvar.layout.dtypes import OWN_SIZE, Bools, Ints, code
 from shardvar.pictures.words import count
@@ -621,9 +621,8 @@ def _stamp(
         return None
     digest = hashlib.sha256(base.encode())
     for there, each in zip(given, deltas, strict=True):
-        # A native index has the checksums of all that the delta has.
-        names = {*there.storage.names()}
-        index = next(name for name in names_of_target(there.stem, "shardvar") if name in names)
+        # It has the checksums of all that the delta has.
+        index = native_index_name(there.stem)
         file = open_below(there.storage, index)
         try:
             digest.update(f"{index} {file.stamp} {each.contents.result}".encode())

@@ -3,12 +3,12 @@
 find     the base, the deltas and the location of the result
 check    that the deltas follow each other, and that the base has the tensors that they need
 write    ``join.PatchedSource`` through ``verbs.reshard``, so that formats, cuts, policies and
-         interrupted writes are the ones of any reshard
-commit   after the digest of each tensor is the one that the last delta gives
+         interrupted writes are as in any reshard
+commit   after comparing the digest of each tensor with the last delta
 
 Deltas of other programs are read first, leaf by leaf, with their base. The checksums that they have
 are compared, and frames of ``wire.frames`` from the base to the last result go to a scratch file. Then
-these are applied as a delta of shardvar is, so that a base that changes meanwhile is found.
+these are applied as a delta of shardvar is, so that a change of the base since is found.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Chains: deltas that follow each other, and the check of one delta without its base.
 
 Each delta has the digests of all tensors before and after. So the digests link: the base of each is
-the result of the one before. This is checked without the base, before a payload is read. ``verify``
+the result of its predecessor. This is checked without the base, before a payload is read. ``verify``
 also compares the digest of each tensor that is stored whole, and unpacks the frames of the others; of
 another program, positions and frames.
 """
@@ -169,7 +169,7 @@ def check_follows(deltas: Sequence[Delta]) -> None:
 
 
 def chain_order(deltas: Sequence[Delta]) -> list[Delta]:
-    """Return all deltas in order, so that each follows the one before; empty if they do not."""
+    """Return all deltas in order, so that each follows its predecessor; empty if they do not."""
     by_base = {each.contents.base: each for each in deltas}
     results = {each.contents.result for each in deltas}
     firsts = [each for each in deltas if each.contents.base not in results]

@@ -52,7 +52,7 @@ TABLE, CHANGED_PREFIX, WHOLE_PREFIX = "table", "changed/", "whole/"
 EQUAL, CHANGED, WHOLE, REMOVED = "equal", "changed", "whole", "removed"
 """The kinds of change of a tensor."""
 MAKE_AGAIN = "Copy the delta again, or make it again: `shardvar delta A B OUT`."
-"""The remedy for a delta whose digests are not the ones of its tensors."""
+"""The remedy for a delta whose digests are not of its tensors."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MAX_DEPTH = 8
 

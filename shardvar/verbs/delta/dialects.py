@@ -33,7 +33,7 @@ TRL: one file of safetensors for each step, with the positions and values of ele
 
     NAME.indices, NAME.values    int32 positions; bfloat16 values; changed_params is a list of the names
     NAME.idx, NAME.val           encoding raw: int32 positions. gap_delta: uint16 or uint32 gaps, each
-                                 the position less the one before, less 1
+                                 the step from the position before, less 1
 
 Positions count elements in C order. No file has a checksum but the first ones of TRL: checksum_sha256
 is of all tensors of the result in the order of their names.
@@ -281,7 +281,7 @@ def open_slime(reader: Reader) -> PublishedDelta:
 
 
 def _check_shards(reader: Reader) -> None:
-    """Raise what is wrong with the files: each tensor must be in the one that the index names."""
+    """Raise the error of damaged files: each tensor must be in the file that the index names."""
     for key, error in reader.faults.items():
         raise error.at(f"{reader.path}: {key!r}")
     for each in reader.source.findings():
@@ -541,7 +541,7 @@ def open_published(reader: Reader, marks: Published) -> PublishedDelta:
 
 
 def check_versions(deltas: Sequence[PublishedDelta]) -> None:
-    """Raise ``ArgumentError`` unless each delta was made of the version of the one before, which is all
+    """Raise ``ArgumentError`` unless each delta was made of the version of its predecessor, which is all
     that a dialect has of its base."""
     for before, after in pairwise(deltas):
         if before.dialect != after.dialect:

@@ -7,7 +7,7 @@
 
 ``PatchedSource``: each tensor is one entry, in C order, whichever slices its origin has. A leaf is
 read from the origin, gets the masks, and is hashed; the last leaf of a tensor gives its digest, which
-must be the one that the last delta has. So a base that is another one, or that changes meanwhile, is
+must be the digest of the last delta. So another base, or a change of the base since, is
 found before anything is committed, and each byte of the result is compared, also of tensors that did
 not change. ``finish`` reads the rest, such as a tensor in a file that an interrupted run had finished.
 Without the base, only tensors that need none of its bytes can be read.
@@ -96,7 +96,7 @@ _KEPT_LEAVES = 2 * WORKERS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PatchedTensor:
-    """A tensor of the result, and what it is made of."""
+    """A tensor of the result, and its origin."""
 
     change: DeltaRow
     origin: Delta | None

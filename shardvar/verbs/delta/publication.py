@@ -56,7 +56,7 @@ class Dialect:
     named: re.Pattern[str]
     example: str
     has_numbers: bool = True
-    """True if versions are numbers, and each is made of the one before."""
+    """True if versions are numbers, and each is made of the number before."""
     algorithm: str = ""
     """The checksum of each tensor; empty if the dialect has none."""
     endings: tuple[str, str] | None = None
@@ -106,7 +106,7 @@ def dialect_named(name: str) -> Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """The location of a delta that is to be written, and what it names."""
+    """The location of a delta that is to be written, and its versions."""
 
     dialect: Dialect
     goal: Location
@@ -460,7 +460,7 @@ def _texts_of_trl(
 ) -> dict[str, str]:
     changed = [each for each in changes if each.kind == CHANGED]
     is_first = to.dialect.endings == INDICES
-    # The first form counts all elements, the later ones those of changed tensors.
+    # The first form counts all elements, the later forms only elements of changed tensors.
     counted = changes if is_first else changed
     total = sum(prod(each.shape) for each in counted)
     num = sum(draft.num_changed[each.key] for each in changed)

@@ -135,7 +135,7 @@ def run_tasks(
             if not pending:
                 return
             finished, pending = _first_finished(executor, pending)
-            # The failed ones last: what is finished is taken before an error ends the run, and need
+            # Failed tasks last: finished ones are taken before an error ends the run, and need
             # not be done again.
             results = sorted(finished, key=_has_failed, reverse=True)
             while results:

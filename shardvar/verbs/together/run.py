@@ -1,4 +1,4 @@
-"""Run: one save by several processes, which know of each other only what is in the directory.
+"""Run: one save by several processes, which know each other only by files in the directory.
 
 The name of the run and the version of the checkpoint that the save found are the beginning of the
 token that its shares carry; the attempt is the rest:
@@ -77,7 +77,7 @@ class Peers(Protocol):
     """
 
     def tell(self, key: str, text: str) -> None:
-        """Keep a text for all processes under a key, in place of the one before."""
+        """Keep a text for all processes under a key, in place of the last text."""
 
     def told(self, key: str) -> str | None:
         """Return the text of a key; None if no process has told it yet, or it is unknown."""
@@ -229,7 +229,7 @@ class Run:
             return False
         if self.generation(token) in self.current_generations():
             return True
-        # In a bucket a commit of this run may have been seen half: only what is seen twice is
+        # In a bucket a commit of this run may have been seen half: only an index that is seen twice is
         # another's.
         time.sleep(_LOOK_AGAIN_SECONDS)
         self.known.clear()

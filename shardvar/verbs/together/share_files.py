@@ -242,14 +242,14 @@ def write_share(
             stack.enter_context(base.hearing(kept))
         if len(kept):
             checksums, nbytes = _write_data(storage, name, held, kept, slices, writer, sink.start)
-    # The index: what is in the file, then what is not written, and then what the base has.
+    # The index: slices in the file, then slices that are not written, and then slices of the base.
     sums = [_checksum(held.source, int(held.rows[row]), writer) for row in left.tolist()]
     sizes = held.slices.nbytes[left]
     start = np.concatenate([sink.start, np.cumsum(sizes) - sizes]).astype(np.int64)
     file = np.repeat([_WRITTEN, _DROPPED], [len(kept), len(left)])
     rows = np.concatenate([kept, left])
-    # An index of the native format has checksums of runs. Where the format has none, and for what is
-    # not written, zeros take their places: the commit takes only checksums of native payloads.
+    # An index of the native format has checksums of runs. Where the format has none, and for slices
+    # that are not written, zeros take their places: the commit takes only checksums of native payloads.
     count = int((-(-held.slices.nbytes[rows] // RUN_NBYTES)).sum())
     runs = checksums.runs if writer.run_nbytes else np.zeros(0, np.uint32)
     runs = np.concatenate([runs, np.zeros(count - len(runs), np.uint32)])
@@ -283,7 +283,7 @@ def _encode_share(
 
 
 def _with_base(listed: _Listed, base: ShareBase, referred: Ints) -> _Listed:
-    """Return the entries, and the ones of the base to which a share refers after them."""
+    """Return the entries, and after them the entries of the base to which a share refers."""
     referred = referred[np.argsort(base.referred(referred).file, kind="stable")]
     older, files = base.referred(referred), base.note(referred).files
     numbers = _REFERRED + np.searchsorted(files, older.file)
@@ -423,7 +423,7 @@ def _carried(metadata: Metadata) -> _Carried:
     return _Carried(about, leaves, others, base)
 
 
-# --- The call of process 0: what it holds, and whether it waits
+# --- The call of process 0: its slices
 
 
 @dataclass(frozen=True, slots=True)

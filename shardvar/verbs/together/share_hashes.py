@@ -4,8 +4,8 @@ The base of a share: the slices of a process that lie unchanged in an older chec
 
 find      the older checkpoint's index, in the directory of the new one
 cut       arrays in memory, where older slices tile the region that a process holds
-compare   each slice that is also an older one: the checksums of its runs, and its digest with the one
-          that the index has; without one, its bytes with the bytes in the file
+compare   each slice that is also an older one: the checksums of its runs, and its digest with the
+          index; without a digest there, its bytes with the bytes in the file
 refer     to slices that are equal; all others are written
 
 Each process decides this for its own slices. Its share says which index it has seen, by the digest
@@ -17,7 +17,7 @@ Digests of tensors that several processes write: of a tensor of any layout, the 
 
     each process   hashes the leaves that lie wholly in one of its slices, from memory, and stores them
                    in the index of its share
-    the commit     puts the leaves of all shares together, and reads the ones that are missing from the
+    the commit     puts the leaves of all shares together, and reads the missing ones from the
                    data files of the shares
 
 A leaf is a MiB of a tensor in C order (``wire.digests``). Between two slices that are rows, one leaf
@@ -302,7 +302,7 @@ def _tiles(
     number = older.tensors.rows()
     tensor_of = np.array([number.get(key, -1) for key in mine.tensors.keys], np.int64)
     offset_b[:, 0] = tensor_of[mine.tensor[wanted]]
-    # Older slices are disjoint: the ones that lie in a region tile it if their sizes add up to its size.
+    # Older slices are disjoint: slices inside a region tile it if their sizes add up to its size.
     found: dict[int, list[int]] = {}
     for target, source in overlapping_pairs(offset_b, shape_b, offset_a, shape_a):
         is_inside = (offset_a[source] >= offset_b[target]) & (

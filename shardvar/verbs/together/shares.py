@@ -1,7 +1,7 @@
 """Shares: a checkpoint that many processes write together, without messages between them.
 
-    each process   local shards --save_shards--> its share: data files, and an index of what it
-                   holds
+    each process   local shards --save_shards--> its share: data files, and an index of its
+                   slices
     process 0      all shares present --merge--> entries, proven whole --commit--> the checkpoint,
                    its index last
 
@@ -478,7 +478,7 @@ def _check_cuts(slices: SliceTable, form: Format) -> None:
 
 
 def _plan_share(target: Location, source: ArraySource, metadata: Metadata) -> WritePlan:
-    """Every local shard as one slice of the one file of this process; the target need not be
+    """Every local shard as a slice of the file of this process; the target need not be
     covered, so no policy."""
     stored = source.index.entries.slices
     rows, slices = _held_slices(stored, target.format.capabilities)

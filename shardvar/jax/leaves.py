@@ -195,22 +195,17 @@ def _ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> Iterator[tuple[
 def assembled(value: Any, form: StoredForm, parts: dict[Any, Any]) -> Any:
     sharding = _sharding_of(value)
     kind = getattr(sharding, "memory_kind", None)
-    placed = [
-        _on_device(
-            part, device and jax.sharding.SingleDeviceSharding(device, memory_kind=kind), form
-        )
-        for device, part in parts.items()
-    ]
+    placed = []
+    for device, part in parts.items():
+        place = device and jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
+        data = jax.device_put(part, place)
+        is_plain = form.key_impl is None
+        placed.append(data if is_plain else jax.random.wrap_key_data(data, impl=form.key_impl))
     if sharding is None:
         return placed[0]
     return jax.make_array_from_single_device_arrays(
         tuple(value.shape), sharding, placed, dtype=value.dtype
     )
-
-
-def _on_device(part: Any, place: Any, form: StoredForm) -> Any:
-    data = jax.device_put(part, place)
-    return data if form.key_impl is None else jax.random.wrap_key_data(data, impl=form.key_impl)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

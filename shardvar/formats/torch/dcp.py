@@ -166,7 +166,13 @@ def parse_metadata(data: bytes) -> Items:
     sizes: dict[int, Coordinates] = {}
     for key in sorted(filter(_is_text, described)):
         try:
-            _add(items, key, _described(described[key], sizes), places, checksums)
+            node = described[key]
+            kind = node.name if type(node) is Node else None
+            if kind not in (_OBJECT, _TENSOR):
+                cause = "The index describes neither a tensor nor an object."
+                raise MalformedCheckpoint(cause, WRITE_AGAIN)
+            about = _AN_OBJECT if kind == _OBJECT else _tensor(node.state, sizes)
+            _add(items, key, about, places, checksums)
         except (CheckpointError, UnsupportedError) as error:
             items.faults.setdefault(key, error.at(repr(key)))
     if not all(map(_is_text, described)):
@@ -235,16 +241,6 @@ def _places(
 
 def _fault(key: str, cause: str) -> InvalidCheckpoint:
     return invalid(f"{key!r}: {cause}")
-
-
-def _described(node: Any, sizes: dict[int, Coordinates]) -> _Described:
-    """Return the index's entry of a key; ``sizes`` are checked tuples by id."""
-    kind = node.name if type(node) is Node else None
-    if kind == _OBJECT:
-        return _AN_OBJECT
-    if kind == _TENSOR:
-        return _tensor(node.state, sizes)
-    raise MalformedCheckpoint("The index describes neither a tensor nor an object.", WRITE_AGAIN)
 
 
 def _add(
@@ -631,7 +627,12 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     index = DeferredIndex(
         slices, file, names, faults, held.locate, alone, True, held.lost, items.about
     )
-    index.enclosed = _enclosed(held, index)
+    # Tensors are read whole with their items; objects have other sizes than their items.
+    good = np.array([key not in index.broken for key in slices.tensors.keys], np.bool)
+    rows = np.flatnonzero(good[slices.tensor] & (slices.codes() != code(STRING)))
+    columns = rows, held.file[rows], *held.extent(rows), slices.nbytes[rows]
+    unframe = partial(held.unframe, index)
+    index.enclosed = Enclosed.of(held.data, np.column_stack(columns), unframe)
 
     def look() -> Iterator[Finding]:
         yield from remarks
@@ -643,15 +644,6 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     is_guarded = lambda key: held.unguarded.isdisjoint(index.rows_of(key).tolist())  # noqa: E731
     rest = look, partial(held.read_objects, index), is_guarded
     return TorchSource(index, data, held.views, held.payloads, *rest, bare_index=METADATA)
-
-
-def _enclosed(held: DcpItems, index: DeferredIndex) -> Enclosed:
-    """Return the tensors whose items are read whole; objects have other sizes than their items."""
-    slices = held.slices
-    good = np.array([key not in index.broken for key in slices.tensors.keys], np.bool)
-    rows = np.flatnonzero(good[slices.tensor] & (slices.codes() != code(STRING)))
-    columns = rows, held.file[rows], *held.extent(rows), slices.nbytes[rows]
-    return Enclosed.of(held.data, np.column_stack(columns), partial(held.unframe, index))
 
 
 def _tile(

@@ -466,9 +466,15 @@ class PlaceReader:
                     key = self.keys[self.rows[row][0]]
                     errors.setdefault(row, error.at(file.name, repr(key)))
 
+        def place(row: int, value: TensorView | StoredObject) -> Located:
+            if isinstance(value, TensorView):
+                return located(value, value.nbytes, row)
+            return Located(len(value.payload), row, NO_CHECKSUM, False)
+
         do_all(read, _groups(self._headers(wanted.tolist())), self.data.traits)
         return {
-            row: errors[row] if row in errors else self._located(row) for row in wanted.tolist()
+            row: errors[row] if row in errors else place(row, self.rows[row][1].value)
+            for row in wanted.tolist()
         }
 
     def enclosed(self) -> Enclosed:
@@ -501,12 +507,6 @@ class PlaceReader:
             return payload_in(view, self.data, stored.file, start, octets)
         except (*READ_ERRORS, StorageError) as error:
             raise error.at(file.name, repr(self.keys[tensor])) from None
-
-    def _located(self, row: int) -> Located:
-        value = self.rows[row][1].value
-        if isinstance(value, TensorView):
-            return located(value, value.nbytes, row)
-        return Located(len(value.payload), row, NO_CHECKSUM, False)
 
     def _headers(self, wanted: Sequence[int]) -> list["_Header"]:
         headers = [

@@ -267,19 +267,15 @@ def tensor_of(value: Node) -> StoredTensor:
         ):
             value = value.args[0]
         elif type(value.args) is tuple and value.name == FROM_TYPE and len(value.args) == 4:
-            value = _unwrapped(*value.args[:3])
+            function, kind, args = value.args[:3]
+            name, type_name = getattr(function, "name", None), getattr(kind, "name", None)
+            if type(function) is not Global or name not in CALLS or type_name not in _TYPES:
+                cause = f"It is a tensor of the class {type_name}."
+                raise UnsupportedError(cause, OF_RANKS if name == SUBCLASS else _PLAIN)
+            value = Node(name, args)
         else:
             raise unsupported(value)
     return _tensor(value)
-
-
-def _unwrapped(function: Any, kind: Any, args: Any) -> Node:
-    name, type_name = getattr(function, "name", None), getattr(kind, "name", None)
-    if type(function) is not Global or name not in CALLS or type_name not in _TYPES:
-        raise UnsupportedError(
-            f"It is a tensor of the class {type_name}.", OF_RANKS if name == SUBCLASS else _PLAIN
-        )
-    return Node(name, args)
 
 
 def _tensor(node: Node) -> StoredTensor:
@@ -579,7 +575,10 @@ class _Copy:
             if node.name in _BYTEARRAY and kinds in ([], [bytes]):
                 return bytearray(*self.of(values, depth))
             if node.name in _BYTEARRAY and kinds == [str, str] and values[1] == "latin-1":
-                return bytearray(_latin(self.of(values[0], depth)))
+                try:
+                    return bytearray(self.of(values[0], depth), "latin-1")
+                except UnicodeEncodeError:
+                    raise unsupported(Node("builtins.bytearray", ())) from None
             if node.name == _DEVICE and kinds in ([str], [str, int]):
                 return Tagged(_DEVICE, self.of(values, depth))
             if node.name in _SCALARS and kinds == [Node, bytes]:
@@ -616,13 +615,6 @@ def _is_key(value: Any) -> bool:
     if type(value) is Tagged:
         return value.kind in ("torch.dtype", _DEVICE)
     return not isinstance(value, list | dict | bytearray)
-
-
-def _latin(text: str) -> bytes:
-    try:
-        return text.encode("latin1")
-    except UnicodeEncodeError:
-        raise unsupported(Node("builtins.bytearray", ())) from None
 
 
 def _scalar(node: Node, described: Node, octets: bytes) -> Any:

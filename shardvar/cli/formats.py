@@ -9,7 +9,6 @@ from argparse import Namespace
 from typing import Any
 
 from shardvar.cli.output import print_json, print_table
-from shardvar.formats.protocol import Format
 from shardvar.formats.table import about_format, all_formats
 from shardvar.verbs.reports import SCHEMA
 
@@ -19,7 +18,20 @@ extra, slices."""
 
 
 def execute(arguments: Namespace) -> int:
-    rows = [_facts(form) for form in all_formats()]
+    rows: list[dict[str, Any]] = []
+    for form in all_formats():
+        (about, extra), capabilities = about_format(form.name), form.capabilities
+        row = {
+            "format": form.name,
+            "about": about,
+            "read": True,
+            "written": bool(capabilities.dtypes),
+            "slices": bool(capabilities.slice_dtypes),
+            "atomic": capabilities.atomic_overwrite,
+            "in_buckets": bool(capabilities.dtypes),
+            "extra": extra or None,
+        }
+        rows.append(row)
     if arguments.json:
         print_json({"schema": SCHEMA, "formats": rows})
         return 0
@@ -38,21 +50,6 @@ def execute(arguments: Namespace) -> int:
         ["format", "about", "access", "slices", "in a bucket", "extra"], cells, drop=_LEAST_NEEDED
     )
     return 0
-
-
-def _facts(form: Format) -> dict[str, Any]:
-    about, extra = about_format(form.name)
-    capabilities = form.capabilities
-    return {
-        "format": form.name,
-        "about": about,
-        "read": True,
-        "written": bool(capabilities.dtypes),
-        "slices": bool(capabilities.slice_dtypes),
-        "atomic": capabilities.atomic_overwrite,
-        "in_buckets": bool(capabilities.dtypes),
-        "extra": extra or None,
-    }
 
 
 def _promise(is_written: bool, is_atomic: bool) -> str:

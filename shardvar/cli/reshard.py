@@ -212,7 +212,12 @@ def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
     """Print the numbers of a dry run: a table of source and target, ranges, memory and disk."""
     with ExitStack() as stack:
         tables = [stack.enter_context(open_checkpoint(path)).entries() for path in sources]
-        now = _column(tables, [size for table in tables for size in _file_nbytes(table)])
+        sizes: list[int] = []  # the payload bytes of each file that holds some
+        for table in tables:
+            nbytes = np.zeros(int(table.file.max(initial=-1)) + 1, np.int64)
+            np.add.at(nbytes, table.file, table.slices.nbytes)
+            sizes += nbytes.tolist()
+        now = list(_column(tables, sizes))
     planned = [each.planned for each in report.ranks or (report,) if each.planned is not None]
     then = _column(planned, report.file_nbytes)
     print()
@@ -239,12 +244,6 @@ def _column(tables: Sequence[EntryTable], file_nbytes: Sequence[int]) -> Iterato
         {code for table in tables for code in np.unique(table.slices.tensors.codes).tolist()}
     )
     yield ", ".join(NAMES[code] for code in codes)
-
-
-def _file_nbytes(table: EntryTable) -> list[int]:
-    sizes = np.zeros(int(table.file.max(initial=-1)) + 1, np.int64)
-    np.add.at(sizes, table.file, table.slices.nbytes)
-    return sizes.tolist()
 
 
 _LOST = 1

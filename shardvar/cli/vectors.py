@@ -18,7 +18,14 @@ def execute(arguments: Namespace) -> int:
     split_path(arguments.out)  # which refuses a URL
     target = Path(arguments.out)
     _check_directory(target, arguments.force)
-    nbytes = _write_vectors(target)
+    nbytes = 0
+    try:
+        for name in vectors.names():
+            path = target.joinpath(*name.split("/"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            nbytes += path.write_bytes(vectors.read(name))
+    except OSError as error:
+        raise _refused(target, error) from error
     headers = [vectors.group(name)["header"] for name in vectors.groups()]
     rows = [
         {"group": header["group"], "count": header["count"], "title": header["title"]}
@@ -59,18 +66,6 @@ def _check_directory(target: Path, force: bool) -> None:
             "Give another one, or pass --force: it replaces files of the same names and keeps "
             "all others.",
         )
-
-
-def _write_vectors(target: Path) -> int:
-    nbytes = 0
-    try:
-        for name in vectors.names():
-            path = target.joinpath(*name.split("/"))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            nbytes += path.write_bytes(vectors.read(name))
-    except OSError as error:
-        raise _refused(target, error) from error
-    return nbytes
 
 
 def _refused(target: Path, error: OSError) -> StorageError:

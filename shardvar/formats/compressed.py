@@ -1,10 +1,20 @@
-"""Compressed payloads, and checksums by their names: the one module that imports zstandard, xxhash and
-blake3, when the first one is needed.
+"""Compressed payloads, and checksums by their names. No other module imports zstandard, xxhash and
+blake3, and this one does when the first one is needed.
 
 Deltas of other programs have them (``verbs.delta.dialects``), and nodes of databases of Orbax
 (``zarr.database``). A stream is read a portion at a time.
-Its structure is passed over before (``wire.zstd_frame``), since the decoder says neither that a
-frame is cut nor that something follows it.
+
+One frame of Zstandard (RFC 8878):
+
+    frame    magic | header | block, block, ... | checksum (4, if the header says so)
+    header   descriptor (1) | window (1, or none) | dictionary (0, 1, 2 or 4) | size of the content
+             (0, 1, 2, 4 or 8)
+    block    is it the last (1 bit) | kind (2 bits) | size (21 bits) | bytes
+
+A decoder stops at the end of a frame and does not say what follows, and of a frame that is cut it
+returns what there is. So a pass over the structure finds the end before, without decoding: one
+frame must be all there is. It also says how many bytes the content has, before a decoder allocates
+any.
 """
 
 import hashlib
@@ -12,11 +22,24 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from shardvar.errors import MalformedCheckpoint, MissingExtra, UnsupportedError
+from shardvar.errors import MissingExtra, UnsupportedError
 from shardvar.extras import missing_extra
 from shardvar.wire.damage import invalid, malformed, past_limit
-from shardvar.wire.zstd_frame import MAX_WINDOW_NBYTES, ReadPayload, read_frame
 
+MAGIC = b"\x28\xb5\x2f\xfd"
+"""The first bytes of a frame."""
+MAX_WINDOW_NBYTES = 1 << 27
+"""The memory of a decoder, at most, as the decoder of the real library allows by default."""
+_MAX_HEADER_NBYTES = 18
+_BLOCK_NBYTES = 1 << 17
+"""The bytes that a block becomes, at most."""
+_DICTIONARY, _CONTENT = (0, 1, 2, 4), (0, 2, 4, 8)
+"""The bytes of these two fields, by two bits of the descriptor."""
+_RAW, _RLE, _COMPRESSED = 0, 1, 2
+_READ_NBYTES = 1 << 16
+
+ReadPayload = Callable[[int, int], bytes]
+"""Returns bytes of a payload by offset and count."""
 LEVEL = 1
 """The level of zstd, as the programs have it that write deltas."""
 _SKIPPED_NBYTES = 1 << 20
@@ -33,17 +56,13 @@ class StreamChecksum(Protocol):
 
 
 class _Adler32:
-    """Adler-32 in eight digits."""
-
     def __init__(self) -> None:
         self._value = 1
 
     def update(self, data: bytes | memoryview, /) -> None:
-        """Take more bytes."""
         self._value = zlib.adler32(data, self._value)
 
     def hexdigest(self) -> str:
-        """Return the checksum of all bytes so far."""
         return f"{self._value:08x}"
 
 
@@ -100,8 +119,75 @@ def _missing(what: str, package: str, extra: str = "deltas") -> MissingExtra:
 
 
 def check_installed() -> None:
-    """Raise ``MissingExtra`` unless frames of Zstandard can be read and written."""
     _zstandard()
+
+
+def read_frame(read: ReadPayload, nbytes: int) -> int | None:
+    """Return the bytes of the content of the one frame that a payload of ``nbytes`` is, None if its
+    header does not have them; an error if it is not one.
+
+    >>> data = MAGIC + bytes([0b00100000, 3, 0b00011001, 0, 0]) + b"abc"
+    >>> read_frame(lambda start, count: data[start : start + count], len(data))
+    3
+    """
+    head = read(0, min(_MAX_HEADER_NBYTES, nbytes))
+    if not head.startswith(MAGIC) or len(head) < len(MAGIC) + 2:
+        raise malformed(f"It does not begin as a frame of Zstandard: {head[:4].hex()}.")
+    descriptor, at = head[4], 5
+    if descriptor & 0b1000:
+        raise malformed("The frame has a bit that no version of Zstandard uses.")
+    is_single = bool(descriptor & 0b100000)
+    window = 0
+    if not is_single:
+        power, fraction = head[at] >> 3, head[at] & 7
+        window, at = (1 << (10 + power)) + (1 << (10 + power)) // 8 * fraction, at + 1
+    dictionary = _DICTIONARY[descriptor & 3]
+    if any(head[at : at + dictionary]):
+        raise invalid("The frame needs a dictionary, which is not with it.")
+    at += dictionary
+    size = _CONTENT[descriptor >> 6] or int(is_single)
+    field = head[at : at + size]
+    at += size
+    if len(field) < size or at >= nbytes:
+        raise malformed("The header of the frame is cut.")
+    content = int.from_bytes(field, "little") + (256 if size == 2 else 0) if size else None
+    window = window if content is None or not is_single else content
+    if window > MAX_WINDOW_NBYTES:
+        raise invalid(
+            f"The frame needs a window of {window} bytes; {MAX_WINDOW_NBYTES} are allowed."
+        )
+    at, most = _pass_blocks(read, at, nbytes)
+    at += 4 if descriptor & 0b100 else 0
+    if at > nbytes:
+        raise malformed("The frame is cut in its checksum.")
+    if at < nbytes:
+        raise invalid(f"{nbytes - at} bytes follow the frame.")
+    if content is not None and content > most:
+        raise invalid(f"The frame says {content} bytes, and its blocks have at most {most}.")
+    return content
+
+
+def _pass_blocks(read: ReadPayload, at: int, nbytes: int) -> tuple[int, int]:
+    """Return the first byte behind the blocks, and the bytes that they become at most."""
+    start, data, most, is_last = at, b"", 0, False
+    while not is_last:
+        # Frames of zeros have blocks of four bytes: one read has many.
+        if not start <= at <= start + len(data) - 3:
+            start, data = at, read(at, min(_READ_NBYTES, nbytes - at)) if at < nbytes else b""
+        place = at - start
+        head = data[place : place + 3]
+        if len(head) < 3:
+            raise malformed("The frame is cut: its last block is missing.")
+        word = int.from_bytes(head, "little")
+        is_last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
+        if kind not in (_RAW, _RLE, _COMPRESSED) or size > _BLOCK_NBYTES:
+            raise malformed("A block of the frame is of no known kind, or too large.")
+        stored = 1 if kind == _RLE else size
+        most += _BLOCK_NBYTES if kind == _COMPRESSED else size
+        at += 3 + stored
+        if at > nbytes:
+            raise malformed("The frame is cut in a block.")
+    return at, most
 
 
 class Stream:
@@ -127,7 +213,6 @@ class Stream:
         return b"".join(parts)
 
     def skip(self, nbytes: int) -> None:
-        """Pass over the next bytes."""
         while nbytes:
             nbytes -= len(self.read(min(nbytes, _SKIPPED_NBYTES)))
 
@@ -137,7 +222,6 @@ class Stream:
             raise invalid("A frame unpacks to more bytes than are due.")
 
     def portions(self) -> Iterator[bytes]:
-        """Yield the rest."""
         while part := self._some(_SKIPPED_NBYTES):
             yield part
 
@@ -145,7 +229,7 @@ class Stream:
         try:
             data: bytes = self._reader.read(nbytes)
         except self._errors as error:
-            raise _damaged(error) from None
+            raise malformed(f"A frame of Zstandard cannot be unpacked ({error}).") from None
         return data
 
 
@@ -169,18 +253,11 @@ def unpack_frame(octets: bytes, most: int) -> bytes:
     raise past_limit(f"A frame unpacks to more than {most} bytes", "MAX_NODE_EXPANSION")
 
 
-def _damaged(error: Exception) -> MalformedCheckpoint:
-    return malformed(f"A frame of Zstandard cannot be unpacked ({error}).")
-
-
 class _File:
-    """The bytes of a frame, as a file for the decoder."""
-
     def __init__(self, read: ReadPayload, nbytes: int) -> None:
         self._read, self._nbytes, self._at = read, nbytes, 0
 
     def read(self, nbytes: int) -> bytes:
-        """Return the next bytes; none at the end."""
         count = min(nbytes, self._nbytes - self._at)
         data = self._read(self._at, count) if count > 0 else b""
         self._at += len(data)
@@ -195,9 +272,7 @@ class Compressor:
         self._packer, self._write = packer.compressobj(size=nbytes), write
 
     def add(self, data: bytes | memoryview) -> None:
-        """Pack more bytes."""
         self._write(self._packer.compress(data))
 
     def finish(self) -> None:
-        """End the frame."""
         self._write(self._packer.flush())

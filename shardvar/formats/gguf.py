@@ -27,13 +27,14 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, read_beginning
+from shardvar.formats.files import DataFiles
 from shardvar.formats.listing import (
     FileNames,
     ListedFormat,
     ListedTensor,
     Listing,
     ReadSpan,
+    begins_with,
     check_size,
     swapped,
 )
@@ -239,9 +240,5 @@ def _text(value: Scalar | GgufArray) -> str:
     return f"[{', '.join(shown if len(shown) == value.count else [*shown, f'... {value.count} of {value.type}'])}]"
 
 
-def _begins(storage: Storage, name: str) -> bool:
-    return read_beginning(storage, name, len(GGUF_MAGIC)) == GGUF_MAGIC
-
-
-NAMES = FileNames(".gguf", _begins)
+NAMES = FileNames(".gguf", begins_with(GGUF_MAGIC))
 FORMAT = ListedFormat("gguf", NAMES.find, _read)

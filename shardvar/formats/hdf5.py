@@ -43,9 +43,9 @@ from shardvar.errors import (
 from shardvar.extras import missing_extra
 from shardvar.formats.listing import check_size
 from shardvar.layout.dtypes import NAMES, dtype_name, is_opaque, numpy_dtype
-from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_PAYLOAD_EXPANSION
+from shardvar.limits import MAX_INFLATION, MAX_PAYLOAD_EXPANSION
 from shardvar.storage.protocol import ReadableFile
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid, past_limit
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, check_key, invalid
 from shardvar.wire.hdf5_texts import Hdf5Texts
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ class Datasets:
     """The content of a file."""
 
     datasets: list[Dataset] = field(default_factory=list)
-    """The arrays that can be read."""
     faults: dict[str, ReadError] = field(default_factory=dict)
-    """The keys that cannot be read, with the reason."""
     notes: list[str] = field(default_factory=list)
     """Links that were not followed."""
     attributes: dict[str, str] = field(default_factory=dict)
@@ -146,7 +144,6 @@ class _TextAttributes:
     """The attributes of one file's objects that are texts: short ones, and lists of names."""
 
     library: Any
-    """h5py."""
     texts: Hdf5Texts
 
     def has(self, owner: Any, name: str) -> bool:
@@ -205,10 +202,8 @@ class _Walk:
     """A walk through all groups of a file, without recursion."""
 
     root: Any
-    """The group at the top, as h5py has it."""
     span: Span
     library: Any
-    """h5py."""
     attributes: _TextAttributes
     found: Datasets = field(default_factory=Datasets)
     lists: list[_NameList] = field(default_factory=list)
@@ -233,7 +228,7 @@ class _Walk:
             self._add_lists(path, group)
             for raw in list(group):
                 key = path + raw.decode("utf-8", "surrogateescape")
-                _check_length(key)
+                check_key(key, "A path")
                 with self._fault(key):
                     info = self._follow(group, raw, key)
                     if info and info.type == self.library.h5o.TYPE_DATASET:
@@ -251,7 +246,6 @@ class _Walk:
 
     @contextmanager
     def _fault(self, key: str) -> Iterator[None]:
-        """Keep an error as the fault of a key."""
         try:
             with _translated("It"):
                 yield
@@ -273,7 +267,6 @@ class _Walk:
                 self.found.notes.append(note)
 
     def _compare(self, paths: Set[str]) -> None:
-        """Add what the lists name, and the file lacks, to the faults."""
         met = paths | self.found.faults.keys() | {dataset.key for dataset in self.found.datasets}
         for each in self.lists:
             with self._fault(each.path + each.attribute):
@@ -448,14 +441,8 @@ def _key(path: str, name: bytes) -> str:
     if not steps:
         raise invalid(f"It has the name {name!r}, which is not a path.")
     key = ("" if name.startswith(b"/") else path) + steps.decode("utf-8", "surrogateescape")
-    _check_length(key)
+    check_key(key, "A path")
     return key
-
-
-def _check_length(key: str) -> None:
-    is_long = len(key) > MAX_KEY_NBYTES // 4
-    if is_long and len(key.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES:
-        raise past_limit(f"A path that begins with {key[:32]!r} is too long", "MAX_KEY_NBYTES")
 
 
 def _steps(name: bytes) -> list[bytes]:
@@ -475,7 +462,6 @@ class _Pages:
         return self._span.nbytes
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return bytes of the range; ``start`` counts from its beginning."""
         octets = bytearray(nbytes)
         self.read_into(start, memoryview(octets))
         return bytes(octets)
@@ -555,7 +541,6 @@ class Hdf5File:
         self._kept: tuple[str, Any] | None = None
 
     def close(self) -> None:
-        """Close the file of h5py."""
         self._kept = None
         self._handle.close()
 

@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,6 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MalformedCheckpoint,
-    OutOfBounds,
     UnsupportedError,
     prefix_errors,
 )
@@ -50,7 +48,7 @@ from shardvar.formats.listing import (
 )
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
-from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_HEADER_NBYTES
+from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
@@ -68,13 +66,9 @@ from shardvar.wire.zip import (
     LOCAL,
     LOCAL_MAGIC,
     STORED,
-    TAIL_NBYTES,
-    check_local,
-    check_member,
     check_supported,
-    find_directory,
-    local_nbytes,
-    parse_directory,
+    locate_member,
+    read_directory,
 )
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -102,7 +96,6 @@ class _KerasListing(Listing):
     """The number of the file of each array."""
 
     def close(self) -> None:
-        """Close the files."""
         for file in self.opened.values():
             file.close()
         self.data.close()
@@ -213,15 +206,8 @@ def _find_member(file: ReadableFile) -> Span:
         raise foreign_file(
             "an archive of Keras", first, file.size, "it does not begin as a zip archive does"
         )
-    tail_nbytes = min(TAIL_NBYTES, file.size)
-    place = find_directory(file.read(file.size - tail_nbytes, tail_nbytes), file.size)
-    if place.nbytes > MAX_DIRECTORY_NBYTES:
-        raise past_limit(f"The central directory has {place.nbytes} bytes", "MAX_DIRECTORY_NBYTES")
-    found = [
-        each
-        for each in parse_directory(file.read(place.start, place.nbytes), place.count)
-        if each.name == _MEMBER
-    ]
+    members, stop = read_directory(file.read, file.size)
+    found = [each for each in members if each.name == _MEMBER]
     if not found:
         cause = f"The archive has no member {_MEMBER!r}, which holds the arrays."
         raise IncompleteCheckpoint(cause, "Save the model again, with its weights.")
@@ -230,21 +216,9 @@ def _find_member(file: ReadableFile) -> Span:
             f"The archive has {len(found)} members {_MEMBER!r}, and readers choose different ones."
         )
     (member,) = found
-    check_member(member)
-    header = member.start
-    start = (
-        header + local_nbytes(file.read(header, LOCAL.size))
-        if header + LOCAL.size <= place.start
-        else place.start
-    )
-    if start + member.stored_nbytes > place.start:
-        cause = (
-            f"{_MEMBER!r} at offset {header} reaches out of the archive, whose members end at "
-            f"{place.start}."
-        )
-        raise OutOfBounds(cause, WRITE_AGAIN)
-    check_local(file.read(header, start - header), member)
-    check_supported(member)
+    with prefix_errors(repr(_MEMBER)):
+        start = locate_member(file.read, member, stop)
+        check_supported(member)
     if member.method != STORED:
         raise UnsupportedError(
             f"{_MEMBER!r} is compressed.", "Unpack the archive and pack it again: `zip -0`."
@@ -271,24 +245,17 @@ def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]
                 )
             layers: dict[str, list[str]] = {}
             for layer, files in weight_map.items():
-                for each in _files(layer, files):
+                files = [files] if isinstance(files, str) else files
+                if type(files) is not list or not files or not set(map(type, files)) <= {str}:
+                    raise invalid(f"The weight_map has no names of files for {layer!r}.")
+                for each in files:
+                    if not is_bare(each):
+                        cause = f"The index names {each!r}, which is not a file next to it."
+                        raise InvalidCheckpoint(cause, DISTRUST)
                     layers.setdefault(each, []).append(layer.strip("/"))
             return layers, file.stamp
     finally:
         file.close()
-
-
-def _files(layer: str, files: Any) -> list[str]:
-    """Return the files of a layer: one name, or a list of names of files next to the index."""
-    names = [files] if isinstance(files, str) else files
-    if type(names) is not list or not names or not set(map(type, names)) <= {str}:
-        raise invalid(f"The weight_map has no names of files for {layer!r}.")
-    for name in names:
-        if not is_bare(name):
-            raise InvalidCheckpoint(
-                f"The index names {name!r}, which is not a file next to it.", DISTRUST
-            )
-    return names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,7 +284,6 @@ class _KerasSource(ListedSource):
         return ""
 
     def close(self) -> None:
-        """Close the files, also those of h5py."""
         self.listing.close()
 
     def findings(self) -> Sequence[Finding]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from shardvar.errors import CheckpointError, ShardvarError
-from shardvar.formats.files import DataFiles, FileSource
+from shardvar.formats.files import DataFiles, FileSource, read_beginning
 from shardvar.formats.protocol import Finding, Format, Source, WrappedSource
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
 from shardvar.limits import MAX_NBYTES, MAX_OBJECTS_NBYTES
@@ -62,12 +62,10 @@ class ListedTensor(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
         return int(ITEMSIZES[code(self.dtype)])
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the payload."""
         return prod(self.shape) * self.itemsize if self.size is None else self.size
 
 
@@ -78,7 +76,6 @@ class Listing:
     data: DataFiles
     """The files, open."""
     tensors: list[ListedTensor] = field(default_factory=list)
-    """The readable tensors."""
     entries: EntryTable | None = None
     """The entries, of a format that has them as columns, in place of ``tensors``; all are plain."""
     metadata: Metadata = field(default_factory=Metadata)
@@ -96,7 +93,6 @@ class Listing:
     _objects_nbytes: int = 0
 
     def add_object(self, key: str, value: Any) -> None:
-        """Add a plain value."""
         encoding = encode_value(value)
         self._objects_nbytes += len(encoding) + 6 * len(key) + 8
         if self._objects_nbytes > MAX_OBJECTS_NBYTES:
@@ -142,7 +138,6 @@ def _entries(tensors: Sequence[ListedTensor]) -> EntryTable:
 
 
 def check_size(shape: Sequence[int], itemsize: int) -> None:
-    """Raise for a shape that cannot exist."""
     # Extents of 0 do not make a shape harmless: NumPy cannot hold (2**62, 2**62, 0).
     if prod(filter(None, shape)) * itemsize > MAX_NBYTES:
         raise invalid(f"Its shape {list(shape)} is too large to exist.")
@@ -153,16 +148,13 @@ class ListedSource(FileSource):
     """An open checkpoint, as it was listed."""
 
     listing: Listing
-    """The tensors."""
     index: TableIndex = field(init=False)
-    """The table of contents."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", self.listing.index())
 
     @property
     def data(self) -> DataFiles:
-        """The files."""
         return self.listing.data
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
@@ -173,7 +165,6 @@ class ListedSource(FileSource):
         return answers
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         begin = int(entries.start[row])
         decode = None if entries.plain[row] else self.listing.tensors[begin].decode
         if decode is None:
@@ -182,15 +173,12 @@ class ListedSource(FileSource):
             decode(self.read_span, self.listing.tensors[begin], start, buffer)
 
     def findings(self) -> Sequence[Finding]:
-        """Return the findings about the files."""
         return self.listing.findings
 
     def encodings(self) -> Mapping[str, str]:
-        """Return the types of blocks, by key."""
         return self.listing.encodings
 
     def dequantized(self) -> Source:
-        """Return the same checkpoint with the numbers of blocks in their place."""
         numbers = self.listing.numbers
         return DequantizedSource(self, ListedSource(numbers())) if numbers else self
 
@@ -200,25 +188,19 @@ class DequantizedSource(WrappedSource):
     """A checkpoint with the numbers of blocks in the place of the blocks."""
 
     inner: ListedSource = field()
-    """The checkpoint with blocks."""
     numbers: ListedSource
-    """The listing of the same files with numbers."""
 
     @property
     def index(self) -> TableIndex:
-        """The table of contents, with numbers."""
         return self.numbers.index
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the numbers of one entry."""
         self.numbers.read_into(entries, row, start, buffer)
 
     def encodings(self) -> Mapping[str, str]:
-        """Return nothing: all keys hold numbers."""
         return {}
 
     def dequantized(self) -> Source:
-        """Return this source."""
         return self
 
 
@@ -237,7 +219,6 @@ class FileNames:
     """The names of a checkpoint of one file, or of a set of parts, and what a person may type."""
 
     suffix: str
-    """The ending of a file."""
     begins: Callable[[Storage, str], bool] = lambda _storage, _name: False
     """Returns True if a file of another name begins as one of the format."""
     index: str = ""
@@ -285,6 +266,11 @@ class FileNames:
         return sorted(found | {name}.intersection(self.whole(each, names) for each in names))
 
 
+def begins_with(magic: bytes) -> Callable[[Storage, str], bool]:
+    """Return a function that tells if a file begins with these bytes."""
+    return lambda storage, name: read_beginning(storage, name, len(magic)) == magic
+
+
 def find_files(
     storage: Storage,
     name: str,
@@ -306,7 +292,6 @@ class ListedFormat(Format):
     """A format that is only read."""
 
     name: str
-    """The name for ``format=``."""
     find: Callable[[Storage, str], list[str]]
     """Returns the checkpoints that a name may mean."""
     read: Callable[[Storage, str], Listing]
@@ -315,9 +300,7 @@ class ListedFormat(Format):
     """Returns the source of such contents."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the checkpoints that ``name`` may mean."""
         return self.find(storage, name)
 
     def open(self, storage: Storage, name: str) -> ListedSource:
-        """Open a checkpoint; elements are not read."""
         return self.source(self.read(storage, name))

@@ -10,8 +10,15 @@ from functools import partial
 import numpy as np
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, UnsupportedError, prefix_errors
-from shardvar.formats.files import DataFiles, read_beginning
-from shardvar.formats.listing import ListedFormat, ListedTensor, Listing, ReadSpan, find_files
+from shardvar.formats.files import DataFiles
+from shardvar.formats.listing import (
+    ListedFormat,
+    ListedTensor,
+    Listing,
+    ReadSpan,
+    begins_with,
+    find_files,
+)
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES, foreign_file
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
@@ -77,13 +84,5 @@ def _decode(
     buffer[:] = swapped[start - first * size :][: len(buffer)]
 
 
-def _find(storage: Storage, name: str) -> list[str]:
-    """Return the files that a name may mean."""
-
-    def begins(storage: Storage, name: str) -> bool:
-        return read_beginning(storage, name, len(NPY_MAGIC)) == NPY_MAGIC
-
-    return find_files(storage, name, (".npy",), begins)
-
-
+_find = partial(find_files, suffixes=(".npy",), begins=begins_with(NPY_MAGIC))
 FORMAT = ListedFormat("npy", _find, _read)

@@ -65,6 +65,7 @@ _DATA = re.compile(r"(.*\.onnx)[._]data([._-]\d+)?", re.DOTALL)
 """The usual names of the files next to a model: of torch.onnx, and of onnxruntime."""
 _STEP = 1 << 16
 """Varints that are decoded at once."""
+_BLOCK_NBYTES = 1 << 22
 
 
 class _Type(NamedTuple):
@@ -420,20 +421,14 @@ class _OnnxSource(ListedSource):
 
     def _check(self, key: str, guard: _Guard) -> None:
         if guard.file not in self._digests:
-            self._digests[guard.file] = _digest(self.data.open(guard.file))
+            file, sha1 = self.data.open(guard.file), hashlib.sha1(usedforsecurity=False)
+            for start in range(0, file.size, _BLOCK_NBYTES):
+                sha1.update(file.read(start, min(_BLOCK_NBYTES, file.size - start)))
+            self._digests[guard.file] = sha1.hexdigest()
         digest = self._digests[guard.file]
         if digest != guard.checksum:
             cause = f"{self.data.names[guard.file]}: Its SHA-1 is {digest}, but the model says {guard.checksum}."
             raise CorruptCheckpoint(cause, COPY_AGAIN).at(repr(key))
-
-
-def _digest(file: ReadableFile) -> str:
-    digest, at = hashlib.sha1(usedforsecurity=False), 0
-    while at < file.size:
-        octets = file.read(at, min(1 << 22, file.size - at))
-        digest.update(octets)
-        at += len(octets)
-    return digest.hexdigest()
 
 
 def _find(storage: Storage, name: str) -> list[str]:

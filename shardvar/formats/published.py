@@ -76,12 +76,10 @@ class Published:
     """A delta of another program, as far as its marks tell."""
 
     dialect: str
-    """The dialect."""
     details: str
     """Its own words about itself, maybe none."""
 
     def kind(self) -> FileKind:
-        """Return what it is, and the remedy."""
         what = "a published weight delta, the changes between two versions of a model and no model"
         named = ", ".join(filter(None, (f"dialect {self.dialect}", self.details)))
         return FileKind(
@@ -168,7 +166,6 @@ def own_delta(user: Mapping[str, str]) -> FileKind:
 
 
 def delta_error(path: str, index: Index) -> UnsupportedError:
-    """Return the error for a delta of shardvar that is taken for a checkpoint."""
     delta = own_delta(index.metadata.user)
     return UnsupportedError(f"{path} is {delta.what}.", delta.remedy)
 

@@ -81,7 +81,7 @@ from shardvar.storage.protocol import Storage
 from shardvar.verbs.steps import differing, in_series, natural_key
 from shardvar.wire.damage import UNPACK
 from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
-from shardvar.wire.zip import names_in
+from shardvar.wire.zip import read_directory
 
 _LOOKED_AT = 4
 """The files of a folder whose heads are read."""
@@ -246,7 +246,7 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
         file = storage.open(name)
         try:
             with prefix_errors(name):
-                names = names_in(file.read, file.size)
+                names = [each.name for each in read_directory(file.read, file.size)[0]]
         finally:
             file.close()
         inside = [each for each in names if format_of_name(os.path.basename(each))]

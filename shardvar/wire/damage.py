@@ -100,6 +100,13 @@ def check_key_nbytes(nbytes: int) -> None:
         raise past_limit(f"A key has {nbytes} bytes", "MAX_KEY_NBYTES")
 
 
+def check_key(key: str, what: str = "The name of a tensor") -> None:
+    """Raise if a key is longer than any reader accepts; the bytes of a short one are not counted."""
+    is_long = len(key) > MAX_KEY_NBYTES // 4
+    if is_long and len(key.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES:
+        raise past_limit(f"{what} that begins with {key[:32]!r} is too long", "MAX_KEY_NBYTES")
+
+
 def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedCheckpoint:
     """Return the error for a file of ``size`` bytes that begins with ``first`` and is not
     ``expected``.

@@ -30,14 +30,9 @@ _Floats = npt.NDArray[np.float32]
 
 
 class BlockType(NamedTuple):
-    """A type of blocks."""
-
     name: str
-    """Its name in ggml."""
     length: int
-    """The numbers of a block."""
     nbytes: int
-    """The bytes of a block."""
 
 
 NUMBERS = MappingProxyType(

@@ -26,10 +26,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
-from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_KEY_NBYTES, MAX_RANK
+from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_RANK
 from shardvar.wire.damage import (
     DISTRUST,
     SNIFF_NBYTES,
+    check_key,
     foreign_file,
     invalid,
     malformed,
@@ -60,22 +61,15 @@ ReadAt = Callable[[int, int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of the metadata."""
-
     type: str
     """The type of its elements, such as ``"string"``."""
     count: int
-    """Their number."""
     first: tuple[Scalar, ...]
-    """The first few of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """A tensor of the list."""
-
     name: str
-    """Its name."""
     shape: tuple[int, ...]
     """Its extents, first axis first: the elements', also if blocks are stored."""
     type: int
@@ -93,7 +87,6 @@ class GgufHeader:
     metadata: dict[str, Scalar | GgufArray]
     """The metadata by name, in the order of the file."""
     tensors: Sequence[GgufTensor]
-    """The tensors, in the order of the file."""
     alignment: int
     """Each offset is a multiple of this."""
     data_start: int
@@ -119,24 +112,20 @@ class _Cursor:
         return start
 
     def number(self, code: str) -> int:
-        """Return the next number; ``code`` is one of ``struct``."""
         return int(self.value(code))
 
     def value(self, code: str) -> Scalar:
-        """Return the next value of ``struct``."""
         form = struct.Struct(self.order + code)
         start = self.skip(form.size)  # first, since it may replace ``data``
         value: Scalar = form.unpack_from(self.data, start)[0]
         return value
 
     def text(self) -> str:
-        """Return the next string."""
         nbytes = self.number("Q")
         start = self.skip(nbytes)
         return self.data[start : start + nbytes].decode("utf-8", "surrogateescape")
 
     def check_room(self, count: int, nbytes: int, what: str) -> None:
-        """Raise if fewer bytes are left than ``count`` things of at least ``nbytes`` take."""
         room = self.file_nbytes - self.position
         if count * nbytes > room:
             cause = (
@@ -249,7 +238,6 @@ def _skip_arrays(cursor: _Cursor, count: int, name: str) -> None:
 
 
 def _skip_elements(cursor: _Cursor, kind: int, count: int, name: str) -> None:
-    """Pass over numbers or strings."""
     if kind == _STRING:
         cursor.check_room(count, 8, f"strings of {name!r}")
         length = struct.Struct(cursor.order + "Q").unpack_from
@@ -268,15 +256,8 @@ def _skip_elements(cursor: _Cursor, kind: int, count: int, name: str) -> None:
 
 
 def _read_tensor(cursor: _Cursor) -> GgufTensor:
-    """Return the next tensor of the list."""
     name = cursor.text()
-    if (
-        len(name) > MAX_KEY_NBYTES // 4
-        and len(name.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES
-    ):
-        raise past_limit(
-            f"The name of a tensor that begins with {name[:32]!r} is too long", "MAX_KEY_NBYTES"
-        )
+    check_key(name)
     rank = cursor.number("I")
     if rank > MAX_RANK:
         raise InvalidCheckpoint(

@@ -61,7 +61,6 @@ class Hdf5Texts:
     read: Callable[[int, int], bytes]
     """Returns the bytes [start, start + nbytes) of the file."""
     nbytes: int
-    """The size of the file."""
     _spent_nbytes: int = 0
     _values: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
     """The values of the attributes by their names, for each object header that was read."""
@@ -89,7 +88,6 @@ class Hdf5Texts:
             raise InvalidCheckpoint("Its texts also belong to other attributes.", DISTRUST)
 
     def _text(self, nbytes: int, place: int, number: int) -> bytes:
-        """Return one text."""
         if not nbytes:
             return b""
         if nbytes > MAX_KEY_NBYTES:
@@ -123,7 +121,6 @@ class Hdf5Texts:
             position += -(-size // 8) * 8
 
     def _attributes(self, header: int) -> Iterator[tuple[bytes, bytes]]:
-        """Walk the attributes of an object: their names and values."""
         for message in self._messages(header):
             if len(message) < _ATTRIBUTE_HEAD.size:
                 raise malformed(f"An attribute has {len(message)} bytes.")
@@ -169,7 +166,6 @@ class Hdf5Texts:
         return _NEW_MESSAGE, 2 if flags & _HAS_NUMBERS else 0, 4, (header + start, nbytes)
 
     def _take(self, start: int, nbytes: int) -> bytes:
-        """Return bytes of the file, or raise if it does not have them."""
         if start + nbytes > self.nbytes:
             raise malformed(f"{nbytes} bytes are said to be at {start} of {self.nbytes}.")
         return self.read(start, nbytes)

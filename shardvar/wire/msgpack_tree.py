@@ -57,7 +57,6 @@ class PlacedArray:
     dtype: str
     """The name of its dtype, as NumPy has it; it may be unknown."""
     shape: tuple[int, ...]
-    """Its shape."""
     spans: tuple[tuple[int, int], ...]
     """The first byte of each range, in bytes of the file, and its size."""
 
@@ -67,7 +66,6 @@ class RefusedValue:
     """A value that cannot be read; the values around it can."""
 
     error: ShardvarError
-    """The reason."""
 
 
 @dataclass(slots=True)
@@ -79,7 +77,6 @@ class _Cursor:
     position: int = 0
 
     def take(self, nbytes: int) -> bytes:
-        """Return the next bytes."""
         start = self.skip(nbytes)
         return self.read(start, nbytes)
 
@@ -114,7 +111,6 @@ class _Cursor:
         raise malformed(f"The byte {first:#x} at offset {start} begins no value of msgpack.")
 
     def number(self, code: str) -> Any:
-        """Return the next number; ``code`` is one of ``struct``."""
         return struct.unpack(code, self.take(struct.calcsize(code)))[0]
 
 
@@ -229,7 +225,6 @@ def _extension(cursor: _Cursor, nbytes: int) -> Any:
 
 
 def _array(cursor: _Cursor) -> PlacedArray:
-    """Return the array that the rest of the bytes are."""
     if cursor.head() != ("list", 3):
         raise invalid("Its array is not a shape, a dtype and the elements.")
     kind, rank = cursor.head()
@@ -265,7 +260,6 @@ def _complex(cursor: _Cursor) -> complex:
 
 
 def _joined(chunked: dict[Any, Any]) -> PlacedArray | RefusedValue:
-    """Return the array that is in several chunks."""
     try:
         shape = tuple(_extent("value", each) for each in _items(chunked.get("shape")))
         chunks = _items(chunked.get("chunks"))

@@ -80,22 +80,18 @@ class NpyHeader:
     """The content of the header of one array."""
 
     dtype: str
-    """The element type's name."""
     itemsize: int
-    """Bytes of an element."""
     swap_nbytes: int
     """The number of bytes that are reversed together to make the elements little-endian; 1 if none
     are."""
     is_fortran: bool
     """True if the first axis varies fastest and the shape is such that this makes a difference."""
     shape: tuple[int, ...]
-    """The array's shape."""
     data_start: int
     """The first byte of the elements, counted from the magic bytes."""
 
     @property
     def nbytes(self) -> int:
-        """Size of all elements in bytes."""
         return prod(self.shape) * self.itemsize
 
     @property

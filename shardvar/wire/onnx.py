@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from shardvar.errors import ShardvarError, UnsupportedError
 from shardvar.limits import MAX_KEY_NBYTES, MAX_NESTING, MAX_RANK
-from shardvar.wire.damage import invalid, malformed, past_limit
+from shardvar.wire.damage import check_key, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT
 from shardvar.wire.protobuf import walk_fields
 from shardvar.wire.varint import decode_varint
@@ -54,7 +54,6 @@ class OnnxTensor:
     kind: int = 0
     """The number of its data type."""
     dims: tuple[int, ...] = ()
-    """Its shape."""
     data: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The first byte and the end of its elements in the file, by the number of the field."""
     strings: list[tuple[int, int]] = field(default_factory=list)
@@ -62,7 +61,6 @@ class OnnxTensor:
     external: dict[str, str] | None = None
     """The file, the offset and the length of its elements outside of the model, as texts."""
     error: ShardvarError | None = None
-    """The reason why it cannot be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +72,6 @@ class OnnxModel:
     producer: str = ""
     """Name and version of the program that wrote it."""
     properties: dict[str, str] = field(default_factory=dict)
-    """The user's metadata."""
     has_training: bool = False
     """True if it also has graphs for training, whose tensors are not listed."""
 
@@ -88,7 +85,6 @@ class _Parser:
     """The characters that names may still have."""
 
     def text(self, start: int, stop: int, most: int = MAX_TEXT) -> str:
-        """Return a text."""
         if stop - start > most:
             raise malformed(
                 f"The text at offset {start} has {stop - start} bytes, more than {most}."
@@ -100,7 +96,6 @@ class _Parser:
         )
 
     def name(self, start: int, stop: int) -> str:
-        """Return a part of the name of a tensor."""
         if stop - start > MAX_KEY_NBYTES:
             raise past_limit(f"A name has {stop - start} bytes", "MAX_KEY_NBYTES")
         return self.text(start, stop)
@@ -166,13 +161,7 @@ class _Parser:
             raise invalid(
                 "The names of its tensors repeat the names around them more often than a file can need."
             )
-        if (
-            len(name) > MAX_KEY_NBYTES // 4
-            and len(name.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES
-        ):
-            raise past_limit(
-                f"The name of a tensor that begins with {name[:32]!r} is too long", "MAX_KEY_NBYTES"
-            )
+        check_key(name)
         return name
 
     def sparse(self, path: str, start: int, stop: int, name: str | None = None) -> OnnxTensor:
@@ -187,7 +176,6 @@ class _Parser:
         return found
 
     def graph(self, path: str, start: int, stop: int, depth: int) -> Iterator[OnnxTensor]:
-        """Yield the tensors of a graph, and of the graphs in it."""
         if depth > MAX_NESTING:
             raise past_limit(f"It has {depth} graphs in each other", "MAX_NESTING")
         for number, begin, end in walk_fields(self.read, start, stop):
@@ -199,6 +187,17 @@ class _Parser:
                 yield self.tensor(path, begin, end)
             elif number == 15:
                 yield self.sparse(path, begin, end)
+
+    def function(self, start: int, stop: int) -> Iterator[OnnxTensor]:
+        """Yield the tensors of a function of the model, after its name."""
+        name, nodes = "", list[tuple[int, int]]()
+        for number, begin, end in walk_fields(self.read, start, stop):
+            if number == 1 and end >= 0:
+                name = self.name(begin, end)
+            elif number == 7 and end >= 0:
+                nodes.append((begin, end))
+        for begin, end in nodes:
+            yield from self.node(f"{name}/", begin, end, 0)
 
     def node(self, path: str, start: int, stop: int, depth: int) -> Iterator[OnnxTensor]:
         """Yield the tensors of the attributes of a node."""
@@ -221,7 +220,6 @@ class _Parser:
     def attribute(
         self, path: str, node: str, operator: str, start: int, stop: int, depth: int
     ) -> Iterator[OnnxTensor]:
-        """Yield the tensors of an attribute."""
         name, held = "", list[tuple[int, int, int]]()
         for number, begin, end in walk_fields(self.read, start, stop):
             if number == 1 and end >= 0:
@@ -260,20 +258,8 @@ def parse_model(read: _ReadAt, nbytes: int) -> OnnxModel:
         elif number == 20:
             model.has_training = True
         elif number == 25:
-            model.tensors += _function(parser, begin, end)
+            model.tensors += parser.function(begin, end)
     if not has_graph:
         raise malformed("The model has no graph.")
     model.producer = " ".join(filter(None, producer.values()))
     return model
-
-
-def _function(parser: _Parser, start: int, stop: int) -> Iterator[OnnxTensor]:
-    """Yield the tensors of a function of the model, after its name."""
-    name, nodes = "", list[tuple[int, int]]()
-    for number, begin, end in walk_fields(parser.read, start, stop):
-        if number == 1 and end >= 0:
-            name = parser.name(begin, end)
-        elif number == 7 and end >= 0:
-            nodes.append((begin, end))
-    for begin, end in nodes:
-        yield from parser.node(f"{name}/", begin, end, 0)

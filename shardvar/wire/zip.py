@@ -31,9 +31,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardvar.errors import InvalidCheckpoint, UnsupportedError
+from shardvar.errors import InvalidCheckpoint, OutOfBounds, UnsupportedError
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_INFLATION
-from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid, malformed, past_limit
 
 _Ints = NDArray[np.int64]
 
@@ -144,13 +144,14 @@ def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
     return DirectoryPlace(start, nbytes, count)
 
 
-def names_in(read: Callable[[int, int], bytes], nbytes: int) -> list[str]:
-    """Return the names of the members of an archive that is a whole file."""
+def read_directory(read: Callable[[int, int], bytes], nbytes: int) -> tuple[list[Member], int]:
+    """Return the members of an archive that is a whole file, and the first byte of its directory,
+    before which they end."""
     tail_nbytes = min(TAIL_NBYTES, nbytes)
     place = find_directory(read(nbytes - tail_nbytes, tail_nbytes), nbytes)
     if place.nbytes > MAX_DIRECTORY_NBYTES:
         raise past_limit(f"The central directory has {place.nbytes} bytes", "MAX_DIRECTORY_NBYTES")
-    return [each.name for each in parse_directory(read(place.start, place.nbytes), place.count)]
+    return parse_directory(read(place.start, place.nbytes), place.count), place.start
 
 
 def parse_directory(directory: bytes, count: int) -> list[Member]:
@@ -268,6 +269,23 @@ def check_local(local: bytes, member: Member) -> None:
         member.nbytes,
     ):
         raise invalid("Its local header and the central directory disagree on its size or its CRC.")
+
+
+def locate_member(read: Callable[[int, int], bytes], member: Member, stop: int) -> int:
+    """Return a member's first byte after its local header, which must agree with the directory; all
+    members end before ``stop``. Offsets are bytes of the file."""
+    check_member(member)
+    start = member.start + LOCAL.size
+    if start <= stop:
+        start = member.start + local_nbytes(read(member.start, LOCAL.size))
+    if start + member.stored_nbytes > stop:
+        cause = (
+            f"It reaches from offset {member.start} to {start + member.stored_nbytes}; the members "
+            f"end at {stop}."
+        )
+        raise OutOfBounds(cause, WRITE_AGAIN)
+    check_local(read(member.start, start - member.start), member)
+    return start
 
 
 def overlapping(start: _Ints, stop: _Ints) -> _Ints:

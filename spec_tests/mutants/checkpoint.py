@@ -282,7 +282,7 @@ MUTANTS = [
     mutant(
         "bytes-after-a-frame",
         "Bytes that follow a frame of Zstandard are passed over.",
-        "wire/zstd_frame.py",
+        "formats/compressed.py",
         "    if at < nbytes:\n        raise invalid(",
         "    if at < 0:\n        raise invalid(",
         "hostile_dialects::test_a_wrong_delta_is_refused_by_name",

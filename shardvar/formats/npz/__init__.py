@@ -1,15 +1,14 @@
 """npz, NumPy's zip archive of arrays, read more carefully than NumPy reads it.
 
 contents    the archive's directory and the arrays' headers, and what is wrong with them
-source reading payloads, including compressed, big-endian and Fortran-order ones
+source      reading payloads, including compressed, big-endian and Fortran-order ones
 sink        writing an archive
 """
 
 from dataclasses import dataclass
 
 from shardvar.formats.files import look_into
-from shardvar.formats.npz.archive import open_npz
-from shardvar.formats.npz.contents import MEMBER_SUFFIX
+from shardvar.formats.npz.contents import MEMBER_SUFFIX, open_npz
 from shardvar.formats.npz.sink import npz_sink
 from shardvar.formats.npz.source import NpzSource
 from shardvar.formats.protocol import Format, NewCheckpoint

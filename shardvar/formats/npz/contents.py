@@ -1,8 +1,10 @@
 """The contents of an npz archive: one array a member, by the zip's directory and the header in
 front of each array.
 
-The directory has the keys, and the members have dtypes and shapes: these are read when they are
-asked for. The key is the member's name without one ``.npy`` at its end. A fault of a member is a fault of its
+The directory has the keys; dtypes and shapes are only in the members. So opening an archive and
+listing its keys takes three reads. Everything else reads the headers of all members, together.
+
+The key is the member's name without one ``.npy`` at its end. A fault of a member is a fault of its
 key and leaves the others readable. Two members of one key are both refused, because readers
 disagree on which of them counts. A member of another name that does not begin as an array does was
 added by hand: it is a finding, and not a key. An archive of only such members was written by
@@ -22,8 +24,10 @@ example: two arrays of the same dtype and shape have the same header, and the fi
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from threading import RLock
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -34,35 +38,35 @@ from shardvar.errors import (
     CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
-    OutOfBounds,
     ShardvarError,
     UnsupportedError,
     prefix_errors,
 )
+from shardvar.forks import new_lock
+from shardvar.formats.deferred import LateIndex
 from shardvar.formats.files import WINDOW_NBYTES, DataFiles, Window
-from shardvar.layout.dtypes import code
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
-from shardvar.planning.slices import TensorTable, pad
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, TableIndex
+from shardvar.planning.slices import TensorTable
 from shardvar.storage.concurrency import do_all
-from shardvar.storage.protocol import ReadableFile, Traits
+from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
     DISTRUST,
-    WRITE_AGAIN,
+    SNIFF_NBYTES,
     foreign_archive,
+    foreign_file,
     invalid,
+    is_known_archive,
     malformed,
 )
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 from shardvar.wire.zip import (
-    LOCAL,
     STORED,
     Member,
-    check_local,
-    check_member,
     check_supported,
-    local_nbytes,
+    locate_member,
     overlapping,
+    read_directory,
 )
 
 MEMBER_SUFFIX = ".npy"
@@ -81,6 +85,10 @@ _MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
 """The memory for an array in Fortran order: this size, or this multiple of its size."""
 
 
+_ParseHeader = Callable[[bytes], tuple[NpyHeader, int]]
+"""Returns the header in a preamble, and its share of the CRC of header and elements."""
+
+
 class PlacedMember(NamedTuple):
     """A member that both of its descriptions describe alike, and its place."""
 
@@ -97,119 +105,163 @@ class PlacedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """One array that can be read."""
-
     place: PlacedMember
-    """Its member."""
     header: NpyHeader
-    """Its npy header."""
     checksum: int
     """The CRC32 of its elements, in their stored byte order, after decompression."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ArchiveContents:
-    """The contents of an archive."""
-
-    index: TableIndex
-    """The table of contents; ``start`` of a non-plain entry is its position in ``arrays``."""
-    arrays: Sequence[StoredArray]
-    """The arrays that can be read, sorted by key."""
-    files: DataFiles
-    """The archive, open."""
-    unsupported: Mapping[str, PlacedMember]
-    """The members of those faults that are arrays of a dtype that cannot be held, by key."""
-    others: Sequence[PlacedMember]
-    """Members that are not arrays."""
-
-
-@dataclass(slots=True)
-class _Headers:
-    """npy headers that were parsed already: many arrays of an archive share one."""
-
-    known: dict[bytes, tuple[NpyHeader, int]] = field(default_factory=dict)
-
-    def parse(self, preamble: bytes) -> tuple[NpyHeader, int]:
-        """Return the header, and its share of the CRC of header and elements."""
-        if preamble not in self.known:
-            header = parse_preamble(preamble)
-            share = CRC32.combine(CRC32.compute(preamble), 0, header.nbytes)
-            self.known[preamble] = header, share
-        return self.known[preamble]
-
-
-def read_contents(
-    files: DataFiles, name: str, members: Sequence[Member], stop: int
-) -> ArchiveContents:
-    """Return the contents of an archive; the header of each member is read.
-
-    Members end before ``stop``, the first byte of the directory.
-    """
-    file = files.open(0)
-    with prefix_errors(file.name):
-        found = _find_members(file, members, stop, files.traits)
-        if members and not (found.arrays or found.faults):
-            raise foreign_archive("an npz file", [member.name for member in members])
-    faults = found.faults | _shared(file.name, members, found.places)
-    # An array that is too large to be transposed is listed all the same.
-    arrays = [
-        each
-        for each in found.arrays
-        if isinstance(faults.get(each.place.key), UnsupportedError | None)
-    ]
-    arrays.sort(key=lambda each: each.place.key)
-    return ArchiveContents(
-        _table(arrays, name, faults),
-        arrays,
-        files,
-        {
-            place.key: place
-            for place in found.unsupported
-            if isinstance(faults[place.key], UnsupportedError)
-        },
-        [place for place in found.others if place.key not in faults],
-    )
-
-
-@dataclass(slots=True)
-class _Members:
-    """The members of an archive, by what they are."""
+    """The members of an archive, as their headers describe them."""
 
     places: list[PlacedMember] = field(default_factory=list)
     """All whose place is known."""
     arrays: list[StoredArray] = field(default_factory=list)
-    unsupported: list[PlacedMember] = field(default_factory=list)
+    """The arrays that can be read, sorted by key."""
+    unsupported: dict[str, PlacedMember] = field(default_factory=dict)
+    """The members of those faults that are arrays of a dtype that cannot be held, by key."""
     others: list[PlacedMember] = field(default_factory=list)
+    """Members that are not arrays."""
     faults: dict[str, ShardvarError] = field(default_factory=dict)
+
+    def index(self, name: str) -> TableIndex:
+        """Return the table of contents; ``start`` of a non-plain entry is its position in ``arrays``."""
+        tensors = TensorTable.of(
+            (each.place.key, each.header.dtype, each.header.shape) for each in self.arrays
+        )
+        plain = np.array(
+            [each.place.member.method == STORED and each.header.is_plain for each in self.arrays],
+            dtype=np.bool,
+        )
+        start = np.array(
+            [each.place.start + each.header.data_start for each in self.arrays], dtype=np.int64
+        )
+        checksum = np.array([each.checksum for each in self.arrays], dtype=np.int64)
+        # The source decodes and checks what is not plain: it needs the position in ``arrays``, and
+        # no checksum here.
+        entries = EntryTable(
+            tensors.whole(),
+            np.zeros(len(plain), dtype=np.int64),
+            np.where(plain, start, np.arange(len(plain))),
+            np.where(plain, checksum, NO_CHECKSUM),
+            plain,
+        )
+        faults = cast(Mapping[str, CheckpointError], self.faults)
+        return TableIndex(entries, [name], faults=faults)
+
+
+@dataclass(slots=True, eq=False)
+class NpzArchive:
+    """An open archive: its directory, and the headers of its arrays once they were asked for."""
+
+    files: DataFiles
+    name: str
+    members: Sequence[Member]
+    """Its members, in the order of the directory."""
+    stop: int
+    """The first byte of the directory: members end before it."""
+    _contents: ArchiveContents | None = None
+    _index: Index | None = None
+    _lock: RLock = field(default_factory=new_lock)
+
+    @property
+    def index(self) -> Index:
+        """The table of contents. Its keys are known from the directory if all members have the
+        names of arrays."""
+        if self._index is None:
+            names = [member.name for member in self.members]
+            if all(name.endswith(MEMBER_SUFFIX) for name in names):
+                keys = sorted({name.removesuffix(MEMBER_SUFFIX) for name in names})
+                whole = cache(lambda: self.contents.index(self.name))
+                self._index = LateIndex(keys, [self.name], whole)
+            else:
+                self._index = self.contents.index(self.name)
+        return self._index
+
+    @property
+    def contents(self) -> ArchiveContents:
+        """The contents; the first call reads the header of each member."""
+        with self._lock:
+            if self._contents is None:
+                self._contents = self._read()
+            return self._contents
+
+    def _read(self) -> ArchiveContents:
+        file = self.files.open(0)
+        with prefix_errors(file.name):
+            contents = _find_members(file, self.members, self.stop, self.files.traits)
+            if self.members and not (contents.arrays or contents.faults):
+                raise foreign_archive("an npz file", [member.name for member in self.members])
+        contents.faults |= _shared(file.name, self.members, contents.places)
+        faults = contents.faults
+        # An array that is too large to be transposed is listed all the same.
+        contents.arrays = sorted(
+            (
+                each
+                for each in contents.arrays
+                if isinstance(faults.get(each.place.key), UnsupportedError | None)
+            ),
+            key=lambda each: each.place.key,
+        )
+        contents.unsupported = {
+            key: place
+            for key, place in contents.unsupported.items()
+            if isinstance(faults[key], UnsupportedError)
+        }
+        contents.others = [place for place in contents.others if place.key not in faults]
+        return contents
+
+
+def open_npz(storage: Storage, name: str) -> NpzArchive:
+    """Open an archive. Only its directory is read, unless a name leaves open if it is an array."""
+    files = DataFiles(storage, [name], named=name)
+    file = files.open(0)
+    with prefix_errors(file.name):
+        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        # PK 3 4 begins a member, PK 5 6 the end record of an archive without members.
+        if not first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+            why = "it does not begin as a zip archive does"
+            raise foreign_file("an npz file", first, file.size, why)
+        members, stop = read_directory(file.read, file.size)
+        # The archive of another program is refused by the names of its members; none of them is
+        # read.
+        names = [member.name for member in members]
+        if not any(each.endswith(MEMBER_SUFFIX) for each in names) and is_known_archive(names):
+            raise foreign_archive("an npz file", names)
+    archive = NpzArchive(files, name, members, stop)
+    if not all(each.endswith(MEMBER_SUFFIX) for each in names):
+        _ = archive.contents
+    return archive
 
 
 def _find_members(
     file: ReadableFile, members: Sequence[Member], stop: int, traits: Traits | None
-) -> _Members:
+) -> ArchiveContents:
     """Read the headers of all members, which end before ``stop``, the central directory; in a
     bucket, with many requests at a time."""
     # In the order of the file, so that one window serves neighbours.
     ordered = sorted(members, key=lambda member: member.start)
     near = _NEAR_NBYTES if traits is None else _NEAR_IN_BUCKETS
-    headers, groups = _Headers(), [*enumerate(_groups(ordered, near))]
-    parts: dict[int, _Members] = {}
+    parse, groups = cache(_parse_header), [*enumerate(_groups(ordered, near))]
+    parts: dict[int, ArchiveContents] = {}
 
     def read(work: tuple[int, Sequence[Member]]) -> None:
         number, group = work
-        parts[number] = _Members()
+        parts[number] = ArchiveContents()
         nbytes = _HEADER_NBYTES + len(group[-1].raw_name)
         if len(group) > 1:
             extent = group[-1].start - group[0].start
             nbytes = WINDOW_NBYTES if traits is None else min(extent + nbytes, _GROUP_NBYTES)
-        _read_members(Window(file, nbytes), group, stop, headers, parts[number])
+        _read_members(Window(file, nbytes), group, stop, parse, parts[number])
 
     do_all(read, groups, traits)
-    found = _Members()
+    found = ArchiveContents()
     for number, _ in groups:
         part = parts[number]
         found.places += part.places
         found.arrays += part.arrays
-        found.unsupported += part.unsupported
+        found.unsupported |= part.unsupported
         found.others += part.others
         found.faults |= part.faults
     return found
@@ -229,18 +281,21 @@ def _groups(members: Sequence[Member], near: int) -> Iterator[Sequence[Member]]:
 
 
 def _read_members(
-    window: Window, members: Sequence[Member], stop: int, headers: _Headers, found: _Members
+    window: Window,
+    members: Sequence[Member],
+    stop: int,
+    parse: _ParseHeader,
+    found: ArchiveContents,
 ) -> None:
-    """Read the headers of members next to each other."""
     for member in members:
         is_array = False
         try:
-            place = PlacedMember(member, _locate(window, member, stop))
+            place = PlacedMember(member, locate_member(window.read, member, stop))
             found.places.append(place)
             check_supported(member)
             is_array = _is_array(window, place)
             if is_array:
-                found.arrays.append(_read_array(window, headers, place))
+                found.arrays.append(_read_array(window, parse, place))
                 check_transposable(found.arrays[-1])
             else:
                 found.others.append(place)
@@ -248,27 +303,7 @@ def _read_members(
             key = member.name.removesuffix(MEMBER_SUFFIX)
             found.faults[key] = error.at(window.file.name, repr(key))
             if is_array and isinstance(error, UnsupportedError):
-                found.unsupported.append(place)
-
-
-def _locate(window: Window, member: Member, stop: int) -> int:
-    """Return a member's first byte after its local header, which must agree with the directory.
-
-    All bytes of members lie before ``stop``, the beginning of the central directory. Offsets are
-    bytes of the file.
-    """
-    check_member(member)
-    start = member.start + LOCAL.size
-    if start <= stop:
-        start = member.start + local_nbytes(window.read(member.start, LOCAL.size))
-    if start + member.stored_nbytes > stop:
-        cause = (
-            f"It reaches from offset {member.start} to {start + member.stored_nbytes}; the members "
-            f"end at {stop}."
-        )
-        raise OutOfBounds(cause, WRITE_AGAIN)
-    check_local(window.read(member.start, start - member.start), member)
-    return start
+                found.unsupported[key] = place
 
 
 def _is_array(window: Window, place: PlacedMember) -> bool:
@@ -278,8 +313,12 @@ def _is_array(window: Window, place: PlacedMember) -> bool:
     ).startswith(NPY_MAGIC)
 
 
-def _read_array(window: Window, headers: _Headers, place: PlacedMember) -> StoredArray:
-    """Return the array in a member, by its npy header."""
+def _parse_header(preamble: bytes) -> tuple[NpyHeader, int]:
+    header = parse_preamble(preamble)
+    return header, CRC32.combine(CRC32.compute(preamble), 0, header.nbytes)
+
+
+def _read_array(window: Window, parse: _ParseHeader, place: PlacedMember) -> StoredArray:
     # The header: mostly within the first bytes, which are read with their neighbours' bytes.
     member, start = place
     first = _peek(window, place, _PEEK_NBYTES)
@@ -289,7 +328,7 @@ def _read_array(window: Window, headers: _Headers, place: PlacedMember) -> Store
         raise malformed(f"Its compressed bytes at offset {start} end within the npy header.")
 
     # The size: header and elements are the whole member.
-    header, share = headers.parse(preamble[:needed])
+    header, share = parse(preamble[:needed])
     if needed + header.nbytes > member.nbytes:
         cause = (
             f"Its shape needs {needed + header.nbytes} bytes, but its member has {member.nbytes}."
@@ -319,7 +358,6 @@ def check_transposable(array: StoredArray) -> None:
 
 
 def transpose_error(array: StoredArray) -> UnsupportedError:
-    """Return the error for an array in Fortran order for which there is not enough memory."""
     cause = (
         f"It is in Fortran order, and transposing it takes {2 * array.header.nbytes} bytes of "
         "memory."
@@ -364,31 +402,3 @@ def _shared(
         cause = f"{place}: {key!r}: Two members of the archive have this key."
         faults[key] = InvalidCheckpoint(cause, "Write the archive again with the right one only.")
     return faults
-
-
-def _table(
-    arrays: Sequence[StoredArray], name: str, faults: Mapping[str, ShardvarError]
-) -> TableIndex:
-    headers = [array.header for array in arrays]
-    codes = np.array([code(header.dtype) for header in headers], dtype=np.int64)
-    keys = [array.place.key for array in arrays]
-    tensors = TensorTable(keys, codes, *pad([header.shape for header in headers], fill=1))
-    plain = np.array([_is_plain(array) for array in arrays], dtype=np.bool)
-    start = np.array(
-        [array.place.start + array.header.data_start for array in arrays], dtype=np.int64
-    )
-    checksum = np.array([array.checksum for array in arrays], dtype=np.int64)
-    # The source decodes and checks what is not plain: it needs the position in ``arrays``, and no
-    # checksum here.
-    entries = EntryTable(
-        tensors.whole(),
-        np.zeros(len(arrays), dtype=np.int64),
-        np.where(plain, start, np.arange(len(arrays))),
-        np.where(plain, checksum, NO_CHECKSUM),
-        plain,
-    )
-    return TableIndex(entries, [name], faults=cast(Mapping[str, CheckpointError], faults))
-
-
-def _is_plain(array: StoredArray) -> bool:
-    return array.place.member.method == STORED and array.header.is_plain

@@ -14,6 +14,14 @@ deflated, big-endian or in Fortran order, are streams:
 A stream that was read up to some byte is kept, so that reading on is cheap; going back begins a new
 stream. Arrays in Fortran order have no payload until all their elements are there. They are the
 exception that is held in memory, for a moment twice.
+
+In a bucket each step of a stream would wait for a request. So the members that the engine expects
+are brought by spans of neighbours, many at a time, and each is held until it was asked for to its
+end.
+
+    expected    b  a  c  d           as they will be asked for
+    the file    | a | b | c | d |    spans: [a b c] [d]
+    asked: b    both spans are read at once; a, c and d are held
 """
 
 import zlib
@@ -28,18 +36,18 @@ import numpy as np
 from shardvar.errors import CheckpointError, ShardvarError, prefix_errors
 from shardvar.forks import new_lock
 from shardvar.formats.files import DataFiles, FileSource
-from shardvar.formats.npz.archive import NpzArchive
 from shardvar.formats.npz.contents import (
     ArchiveContents,
+    NpzArchive,
     PlacedMember,
     StoredArray,
     check_transposable,
     transpose_error,
 )
-from shardvar.formats.npz.expected import ExpectedMembers
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable, Index
+from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, decoding, malformed
 from shardvar.wire.zip import STORED
@@ -51,12 +59,19 @@ _STREAM_NBYTES = 1 << 18
 """Bytes of one read of the file, and of one step of skipping."""
 _KEPT_STREAMS = 4
 """Streams that are kept to be read on."""
+_SPAN_NBYTES = 1 << 22
+"""Members that lie within so many bytes are read by one request; a larger one is not held."""
+_GAP_NBYTES = 4096
+"""The bytes between two of them, such as a local header."""
+_HELD_NBYTES = 1 << 26
+"""The bytes that are held, and under way."""
+
+_Span = list[PlacedMember]
+"""Neighbours in the file, in its order."""
 
 
 @dataclass(slots=True)
 class _Inflater:
-    """One raw deflate stream."""
-
     take: Callable[[], bytes]
     """Returns the next compressed bytes, empty at their end."""
     _zlib: Any = field(default_factory=lambda: zlib.decompressobj(-zlib.MAX_WBITS))
@@ -92,9 +107,7 @@ class MemberStream:
     read: _Read
     """Reads the archive, or what is held of it."""
     place: PlacedMember
-    """The member."""
     _taken: int = 0
-    """The number of bytes read from the file."""
     _given: int = 0
     """The number of bytes given."""
     _crc: int = 0
@@ -145,6 +158,78 @@ class MemberStream:
             raise corrupt(f"Its {self._given} bytes disagree with the CRC of the archive.")
 
 
+@dataclass(slots=True, eq=False)
+class _ExpectedMembers:
+    """Members as they will be asked for; safe to use from several threads."""
+
+    data: DataFiles
+    _spans: list[_Span] = field(default_factory=list)
+    """The spans, by the first of their members that is expected."""
+    _span_of: dict[int, int] = field(default_factory=dict)
+    """The number of the span of each member, by its first byte."""
+    _held: dict[int, memoryview] = field(default_factory=dict)
+    """The bytes of members that were read and not yet asked for, by their first byte."""
+    _lock: Any = field(default_factory=new_lock)
+
+    def expect(self, places: Sequence[PlacedMember]) -> None:
+        """Set the members that will be asked for; nothing on a disk."""
+        spans = [] if self.data.traits is None else _spans(places)
+        span_of = {each.start: number for number, span in enumerate(spans) for each in span}
+        order = list(dict.fromkeys(span_of[each.start] for each in places if each.start in span_of))
+        rank = {number: position for position, number in enumerate(order)}
+        with self._lock:
+            self._held = {}
+            self._spans = [spans[number] for number in order]
+            self._span_of = {start: rank[number] for start, number in span_of.items()}
+
+    def take(self, place: PlacedMember) -> memoryview | None:
+        """Return the stored bytes of a member that is expected, and forget them; else None."""
+        with self._lock:
+            number = self._span_of.pop(place.start, None)
+            if number is None:
+                return None
+            if place.start not in self._held:
+                self._read_from(number)
+            return self._held.pop(place.start, None)
+
+    def _read_from(self, number: int) -> None:
+        """Read a span and the spans after it, as many as are held at a time."""
+        total, chosen = sum(map(len, self._held.values())), list[_Span]()
+        for span in self._spans[number:]:
+            total += span[-1].start + span[-1].member.stored_nbytes - span[0].start
+            if chosen and total > _HELD_NBYTES:
+                break
+            chosen.append(span)
+        file = self.data.open(0)
+
+        def read(span: _Span) -> None:
+            start, stop = span[0].start, span[-1].start + span[-1].member.stored_nbytes
+            try:
+                octets = memoryview(file.read(start, stop - start))
+            except CheckpointError:
+                return  # each member is read by itself then, and the error is of its key
+            for each in span:
+                begin = each.start - start
+                self._held[each.start] = octets[begin : begin + each.member.stored_nbytes]
+
+        do_all(read, chosen, self.data.traits)
+
+
+def _spans(places: Sequence[PlacedMember]) -> list[_Span]:
+    """Return the members of at most a span, in groups of neighbours."""
+    found: list[_Span] = []
+    for each in sorted(places, key=lambda place: place.start):
+        if each.member.stored_nbytes > _SPAN_NBYTES:
+            continue
+        stop = found[-1][-1].start + found[-1][-1].member.stored_nbytes if found else 0
+        is_near = bool(found) and stop <= each.start <= stop + _GAP_NBYTES
+        if is_near and each.start + each.member.stored_nbytes - found[-1][0].start <= _SPAN_NBYTES:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
+
+
 @dataclass(slots=True)
 class PayloadStream:
     """The payload of one array, from its first byte on."""
@@ -159,13 +244,11 @@ class PayloadStream:
 
     @classmethod
     def of(cls, read: _Read, array: StoredArray) -> "PayloadStream":
-        """Return the stream at the payload's first byte."""
         member = MemberStream(read, array.place)
         member.read_into(memoryview(bytearray(array.header.data_start)))
         return cls(0, member, array.header.swap_nbytes)
 
     def read_into(self, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the next bytes."""
         # Bytes can be reversed in whole elements only. With elements of 4 bytes and one byte kept
         # from before, a buffer of 10 takes that byte, two whole elements (8 bytes), and the first
         # byte of a third, whose other 3 are kept.
@@ -182,7 +265,6 @@ class PayloadStream:
         self.position += len(buffer)
 
     def skip(self, nbytes: int) -> None:
-        """Read and drop the next ``nbytes`` bytes."""
         # Skipped bytes are read all the same: the CRC covers them, and deflate cannot jump.
         block = memoryview(bytearray(min(nbytes, _STREAM_NBYTES)))
         while nbytes:
@@ -213,29 +295,25 @@ class NpzSource(FileSource):
     """An open npz archive."""
 
     archive: NpzArchive
-    """The archive."""
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)
     _transposed: dict[int, memoryview] = field(default_factory=dict)
     """The partly read payload of an array in Fortran order."""
-    _expected: ExpectedMembers = field(init=False)
+    _expected: _ExpectedMembers = field(init=False)
     _lock: RLock = field(default_factory=new_lock)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_expected", ExpectedMembers(self.archive.files))
+        object.__setattr__(self, "_expected", _ExpectedMembers(self.archive.files))
 
     @property
     def contents(self) -> ArchiveContents:
-        """The contents of the archive, read once."""
         return self.archive.contents
 
     @property
     def index(self) -> Index:
-        """The table of contents."""
         return self.archive.index
 
     @property
     def crc(self) -> Checksum:
-        """The kind of checksum that guards plain entries."""
         return CRC32
 
     @property
@@ -245,11 +323,9 @@ class NpzSource(FileSource):
 
     @property
     def data(self) -> DataFiles:
-        """The archive."""
         return self.archive.files
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
         begin = int(entries.start[row])
         if entries.plain[row]:
             self.read_span(0, begin + start, buffer)
@@ -272,7 +348,6 @@ class NpzSource(FileSource):
         self._expected.expect([arrays[number].place for number in entries.start[rows].tolist()])
 
     def close(self) -> None:
-        """Close the file."""
         self._expected.expect([])
         self._streams.clear()
         self._transposed.clear()

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardvar.formats.files import look_into
-from shardvar.storage.protocol import Storage
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES
 from shardvar.wire.safetensors_header import header_nbytes
 from shardvar.wire.set_index import read_set_index
@@ -38,8 +38,6 @@ _DIGITS = 10
 
 
 class ShardName(NamedTuple):
-    """The parts of the name of a shard."""
-
     prefix: str
     """The prefix that all files share."""
     num_files: int
@@ -51,7 +49,6 @@ class ShardName(NamedTuple):
 
 
 def set_index_name(prefix: str) -> str:
-    """Return the name that is given to the index of a new set."""
     return prefix + SET_INDEX_SUFFIX
 
 
@@ -135,12 +132,10 @@ def prefix_of(name: str) -> str:
 
 
 def part_names_of(prefix: str, names: Iterable[str]) -> list[str]:
-    """Return the names that belong to files of a set with that prefix."""
     return [name for name in names if (part := split_part_name(name)) and part[0] == prefix]
 
 
 def shard_names_of(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that belong to shards of one checkpoint with ``name``, in order."""
     wanted = split_shard_name(name)
     return sorted(
         each
@@ -189,7 +184,6 @@ def orphans_of(prefix: str, names: Iterable[str]) -> list[str]:
 
 
 def _indexes_of(prefix: str, names: Iterable[str]) -> list[str]:
-    """Return the indexes of sets with that prefix."""
     return [name for name in names if is_set_index(name) and prefix_of(name) == prefix]
 
 
@@ -234,24 +228,19 @@ def all_checkpoints(storage: Storage) -> list[str]:
             found.add(set_index_name(part[0]))
         else:
             loose.append(name)
+
     # The files of a set may have any names, which only its index tells. It is read if there are
     # such files.
-    named = [_named_files(storage, index) for index in indexes] if loose else []
+    def files_of(file: ReadableFile) -> set[str]:
+        return set(read_set_index(file.read, file.size).weight_map.values())
+
+    # None, so any file, if an index cannot be read.
+    named = [look_into(storage, index, files_of, None) for index in indexes] if loose else []
     is_unclear = any(files is None for files in named)
     taken = {name for files in named if files for name in files}
     own = {prefix + SAFETENSORS_SUFFIX for prefix in prefixes}
     found.update(name for name in loose if name not in taken and (name in own or not is_unclear))
     return sorted(found | set(shards.values()))
-
-
-def _named_files(storage: Storage, index: str) -> set[str] | None:
-    """Return the files that an index names; None, so any file, if it cannot be read."""
-    return look_into(
-        storage,
-        index,
-        lambda file: set(read_set_index(file.read, file.size).weight_map.values()),
-        None,
-    )
 
 
 def _begins_with_header(storage: Storage, name: str) -> bool:

@@ -207,8 +207,12 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
     }
     listing.findings += _disagreements(headers, weight_map, absent)
     listing.findings += _miscounts(storage, name, names)
-    if not listing.faults:
-        listing.findings += _missized(name, index_metadata, rows.nbytes)
+    # Old writers stored the total as a float, and some omit it.
+    total = index_metadata.get("total_size", rows.nbytes)
+    is_number = type(total) in (int, float) and total not in (inf, -inf)
+    if not listing.faults and not (is_number and total == rows.nbytes):
+        cause = f"Its total_size is {total!r}, but its tensors have {rows.nbytes} bytes."
+        listing.findings.append(Finding(name, cause, True))
     metadata |= {
         k: v if type(v) is str else json.dumps(v)
         for k, v in index_metadata.items()
@@ -220,7 +224,6 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
 
 
 def read_header(file: ReadableFile) -> Header:
-    """Return the content of the header of a file."""
     with prefix_errors(file.name):
         nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
         with prefix_errors(f"header at offset {PREAMBLE_NBYTES}"):
@@ -232,7 +235,15 @@ def _answer(
 ) -> Header | CheckpointError | StorageError:
     """Return the header of a file of a set, or the error that it has."""
     try:
-        _check_name(storage.path, files.names[number])
+        name = files.names[number]
+        # The storage refuses names that are not bare on this system; this refuses names that are
+        # not safe on another system.
+        if "\\" in name or "/" in name or not name.endswith(SAFETENSORS_SUFFIX):
+            cause = (
+                f"{storage.path}: the index names {name!r}, which is not a safetensors file next "
+                "to it."
+            )
+            raise InvalidCheckpoint(cause, WRITE_AGAIN)
         return read_header(files.open(number))
     except MissingFile as error:  # it has the name, unless all files are missing
         return error
@@ -256,17 +267,6 @@ def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, SetIndex]:
     except BaseException:
         file.close()
         raise
-
-
-def _check_name(folder: str, name: str) -> None:
-    """Raise ``InvalidCheckpoint`` unless the name is a safetensors file next to the index.
-
-    The storage refuses names that are not bare on this system; this refuses names that are not safe
-    on another system.
-    """
-    if "\\" in name or "/" in name or not name.endswith(SAFETENSORS_SUFFIX):
-        cause = f"{folder}: the index names {name!r}, which is not a safetensors file next to it."
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)
 
 
 def _absences(
@@ -385,38 +385,22 @@ def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Fi
         )
 
 
-def _missized(name: str, index_metadata: Mapping[str, Any], nbytes: int) -> Iterator[Finding]:
-    """A total that is not the sum. Old writers stored it as a float, and some omit it."""
-    total = index_metadata.get("total_size", nbytes)
-    if type(total) not in (int, float) or total in (inf, -inf) or total != nbytes:
-        yield Finding(
-            name, f"Its total_size is {total!r}, but its tensors have {nbytes} bytes.", True
-        )
-
-
 def _saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:
-    """Return the offsets of each slice by key; None if the file says nothing about slices.
-
-    A key without offsets of the right form is left out: its place is unknown.
-    """
+    """Return the offsets of each slice by key; a key without offsets of the right form is left out."""
     text = header.metadata.get(_SHARDING_INFO)
     if text is None:
         return None
     info = strict_json.parse_json(text.encode("utf-8"), _MAX_DEPTH)
     if type(info) is not dict:
         raise invalid(f"{_SHARDING_INFO} is not a JSON object.")
-    places = {
-        key: _offsets(info.get(key), len(shape))
-        for key, shape in zip(header.keys, header.shapes, strict=True)
-    }
-    return {key: offsets for key, offsets in places.items() if offsets is not None}
-
-
-def _offsets(info: Any, rank: int) -> Sequence[int] | None:
-    offsets = info.get("saved_offsets") if type(info) is dict else None
-    if type(offsets) is not list or len(offsets) != rank or not set(map(type, offsets)) <= {int}:
-        return None
-    return offsets if min(offsets, default=0) >= 0 else None
+    places: dict[str, Sequence[int]] = {}
+    for key, shape in zip(header.keys, header.shapes, strict=True):
+        place = info.get(key)
+        offsets: Any = place.get("saved_offsets") if type(place) is dict else None
+        are_integers = type(offsets) is list and set(map(type, offsets)) <= {int}
+        if are_integers and len(offsets) == len(shape) and min(offsets, default=0) >= 0:
+            places[key] = offsets
+    return places
 
 
 @dataclass(slots=True, eq=False)
@@ -475,7 +459,6 @@ def _read_shards(storage: Storage, name: str) -> Listing:
 def _join(
     joined: _Joined, header: Header, offsets: Mapping[str, Sequence[int]], number: int
 ) -> None:
-    """Add the slices of one file."""
     for row, key in enumerate(header.keys):
         dtype, shape = header.dtypes[row], header.shapes[row]
         tensor = joined.tensors.setdefault(key, _Tensor(dtype, [0] * len(shape)))
@@ -500,7 +483,6 @@ def _join(
 
 
 def _check_tensor(joined: _Joined, key: str, tensor: _Tensor) -> None:
-    """Make a tensor a fault if its dtype, its rank or its size cannot be held."""
     if len(tensor.shape) > MAX_RANK:
         joined.faults[key] = _too_deep(key, tensor.shape)
         return
@@ -533,7 +515,13 @@ def _missing_ranks(storage: Storage, parts: Sequence[ShardName]) -> IncompleteCh
 
 def _entries(joined: _Joined) -> EntryTable:
     """Return the slices of the tensors that can be read, in the order of the keys."""
-    keys = sorted(key for key, tensor in joined.tensors.items() if _is_listed(joined, key, tensor))
+    # Tensors that lack a shard are listed with their fault.
+    listed = (type(None), IncompleteCheckpoint)
+    keys = sorted(
+        key
+        for key, tensor in joined.tensors.items()
+        if tensor.rows and type(joined.faults.get(key)) in listed
+    )
     tensors = [joined.tensors[key] for key in keys]
     codes = np.array([code(tensor.dtype) for tensor in tensors], np.int64)
     table = TensorTable(keys, codes, *pad([tensor.shape for tensor in tensors], fill=1))
@@ -551,12 +539,6 @@ def _entries(joined: _Joined) -> EntryTable:
     return EntryTable(
         slices, file, start, np.full(len(rows), NO_CHECKSUM), np.ones(len(rows), np.bool)
     )
-
-
-def _is_listed(joined: _Joined, key: str, tensor: _Tensor) -> bool:
-    """Return True unless the tensor's own columns are wrong; tensors that lack a shard are listed
-    with their fault."""
-    return bool(tensor.rows) and type(joined.faults.get(key)) in (type(None), IncompleteCheckpoint)
 
 
 def _oddities(names: Sequence[str], parts: Sequence[ShardName]) -> Iterator[Finding]:

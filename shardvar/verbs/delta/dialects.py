@@ -60,7 +60,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.compressed import CHECKSUMS, Stream, new_checksum
+from shardvar.formats.compressed import CHECKSUMS, ReadPayload, Stream, new_checksum
 from shardvar.formats.published import PAIRS, SLIME, TRL, TRL_FORMAT, Published, published_of
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import TensorTable
@@ -69,7 +69,6 @@ from shardvar.verbs.reader import Reader
 from shardvar.wire.damage import invalid, malformed
 from shardvar.wire.set_index import DELTA_ENCODING
 from shardvar.wire.strict_json import parse_json
-from shardvar.wire.zstd_frame import ReadPayload
 
 PORTION = 1 << 16
 """The positions that are read at once."""

@@ -213,7 +213,7 @@ def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
     if known and (len(found) > 1 or any(map(_is_known_rank, found))):
         return known[0]
     if [*found] == [COMMON] and not _has_other(files):
-        return _MEGATRON_ZARR if _has_arrays(storage) else _MEGATRON_CUT
+        return _MEGATRON_ZARR if _a_folder_has(storage, ".zarray") else _MEGATRON_CUT
     if saves := saves_in_parts(found):
         return _kind_of_files(saves[-1], files)
     groups = [] if found else saves_in_parts(storage.folders())
@@ -274,11 +274,12 @@ def _universal(storage: Storage, files: Sequence[str]) -> FileKind | None:
     if "fp32.pt" in files and any(each.startswith("exp_avg") for each in files):
         return _PARAMETER
     *_, name = storage.path.rstrip("/").rpartition("/")
-    return _UNIVERSAL if name == "zero" and _has_parameters(storage) else None
+    return _UNIVERSAL if name == "zero" and _a_folder_has(storage, "fp32.pt") else None
 
 
-def _has_parameters(zero: Storage) -> bool:
-    return any("fp32.pt" in zero.folder(each).names() for each in zero.folders()[:2])
+def _a_folder_has(storage: Storage, name: str) -> bool:
+    """Return True if one of the first folders in a folder has a file of that name."""
+    return any(name in storage.folder(each).names() for each in storage.folders()[:2])
 
 
 def _rankwise(storage: Storage, files: Sequence[str]) -> FileKind | None:
@@ -316,10 +317,6 @@ def _world_size(storage: Storage) -> int | None:
         return None
     size = root.get("world_size") if isinstance(root, Mapping) else None
     return size if type(size) is int else None
-
-
-def _has_arrays(storage: Storage) -> bool:
-    return any(".zarray" in storage.folder(each).names() for each in storage.folders()[:2])
 
 
 def find_part(form: Format, folder: Storage, name: str) -> tuple[FileKind | None, list[str]]:

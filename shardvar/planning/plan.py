@@ -173,6 +173,18 @@ class Assignment:
         """Rows grouped by file, as ``SliceTable.by_tensor`` groups them by tensor."""
         return group_rows(self.file, self.num_files)
 
+    def starts(self, nbytes: Ints) -> Ints:
+        """[m] Return the first byte of each slice in its file if it takes ``nbytes`` there, and
+        slices follow each other without gaps."""
+        # Lay all files out as one, file after file. 10, 20 and 5 bytes in the files 0, 0, 1 end at
+        # 10, 30 and 35, and file 1 begins at 30: so they begin at 0, 10 and 35 - 5 - 30 = 0.
+        order, bounds = self.by_file()
+        ends = np.cumsum(nbytes[order])
+        base = np.append(0, ends)[bounds[:-1]]
+        start = np.empty_like(nbytes)
+        start[order] = ends - nbytes[order] - base[self.file[order]]
+        return start
+
     def nbytes_of_files(self) -> Ints:
         """[num_files] the payload bytes of each file."""
         return sum_by(self.file, self.slices.nbytes, self.num_files)

@@ -350,21 +350,10 @@ def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     Laws: within a file, places rise in the order of the assignment; payloads are disjoint; payloads
     that have bytes begin at multiples of ``PAYLOAD_ALIGNMENT``; a file ends with its last payload.
     """
-    slices, count = assignment.slices, assignment.num_files
-    # Lay all files out as one, file after file: ``ends`` are the ends of the padded payloads.
-    # Payloads of 10, 70 and 5 bytes in the files 0, 0, 1 have room 64, 128, 64 and ends 64, 192,
-    # 256. File 1 begins at base 192, so its payload begins at 256 - 64 - 192 = 0 in it; file 0 ends
-    # with its last payload, at 64 + 70 = 134.
-    order, bounds = assignment.by_file()
-    file, nbytes = assignment.file[order], slices.nbytes[order]
-    room = -(-nbytes // PAYLOAD_ALIGNMENT) * PAYLOAD_ALIGNMENT
-    ends = np.cumsum(room)
-    base = np.append(0, ends)[bounds[:-1]]
-    start = ends - room - base[file]
-    sizes = np.zeros(count, np.int64)
+    nbytes, file = assignment.slices.nbytes, assignment.file
+    start = assignment.starts(-(-nbytes // PAYLOAD_ALIGNMENT) * PAYLOAD_ALIGNMENT)
+    sizes = np.zeros(assignment.num_files, np.int64)
     filled = nbytes > 0
     np.maximum.at(sizes, file[filled], (start + nbytes)[filled])
-    places = np.empty_like(start)
     # A last payload of 0 bytes must not lie beyond the end of the file.
-    places[order] = np.minimum(start, sizes[file])
-    return places, sizes
+    return np.minimum(start, sizes[file]), sizes

@@ -36,7 +36,6 @@ from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import OBJECTS
-from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
@@ -175,25 +174,12 @@ def bundle_sink(new: NewCheckpoint, capabilities: Capabilities) -> BundleSink:
     return BundleSink(
         new=new,
         asides=asides,
-        start=_starts(new.assignment) if new.files is None else new.files.start,
+        start=new.assignment.starts(slices.nbytes) if new.files is None else new.files.start,
         writer=BundleWriter(),
         index_aside=f"{aside}.tmp",
         objects=(f"{aside}o.tmp", payload) if payload else None,
         keys=[_encode_key(key) for key in slices.tensors.keys],
     )
-
-
-def _starts(assignment: Assignment) -> Ints:
-    """Return [m] the first byte of each payload in its file: after the payloads before it."""
-    # Sorted by file, payloads of 10, 20 and 5 bytes in the files 0, 0, 1 have before = [0, 10, 30].
-    # The first payload of file 1 is at position 2, so 30 is subtracted in that file: [0, 10, 0].
-    order = np.argsort(assignment.file, kind="stable")
-    nbytes = assignment.slices.nbytes[order]
-    before = np.cumsum(nbytes) - nbytes
-    _, first, file = np.unique(assignment.file[order], return_index=True, return_inverse=True)
-    start = np.zeros(len(order), np.int64)
-    start[order] = before - before[first][file]
-    return start
 
 
 def _check_cuts(slices: SliceTable, capabilities: Capabilities) -> None:

@@ -248,14 +248,8 @@ def dcp_sink(new: NewCheckpoint, capabilities: Capabilities) -> DcpSink:
     frames = _frames(slices)
     head = np.array([frame.head_nbytes for frame in frames], np.int64)
     nbytes = head + slices.nbytes + np.array([frame.tail_nbytes for frame in frames], np.int64)
-    # Where items begin: the sizes of all before them, file by file. The items of written files have
-    # the same sizes, and end their heads where the payloads begin.
-    order, bounds = assignment.by_file()
-    ends = np.cumsum(nbytes[order])
-    base = np.append(0, ends)[bounds[:-1]]
-    item = np.empty_like(nbytes)
-    item[order] = ends - nbytes[order] - base[assignment.file[order]]
-    start = item + head if new.files is None else new.files.start
+    # The items of written files have the same sizes, and end their heads where the payloads begin.
+    start = assignment.starts(nbytes) + head if new.files is None else new.files.start
     items = {key: item_of(carried) for key, carried in new.metadata.objects.items()}
     objects = f"{_file_name(assignment.num_files)}.{new.generation}.tmp", b"".join(items.values())
     return DcpSink(

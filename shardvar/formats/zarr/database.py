@@ -297,11 +297,7 @@ class Database:
     ) -> Self:
         """Return the database of slices whose files are decided."""
         nbytes = _chunk_nbytes(assignment.slices)
-        order, bounds = assignment.by_file()
-        ends = np.cumsum(nbytes[order])
-        base = np.append(0, ends)[bounds[:-1]]
-        start = np.empty_like(nbytes)
-        start[order] = ends - nbytes[order] - base[assignment.file[order]]
+        start = assignment.starts(nbytes)
         for key in (*paths, *documents):
             if len(_key(key)) > MAX_KEY_NBYTES:
                 cause = f"The format orbax cannot hold the key {key!r}, which is too long."

@@ -39,7 +39,7 @@ from shardvar.formats.zarr.files import (
     folders_above,
     is_interrupted,
 )
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.capabilities import are_grids, check_holds, grid_steps
 from shardvar.planning.plan import Assignment
@@ -111,9 +111,8 @@ def build_array(key: str, dtype: str, shape: Sequence[int], chunk_shape: Sequenc
     xarray opens only arrays whose axes have names, and takes axes of one name for the same. So the
     key is part of them.
     """
-    order = (
-        {} if np.dtype(_native(dtype)).itemsize == 1 else {"configuration": {"endian": "little"}}
-    )
+    is_byte = ITEMSIZES[code(dtype)] == 1
+    order = {} if is_byte else {"configuration": {"endian": "little"}}
     return build_document(
         {
             "zarr_format": 3,
@@ -160,11 +159,6 @@ def chunk_name(version: int, place: Sequence[int]) -> str:
 
 _NAMES_V2 = {dtype: name for name, dtype in DTYPES_V2.items() if not name.startswith(">")}
 """The names of version 2, for little-endian elements."""
-
-
-def _native(dtype: str) -> str:
-    """Return a dtype of NumPy's with the element size of ``dtype``."""
-    return {"bfloat16": "uint16"}.get(dtype, "uint8" if dtype.startswith("float8") else dtype)
 
 
 def _fill(dtype: str) -> Any:

@@ -109,7 +109,7 @@ def test_every_layer_is_in_one_wing() -> None:
 
 
 def format_of(module: str) -> str | None:
-    """Return the format of a module: `shardvar.formats.npz.sink` is of npz,
+    """Return the format of a module: `shardvar.formats.npz.source` is of npz,
     `shardvar.formats.files` of none."""
     name = f"{module}...".split(".")[2]
     return name if module.startswith("shardvar.formats.") and name in FORMATS else None

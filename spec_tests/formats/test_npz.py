@@ -23,8 +23,7 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
-from shardvar.formats.npz import FORMAT
-from shardvar.formats.npz.sink import NpzWriter
+from shardvar.formats.npz import FORMAT, NpzWriter
 from shardvar.formats.protocol import FileChecksums
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment

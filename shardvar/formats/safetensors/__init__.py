@@ -3,14 +3,19 @@
 names     file names, and what a person may type for a checkpoint
 source    headers and the set's index: contents, and what is wrong with them; shards, joined
 sink      writing a checkpoint
+
+A delta that another program reads has its names, its texts and its index, and nothing of shardvar's
+(``PublishedFormat``): one file, or one file and an index, which is written last. The file of a
+delta that is replaced keeps its name until then, and the new one has digits more, as for any set.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.listing import ListedSource
-from shardvar.formats.protocol import NewCheckpoint, SharedFormat
-from shardvar.formats.safetensors.names import find_safetensors, split_shard_name
+from shardvar.formats.protocol import FileChecksums, NewCheckpoint, SharedFormat
+from shardvar.formats.safetensors.names import find_safetensors, part_name, split_shard_name
 from shardvar.formats.safetensors.sink import (
     SafetensorsSink,
     own_texts,
@@ -18,6 +23,7 @@ from shardvar.formats.safetensors.sink import (
     safetensors_sink,
 )
 from shardvar.formats.safetensors.source import read_safetensors
+from shardvar.formats.sinks import CommitSteps
 from shardvar.planning.capabilities import Capabilities
 from shardvar.storage.protocol import Storage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
@@ -31,6 +37,9 @@ CAPABILITIES = Capabilities(
     is_exact=True,
 )
 """Whole tensors only; overwriting a set leaves, for a moment, neither old nor new."""
+
+
+_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,47 @@ def _check_is_own(name: str) -> None:
             "reads and does not write."
         )
         raise UnsupportedError(cause, "Choose another name, such as model.safetensors.")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFormat(SafetensorsFormat):
+    """Files of a delta of another program, which are only written."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """The metadata of the file of tensors."""
+    index: Callable[[str], bytes] | None = None
+    """Return the content of the index, by the name of that file; None for a delta without one."""
+
+    def lay_out(self, new: NewCheckpoint) -> SafetensorsSink:
+        """Lay out the file without shardvar's metadata, and the index if there is one."""
+        planned = safetensors_sink(new, self.texts, self)
+        if self.index is None:
+            return planned
+        # These programs count files from 0.
+        names = {*new.storage.names()}
+        file = part_name(planned.prefix, 0, 1, _DIGITS)
+        file = part_name(planned.prefix, 0, 1, _DIGITS + 1) if file in names else file
+        values = {each: getattr(planned, each) for each in SafetensorsSink.__dataclass_fields__}
+        return _IndexedSink(**values, file=file, content=self.index(file))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _IndexedSink(SafetensorsSink):
+    """A file and its index."""
+
+    file: str
+    """The final name of the file."""
+    content: bytes
+    """The content of the index."""
+
+    def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
+        """Return the file and the index; what an older delta had is removed."""
+        renames = [
+            (self.asides[number], self.file) for number in {*self.new.assignment.file.tolist()}
+        ]
+        kept = [*(final for _, final in renames), self.index_name]
+        last = self.index_aside, self.index_name
+        return CommitSteps(renames, last, self.content, self.tidy(kept, owns_set=True))
 
 
 FORMAT = SafetensorsFormat()

@@ -21,8 +21,8 @@ from shardvar.engine.pool import bytes_of
 from shardvar.errors import ArgumentError, TargetExists, UnsupportedError
 from shardvar.formats.compressed import Compressor, check_installed, new_checksum
 from shardvar.formats.published import SLIME, TRL_FORMAT
+from shardvar.formats.safetensors import PublishedFormat
 from shardvar.formats.safetensors.names import set_index_name
-from shardvar.formats.safetensors.published import PublishedFormat
 from shardvar.formats.safetensors.source import metadata_of_texts
 from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.pictures.words import similar

@@ -38,7 +38,7 @@ from shardvar.layout.region import Region, regions_of_range
 from shardvar.maps.plan import MapPlan, View
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import TensorTable, widen
-from shardvar.storage.held_pages import HeldPages
+from shardvar.storage.scratch import HeldPages
 
 _MOST_PLANNED = 64
 """Entries whose lattices are kept."""

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.forks import new_lock
-from shardvar.storage.concurrency import Threads
-from shardvar.storage.cores import usable_cores
+from shardvar.storage.concurrency import Threads, usable_cores
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")

@@ -1,6 +1,6 @@
 """A prefix of a bucket, or a folder of a remote file system, as a ``Storage``.
 
-    RemoteStorage --key--> Client (``objects``: obstore; ``filesystems``: fsspec) --requests-->
+    RemoteStorage --key--> Client (``objects``: obstore; ``urls``: fsspec, HTTP) --requests-->
         server
 
 Requests are what costs here, so three rules differ from a disk's.
@@ -17,6 +17,10 @@ of a folder together, for as long as its ``RemoteStorage`` is used. So any read 
 Believing. Servers and what lies between cut answers short without an error. So the length of every
 answer is compared, and every read states the version that was opened: a file that is replaced
 meanwhile is an error, never a mixture.
+
+    read --SpanAhead--> ReadAhead --take--> the next read, without a request
+
+What was taken is held all the same: a file that is sniffed, and then read, is brought once.
 """
 
 import shutil
@@ -36,13 +40,61 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.storage.ahead import ReadAhead, SpanAhead
-from shardvar.storage.answers import put_once
-from shardvar.storage.claims import describe_claim
 from shardvar.storage.concurrency import do_all, is_exact, uninterrupted
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
-from shardvar.storage.requests import Client, FolderListing, Head, read_whole
-from shardvar.storage.uploads import Upload
+from shardvar.storage.requests import Client, FolderListing, Head, put_once, read_whole
+from shardvar.storage.uploads import Upload, describe_claim
+
+_MOST_SPANS = 32
+"""Spans that are held, so that they take at most 8 MiB."""
+
+
+@dataclass(slots=True)
+class SpanAhead:
+    """A range of a file that is held in memory."""
+
+    key: str
+    version: str
+    start: int
+    """The first byte, in the file."""
+    octets: memoryview
+    surplus: int
+    """The number of bytes that were not taken yet."""
+
+
+@dataclass(slots=True)
+class ReadAhead:
+    """The bytes that are held ahead for all files of a folder together; used under the lock."""
+
+    nbytes: int = 0
+    """Bytes that were brought and not taken yet, dropped spans included."""
+    spans: list[SpanAhead] = field(default_factory=list)
+    """The spans that are held, the one that was brought last at the end."""
+
+    def take(self, key: str, version: str, start: int, nbytes: int) -> memoryview | None:
+        """Return bytes that are held, and count them as taken."""
+        for span in self.spans:
+            first = start - span.start
+            if (
+                (span.key, span.version) == (key, version)
+                and first >= 0
+                and first + nbytes <= len(span.octets)
+            ):
+                # Bytes that are taken twice count twice: so a span counts less rather than for ever.
+                taken = min(nbytes, span.surplus)
+                span.surplus -= taken
+                self.nbytes -= taken
+                return span.octets[first : first + nbytes]
+        return None
+
+    def hold(self, span: SpanAhead) -> None:
+        """Hold one more span. What is dropped for it stays counted: it was brought in vain."""
+        self.spans.append(span)
+        if len(self.spans) > _MOST_SPANS:
+            # A span that was taken goes before one that may still be asked for.
+            spent = (number for number, each in enumerate(self.spans) if not each.surplus)
+            del self.spans[next(spent, 0)]
+
 
 AHEAD_NBYTES = 3 << 19
 """The most bytes that are held because they lay next to requested bytes: 1.5 MiB."""

@@ -75,8 +75,8 @@ from shardvar.formats.unfinished import (
 )
 from shardvar.pictures.words import count, message, named, similar
 from shardvar.planning.index import OBJECTS
-from shardvar.storage.links import inner_links, outer_links
 from shardvar.storage.local import ListedDirectory, split_path, split_place
+from shardvar.storage.posix import inner_links, outer_links
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.steps import differing, in_series, natural_key
 from shardvar.wire.damage import UNPACK

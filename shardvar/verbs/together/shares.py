@@ -555,7 +555,7 @@ def _report(found: Location) -> WriteReport:
     )
 
 
-# --- Claims that killed writers left in a bucket (``storage.claims``)
+# --- Claims that killed writers left in a bucket (``storage.uploads``)
 
 
 _CLAIM = re.compile(r"\..+\.claim", re.DOTALL)

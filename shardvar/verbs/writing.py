@@ -20,8 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from shardvar.engine.arrays import ArraySource
-from shardvar.engine.moves import lower
+from shardvar.engine.arrays import ArraySource, lower
 from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, PEAK_BLOCKS, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, FileRunner, file_tasks, write_checkpoint
 from shardvar.errors import (

@@ -62,7 +62,7 @@ MUTANTS = [
     mutant(
         "series-of-uneven-steps",
         "Regions at different distances are copied as if all were as far apart as the first two.",
-        "engine/regions.py",
+        "engine/read.py",
         (
             "        is_other[1:] |= ~is_other[:-1] & (\n"
             "            (steps[1:] != steps[:-1]) | (into_steps[1:] != into_steps[:-1])\n"

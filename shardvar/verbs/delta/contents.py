@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import new_buffer
+from shardvar.engine.read import FlatTensor
 from shardvar.errors import (
     COPY_AGAIN,
     CorruptCheckpoint,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardvar.engine.files import FileReport, FileTask, run_each
-from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import Progress, block_ranges, map_ahead, new_buffer, thread_buffer
+from shardvar.engine.read import FlatTensor
 from shardvar.engine.write import FileRunner
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source

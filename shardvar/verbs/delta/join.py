@@ -28,7 +28,6 @@ from typing import NoReturn, Self
 
 import numpy as np
 
-from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import (
     WORKERS,
     Progress,
@@ -38,7 +37,7 @@ from shardvar.engine.pool import (
     run_all,
     thread_buffer,
 )
-from shardvar.engine.read import check_bool
+from shardvar.engine.read import FlatTensor, check_bool
 from shardvar.errors import (
     COPY_AGAIN,
     ArgumentError,

@@ -39,7 +39,7 @@ from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
 from shardvar.formats.table import formats_marked
 from shardvar.pictures.words import message, named
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.slices import Capabilities
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import FileKind

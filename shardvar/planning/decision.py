@@ -2,7 +2,7 @@
 and plan.
 
 1. Cut: ``cut_slices`` says what ``partition=`` and ``--shards`` mean for a whole checkpoint;
-   ``layout.cutting`` says how one tensor is cut.
+   ``layout.partition`` says how one tensor is cut.
 2. Ask: ``decide`` calls ``assign`` once, with all slices as columns. (A policy that is only a
    callback is asked by ``checkpoint.callbacks``, which turns its answer into the same
    ``Assignment``.)
@@ -26,14 +26,20 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, PolicyError
-from shardvar.layout.cutting import Cut, part_columns
 from shardvar.layout.dtypes import Bools, Ints, is_whole
-from shardvar.layout.partition import check_part_count
+from shardvar.layout.partition import Cut, check_part_count, part_columns
 from shardvar.layout.region import Region
-from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment, Plan, find_faults, plan_copies
 from shardvar.planning.policies.policy import Exceeding, Policy, TablePolicy
-from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, stack, widen
+from shardvar.planning.slices import (
+    LOCAL_DEVICE,
+    Capabilities,
+    SliceTable,
+    TensorTable,
+    cuttable_rows,
+    stack,
+    widen,
+)
 
 _NAMED = 256
 """Losses that an error lists; more have one common cause, and are counted."""

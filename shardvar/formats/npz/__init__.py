@@ -13,7 +13,7 @@ from shardvar.formats.npz.sink import npz_sink
 from shardvar.formats.npz.source import NpzSource
 from shardvar.formats.protocol import Format, NewCheckpoint
 from shardvar.formats.sinks import OneFileSink, remove_one_file
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.slices import Capabilities
 from shardvar.storage.protocol import Storage
 from shardvar.wire.npy import NPY_DTYPES
 from shardvar.wire.zip import LOCAL, local_nbytes

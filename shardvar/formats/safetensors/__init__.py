@@ -18,7 +18,7 @@ from shardvar.formats.safetensors.sink import (
     safetensors_sink,
 )
 from shardvar.formats.safetensors.source import read_safetensors
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.slices import Capabilities
 from shardvar.storage.protocol import Storage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
 

@@ -56,8 +56,7 @@ from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.values import DTYPES, pickled_of
 from shardvar.layout.dtypes import Ints, dtype_name
 from shardvar.pictures.words import named
-from shardvar.planning.capabilities import Capabilities, check_holds
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds
 from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import Storage

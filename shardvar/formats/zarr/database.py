@@ -30,9 +30,8 @@ from shardvar.formats.zarr.files import (
 from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
-from shardvar.planning.capabilities import grid_steps
 from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import SliceTable, grid_steps
 from shardvar.storage.protocol import Storage
 from shardvar.wire.btree import (
     DatabaseHead,

@@ -15,8 +15,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.dtypes import Ints
-from shardvar.layout.meshes.intervals import Intervals, grid_columns
-from shardvar.layout.meshes.mesh import Mesh, check_mesh
+from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh, grid_columns
 from shardvar.layout.partition import check_tiles
 from shardvar.layout.region import Region, read_shape
 

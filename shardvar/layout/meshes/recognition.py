@@ -16,15 +16,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardvar.layout.cutting import Sizes
 from shardvar.layout.dtypes import Ints
-from shardvar.layout.meshes.dtensor import DTensorPlacement, Replicate, Shard, dtensor
-from shardvar.layout.meshes.fsdp import fsdp
-from shardvar.layout.meshes.intervals import Intervals, div_bounds
+from shardvar.layout.meshes.dtensor import DTensorPlacement, Replicate, Shard, dtensor, fsdp
 from shardvar.layout.meshes.layout import Layout
-from shardvar.layout.meshes.mesh import Mesh
-from shardvar.layout.meshes.parameter_servers import parameter_servers
-from shardvar.layout.partition import chunk, div
+from shardvar.layout.meshes.mesh import Intervals, Mesh, div_bounds
+from shardvar.layout.meshes.named_sharding import parameter_servers
+from shardvar.layout.partition import Sizes, chunk, div
 
 _MOST_DEVICES = 1024
 """Parts up to which FSDP2 over tensor parallelism is looked for: meshes are tried in turn."""

@@ -48,12 +48,12 @@ from shardvar.planning.index import (
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
 from shardvar.wire import strings
 from shardvar.wire.damage import WRITE_AGAIN, corrupt, invalid, past_limit
-from shardvar.wire.literals import literal_of
 from shardvar.wire.plain import (
     Tagged,
     build_objects,
     decode_value,
     encode_value,
+    literal_of,
     parse_objects,
     value_of_node,
 )

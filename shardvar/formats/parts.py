@@ -42,7 +42,7 @@ from shardvar.pictures.words import message, named
 from shardvar.planning.slices import Capabilities
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
-from shardvar.wire.kinds import FileKind
+from shardvar.wire.damage import FileKind
 from shardvar.wire.pickle import parse_pickle
 
 INTERRUPTED = "The save was interrupted: take the step before it, and remove this folder."

@@ -89,7 +89,7 @@ from shardvar.verbs.steps import (
     natural_key,
     pattern_of,
 )
-from shardvar.wire.kinds import FileKind
+from shardvar.wire.damage import FileKind
 
 STATE_FILE = "checkpoint"
 """The name of the state file."""

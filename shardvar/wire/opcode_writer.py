@@ -15,11 +15,11 @@ same value.
 
 Texts and names that come again are references to the first ones. In protocol 4, so are calls that
 come again, and every value that Python would give a number has one, as readers of long indexes
-expect (``usual_opcodes``). Nothing else is shared. Protocol 2 is the only one that
+expect (``pickle``). Nothing else is shared. Protocol 2 is the only one that
 ``torch.load(weights_only=True)`` takes.
 
 Law: ``parse_pickle(build_pickle(value))`` is the value, with nodes for calls and instances
-(``wire.inert``).
+(``wire.plain``).
 
 Values are made by shardvar and nested a few levels deep: writing recurses.
 """
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from shardvar.wire.inert import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
+from shardvar.wire.plain import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
 
 
 @dataclass(frozen=True, slots=True)

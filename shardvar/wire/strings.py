@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shardvar.errors import ArgumentError
 from shardvar.wire.crc import CRC32C, Readable, mask
 from shardvar.wire.damage import corrupt, decoding, invalid, malformed
-from shardvar.wire.varint import decode_varint, decode_varints, encode_varints
+from shardvar.wire.protobuf import decode_varint, decode_varints, encode_varints
 
 WORD_NBYTES = 4
 """Size of the checksum of the lengths, and of the checksum of each element of a variant."""

@@ -32,7 +32,7 @@ from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy
 from shardvar.planning.slices import SliceTable, TensorTable, are_grids, pad
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.ocdbt import INLINE_NBYTES
-from shardvar.wire.zarr_dtypes import NATIVE
+from shardvar.wire.zarr_metadata import NATIVE
 from spec_tests.helpers.format_protocol import GOLDEN, expectation
 from spec_tests.helpers.orbax_files import settled
 from spec_tests.helpers.system_calls import snapshot

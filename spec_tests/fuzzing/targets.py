@@ -20,8 +20,8 @@ from shardvar.verbs.newest import SeriesState
 from shardvar.verbs.reader import Reader
 from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
-from shardvar.wire.btree import NodePlace, NodeRoom, parse_manifest, parse_node
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
+from shardvar.wire.ocdbt import NodePlace, NodeRoom, parse_manifest, parse_node
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.safetensors_header import parse_header
 from shardvar.wire.sstable import decompress_snappy, open_table

@@ -42,8 +42,8 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.inert import SIZE, Global
 from shardvar.wire.opcode_writer import Call, Instance, LazyDict, build_pickle
+from shardvar.wire.plain import SIZE, Global
 
 _VERSION = "1.0.0"
 _CONTIGUOUS = 0

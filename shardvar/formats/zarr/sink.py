@@ -49,8 +49,7 @@ from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import writing
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
-from shardvar.wire.zarr_dtypes import DTYPES_V2, DTYPES_V3, NATIVE
-from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, COMPLETE
+from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, COMPLETE, DTYPES_V2, DTYPES_V3, NATIVE
 
 # Descriptions of arrays and groups as they are written, and the names of chunks.
 #

@@ -49,12 +49,14 @@ from shardvar.verbs.reader import Reader
 from shardvar.verbs.reshard import find_objects
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.writing import carry_out, plan_checkpoint, preview
-from shardvar.wire.digests import LEAF_NBYTES, digest_of_leaves, hash_leaf
-from shardvar.wire.frames import (
+from shardvar.wire.digests import (
+    LEAF_NBYTES,
     ROW_NBYTES,
     Frame,
+    digest_of_leaves,
     encode_frames,
     encode_mask,
+    hash_leaf,
     mask_of,
     word_nbytes,
 )

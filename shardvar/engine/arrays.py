@@ -49,16 +49,11 @@ from shardvar.wire import strings
 class MoveTable:
     """Byte ranges that go from a source's payload to a target's, ordered by target and place."""
 
-    source: Ints
-    """[k] rows of the sources."""
-    source_start: Ints
-    """[k] the first byte, in the source's payload."""
-    target: Ints
-    """[k] rows of the targets."""
-    target_start: Ints
-    """[k] the first byte, in the target's payload."""
-    nbytes: Ints
-    """[k] the number of bytes."""
+    source: Ints  # [k] rows of the sources
+    source_start: Ints  # [k] the first byte, in the source's payload
+    target: Ints  # [k] rows of the targets
+    target_start: Ints  # [k] the first byte, in the target's payload
+    nbytes: Ints  # [k] the number of bytes
 
     def __len__(self) -> int:
         return len(self.source)
@@ -83,11 +78,8 @@ class MoveTable:
 
     def clip(self, places: Ints, nbytes: int) -> Self:
         """The moves cut to the bytes ``[0, nbytes)`` of a buffer in which they begin at ``places``;
-        all to target 0.
-
-        A move of 10 bytes at place -4 of a buffer becomes one of 6 bytes at place 0, from 4 bytes
-        further on.
-        """
+        all to target 0. A move of 10 bytes at place -4 of a buffer becomes one of 6 bytes at place
+        0, from 4 bytes further on."""
         start, stop = np.maximum(places, 0), np.minimum(places + self.nbytes, nbytes)
         skip = start - places
         zeros = np.zeros_like(self.target)
@@ -99,11 +91,8 @@ class MoveTable:
 
 def lower(plan: Plan) -> tuple[MoveTable, Bools]:
     """The moves of a plan, and [m] True for targets that they fill; the copies of the others are
-    not byte ranges.
-
-    A target is filled by moves or by regions and not by both, so that its payload is read in one
-    manner.
-    """
+    not byte ranges. A target is filled by moves or by regions and not by both, so that its payload
+    is read in one manner."""
     copies, sources, targets = plan.copies, plan.sources, plan.targets
     itemsize = ITEMSIZES[targets.codes()]
     in_a, start_a = _as_range(copies.offset, copies.shape, sources, copies.source)
@@ -133,11 +122,8 @@ def lower(plan: Plan) -> tuple[MoveTable, Bools]:
 
 def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
     """The moves, and the moves of payloads that are never cut: each from one source slice, the
-    plan's.
-
-    Without elements there is no copy either, and the payload belongs to the first slice of the
-    tensor.
-    """
+    plan's. Without elements there is no copy either, and the payload belongs to the first slice of
+    the tensor."""
     planned = np.full(len(plan.targets), -1, dtype=np.int64)
     planned[plan.copies.target] = plan.copies.source
     source = planned[whole]
@@ -153,10 +139,7 @@ def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
 
 def copies_in_range(targets: SliceTable, copies: CopyTable, first: int, last: int) -> CopyTable:
     """The copies of targets of one shape, cut to the elements ``[first, last)`` of the payload of
-    each.
-
-    A copy that meets several of the regions that make up the elements is cut in as many.
-    """
+    each. A copy that meets several of the regions that make up the elements is cut in as many."""
     if not len(copies):
         return copies
     rank = copies.shape.shape[1]
@@ -186,12 +169,9 @@ def first_sources(plan: Plan, targets: Ints) -> Ints:
 
 def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tuple[Bools, Ints]:
     """[c] True for regions that are contiguous in their slice's payload, and [c] their first
-    element there.
-
-    A region is contiguous if some axis has only single indices before it and only whole extents
-    after it: in a slice of shape (4, 5, 6), [1:2, 2:4, 0:6] is (axis 1), and [1:3, 2:4, 0:6] is
-    not.
-    """
+    element there. A region is contiguous if some axis has only single indices before it and only
+    whole extents after it: in a slice of shape (4, 5, 6), [1:2, 2:4, 0:6] is (axis 1), and [1:3,
+    2:4, 0:6] is not."""
     rank = shape.shape[1]
     outer = widen(slices.shape[rows], rank, 1)
     start = ((offset - widen(slices.offset[rows], rank, 0)) * strides_of(outer)).sum(axis=1)
@@ -210,13 +190,8 @@ def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tupl
 
 
 def strides_of(shapes: Ints) -> Ints:
-    """[k, rank] elements from one index to the next in the C order of shapes [k, rank].
-
-    These are the products of the extents to the right:
-
-    >>> strides_of(np.array([[4, 5, 6]]))
-    array([[30,  6,  1]])
-    """
+    """[k, rank] elements from one index to the next in the C order of shapes [k, rank]. These are
+    the products of the extents to the right:"""
     strides = np.ones_like(shapes)
     if shapes.shape[1] > 1:
         strides[:, :-1] = np.cumprod(shapes[:, :0:-1], axis=1)[:, ::-1]
@@ -225,11 +200,8 @@ def strides_of(shapes: Ints) -> Ints:
 
 def integers_of_ranges(first: Ints, last: Ints) -> Ints:
     """The integers of the ranges ``[first[i], last[i])``, one range after the other: [5, 6, 9] for
-    [5, 7) and [9, 10).
-
-    Position p of the result lies in range i and is first[i] plus p less the lengths of the ranges
-    before.
-    """
+    [5, 7) and [9, 10). Position p of the result lies in range i and is first[i] plus p less the
+    lengths of the ranges before."""
     counts = last - first
     stops = np.cumsum(counts)
     total = int(stops[-1]) if len(stops) else 0
@@ -242,15 +214,12 @@ def integers_of_ranges(first: Ints, last: Ints) -> Ints:
 class LazyPayload:
     """An array whose values are made when they are read."""
 
-    shape: tuple[int, ...]
-    """The shape that it announces."""
-    dtype: np.dtype[Any]
-    """The dtype that it announces."""
+    shape: tuple[int, ...]  # the shape that it announces
+    dtype: np.dtype[Any]  # the dtype that it announces
     make: Callable[[int, int], Array]
     """Returns the rows ``[start, stop)`` of the first axis, as announced; or everything, if ``step``
     is 0."""
-    step: int
-    """The rows that are made at a time; 0 if it can only be made whole."""
+    step: int  # the rows that are made at a time; 0 if it can only be made whole
     cuts: list[int] | None = None
     """The bytes at which what is made at a time also ends; None before it is its turn, and it is made
     whole."""
@@ -291,10 +260,8 @@ class LazyPayload:
         return self._made, self._first
 
     def _bounds(self, byte: int) -> tuple[int, int]:
-        """Return the first byte of the rows to make, and the first byte past them.
-
-        With rows of 4 bytes, 5 of them at a time, and a cut at 28, byte 24 is in [20, 28).
-        """
+        """Return the first byte of the rows to make, and the first byte past them. With rows of 4
+        bytes, 5 of them at a time, and a cut at 28, byte 24 is in [20, 28)."""
         start, stop = 0, self.nbytes
         if self.step and self.cuts is not None:
             size = self.step * self.row_nbytes
@@ -312,10 +279,8 @@ class ArraySource(Source):
 
     arrays: Sequence[npt.NDArray[Any] | bytes | LazyPayload]
     """[m] the arrays; strings already encoded as payloads."""
-    index: TableIndex = field()
-    """The table of contents: one plain entry for each array."""
-    is_lazy: Bools = field(init=False)
-    """[m] True for lazy arrays."""
+    index: TableIndex = field()  # the table of contents: one plain entry for each array
+    is_lazy: Bools = field(init=False)  # [m] True for lazy arrays
     turn: list[LazyPayload] = field(default_factory=list, init=False)
     """The lazy array whose turn it is, if any."""
 
@@ -336,7 +301,6 @@ class ArraySource(Source):
         return len(array) if isinstance(array, bytes) else array.nbytes
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for lazy arrays, which are read from their beginning to their end."""
         return np.asarray(self.is_lazy[entries.file[rows]])
 
     def end_turn(self) -> None:
@@ -352,7 +316,6 @@ class ArraySource(Source):
             array.release()
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the payload of array ``file`` from byte ``start`` on."""
         array = self.arrays[file]
         if isinstance(array, bytes):
             buffer[:] = memoryview(array)[start : start + len(buffer)]
@@ -365,7 +328,6 @@ class ArraySource(Source):
             _copy_payload(array, start, buffer)
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry."""
         self.read_span(int(entries.file[row]), start, buffer)
 
     def copy_moves(self, arrays: Ints, moves: MoveTable, buffers: Mapping[int, memoryview]) -> None:

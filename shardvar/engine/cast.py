@@ -66,8 +66,7 @@ from shardvar.planning.slices import SliceTable
 _integer_info: Any = ml_dtypes.iinfo  # without types in its package
 _float_info: Any = ml_dtypes.finfo
 
-_PORTION = 1 << 18
-"""Elements that are converted at a time; of four bytes each, they take 1 MiB."""
+_PORTION = 1 << 18  # elements that are converted at a time; of four bytes each, they take 1 MiB
 
 _WIDER = {
     **dict.fromkeys(("int2", "int4", "uint2", "uint4"), np.int8),
@@ -90,7 +89,6 @@ class CastSource(WrappedSource):
 
     @property
     def inner(self) -> Source:
-        """The source of the payloads."""
         return self.verified.source
 
     @property
@@ -99,20 +97,16 @@ class CastSource(WrappedSource):
         return self.verified.entries
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for payloads whose stored ones are best read in order."""
         return self.inner.in_order(self.stored, rows)
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
-        """Prepare for reads of entries that are converted, or that the inner source decodes."""
         self.verified.expect(rows)
 
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
-        """Let the inner source decode an entry that is not converted."""
         is_same = self.stored.slices.dtype(row) == entries.slices.dtype(row)
         return self.inner.decode(self.stored, row) if is_same else None
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with converted values, from byte ``start`` of the converted payload."""
         before, after = (table.slices.dtype(row) for table in (self.stored, entries))
         if before == after:
             self.inner.read_into(self.stored, row, start, buffer)
@@ -224,10 +218,8 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
 
 def _fit(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Return True if all values are real, finite and in the range of a type of fractions: only
-    precision can be lost.
-
-    Two reductions tell, ten times as fast as the comparisons that find a value that does not fit.
-    """
+    precision can be lost. Two reductions tell, ten times as fast as the comparisons that find a
+    value that does not fit."""
     if (
         not values.size
         or "c" in (values.dtype.kind, dtype.kind)
@@ -300,21 +292,14 @@ class Quantised:
     """A tensor that is stored as weights and scales."""
 
     key: str
-    """Its name."""
-    weights: str
-    """The key of its weights."""
-    scales: str | None
-    """The key of its scales; None if the weights are the numbers."""
+    weights: str  # the key of its weights
+    scales: str | None  # the key of its scales; None if the weights are the numbers
     shape: tuple[int, ...]
     """The shape of its numbers as they are stored, before they are transposed."""
-    block: tuple[int, int] = (1, 1)
-    """The rows and columns that share a scale."""
-    kind: str = ""
-    """The name of the encoding, for people, such as FP8."""
-    is_packed: bool = False
-    """True if a byte has two weights of 4 bits."""
-    is_transposed: bool = False
-    """True if the last two axes are exchanged when the numbers are read."""
+    block: tuple[int, int] = (1, 1)  # the rows and columns that share a scale
+    kind: str = ""  # the name of the encoding, for people, such as FP8
+    is_packed: bool = False  # True if a byte has two weights of 4 bits
+    is_transposed: bool = False  # True if the last two axes are exchanged when the numbers are read
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -337,32 +322,23 @@ class Quantised:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledSource(WrappedSource):
-    """Another source with the numbers of quantised tensors.
+    """Another source with the numbers of quantised tensors. Entries that are not plain have their
+    own number as their ``start``, by which they are found whichever keys a caller gave them."""
 
-    Entries that are not plain have their own number as their ``start``, by which they are found
-    whichever keys a caller gave them.
-    """
-
-    verified: VerifiedRows
-    """The other source, its entries as stored, and which were verified."""
-    index: TableIndex = field()
-    """The table of contents, with the numbers."""
+    verified: VerifiedRows  # the other source, its entries as stored, and which were verified
+    index: TableIndex = field()  # the table of contents, with the numbers
     stored_row: Ints
     """[m] the row of each entry among the stored ones: of numbers, the row of their weights."""
-    quantised: Mapping[int, Quantised]
-    """The tensor of each entry that holds numbers, by its row."""
-    rows: Mapping[str, Ints]
-    """The stored rows of weights and scales, by their keys."""
+    quantised: Mapping[int, Quantised]  # the tensor of each entry that holds numbers, by its row
+    rows: Mapping[str, Ints]  # the stored rows of weights and scales, by their keys
     members: Mapping[str, Sequence[str]]
     """The stored keys of each quantised tensor, by its key: of its weights and of its scales."""
-    notes: Sequence[str]
-    """Sentences that say what is not as it is stored."""
+    notes: Sequence[str]  # Sentences that say what is not as it is stored
     _kept: "OrderedDict[tuple[str, Region], _Floats]" = field(default_factory=OrderedDict)
     _lock: RLock = field(default_factory=new_lock)
 
     @property
     def inner(self) -> Source:
-        """The other source."""
         return self.verified.source
 
     @property
@@ -373,7 +349,6 @@ class ScaledSource(WrappedSource):
     # Entries.
 
     def files_read(self, entries: EntryTable) -> Ints:
-        """Return the files of stored payloads: of numbers, of their weights and their scales."""
         rows = [np.zeros(0, np.int64)]
         for number in entries.start[~entries.plain].tolist():
             tensor = self.quantised.get(number)
@@ -384,26 +359,22 @@ class ScaledSource(WrappedSource):
         return np.union1d(plain, self.inner.files_read(self.stored.take(used)))
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for payloads whose stored ones are best read in order."""
         found, own = np.zeros(len(rows), np.bool), ~entries.plain[rows]
         found[own] = self.inner.in_order(self.stored, self.stored_row[entries.start[rows[own]]])
         return found
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
-        """Let the inner source prepare for the tensors that are not quantised."""
         decoded = entries.start[rows[~entries.plain[rows]]].tolist()
         own = np.array([row for row in decoded if row not in self.quantised], np.int64)
         self.inner.expect(self.stored, self.stored_row[own])
 
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
-        """Let the inner source decode a tensor that is not quantised."""
         number = int(entries.start[row])
         if number in self.quantised:
             return None
         return self.inner.decode(self.stored, int(self.stored_row[number]))
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with numbers, from byte ``start`` of their payload on."""
         if entries.plain[row]:
             self.inner.read_into(entries, row, start, buffer)
             return
@@ -442,10 +413,8 @@ class ScaledSource(WrappedSource):
     # Numbers.
 
     def _numbers(self, number: int, tensor: Quantised, region: Region, first: int) -> _Floats:
-        """Return the numbers of a region of a tensor as it is stored, as float32.
-
-        They begin at element ``first`` of the payload that holds them.
-        """
+        """Return the numbers of a region of a tensor as it is stored, as float32. They begin at
+        element ``first`` of the payload that holds them."""
         weights = self._weights(number, tensor, region, first)
         if tensor.scales is None:
             return weights
@@ -471,7 +440,6 @@ class ScaledSource(WrappedSource):
         return product.reshape(region.shape)
 
     def _weights(self, number: int, tensor: Quantised, region: Region, first: int) -> _Floats:
-        """Return the weights of a region, as float32."""
         row = int(self.stored_row[number])
         is_in_place = not tensor.is_packed and not tensor.is_transposed
         if is_in_place and self.stored.runs is None:
@@ -574,7 +542,6 @@ class ScaledSource(WrappedSource):
     # Members that get keys.
 
     def is_guarded(self, key: str) -> bool | None:
-        """Return True if checksums cover the weights and the scales."""
         answers = {self._is_guarded(each) for each in self._members(key)}
         return False if False in answers else None if None in answers else True
 
@@ -585,27 +552,22 @@ class ScaledSource(WrappedSource):
         return answer
 
     def compare_bytes(self, key: str) -> bool:
-        """Compare the checksums of the weights and the scales."""
         return all(self.inner.compare_bytes(each) for each in self._members(key))
 
     def storage_errors(
         self, keys: Collection[str], only_read: bool = False
     ) -> Mapping[str, ReadError]:
-        """Return the errors of keys whose weights or scales are parts of damaged storages."""
         stored = {each: key for key in keys for each in self._members(key)}
         errors = self.inner.storage_errors([*stored], only_read)
         return {stored[each]: error for each, error in errors.items()}
 
     def is_part(self, key: str) -> bool:
-        """Return True if the weights or the scales are part of a storage."""
         return any(self.inner.is_part(each) for each in self._members(key))
 
     def encodings(self) -> Mapping[str, str]:
-        """Return nothing: all keys hold numbers."""
         return {}
 
     def dequantized(self) -> Source:
-        """Return this source."""
         return self
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:

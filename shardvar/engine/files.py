@@ -77,11 +77,8 @@ from shardvar.storage.protocol import Storage, WritableFile
 def by_turns(
     source: ArraySource, plans: Sequence[Plan], open_file: Callable[[int], dict[int, list[Work]]]
 ) -> Iterator[Work]:
-    """Yield the work of all files, lazy array by lazy array.
-
-    ``open_file`` opens the file of a plan, and returns its work by the row of the lazy array that it
-    is for. What it returns for -1 needs no lazy array, and comes first.
-    """
+    """Yield the work of all files, lazy array by lazy array. Work of row
+    -1 needs none, and comes first."""
     opened: dict[int, dict[int, list[Work]]] = {}
     unopened = dict.fromkeys(range(len(plans)))
     for turn, numbers in _plan_turns(source, plans):
@@ -98,12 +95,10 @@ def by_turns(
 
 
 def _plan_turns(source: ArraySource, plans: Sequence[Plan]) -> list[tuple[int, list[int]]]:
-    """Return the rows of the lazy arrays that plans copy, each with the numbers of these plans.
-
-    The plans of an array come in the order of the bytes that they copy. From here on each array is
+    """Return the rows of the lazy arrays that plans copy, each with the numbers of these plans. The
+    plans of an array come in the order of the bytes that they copy. From here on each array is
     dropped when it is the turn of the next one. An array is made some rows at a time only if every
-    copy has whole rows; what is made then ends where a copy ends, so that no row is made twice.
-    """
+    copy has whole rows; what is made then ends where a copy ends, so that no row is made twice."""
     found: dict[int, list[tuple[int, int]]] = {}
     for number, plan in enumerate(plans):
         rows, rank = plan.copies.source, plan.copies.shape.shape[1]
@@ -139,32 +134,24 @@ threads share a file, and in a save from memory, which does little else.
 class FileTask:
     """One output file: picklable, idempotent."""
 
-    id: str
-    """A digest of source, plan and writer: equal ids write equal bytes."""
+    id: str  # a digest of source, plan and writer: equal ids write equal bytes
     name: str
     """The name under which the file is written."""
-    storage: Storage
-    """The directory that it is written in."""
-    writer: FileWriter
-    """The frame and the checksums of the file."""
-    plan: Plan
-    """The copies that fill it; the targets are the file's slices in order."""
-    entries: EntryTable
-    """The plan's sources, row by row."""
-    start: Ints
-    """[k] where in the file each target's payload begins."""
+    storage: Storage  # the directory that it is written in
+    writer: FileWriter  # the frame and the checksums of the file
+    plan: Plan  # the copies that fill it; the targets are the file's slices in order
+    entries: EntryTable  # the plan's sources, row by row
+    start: Ints  # [k] where in the file each target's payload begins
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileReport:
     """The result of a ``FileTask``."""
 
-    checksums: FileChecksums
-    """Of what was written."""
+    checksums: FileChecksums  # of what was written
     parts: ReadTable
     """The reads of payloads that this file needs a part of; whole ones have been compared."""
-    nbytes: int
-    """Payload bytes written."""
+    nbytes: int  # Payload bytes written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,37 +159,26 @@ class FileWork:
     """A task that has begun: the values that each of its units needs."""
 
     task: FileTask
-    """The task."""
-    moves: MoveTable
-    """The byte ranges that fill targets."""
-    is_range: Bools
-    """[k] True for targets that moves fill; regions fill the others."""
-    ordered: Bools
-    """[k] True for targets that are best read in order, as from compressed payloads."""
+    moves: MoveTable  # the byte ranges that fill targets
+    is_range: Bools  # [k] True for targets that moves fill; regions fill the others
+    ordered: Bools  # [k] True for targets that are best read in order, as from compressed payloads
     turn: Ints
     """[k] the source of each target that a lazy array fills, whose turn it must be; -1 for others."""
-    copies: Ints
-    """[k + 1] where each target's copies begin in the plan's."""
+    copies: Ints  # [k + 1] where each target's copies begin in the plan's
     file: WritableFile
     """The file."""
-    reading: Reading
-    """The source, and what was read of it."""
-    progress: Progress
-    """Called with the number of bytes that were written."""
-    units: list[Unit]
-    """The ranges that are written, in the order of the file."""
+    reading: Reading  # the source, and what was read of it
+    progress: Progress  # called with the number of bytes that were written
+    units: list[Unit]  # the ranges that are written, in the order of the file
     batches: list[list[int]]
     """The numbers of units that are read at once; the last batch ends the file."""
-    sums: dict[int, Sums]
-    """The checksums of the units that are written, by number."""
-    is_beside: bool
-    """True where other files are written meanwhile."""
+    sums: dict[int, Sums]  # the checksums of the units that are written, by number
+    is_beside: bool  # True where other files are written meanwhile
 
     threads: int
     """Batches that are worked at together, as many as memory has room for; 0 for a file whose batch
     is written sooner than a thread begins."""
-    write_nbytes: int
-    """The most bytes of a write."""
+    write_nbytes: int  # the most bytes of a write
 
 
 def run_task(
@@ -216,11 +192,9 @@ def run_task(
 def run_each(
     tasks: Sequence[FileTask], source: Source, progress: Progress = lambda _nbytes: None
 ) -> Generator[tuple[FileTask, FileReport]]:
-    """Write files whole, sync each, and yield it with its report as soon as it is finished.
-
-    While one is finished and synced, threads are at other ones, so that many files take little more
-    than one.
-    """
+    """Write files whole, sync each, and yield it with its report as soon as it is finished. While
+    one is finished and synced, threads are at other ones, so that many files take little more than
+    one."""
     begun: list[FileWork] = []
     is_lazy = isinstance(source, ArraySource) and source.is_lazy.any()
     try:

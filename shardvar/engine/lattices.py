@@ -46,26 +46,21 @@ from shardvar.layout.region import Region
 from shardvar.maps.plan import Piece, View
 from shardvar.planning.slices import SliceTable
 
-IndexTuple = tuple[int, ...]
-"""One number for each index of a piece."""
+IndexTuple = tuple[int, ...]  # One number for each index of a piece
 
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
     """The elements that a stored slice has of a piece, or some of them."""
 
-    row: int
-    """The row of the stored slice."""
+    row: int  # the row of the stored slice
     piece: Piece
-    """The piece."""
     first: IndexTuple
     """[k] the first index, in the coordinates of the piece."""
-    shape: IndexTuple
-    """[k] the extents."""
+    shape: IndexTuple  # [k] the extents
     place: int
     """The element of the payload that the first index is."""
-    strides: IndexTuple
-    """[k] elements of the payload from one index to the next."""
+    strides: IndexTuple  # [k] elements of the payload from one index to the next
 
     @property
     def span(self) -> int:
@@ -123,12 +118,7 @@ def coordinates(view: View, index: IndexTuple) -> list[int]:
 
 
 def bounds_of(view: View, first: IndexTuple, shape: IndexTuple) -> tuple[list[int], list[int]]:
-    """[rank] the first coordinates of some indices, and the first ones past the last.
-
-    >>> view = View("w", (1,), ((0, 6), (0, 2)))
-    >>> bounds_of(view, (1, 0), (1, 3))
-    ([7], [12])
-    """
+    """[rank] the first coordinates of some indices, and the first ones past the last."""
     low = coordinates(view, first)
     last = coordinates(view, tuple(f + n - 1 for f, n in zip(first, shape, strict=True)))
     return low, [each + 1 for each in last]
@@ -151,16 +141,9 @@ def c_strides(shape: Sequence[int]) -> list[int]:
 def indices_within(
     view: View, corner: Sequence[int], shape: IndexTuple, region: Region
 ) -> list[tuple[IndexTuple, IndexTuple]]:
-    """Return the indices whose coordinates lie in a region, as firsts and extents [k].
-
-    ``corner`` has the coordinates of index 0. An axis that several indices make is cut in a few
-    parts, as a range of a number's digits is: of two digits, [07, 32) is 0 and 7:10, then 1:3 and
-    0:10, then 3 and 0:2.
-
-    >>> view = View("w", (0,), ((0, 10), (0, 1)))
-    >>> indices_within(view, [0], (10, 10), Region((7,), (25,)))
-    [((0, 7), (1, 3)), ((1, 0), (2, 10)), ((3, 0), (1, 2))]
-    """
+    """Return the indices whose coordinates lie in a region, as firsts and extents [k]. An axis that
+    several indices make is cut in a few parts, as a range of a number's digits is: of two digits,
+    [07, 32) is 0 and 7:10, then 1:3 and 0:10, then 3 and 0:2."""
     found: list[tuple[list[int], list[int]]] = [([0] * len(shape), list(shape))]
     for axis, (low, stop, start) in enumerate(zip(region.offset, region.stop, corner, strict=True)):
         mine = [
@@ -187,10 +170,7 @@ def indices_within(
 def _digit_ranges(
     digits: Sequence[tuple[int, int]], low: int, stop: int
 ) -> Iterator[list[tuple[int, int]]]:
-    """Yield ranges, a first and a count for each digit, that have the sums in ``[low, stop)``.
-
-    ``digits`` has the extent and the step of each, the largest steps first.
-    """
+    """Yield ranges, a first and a count for each digit, that have the sums in ``[low, stop)``."""
     if not digits:
         if low <= 0 < stop:
             yield []
@@ -235,10 +215,8 @@ def lattices_of(piece: Piece, view: View, slices: SliceTable, rows: Ints) -> lis
 
 
 def factor_lattices(piece: Piece, factor: View, slices: SliceTable, rows: Ints) -> list[Lattice]:
-    """Return what some stored slices have of a factor of a piece.
-
-    The target is the factor's own indices: an index of the piece that it does not have has one.
-    """
+    """Return what some stored slices have of a factor of a piece. The target is the factor's own
+    indices: an index of the piece that it does not have has one."""
     shape = tuple(
         extent if axis >= 0 else 1
         for extent, (axis, _) in zip(piece.shape, factor.steps, strict=True)
@@ -260,13 +238,10 @@ Cell = tuple[IndexTuple, IndexTuple, Ints]
 def cells(
     low: Ints, stop: Ints, first: IndexTuple, last: IndexTuple, numbers: Ints
 ) -> Iterator[Cell]:
-    """Cut a region of a target into cells, so that each of some regions in it lies in one cell.
-
-    ``low`` and ``stop`` [n, rank] are the regions; the rows ``numbers`` lie in this one. The
+    """Cut a region of a target into cells, so that each of some regions in it lies in one cell. The
     region ``[first, last)`` is cut through, along one axis after the other, wherever that cuts none
     of them. So regions that are apart have cells of their own in all usual arrangements, and others
-    share one.
-    """
+    share one."""
     if len(numbers):
         for axis in range(len(first)):
             order = numbers[np.argsort(low[numbers, axis], kind="stable")]
@@ -312,18 +287,13 @@ _LEAST_TILE = 4096
 class Strided:
     """Elements of two payloads, at distances in bytes."""
 
-    shape: tuple[int, ...]
-    """[k] the extents."""
+    shape: tuple[int, ...]  # [k] the extents
     place: int
     """The first element, in bytes of the payload that is read."""
-    strides: tuple[int, ...]
-    """[k] bytes from one index to the next there."""
-    into: int
-    """The first element, in bytes of the buffer that is filled."""
-    into_strides: tuple[int, ...]
-    """[k] bytes from one index to the next there."""
-    itemsize: int
-    """Bytes of an element."""
+    strides: tuple[int, ...]  # [k] bytes from one index to the next there
+    into: int  # the first element, in bytes of the buffer that is filled
+    into_strides: tuple[int, ...]  # [k] bytes from one index to the next there
+    itemsize: int  # bytes of an element
 
     @property
     def span(self) -> int:
@@ -460,21 +430,17 @@ def _copy_tiles(read: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
 _PANEL_NBYTES = 8 * BLOCK_NBYTES
 """Bytes of a panel: two of them are 64 MiB, a quarter of what a process may take."""
 
-_MOST_PANELS = 2
-"""Panels that are kept."""
+_MOST_PANELS = 2  # Panels that are kept
 
-_SPARSE = 2
-"""A block is sparse if its sources extend over more than so many times its bytes."""
+_SPARSE = 2  # a block is sparse if its sources extend over more than so many times its bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PanelPart:
     """A part of the work that fills a block or a panel."""
 
-    span: int
-    """Bytes of its source from the first element to the last."""
+    span: int  # bytes of its source from the first element to the last
     work: Callable[[], object]
-    """The work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,8 +451,7 @@ class Panels:
         default_factory=OrderedDict
     )
     """The bytes of each, and the work that fills them."""
-    lock: RLock = field(default_factory=new_lock)
-    """Guards ``made``."""
+    lock: RLock = field(default_factory=new_lock)  # Guards ``made``
 
     def clear(self) -> None:
         """Drop all of them."""

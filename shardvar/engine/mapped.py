@@ -73,8 +73,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.scratch import HeldPages
 
-PORTION = 1 << 17
-"""Elements that are computed at a time; in float64 they take 1 MiB."""
+PORTION = 1 << 17  # elements that are computed at a time; in float64 they take 1 MiB
 
 
 def compute(
@@ -84,11 +83,7 @@ def compute(
     dtype: str,
     key: str,
 ) -> npt.NDArray[Any]:
-    """Return what arithmetic makes of some elements, in the target's dtype.
-
-    ``factors`` are of the same rank; an extent of 1 is repeated. ``UnsupportedError``, with the
-    ``key`` of the target, for a finite number that becomes infinite or has no place in the dtype.
-    """
+    """Return what arithmetic makes of some elements, in the target's dtype."""
     with np.errstate(all="ignore"):
         found = values.astype(np.float64)
         for factor in factors:
@@ -115,14 +110,10 @@ def compute(
 class Recipe:
     """The way to make an entry that is copied."""
 
-    pieces: tuple[Piece, ...]
-    """[n] the pieces whose elements it has."""
-    rows: tuple[int, ...]
-    """[n] the stored slice that has its elements of each piece."""
-    factors: tuple[int, ...]
-    """The stored slices of tensors that elements are multiplied by."""
-    fill: bytes | None
-    """The bytes of an element that no piece covers; None if they cover all."""
+    pieces: tuple[Piece, ...]  # [n] the pieces whose elements it has
+    rows: tuple[int, ...]  # [n] the stored slice that has its elements of each piece
+    factors: tuple[int, ...]  # the stored slices of tensors that elements are multiplied by
+    fill: bytes | None  # the bytes of an element that no piece covers; None if they cover all
 
     @property
     def used(self) -> tuple[int, ...]:
@@ -136,8 +127,7 @@ class Recipes:
 
     origin: Ints
     """[m] the row of the stored entry that each is, as it is; -1 for the ones that are copied."""
-    copied: Mapping[int, Recipe]
-    """The recipes of entries that are copied, by number."""
+    copied: Mapping[int, Recipe]  # the recipes of entries that are copied, by number
 
 
 def renamed_entries(stored: EntryTable, names: Sequence[str]) -> tuple[EntryTable, Recipes]:
@@ -159,14 +149,10 @@ class DraftEntries:
         """Targets that have a stored tensor in its own order, each with the tensor."""
         self.begins: list[Sequence[int]] = []
         """The coordinates in the target of the first element of each; none for zeros."""
-        self.number: list[int] = []
-        """The targets of the other entries."""
-        self.low: list[Sequence[int]] = []
-        """Their first coordinates."""
+        self.number: list[int] = []  # the targets of the other entries
+        self.low: list[Sequence[int]] = []  # their first coordinates
         self.extents: list[Sequence[int]] = []
-        """Their extents."""
-        self.made: list[int | Recipe] = []
-        """The stored rows that they are, or how they are made."""
+        self.made: list[int | Recipe] = []  # the stored rows that they are, or how they are made
         self.stored_shapes = stored.slices.tensors.shapes.tolist()
         self.stored_ranks = stored.slices.tensors.ranks.tolist()
 
@@ -350,42 +336,32 @@ class DraftEntries:
         return EntryTable(slices, file, start, checksum, plain, runs)
 
 
-_MOST_PLANNED = 64
-"""Entries whose lattices are kept."""
+_MOST_PLANNED = 64  # Entries whose lattices are kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MappedSource(WrappedSource):
-    """Another source whose tensors became the targets of a map.
-
-    An entry that is not plain has its number as its start, whichever rows a caller gave it since.
-    """
+    """Another source whose tensors became the targets of a map. An entry that is not plain has its
+    number as its start, whichever rows a caller gave it since."""
 
     verified: VerifiedRows
     """The source of the payloads, its entries as stored, and which were verified."""
-    recipes: Recipes
-    """The ways to make entries."""
-    index: TableIndex = field()
-    """The table of contents of the targets."""
+    recipes: Recipes  # the ways to make entries
+    index: TableIndex = field()  # the table of contents of the targets
     sources_of: Mapping[str, tuple[str, ...]]
     """The stored tensors that each target is made of, by key."""
-    kept: Mapping[str, str]
-    """The stored tensors that only have other names, by these."""
-    payloads: KeptPayloads
-    """The payloads that elements are copied out of."""
+    kept: Mapping[str, str]  # the stored tensors that only have other names, by these
+    payloads: KeptPayloads  # the payloads that elements are copied out of
     planned: dict[int, list[Lattice]] = field(default_factory=dict)
     """The lattices of entries that were read last, by number."""
-    panels: Panels = field(default_factory=Panels)
-    """The panels that were made last."""
-    pages: HeldPages = field(default_factory=HeldPages)
-    """The parts of maps that were read."""
+    panels: Panels = field(default_factory=Panels)  # the panels that were made last
+    pages: HeldPages = field(default_factory=HeldPages)  # the parts of maps that were read
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     """The keys of objects that the map renames, by their new names."""
 
     @property
     def inner(self) -> Source:
-        """The source of the payloads."""
         return self.verified.source
 
     @property
@@ -406,7 +382,6 @@ class MappedSource(WrappedSource):
     # Reading.
 
     def files_read(self, entries: EntryTable) -> Ints:
-        """Return the files of the stored payloads that targets are made of."""
         numbers = entries.start[~entries.plain]
         origins = self.recipes.origin[numbers]
         copied = (self.recipes.copied[each].used for each in numbers[origins < 0].tolist())
@@ -415,12 +390,10 @@ class MappedSource(WrappedSource):
         return np.union1d(plain, self.inner.files_read(self.stored.take(rows.astype(np.int64))))
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for payloads that are best read in order.
-
-        What is copied is read in the target's order, and its payloads are kept if that would be
-        slow. Payloads that a bucket sends are read one after the other, each by many requests at
-        once: all at once would need a temporary file each.
-        """
+        """[rows] Return True for payloads that are best read in order. What is copied is read in
+        the target's order, and its payloads are kept if that would be slow. Payloads that a bucket
+        sends are read one after the other, each by many requests at once: all at once would need a
+        temporary file each."""
         found = np.zeros(len(rows), np.bool)
         at = np.flatnonzero(~entries.plain[rows])
         numbers = entries.start[rows[at]]
@@ -436,7 +409,6 @@ class MappedSource(WrappedSource):
         return found
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
-        """Prepare for reads of what is copied, and of entries that the inner source decodes."""
         stored: dict[int, None] = {}
         for number in entries.start[rows[~entries.plain[rows]]].tolist():
             origin = int(self.recipes.origin[number])
@@ -451,12 +423,10 @@ class MappedSource(WrappedSource):
         self.verified.expect(np.fromiter(stored, np.int64, len(stored)))
 
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
-        """Let the inner source decode an entry that is not copied."""
         origin = int(self.recipes.origin[entries.start[row]])
         return None if origin < 0 else self.inner.decode(self.stored, origin)
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from a payload of a target, from byte ``start`` of it on."""
         if entries.plain[row]:
             self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
             return
@@ -510,7 +480,6 @@ class MappedSource(WrappedSource):
         return parts
 
     def close(self) -> None:
-        """Close the inner source and the temporary files."""
         self.payloads.clear()
         self.panels.clear()
         self.inner.close()
@@ -609,7 +578,6 @@ class MappedSource(WrappedSource):
         return (self.kept[key],) if key in self.kept else self.sources_of.get(key, ())
 
     def is_guarded(self, key: str) -> bool | None:
-        """Return True if checksums cover all that a target is made of."""
         return all(map(self._is_guarded, self._sources(key)))
 
     def _is_guarded(self, key: str) -> bool | None:
@@ -620,13 +588,11 @@ class MappedSource(WrappedSource):
         return answer
 
     def compare_bytes(self, key: str) -> bool:
-        """Compare the checksums of all that a target is made of."""
         return all(map(self.inner.compare_bytes, self._sources(key)))
 
     def storage_errors(
         self, keys: Collection[str], only_read: bool = False
     ) -> Mapping[str, ReadError]:
-        """Return the errors of targets that are made of parts of damaged storages."""
         wanted = set(chain.from_iterable(map(self._sources, keys)))
         found = self.inner.storage_errors(wanted, only_read)
         if not found:
@@ -634,11 +600,9 @@ class MappedSource(WrappedSource):
         return {key: found[each] for key in keys for each in self._sources(key) if each in found}
 
     def is_part(self, key: str) -> bool:
-        """Return True if a target is made of a part of a storage."""
         return any(map(self.inner.is_part, self._sources(key)))
 
     def encodings(self) -> Mapping[str, str]:
-        """Return the encodings of targets that are made of tensors of one encoding."""
         known = self.inner.encodings()
         if not known:
             return known
@@ -649,8 +613,6 @@ class MappedSource(WrappedSource):
         return {key: each.pop() for key, each in kinds.items() if len(each) == 1 and any(each)}
 
     def dequantized(self) -> Source:
-        """Return this source: a map is made for tensors of one form, so numbers are asked for
-        before it."""
         return self
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
@@ -667,10 +629,7 @@ class MappedSource(WrappedSource):
 def mapped(
     source: Source, stored: EntryTable, plan: MapPlan, map_scratch: Scratch
 ) -> tuple[EntryTable, MappedSource]:
-    """Return the entries of a map's targets, and the source that reads them.
-
-    ``stored`` has the entries of the source's tensors, under the keys that the plan knows.
-    """
+    """Return the entries of a map's targets, and the source that reads them."""
     sources_of = dict[str, tuple[str, ...]]()
     kept = dict(zip(plan.names.values(), plan.names, strict=True))
     if not plan.targets and [*plan.names] == [*stored.slices.tensors.keys]:
@@ -717,12 +676,9 @@ def _tensors_of(stored: TensorTable, plan: MapPlan) -> tuple[TensorTable, Ints, 
 class MapPart:
     """A part of a map, as a value that can be pickled."""
 
-    stored: EntryTable
-    """The stored entries that it copies."""
-    recipes: Recipes
-    """The ways to make entries."""
-    entries: EntryTable
-    """The entries of targets."""
+    stored: EntryTable  # the stored entries that it copies
+    recipes: Recipes  # the ways to make entries
+    entries: EntryTable  # the entries of targets
 
     def source(self, inner: Source, map_scratch: Scratch) -> MappedSource:
         """Return the source that reads the entries."""
@@ -733,10 +689,8 @@ class MapPart:
 
 
 def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
-    """Return the parts of maps that some entries of a source need, the last map's first.
-
-    A map may be of what another map makes, as a transpose of mapped tensors is.
-    """
+    """Return the parts of maps that some entries of a source need, the last map's first. A map may
+    be of what another map makes, as a transpose of mapped tensors is."""
     parts: list[MapPart] = []
     while isinstance(source, MappedSource):
         part = _part_of(source, entries)

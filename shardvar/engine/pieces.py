@@ -82,8 +82,7 @@ _FEW_SPANS = 8
 _GAP_NBYTES = 4096
 """Bytes between two small ranges that are read along rather than skipped by a second read."""
 
-Buffers = Mapping[int, memoryview]
-"""The payload of each target that is filled, by the target's row."""
+Buffers = Mapping[int, memoryview]  # the payload of each target that is filled, by the target's row
 
 Receiver = Callable[[MoveTable, memoryview, list[int]], None]
 """A function that takes the payloads of moves out of a span, from the given places."""
@@ -93,12 +92,9 @@ Receiver = Callable[[MoveTable, memoryview, list[int]], None]
 class Reading:
     """The evidence, the threads and the progress of one task that reads."""
 
-    evidence: Evidence
-    """The source, and what was read of it."""
-    progress: Progress = lambda _nbytes: None
-    """Called with the number of bytes that were read."""
-    in_threads: bool = True
-    """False for a task that is itself one of several threads: it only reads."""
+    evidence: Evidence  # the source, and what was read of it
+    progress: Progress = lambda _nbytes: None  # called with the number of bytes that were read
+    in_threads: bool = True  # False for a task that is itself one of several threads: it only reads
     use: str = "span"
     """The name of the thread's buffer. A source that reads regions of another one, while regions
     of it are read, needs another name."""
@@ -120,11 +116,8 @@ class Reading:
 
     def threads(self, nbytes: int) -> int:
         """Return how many items of so many bytes are worked at: as many as there are cores, and as
-        memory allows.
-
-        A request to a remote source waits for its answer, so threads beyond the number of cores are
-        of use there.
-        """
+        memory allows. A request to a remote source waits for its answer, so threads beyond the
+        number of cores are of use there."""
         cores = min(WORKERS, max(2, BUFFERS_NBYTES // max(nbytes, 1)))
         if self.traits is None:
             return cores
@@ -152,12 +145,8 @@ def read_moves(
     reading: Reading, moves: MoveTable, buffers: Buffers | None, *, by_runs: bool = False
 ) -> None:
     """Bring the bytes of each move to its place in the buffer of its target; without buffers they
-    are only compared.
-
-    With ``by_runs``, a part of a payload that has checksums of runs is read by whole runs, and so
-    compared at once. Without it, parts are compared once all are read: right where together they
-    are the whole payload.
-    """
+    are only compared. Without ``by_runs``, parts are compared once all are read: right where
+    together they are the whole payload."""
     source, entries = reading.evidence.source, reading.entries
     if isinstance(source, ArraySource) and buffers is not None:
         source.copy_moves(entries.file[moves.source], moves, buffers)
@@ -193,10 +182,8 @@ def read_moves(
 def read_small(
     reading: Reading, moves: MoveTable, receive: Receiver | None, *, gap_nbytes: int | None = None
 ) -> None:
-    """Read small plain ranges, neighbours in a file together, and hand each span over.
-
-    Gaps of ``gap_nbytes`` between neighbours are read along; of a page if it is not given.
-    """
+    """Read small plain ranges, neighbours in a file together, and hand each span over. Gaps of
+    ``gap_nbytes`` between neighbours are read along; of a page if it is not given."""
     if not len(moves):
         return
     entries = reading.entries
@@ -239,11 +226,9 @@ def read_small(
 
 def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, least: int) -> int:
     """Return the widest gap between two ranges, sorted by file and place, that one request brings.
-
-    ``least`` is read along at any rate: what lies between whole payloads is of the format. Between
-    parts of payloads lies what is not wanted, and it is read along while it is less than what is
-    wanted. Where that leaves more ranges than two rounds of requests bring, wider gaps are.
-    """
+    Between parts of payloads lies what is not wanted, and it is read along while it is less than
+    what is wanted. Where that leaves more ranges than two rounds of requests bring, wider gaps
+    are."""
     wanted = int(nbytes.sum())
     few = replace(traits, gap_nbytes=SMALL_NBYTES, waste_nbytes=wanted)
     gap = max(
@@ -265,10 +250,8 @@ def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, leas
 
 def affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
     """Return the widest gap up to which all gaps together are few enough bytes to be read along.
-
     With 10 bytes to waste, gaps of 1, 2, 4 and 8 bytes may be read along up to 4 bytes, which are 7
-    together.
-    """
+    together."""
     gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
     gaps = gaps[(gaps > 0) & (gaps <= traits.gap_nbytes)]
     count = int(np.searchsorted(np.cumsum(gaps), traits.waste_nbytes, side="right"))
@@ -296,12 +279,10 @@ def _grouped(
 
 
 def spans(file: Ints, start: Ints, nbytes: Ints, gap_nbytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows, sorted by file and place, that one read of at most a block can bring.
-
-    A row larger than a block is a range by itself, and so is one that overlaps its neighbour. With
-    a gap of 4 bytes and blocks of 64, ranges at [0, 8), [10, 20), [40, 50) and [50, 60) of a file
-    are the rows (0, 2) and (2, 4).
-    """
+    """Ranges of rows, sorted by file and place, that one read of at most a block can bring. A row
+    larger than a block is a range by itself, and so is one that overlaps its neighbour. With a gap
+    of 4 bytes and blocks of 64, ranges at [0, 8), [10, 20), [40, 50) and [50, 60) of a file are the
+    rows (0, 2) and (2, 4)."""
     stop = start + nbytes
     apart = np.flatnonzero(
         (file[1:] != file[:-1]) | (start[1:] - stop[:-1] > gap_nbytes) | (start[1:] < stop[:-1])
@@ -388,14 +369,11 @@ def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
 
 def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: Ints) -> MoveTable:
     """Return the ranges to read so that every byte of some ranges of plain payloads is read once,
-    and compared.
-
-    These are whole runs where the format has checksums of runs, whole payloads if it has checksums
-    only of payloads, and the ranges themselves if there is nothing to compare. Ranges of one
-    ``group`` are of one payload, and what they share is read once. Each unit is a move of at most a
-    block, whose ``target`` is its group. With runs of 16 bytes, the ranges [20, 25) and [30, 40) of
-    a payload of 45 bytes are the units [16, 32) and [32, 45).
-    """
+    and compared. These are whole runs where the format has checksums of runs, whole payloads if it
+    has checksums only of payloads, and the ranges themselves if there is nothing to compare. Ranges
+    of one ``group`` are of one payload, and what they share is read once. Each unit is a move of at
+    most a block, whose ``target`` is its group. With runs of 16 bytes, the ranges [20, 25) and [30,
+    40) of a payload of 45 bytes are the units [16, 32) and [32, 45)."""
     entries, size = evidence.entries, evidence.entries.slices.nbytes[row]
     guarded = evidence.is_compared(row)
     step = np.full(len(row), BLOCK_NBYTES)
@@ -428,10 +406,8 @@ class _Ahead(threading.local):
     """The payloads that one thread asks for next."""
 
     def __init__(self) -> None:
-        self.rows = np.zeros(0, np.int64)
-        """[k] the rows that it expects, in order."""
-        self.held: dict[int, memoryview] = {}
-        """The payloads that were read last, by row."""
+        self.rows = np.zeros(0, np.int64)  # [k] the rows that it expects, in order
+        self.held: dict[int, memoryview] = {}  # the payloads that were read last, by row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -439,9 +415,7 @@ class VerifiedRows:
     """The payloads of a source that were verified: each once, by the first thread that needs it."""
 
     source: Source
-    """The source."""
-    entries: EntryTable
-    """Its entries, as they are stored."""
+    entries: EntryTable  # its entries, as they are stored
     _rows: set[int] = field(default_factory=set)
     _begun: dict[int, tuple[Evidence, Together]] = field(default_factory=dict)
     _lock: RLock = field(default_factory=new_lock)
@@ -499,10 +473,8 @@ class VerifiedRows:
         return block
 
     def expect(self, rows: Ints) -> None:
-        """Note which payloads this thread asks for next, in order, and drop the ones it holds.
-
-        The source prepares for the ones that it decodes.
-        """
+        """Note which payloads this thread asks for next, in order, and drop the ones it holds. The
+        source prepares for the ones that it decodes."""
         plain = self.entries.plain[rows]
         if not plain.all():
             self.source.expect(self.entries, rows[~plain])
@@ -564,8 +536,7 @@ _MOST_DECODED = MOST_WORKERS + 4
 """Entries whose payloads are kept: more than are read at a time, since each thread reads one. The
 payload that was read first is dropped first, and the slowest thread may still be at it."""
 
-_MOST_FETCHED = 2
-"""Entries from a bucket whose payloads are kept: one thread reads them, in order."""
+_MOST_FETCHED = 2  # Entries from a bucket whose payloads are kept: one thread reads them, in order
 
 _MOST_IN_MEMORY = 8 * BLOCK_NBYTES
 """Bytes of payloads that are kept in memory. Others are kept in temporary files."""
@@ -584,18 +555,14 @@ class KeptPayloads:
     """A function that keeps bytes in a temporary file, and returns a memory map of it."""
     kept: "OrderedDict[int, memoryview]" = field(default_factory=OrderedDict)
     """The payloads that are kept, by row."""
-    lock: RLock = field(default_factory=new_lock)
-    """Guards ``kept``."""
+    lock: RLock = field(default_factory=new_lock)  # Guards ``kept``
 
     def clear(self) -> None:
         """Drop all of them."""
         self.kept.clear()
 
     def payload(self, row: int, count: int) -> memoryview | None:
-        """Return a payload, verified; None for one in a file on a disk, which may not be yet.
-
-        ``count`` payloads are read in turns with it.
-        """
+        """Return a payload, verified; None for one in a file on a disk, which may not be yet."""
         stored, source = self.verified.entries, self.verified.source
         nbytes = int(stored.slices.nbytes[row])
         if nbytes == 0:

@@ -80,30 +80,21 @@ from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.slices import SliceTable, widen
 from shardvar.wire import strings
 
-_DENSE = 4
-"""A span at most this many times larger than the region in it is read in one go."""
+_DENSE = 4  # a span at most this many times larger than the region in it is read in one go
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegionTable:
     """Columns of regions of payloads, and of the places that their elements go to."""
 
-    row: Ints
-    """[k] rows of the entries."""
-    offset: Ints
-    """[k, rank] the first indices, in the coordinates of the entry's slice."""
-    shape: Ints
-    """[k, rank] the extents."""
-    strides: Ints
-    """[k, rank] bytes from one index to the next in the payload."""
-    itemsize: Ints
-    """[k] the size of an element in bytes."""
-    target: Ints
-    """[k] the number of the buffer that the region goes to."""
-    target_start: Ints
-    """[k] the place of the region's first element in the buffer, in bytes."""
-    target_strides: Ints
-    """[k, rank] bytes from one index to the next in the buffer."""
+    row: Ints  # [k] rows of the entries
+    offset: Ints  # [k, rank] the first indices, in the coordinates of the entry's slice
+    shape: Ints  # [k, rank] the extents
+    strides: Ints  # [k, rank] bytes from one index to the next in the payload
+    itemsize: Ints  # [k] the size of an element in bytes
+    target: Ints  # [k] the number of the buffer that the region goes to
+    target_start: Ints  # [k] the place of the region's first element in the buffer, in bytes
+    target_strides: Ints  # [k, rank] bytes from one index to the next in the buffer
 
     def __len__(self) -> int:
         return len(self.row)
@@ -191,12 +182,7 @@ class RegionTable:
 
     def _series(self, places: Ints) -> tuple[Ints, list[int], list[int], list[int]]:
         """Series of regions of one shape at equal distances, such as columns: NumPy copies one in a
-        single step.
-
-        Returns the first row of each, their lengths, and the distances in the block and in the
-        buffer. Regions at the places 0, 4, 8 and 20 of a block are a series of three with the
-        distance 4, and one of one.
-        """
+        single step."""
         alike = np.column_stack(
             [self.shape, self.strides, self.target_strides, self.target, self.itemsize]
         )
@@ -252,12 +238,8 @@ def read_regions(
     reading: Reading, wanted: RegionTable, buffers: Buffers, *, by_runs: bool = False
 ) -> None:
     """Fill regions of buffers, reading what several of them want once. Memory: a block; with
-    threads, a block of each.
-
-    With ``by_runs``, what has checksums is read by the units that these cover, and so compared at
-    once. Without it, parts are compared once all are read: right where together they are the whole
-    payload.
-    """
+    threads, a block of each. Without ``by_runs``, parts are compared once all are read: right
+    where together they are the whole payload."""
     if by_runs:
         plain = reading.entries.plain[wanted.row]
         _read_by_units(reading, wanted.take(np.flatnonzero(plain)), buffers)
@@ -349,11 +331,8 @@ def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
 
 def dense_spans(wanted: RegionTable) -> Iterator[RegionTable]:
     """Cut regions until each is small from its first element to its last, or most of what lies
-    between.
-
-    A column of [1000, 1000] float64 spans 8 MB for 8 kB: it is halved along its first axis to 128
-    spans of 7 or 8 rows.
-    """
+    between. A column of [1000, 1000] float64 spans 8 MB for 8 kB: it is halved along its first axis
+    to 128 spans of 7 or 8 rows."""
     while len(wanted):
         span, nbytes = wanted.stops() - wanted.starts(), wanted.nbytes()
         is_dense = (span <= SMALL_NBYTES) | (span <= _DENSE * nbytes)
@@ -438,11 +417,8 @@ def _walk(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
 
 def _blocks(wanted: RegionTable, stride: int) -> Iterator[tuple[int, int]]:
     """Ranges of bytes from the first of the regions to the last, of whole first indices where a
-    block holds any.
-
-    ``stride`` is the number of elements of one first index. For columns of [1000, 100] float32 and
-    blocks of 64 kB, a block holds 160 rows (64,000 bytes), not 163.84.
-    """
+    block holds any. For columns of [1000, 100] float32 and blocks of 64 kB, a block holds 160 rows
+    (64,000 bytes), not 163.84."""
     itemsize = int(wanted.itemsize[0])
     first, stop = int(wanted.starts().min()), int(wanted.stops().max())
     step, stride = BLOCK_NBYTES // itemsize * itemsize, stride * itemsize
@@ -484,8 +460,7 @@ def _halves(region: Region, out: npt.NDArray[Any]) -> list[tuple[Region, npt.NDA
     return halves
 
 
-_Arrays = dict[int, Array]
-"""The arrays so far, by row of the targets."""
+_Arrays = dict[int, Array]  # the arrays so far, by row of the targets
 
 
 _Table = TypeVar("_Table", MoveTable, RegionTable)
@@ -499,8 +474,7 @@ class Places:
     """The arrays, contiguous."""
     array: Ints
     """[m] the position in ``arrays`` of each target's; -1 for targets that get a fresh array."""
-    start: Ints
-    """[m] the first byte of each target there."""
+    start: Ints  # [m] the first byte of each target there
 
     def moved(self, table: _Table, number: Ints) -> _Table:
         """The table with the numbers of arrays as its targets, and places in these."""
@@ -518,16 +492,9 @@ def read_arrays(
     bare: Bools | None = None,
     into: Places | None = None,
 ) -> list[Array]:
-    """The targets of a plan as fresh arrays, in order; strings as object arrays of bytes.
-
-    ``entries`` are the plan's sources, row by row. ``CorruptCheckpoint`` where a checksum is wrong,
-    ``UnsupportedError`` for dtypes without values. Without ``is_verified`` plain payloads are not
-    compared, and nothing but the bytes of the targets is read; likewise of parts of the payloads
-    that are ``bare`` [entries]. Memory: the arrays, and a few blocks of 4 MiB.
-
-    Targets that have a place ``into`` an array are read there, and their item of the result is that
-    array. Strings and packed elements have none.
-    """
+    """The targets of a plan as fresh arrays, in order; strings as object arrays of bytes. Memory:
+    the arrays, and a few blocks of 4 MiB. Targets that have a place ``into`` an array are read
+    there, and their item of the result is that array. Strings and packed elements have none."""
     # Plan: every move is read once, in one of four ways.
     moves, is_range = lower(plan)
     targets = plan.targets
@@ -595,10 +562,8 @@ def costs_of_parts(source: Source, entries: EntryTable, plan: Plan, rows: Bools)
 
 def _with_shared_bytes(moves: MoveTable, targets: SliceTable, evidence: Evidence) -> Bools:
     """[m] True for targets that need bytes of a payload that others need, and are read as regions.
-
     These bytes are read once then, and what is decoded is decoded once, from its beginning on.
-    Bytes that are read only to be compared count.
-    """
+    Bytes that are read only to be compared count."""
     moves = moves.take(np.lexsort((moves.source_start, moves.source)))
     is_other = moves.source[1:] != moves.source[:-1]
     size, runs = evidence.entries.slices.nbytes[moves.source], evidence.entries.runs
@@ -662,10 +627,8 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
 
 
 def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> Bools:
-    """Make arrays of payloads that the source decodes into fresh memory, which is not copied.
-
-    Each move is a whole payload and a whole target. Returns [k] True for the moves that are done.
-    """
+    """Make arrays of payloads that the source decodes into fresh memory, which is not copied. Each
+    move is a whole payload and a whole target."""
     entries, source = reading.entries, reading.evidence.source
     is_done = np.zeros(len(moves), np.bool)
     reading.evidence.expect(moves.source)
@@ -708,14 +671,10 @@ _BOOL, _STRING, _HALVES = code("bool"), code(STRING), code(HALVES)
 class FlatTensor:
     """A tensor whose bytes are read in C order."""
 
-    evidence: Evidence
-    """The source, and the entries of only this tensor."""
-    nbytes: int
-    """The bytes of the tensor."""
-    plan: Plan | None
-    """The copies that fill the whole tensor; None if one payload is the tensor."""
-    moves: MoveTable | None
-    """The byte ranges that fill it; None if regions do."""
+    evidence: Evidence  # the source, and the entries of only this tensor
+    nbytes: int  # the bytes of the tensor
+    plan: Plan | None  # the copies that fill the whole tensor; None if one payload is the tensor
+    moves: MoveTable | None  # the byte ranges that fill it; None if regions do
 
     @classmethod
     def of(cls, source: Source, entries: EntryTable) -> Self:
@@ -730,7 +689,6 @@ class FlatTensor:
 
     @property
     def key(self) -> str:
-        """The name of the tensor."""
         return self.evidence.entries.slices.tensors.keys[0]
 
     @property

@@ -40,10 +40,7 @@ from shardvar.wire.strict_json import parse_json
 
 def shrink_task(task: FileTask) -> tuple[FileTask, Ints]:
     """Return the task with only the entries that it reads, and [k] the rows that these have in the
-    given task.
-
-    Law: both write the same bytes and have the same checksums.
-    """
+    given task. Law: both write the same bytes and have the same checksums."""
     copies = task.plan.copies
     rows = np.union1d(copies.source, _sources_without_copies(task.plan))
     source = np.searchsorted(rows, copies.source)
@@ -93,12 +90,9 @@ FileRunner = Callable[[Sequence[FileTask]], Generator[tuple[FileTask, FileReport
 class WriteSummary:
     """Counts of one write."""
 
-    num_files: int
-    """Data files of the checkpoint."""
-    reused: int
-    """Of these, files that an earlier run had finished."""
-    nbytes: int
-    """Payload bytes of the checkpoint."""
+    num_files: int  # Data files of the checkpoint
+    reused: int  # of these, files that an earlier run had finished
+    nbytes: int  # Payload bytes of the checkpoint
 
 
 def file_tasks(
@@ -152,10 +146,7 @@ def write_checkpoint(
     runner: FileRunner | None = None,
 ) -> WriteSummary:
     """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and
-    reused.
-
-    Without a ``runner`` the files are written here, in order.
-    """
+    reused. Without a ``runner`` the files are written here, in order."""
     begun: list[FileTask] = []
     is_written = False
     try:
@@ -203,11 +194,9 @@ def _write_files(
     begun: list[FileTask],
 ) -> list[FileReport]:
     """Write the files; with ``resume``, a finished one is kept if it is what its journal says.
-
     Tasks are added to ``begun`` before they begin, so that the caller can remove their files after
     an error. Files are finished while the next ones are written, where that means to wait for a
-    bucket.
-    """
+    bucket."""
     if not tasks:
         return []
     storage = tasks[0].storage
@@ -317,10 +306,8 @@ def _remove_files(tasks: Sequence[FileTask]) -> None:
 
 
 def _remove(tasks: Sequence[FileTask], ending: str) -> None:
-    """Remove files of tasks, or their journals by their ending, as far as the disk lets.
-
-    A journal is void without its file, and next to another one.
-    """
+    """Remove files of tasks, or their journals by their ending, as far as the disk lets. A journal
+    is void without its file, and next to another one."""
 
     def remove(task: FileTask) -> None:
         with suppress(StorageError):

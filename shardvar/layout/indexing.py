@@ -31,27 +31,17 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.layout.region import Region
 
-Pick = tuple[slice | int | None, ...]
-"""A basic index that is applied to an array that was read."""
+Pick = tuple[slice | int | None, ...]  # a basic index that is applied to an array that was read
 
 Selection = int | range | None
 """The positions along one axis: one, which drops it, or a range; None is a new axis."""
 
 
 def expand_index(key: Any, shape: tuple[int, ...], *, basic: bool = False) -> list[Any]:
-    """Read a key: one item for each axis, in order, between items that stand for no axis.
-
-    An item is a slice, a non-negative integer, an array of integers within its axis, None, or
-    ``np.bool_``. Boolean masks become the integer arrays of their ``nonzero()``, which is how NumPy
-    defines them. With ``basic``, arrays and booleans are refused.
-
-    ``ArgumentTypeError`` for an item of another kind, ``ArgumentError`` for a step of 0,
-    ``OutOfRange`` for more indices than axes, a second ellipsis, or an index that its axis does not
-    have.
-
-    >>> expand_index((..., -1, None), (13, 4, 2))
-    [slice(None, None, None), slice(None, None, None), 1, None]
-    """
+    """Read a key: one item for each axis, in order, between items that stand for no axis. An item
+    is a slice, a non-negative integer, an array of integers within its axis, None, or ``np.bool_``.
+    Boolean masks become the integer arrays of their ``nonzero()``, which is how NumPy defines
+    them."""
     items = [_read_item(item, basic) for item in (key if isinstance(key, tuple) else (key,))]
     ellipses = [place for place, item in enumerate(items) if item is Ellipsis]
     if len(ellipses) > 1:
@@ -80,11 +70,7 @@ def is_axis(item: Any) -> bool:
 
 
 def select_basic(key: Any, shape: tuple[int, ...]) -> list[Selection]:
-    """The positions that a basic index selects along each axis; None where it makes a new axis.
-
-    >>> select_basic((slice(9, 2, -3), None, -1), (13, 4))
-    [range(9, 2, -3), None, 3]
-    """
+    """The positions that a basic index selects along each axis; None where it makes a new axis."""
     selected: list[Selection] = []
     axis = 0
     for item in expand_index(key, shape, basic=True):
@@ -94,11 +80,7 @@ def select_basic(key: Any, shape: tuple[int, ...]) -> list[Selection]:
 
 
 def slice_of(indices: range) -> slice:
-    """The slice that selects these positions: ``range(length)[slice_of(indices)] == indices``.
-
-    >>> slice_of(range(6, -1, -3)), slice_of(range(5, 5))
-    (slice(6, None, -3), slice(5, 5, 1))
-    """
+    """The slice that selects these positions: ``range(length)[slice_of(indices)] == indices``."""
     if not indices:
         return slice(indices.start, indices.start, indices.step)
     # A slice cannot stop at -1, which would count from the end: backwards to the first position it
@@ -108,11 +90,7 @@ def slice_of(indices: range) -> slice:
 
 def span_of(along: int | range) -> tuple[int, int, slice | int]:
     """The first position to read for a selection, how many, and the index that picks the selected
-    ones from these.
-
-    >>> span_of(range(9, 2, -3)), span_of(3)
-    ((3, 7, slice(6, None, -3)), (3, 1, 0))
-    """
+    ones from these."""
     if isinstance(along, int):
         return along, 1, 0
     if not along:
@@ -125,16 +103,7 @@ def span_of(along: int | range) -> tuple[int, int, slice | int]:
 
 def plan_region(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
     """The smallest region that holds what ``selected`` selects, and the index that picks it from
-    that region.
-
-    ``selected`` is a basic index, a ``Region``, or None for the whole. Law: ``x[selected]`` is
-    ``x[region.slices][pick]``. Errors as ``expand_index``; ``ArgumentError`` for a region that
-    reaches out of the shape.
-
-    >>> region, pick = plan_region((slice(9, 2, -3), 1), (13, 4))
-    >>> str(region), pick
-    ('[3:10, 1:2]', (slice(6, None, -3), 0))
-    """
+    that region. Law: ``x[selected]`` is ``x[region.slices][pick]``."""
     if selected is None:
         return Region.whole(shape), ()
     if isinstance(selected, Region):
@@ -159,16 +128,7 @@ def plan_region(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
 
 
 def cut_steps(region: Region, pick: Pick, most: int) -> tuple[list[tuple[Region, Pick]], int]:
-    """Cut what ``plan_region`` gave, so that a step does not cost memory.
-
-    Returns the parts, and the axis along which their picks are concatenated. Each part has about
-    ``most`` elements, or one index along the axis of the largest step. Without a step there is one
-    part, the whole.
-
-    >>> parts, axis = cut_steps(*plan_region((1, slice(None, None, 3)), (2, 10)), 6)
-    >>> [(str(part), picked) for part, picked in parts], axis
-    ([('[1:2, 0:4]', (0, slice(None, None, 3))), ('[1:2, 6:10]', (0, slice(None, None, 3)))], 0)
-    """
+    """Cut what ``plan_region`` gave, so that a step does not cost memory."""
     steps = [abs(item.step or 1) if isinstance(item, slice) else 1 for item in pick]
     place = steps.index(max(steps)) if steps else 0
     strided = pick[place] if steps else None
@@ -300,21 +260,14 @@ def _check_position(number: int, length: int, axis: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gather:
-    """Regions of an array, and what an index picks from them.
+    """Regions of an array, and what an index picks from them. The elements of the regions, one
+    region after the other, are an array of the shape ``full``."""
 
-    The elements of the regions, one region after the other, are an array of the shape ``full``.
-    """
-
-    offset: Ints
-    """[k, rank] the first indices of the regions."""
-    shape: Ints
-    """[k, rank] their extents."""
-    full: tuple[int, ...]
-    """The shape of the array of all their elements."""
-    axis: int
-    """The axis of that array that its first axis is picked as."""
-    pick: tuple[Any, ...]
-    """The index that picks from it."""
+    offset: Ints  # [k, rank] the first indices of the regions
+    shape: Ints  # [k, rank] their extents
+    full: tuple[int, ...]  # the shape of the array of all their elements
+    axis: int  # the axis of that array that its first axis is picked as
+    pick: tuple[Any, ...]  # the index that picks from it
 
     @property
     def around(self) -> Region:
@@ -326,7 +279,6 @@ class Gather:
 
     @property
     def picked_shape(self) -> tuple[int, ...]:
-        """The shape of what is picked."""
         extents = [*self.full[1 : self.axis + 1], *self.full[:1], *self.full[self.axis + 1 :]]
         shape: list[int] = []
         for item in self.pick:
@@ -357,19 +309,9 @@ class Gather:
 
 
 def plan_gather(selected: Any, shape: tuple[int, ...]) -> Gather:
-    """The regions that hold what ``selected`` selects, and what to pick from them.
-
-    ``selected`` is any index of NumPy, a ``Region``, or None for the whole. Lists of rows and masks
-    become a region for each run of rows, each row once. Law: ``x[selected]`` is what ``take`` picks
-    of the elements of the regions. Errors as ``plan_region``; ``OutOfRange`` for arrays that do not
-    broadcast.
-
-    >>> gather = plan_gather([7, 3, -6, 2], (13, 4))
-    >>> [str(Region(*region)) for region in zip(gather.offset.tolist(), gather.shape.tolist())]
-    ['[2:4, 0:4]', '[7:8, 0:4]']
-    >>> gather.full, gather.pick
-    ((3, 4), (array([2, 1, 2, 0]), slice(None, None, 1)))
-    """
+    """The regions that hold what ``selected`` selects, and what to pick from them. Lists of rows
+    and masks become a region for each run of rows, each row once. Law: ``x[selected]`` is what
+    ``take`` picks of the elements of the regions."""
     items = (
         None if selected is None or isinstance(selected, Region) else expand_index(selected, shape)
     )
@@ -450,10 +392,8 @@ def _gather_points(items: list[Any], shape: tuple[int, ...], are_parted: bool) -
 
 
 def _join_runs(offset: Ints, extent: Ints, flat: Ints, axis: int) -> tuple[Ints, Ints]:
-    """Points that follow each other along the last axis of arrays, as one region.
-
-    Its elements lie in the same order only if no slice before that axis has several indices.
-    """
+    """Points that follow each other along the last axis of arrays, as one region. Its elements lie
+    in the same order only if no slice before that axis has several indices."""
     if not len(flat) or (extent[0, :axis] > 1).any():
         return offset, extent
     follows = (np.diff(flat) == 1) & (offset[1:, axis] == offset[:-1, axis] + 1)

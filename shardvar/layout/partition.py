@@ -42,8 +42,7 @@ from shardvar.layout.dtypes import Ints
 from shardvar.layout.region import Region, find_overlap, read_integer, read_integers, subtract_all
 from shardvar.limits import MAX_PARTS
 
-_AXIS = "axis of a PartitionSpec"
-"""The name of what a spec has, for errors."""
+_AXIS = "axis of a PartitionSpec"  # the name of what a spec has, for errors
 
 Interval = tuple[int, int]
 """Half-open: ``(start, stop)``."""
@@ -468,14 +467,7 @@ def read_cut(
     cut: Cut, shape: Sequence[int], dtype: Any, num_shards: int = 1, *, rows_only: bool = False
 ) -> Partition | DeviceParts | Sizes:
     """The parts that ``cut`` means for a tensor with an axis: a ``Partition`` or layout, else sizes
-    for each axis.
-
-    ``LayoutError`` if it does not cut this shape; with ``rows_only`` also if it cuts another axis
-    than the first, or says nothing of that. Partitioners get ``dtype`` and ``num_shards``.
-
-    >>> read_cut(5, (13, 4), "float32"), read_cut([2, 9], (13, 4), "float32")
-    (((3, 3, 3, 2, 2), (4,)), ((7, 6), (1, 1, 1, 1)))
-    """
+    for each axis. Partitioners get ``dtype`` and ``num_shards``."""
     source, is_answer = "The partition", callable(cut)
     if callable(cut):
         cut, source = call_partitioner(cut, shape, dtype, num_shards), "The partitioner's answer"
@@ -516,16 +508,9 @@ def part_columns(
     cut: Cut, shape: Sequence[int], dtype: Any, num_shards: int = 1
 ) -> tuple[Ints, Ints, Ints | None]:
     """Offsets and shapes [parts, rank] of the parts that ``cut`` means, in C order; errors as
-    ``read_cut``.
-
-    The third column has the device [parts] of each part of a layout, whose parts are in the order
-    of devices; it is None for other cuts. Sizes that add up tile the shape, so that the parts of
-    many tensors need no proof.
-
-    >>> offset, shape, _ = part_columns([2, 2], (3, 4), "float32")
-    >>> offset.tolist(), shape.tolist()
-    ([[0, 0], [0, 2], [2, 0], [2, 2]], [[2, 2], [2, 2], [1, 2], [1, 2]])
-    """
+    ``read_cut``. The third column has the device [parts] of each part of a layout, whose parts are
+    in the order of devices; it is None for other cuts. Sizes that add up tile the shape, so that
+    the parts of many tensors need no proof."""
     parts = read_cut(cut, shape, dtype, num_shards)
     if isinstance(parts, DeviceParts):
         device, offset, extent = parts.distinct_parts()

@@ -71,11 +71,7 @@ def read_integers(
     error: type[ArgumentError] = ArgumentTypeError,
 ) -> tuple[int, ...]:
     """Integers of any kind as a tuple of Python's; ``error`` for anything else. All shapes are read
-    here.
-
-    >>> read_integers(np.array([13, 4]))
-    (13, 4)
-    """
+    here."""
     given: Any = values
     try:
         given = tuple(values)
@@ -85,11 +81,7 @@ def read_integers(
 
 
 def read_integer(value: SupportsIndex, what: str) -> int:
-    """One integer of any kind as Python's; ``ArgumentTypeError`` for anything else, also a bool.
-
-    >>> read_integer(np.uint8(13), "length")
-    13
-    """
+    """One integer of any kind as Python's; ``ArgumentTypeError`` for anything else, also a bool."""
     try:
         if not isinstance(value, bool):  # as NumPy's, which cannot be an index
             return index(value)
@@ -109,11 +101,7 @@ def read_shape(shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
 
 
 def read_declared_shape(shape: Any) -> tuple[int | None, ...]:
-    """A shape whose extents may be None, for any size; errors as ``read_shape``.
-
-    >>> read_declared_shape([None, np.int32(4)])
-    (None, 4)
-    """
+    """A shape whose extents may be None, for any size; errors as ``read_shape``."""
     given = read_integers(shape) if not isinstance(shape, Iterable) else tuple(shape)
     known = iter(read_shape([extent for extent in given if extent is not None]))
     return tuple(None if extent is None else next(known) for extent in given)
@@ -485,14 +473,12 @@ def _number(item: str, text: str) -> int:
     return number
 
 
-_BATCH = 1 << 20
-"""Candidate pairs expanded at a time: 8 MiB a column of int64."""
+_BATCH = 1 << 20  # Candidate pairs expanded at a time: 8 MiB a column of int64
 
 _SLACK = 8
 """Ranges at most this many times longer than the input are expanded rather than cut further."""
 
-Pairs = tuple[Ints, Ints]
-"""Rows of A and rows of B, side by side."""
+Pairs = tuple[Ints, Ints]  # rows of A and rows of B, side by side
 
 _Spans = tuple[Ints, Ints]
 """Regions as first indices and stops [n, rank], which the search compares without adding."""
@@ -502,13 +488,7 @@ def overlapping_pairs(
     offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints
 ) -> Iterator[Pairs]:
     """All (i, j) for which region i of A and region j of B have a common element, each once, in
-    bounded batches.
-
-    >>> a = np.array([[0], [5]]), np.array([[5], [5]])
-    >>> b = np.array([[0], [3], [9]]), np.array([[3], [6], [1]])
-    >>> [(i.tolist(), j.tolist()) for i, j in overlapping_pairs(*a, *b)]
-    [([0, 0, 1, 1], [0, 1, 1, 2])]
-    """
+    bounded batches."""
     rank = offset_a.shape[1]
     if rank == 0:
         yield from _all_pairs(len(offset_a), len(offset_b))
@@ -551,11 +531,7 @@ def overlapping_pairs(
 
 
 def find_overlap(offset: Ints, shape: Ints) -> tuple[int, int] | None:
-    """Two rows of one column of regions that have a common element, or None if all are disjoint.
-
-    >>> find_overlap(np.array([[0], [3], [4]]), np.array([[3], [2], [9]]))
-    (1, 2)
-    """
+    """Two rows of one column of regions that have a common element, or None if all are disjoint."""
     for i, j in overlapping_pairs(offset, shape, offset, shape):
         twice = np.flatnonzero(i != j)
         if len(twice):
@@ -634,8 +610,7 @@ def _all_pairs(count_a: int, count_b: int) -> Iterator[Pairs]:
 _PRIME = np.uint64((1 << 31) - 1)
 """The product of two numbers below it fits 64 bits, and so does the sum of four billion of them."""
 
-_ROUNDS = 2
-"""Independent random numbers for each interval."""
+_ROUNDS = 2  # Independent random numbers for each interval
 
 _Weights = npt.NDArray[np.uint64]
 
@@ -644,10 +619,8 @@ _Weights = npt.NDArray[np.uint64]
 class Flaw:
     """A cell of a shape that the regions do not hold exactly once."""
 
-    cell: Region
-    """The cell, which no region holds in part."""
-    rows: tuple[int, ...]
-    """The rows of the regions that hold it: none, or two or more."""
+    cell: Region  # the cell, which no region holds in part
+    rows: tuple[int, ...]  # the rows of the regions that hold it: none, or two or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -671,14 +644,7 @@ class _Cell:
 
 def find_flaw(offset: Ints, shape: Ints, full: Sequence[int]) -> Flaw | None:
     """Return a cell of ``full`` that is in no region or in several; None if the regions tile it.
-
-    The regions must lie within ``full`` and have elements.
-
-    >>> regions = np.array([[0, 0], [0, 2], [3, 0]]), np.array([[3, 2], [5, 2], [2, 3]])
-    >>> flaw = find_flaw(*regions, (5, 4))
-    >>> str(flaw.cell), flaw.rows
-    ('[3:5, 2:3]', (1, 2))
-    """
+    The regions must lie within ``full`` and have elements."""
     if 0 in full:
         return None
     cuts, first, last = _cuts(offset, offset + shape, full)

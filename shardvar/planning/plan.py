@@ -50,17 +50,13 @@ from shardvar.layout.region import Region, find_flaw, find_overlap, intersect, o
 from shardvar.planning.index import EntryTable, concatenate_entries, unknown_key
 from shardvar.planning.slices import SliceTable, TensorTable, group_rows, sum_by, widen
 
-_NAMED = 8
-"""Missing regions that an error names; the others it counts."""
+_NAMED = 8  # Missing regions that an error names; the others it counts
 
-_SEARCHED = 64
-"""Slices of a tensor up to which overlaps are searched: it is faster for a handful."""
+_SEARCHED = 64  # Slices of a tensor up to which overlaps are searched: it is faster for a handful
 
-_SUBTRACTED = 1024
-"""Slices up to which missing regions are computed: of one tensor, and of all."""
+_SUBTRACTED = 1024  # Slices up to which missing regions are computed: of one tensor, and of all
 
-_MOST_REGIONS = 64
-"""Regions that a tensor may fall into while its slices are taken away."""
+_MOST_REGIONS = 64  # Regions that a tensor may fall into while its slices are taken away
 
 
 # Values.
@@ -70,39 +66,21 @@ _MOST_REGIONS = 64
 class Copy:
     """One region that moves from a source slice to a target slice."""
 
-    source: int
-    """The row of the source slice."""
-    target: int
-    """The row of the target slice."""
-    region: Region
-    """The region that moves, in the coordinates of the whole tensor."""
+    source: int  # the row of the source slice
+    target: int  # the row of the target slice
+    region: Region  # the region that moves, in the coordinates of the whole tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyTable:
-    """Columns of copies, ordered by target and, within a target, by offset.
+    """Columns of copies, ordered by target and, within a target, by offset. Source 0 holds the rows
+    0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5. So target 0 gets rows
+    only from source 0, and target 1 from both:"""
 
-    Source 0 holds the rows 0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5.
-    So target 0 gets rows only from source 0, and target 1 from both:
-
-    >>> source, target = np.array([0, 0, 1]), np.array([0, 1, 1])
-    >>> copies = CopyTable(source, target, offset=np.array([[0], [2], [3]]), shape=np.array([[2], [1], [2]]))
-    >>> for row in range(len(copies)):
-    ...     start, count = copies.offset[row, 0], copies.shape[row, 0]
-    ...     print(f"rows {start} to {start + count}: source {copies.source[row]} -> target {copies.target[row]}")
-    rows 0 to 2: source 0 -> target 0
-    rows 2 to 3: source 0 -> target 1
-    rows 3 to 5: source 1 -> target 1
-    """
-
-    source: Ints
-    """[c] rows of the sources."""
-    target: Ints
-    """[c] rows of the targets."""
-    offset: Ints
-    """[c, rank] first indices in the whole tensor."""
-    shape: Ints
-    """[c, rank] extents."""
+    source: Ints  # [c] rows of the sources
+    target: Ints  # [c] rows of the targets
+    offset: Ints  # [c, rank] first indices in the whole tensor
+    shape: Ints  # [c, rank] extents
 
     def __len__(self) -> int:
         return len(self.source)
@@ -114,28 +92,12 @@ class CopyTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Copies that fill every target exactly; it can only be constructed if they do.
+    """Copies that fill every target exactly; it can only be constructed if they do. A tensor of
+    five rows is stored in slices of 3 and 2 rows and wanted in slices of 2 and 3 rows:"""
 
-    A tensor of five rows is stored in slices of 3 and 2 rows and wanted in slices of 2 and 3 rows:
-
-    >>> tensors = TensorTable.of([("w", "int8", (5,))])
-    >>> rows = np.array([0, 0])
-    >>> stored = SliceTable.of(tensors, rows, offset=np.array([[0], [3]]), shape=np.array([[3], [2]]))
-    >>> wanted = SliceTable.of(tensors, rows, offset=np.array([[0], [2]]), shape=np.array([[2], [3]]))
-    >>> plan = plan_copies(stored, wanted)
-    >>> [f"{copy.source} -> {copy.target} {copy.region}" for copy in map(plan.copy, range(len(plan.copies)))]
-    ['0 -> 0 [0:2]', '0 -> 1 [2:3]', '1 -> 1 [3:5]']
-    >>> plan_copies(stored.take(np.array([0])), wanted)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    shardvar.errors.IncompleteCheckpoint: 'w' lacks [3:5]. ...
-    """
-
-    sources: SliceTable
-    """The slices that elements come from."""
-    targets: SliceTable
-    """The slices to fill."""
-    copies: CopyTable
-    """The regions that move."""
+    sources: SliceTable  # the slices that elements come from
+    targets: SliceTable  # the slices to fill
+    copies: CopyTable  # the regions that move
 
     def __post_init__(self) -> None:
         check_covers(self.targets, self.copies)
@@ -173,10 +135,8 @@ class Assignment:
     """The slices, in the order in which they are written."""
     file: Ints
     """[m] the number of the file of each slice."""
-    num_files: int
-    """The number of files."""
-    description: str = ""
-    """The policy's sentence about itself."""
+    num_files: int  # the number of files
+    description: str = ""  # the policy's sentence about itself
 
     def by_file(self) -> tuple[Ints, Ints]:
         """Rows grouped by file, as ``SliceTable.by_tensor`` groups them by tensor."""
@@ -203,12 +163,8 @@ class Assignment:
 
 
 def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
-    """The plan that fills the targets from the sources, matching tensors by key.
-
-    Sources must not overlap (``find_faults``). ``UnknownKey`` if no source has a target's key,
-    ``InconsistentTensor`` if the two disagree on dtype or full shape, ``IncompleteCheckpoint`` if a
-    region of a target is in no source. Linear in slices plus copies, apart from sorting.
-    """
+    """The plan that fills the targets from the sources, matching tensors by key. Sources must not
+    overlap (``find_faults``). Linear in slices plus copies, apart from sorting."""
     # Match: the source tensor of each target tensor.
     tensor_of = _match(sources.tensors, targets.tensors)
     rank = max(sources.shape.shape[1], targets.shape.shape[1])
@@ -231,12 +187,9 @@ def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
 
 def check_covers(targets: SliceTable, copies: CopyTable) -> None:
     """Raise ``IncompleteCheckpoint``, naming key and regions, unless the copies hold every element
-    of every target.
-
-    The copies are intersections of disjoint sources with a target, so they cover it if their sizes
-    add up to its size. More than that are intersections of sources that overlap:
-    ``OverlappingSlices``.
-    """
+    of every target. The copies are intersections of disjoint sources with a target, so they cover
+    it if their sizes add up to its size. More than that are intersections of sources that overlap:
+    ``OverlappingSlices``."""
     filled = sum_by(copies.target, np.prod(copies.shape, axis=1, dtype=np.int64), len(targets))
     sizes = np.prod(targets.shape, axis=1, dtype=np.int64)
     if (filled > sizes).any():
@@ -479,12 +432,7 @@ def check_replicas(replicas: str) -> None:
 
 def merge_entries(tables: Sequence[EntryTable], replicas: str) -> EntryTable:
     """Return the entries of one checkpoint, one table for each process; every tensor is covered
-    exactly.
-
-    ``InconsistentTensor`` if processes disagree on a tensor, or on the values of a replica with
-    ``replicas="equal"``; ``OverlappingSlices``, ``OutOfBounds`` and ``IncompleteCheckpoint`` as for
-    an index.
-    """
+    exactly."""
     check_replicas(replicas)
     _check_agree(tables)
     merged = concatenate_entries(tables)
@@ -519,11 +467,7 @@ def _raise_first(faults: Mapping[str, CheckpointError], slices: SliceTable, proc
 
 
 def name_processes(processes: Sequence[int]) -> str:
-    """Return the processes as words.
-
-    >>> name_processes([3]), name_processes([0, 1, 4])
-    ('process 3', 'processes 0, 1 and 4')
-    """
+    """Return the processes as words."""
     texts = [str(process) for process in processes[:_NAMED]]
     if len(processes) > _NAMED:
         texts.append(f"{len(processes) - _NAMED} more")

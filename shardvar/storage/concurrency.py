@@ -49,8 +49,7 @@ Result = TypeVar("Result")
 IN_FLIGHT_NBYTES = 64 << 20
 """The bytes that requests to a remote storage have under way: at 100 MB/s, what comes in 0.7 s."""
 
-_PAUSE_SECONDS = 0.005
-"""Between two looks at threads that are outwaited: a request takes longer."""
+_PAUSE_SECONDS = 0.005  # Between two looks at threads that are outwaited: a request takes longer
 
 _local = threading.local()
 """``executors``: the ones whose work this thread does, each within the one before; ``is_exact``:
@@ -59,11 +58,8 @@ within ``exactly``."""
 
 class Threads(ThreadPoolExecutor):
     """Threads that do nothing any more when the ``with`` block is left, whichever way and however
-    often interrupted.
-
-    What none of them has begun then is dropped, and ``check_wanted`` raises in what they have
-    begun.
-    """
+    often interrupted. What none of them has begun then is dropped, and ``check_wanted`` raises in
+    what they have begun."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -139,12 +135,9 @@ def as_answered(
     nbytes: Callable[[Item], int] = lambda _: 0,
 ) -> Generator[Result]:
     """Yield ``function`` of every item: in order on a disk, else as the answers come,
-    ``traits.requests`` at a time.
-
-    No item is taken while those before it hold more than ``IN_FLIGHT_NBYTES``, each of them
-    ``nbytes``. The first error ends it; items that no thread has begun then are dropped, and no
-    file goes up further.
-    """
+    ``traits.requests`` at a time. No item is taken while those before it hold more than
+    ``IN_FLIGHT_NBYTES``, each of them ``nbytes``. The first error ends it; items that no thread has
+    begun then are dropped, and no file goes up further."""
     if traits is None:
         yield from map(function, items)
         return
@@ -198,8 +191,7 @@ def _answers(pending: dict[Future[Result], int]) -> Iterator[Result]:
 class Room:
     """Memory for what is under way; threads wait until there is room for theirs."""
 
-    free_nbytes: int
-    """The bytes that are free."""
+    free_nbytes: int  # the bytes that are free
     _changed: Condition = field(default_factory=lambda: Condition(new_lock()))
 
     @contextmanager
@@ -216,8 +208,7 @@ class Room:
                 self._changed.notify_all()
 
 
-_MOST_LEVELS = 32
-"""Groups above one that are looked at: deeper trees than any scheduler makes."""
+_MOST_LEVELS = 32  # Groups above one that are looked at: deeper trees than any scheduler makes
 
 
 def usable_cores(root: str = "/") -> int:

@@ -55,8 +55,7 @@ from shardvar.storage.posix import (
 )
 from shardvar.storage.protocol import FileStatus, Storage
 
-_ATTEMPTS = 1000
-"""Attempts to lock the file; each fails if another writer comes and goes meanwhile."""
+_ATTEMPTS = 1000  # Attempts to lock the file; each fails if another writer comes and goes meanwhile
 
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -193,11 +192,9 @@ def _exists(path: str) -> bool:
     return True
 
 
-_NAME_NBYTES = 255
-"""The longest name that the usual file systems take."""
+_NAME_NBYTES = 255  # the longest name that the usual file systems take
 
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-"""The beginning of a URL."""
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")  # the beginning of a URL
 
 _LOST_SLASH = re.compile(r"(s3|gs|az|abfss?|https?|hf):/[^/]")
 """The beginning of a URL that was made a path."""
@@ -211,12 +208,10 @@ _MOST_ATTEMPTS, _ATTEMPT_SECONDS = 500, 0.01
 class LocalStorage:
     """One directory; it need not exist until something is created in it."""
 
-    path: str
-    """The directory's path."""
+    path: str  # the directory's path
 
     @property
     def local_path(self) -> str:
-        """The directory's path."""
         return self.path
 
     @property
@@ -225,12 +220,9 @@ class LocalStorage:
         return None
 
     def open(self, name: str) -> LocalReadableFile:
-        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a
-        regular file."""
         return open_local(self._join(name, InvalidCheckpoint))
 
     def create(self, name: str) -> LocalWritableFile:
-        """Open a new file for writing, in place of an old one; folders of a path are made."""
         return create_local(self._inside(name, with_folders=True))
 
     def names(self) -> list[str]:
@@ -243,7 +235,6 @@ class LocalStorage:
                 return []
 
     def stamp(self, name: str) -> str | None:
-        """Return the stamp of the file that has the name at this moment; None if it is missing."""
         status = self.status(name)
         return None if status is None else status.stamp
 
@@ -252,7 +243,6 @@ class LocalStorage:
         return self
 
     def folders(self) -> list[str]:
-        """Return the names of the directories in the directory, sorted, without symbolic links."""
         with reading(self.path):
             try:
                 with os.scandir(self.path) as entries:
@@ -263,11 +253,9 @@ class LocalStorage:
                 return []
 
     def folder(self, name: str) -> "LocalStorage":
-        """Return a directory in the directory; it need not exist."""
         return LocalStorage(self._join(name, InvalidCheckpoint))
 
     def status(self, name: str) -> FileStatus | None:
-        """Return size and age of a file in the directory; None if unknown."""
         try:
             status = os.stat(self._join(name))
         except OSError:
@@ -275,7 +263,6 @@ class LocalStorage:
         return _status(status)
 
     def tree(self) -> dict[str, FileStatus]:
-        """Return the facts of all files in and below the directory, by sorted paths."""
         found: dict[str, FileStatus] = {}
         left = [""]
         while left:
@@ -290,7 +277,6 @@ class LocalStorage:
         return dict(sorted(found.items()))
 
     def create_once(self, name: str, content: bytes) -> bool:
-        """Write a small file whole, in one step, unless the name is taken; return False then."""
         self.make()
         # A rename replaces a file, and hard links are not everywhere: so the name is held meanwhile.
         for attempt in range(_MOST_ATTEMPTS):
@@ -310,7 +296,6 @@ class LocalStorage:
         return False
 
     def rename(self, old: str, new: str) -> None:
-        """Rename ``old`` to ``new``, replacing it, in one step, and force that step to the disk."""
         source, target = self._join(old), self._join(new)
         with writing(target):
             # Names reach the disk in any order; only a sync of their directory orders them.
@@ -346,11 +331,8 @@ class LocalStorage:
     @contextmanager
     def borrowed(self, name: str) -> Iterator["LocalStorage"]:
         """Give the directory as one in which the file is written under another name, which it has
-        until it is whole.
-
-        A worker that was given up may go on: it does not touch the file that another has finished,
-        or a commit taken.
-        """
+        until it is whole. A worker that was given up may go on: it does not touch the file that
+        another has finished, or a commit taken."""
         lent = _LentDirectory(self.path, _attempt(name))
         try:
             yield lent
@@ -361,7 +343,6 @@ class LocalStorage:
             raise
 
     def sync(self, folder: str = "") -> None:
-        """Force all changes of names to the disk, in the directory or an existing folder of it."""
         path = self._inside(folder) if folder else self.path
         with writing(path), suppress(FileNotFoundError) if folder else nullcontext():
             sync_path(path)
@@ -378,14 +359,11 @@ class LocalStorage:
                 os.rmdir(path)
 
     def discard(self, names: Iterable[str]) -> None:
-        """Delete files that a commit has left, as far as it is possible."""
         for name in names:
             with suppress(StorageError):
                 self.remove(name)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends
-        with its process."""
         return locked(self._join(f".{name}.lock"), self._join(name))
 
     def make(self) -> None:
@@ -410,7 +388,6 @@ class LocalStorage:
                 sync_path(os.path.dirname(path) or os.curdir)
 
     def check_writable(self, name: str) -> None:
-        """Raise what ``make`` and ``lock`` would raise, as far as known, without a change."""
         check_directory(self.path)
         check_unlocked(self._join(f".{name}.lock"), self._join(name))
 
@@ -466,11 +443,9 @@ class LocalStorage:
 class _LentDirectory(LocalStorage):
     """A directory in which one file is written, under a name that no other attempt at it has."""
 
-    attempt: str
-    """The name of the file for as long as it is written."""
+    attempt: str  # the name of the file for as long as it is written
 
     def create(self, name: str) -> LocalWritableFile:  # noqa: ARG002
-        """Open the file for writing."""
         return create_local(self._join(self.attempt))
 
 
@@ -479,7 +454,6 @@ class UnforcedDirectory(LocalStorage):
     """A directory whose new files are forced to the disk by the commit, all together."""
 
     def create(self, name: str) -> LocalWritableFile:
-        """Open a new file for writing."""
         return create_local(self._inside(name, with_folders=True), is_forced=False)
 
 
@@ -500,11 +474,8 @@ def _attempt(name: str) -> str:
 
 def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
     """Return the directory and the bare name that a path means; the name is empty if the path is a
-    directory.
-
-    The directory is absolute, so that it means the same in another process. Nothing is created,
-    ``~`` is not expanded.
-    """
+    directory. The directory is absolute, so that it means the same in another process. Nothing is
+    created, ``~`` is not expanded."""
     try:
         text = os.fsdecode(path)
     except TypeError:
@@ -539,11 +510,7 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return True if a path is a URL: a scheme and "://".
-
-    >>> is_url("s3://bucket/model"), is_url("/data/model")
-    (True, False)
-    """
+    """Return True if a path is a URL: a scheme and "://"."""
     return isinstance(path, str) and URL.match(path) is not None
 
 

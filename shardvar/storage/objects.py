@@ -80,15 +80,13 @@ _PARTS: dict[str, Any] = {
 """obstore repeats the parts of an upload itself: nothing else knows them."""
 
 _SIGNED = timedelta(seconds=60)
-_LOOK_SECONDS = 5
-"""The time for a look at the pause that a service asks for."""
+_LOOK_SECONDS = 5  # the time for a look at the pause that a service asks for
 
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
 """The beginnings of the variables that obstore reads, by scheme; else Azure's."""
 
 _library_lock = new_lock()
-_loaded: dict[str, Any] = {}
-"""The module, and the process that imported it."""
+_loaded: dict[str, Any] = {}  # the module, and the process that imported it
 
 
 def library() -> Any:
@@ -123,10 +121,8 @@ def variables_of(root: str) -> str:
 
 def asked_pause(root: str, store: Any) -> float:
     """Return the pause that a service asks for after it has refused a request; 0 if it names none.
-
     obstore does not show the header ``Retry-After``. So the service is asked once more, for a file
-    that need not exist, by a URL that obstore signs.
-    """
+    that need not exist, by a URL that obstore signs."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
     from urllib.request import getproxies, proxy_bypass
 
@@ -169,16 +165,14 @@ OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss"])
 
 _lock = new_lock()
 
-_MOST_PARTS = 9000
-"""S3 takes 10,000 parts of a file."""
+_MOST_PARTS = 9000  # S3 takes 10,000 parts of a file
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectClient:
     """The requests to one bucket or container."""
 
-    root: str
-    """The URL of the bucket, without "/" at its end."""
+    root: str  # the URL of the bucket, without "/" at its end
     _stores: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
@@ -194,7 +188,6 @@ class ObjectClient:
         return f"{self.root}/{key}" if key else self.root
 
     def head(self, key: str) -> Head:
-        """Return the facts of a file; ``MissingFile`` if it does not exist."""
         with self._asking(key):
             meta = self._ask(lambda store: library().head(store, key))
             # Google asks for a generation, which listings lack; the others for the entity tag as it
@@ -235,7 +228,6 @@ class ObjectClient:
             return octets
 
     def listing(self, key: str) -> FolderListing:
-        """Return the content of a folder; empty if it does not exist."""
         with self._listing(key):
             found = self._ask(lambda store: library().list_with_delimiter(store, key or None))
         first = len(key) + 1 if key else 0
@@ -247,17 +239,12 @@ class ObjectClient:
         return FolderListing(files, sorted(path[first:] for path in found["common_prefixes"]))
 
     def walk(self, key: str) -> dict[str, Head]:
-        """Return the facts of all files below a folder, by their paths from it."""
         first = len(key) + 1 if key else 0
         with self._listing(key):
             pages = self._ask(lambda store: list(library().list(store, key or None)))
             return {each["path"][first:]: _head_of(each) for page in pages for each in page}
 
     def put(self, key: str, path: str) -> Head:
-        """Upload a local file, in parts if large, and return its facts; whole or not at all.
-
-        After an error the file is read back: if it has these bytes, only the answer was lost.
-        """
         nbytes, has_parts = os.path.getsize(path), False
         try:
             with self._asking(key, "put"):
@@ -293,10 +280,7 @@ class ObjectClient:
 
     def _stored(self, key: str, path: str) -> Head | None:
         """Return the facts of a file that has the bytes of a local one; None if it has others, or
-        none can be read.
-
-        An older file of the same name may have the same size.
-        """
+        none can be read. An older file of the same name may have the same size."""
         with suppress(ShardvarError), open(path, "rb") as file:
             head = self.head(key)
             if head.nbytes != os.path.getsize(path):
@@ -309,11 +293,6 @@ class ObjectClient:
         return None
 
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
-        """Copy a file, without its bytes coming here if the service can; ``MissingFile``.
-
-        It replaces a file that has the name. With ``is_new``, such a file stays where it would get
-        a new version: S3 gives the same bytes the same one, and has no such condition.
-        """
         module, is_s3 = library(), self.root.startswith("s3:")
         with self._asking(old, "put"):
             if is_s3 and (head := self.head(old)).nbytes > MOST_COPIED_NBYTES:
@@ -349,11 +328,6 @@ class ObjectClient:
             ) from None
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
-        """Write a file in one step if the one there is ``old``, which ``head`` has answered, or
-        none is.
-
-        ``LockHeld`` otherwise.
-        """
         kinds = library().exceptions
         mode: Any = "create" if old is None else dict(old.condition or {})
         # S3's word for a writer at the same time, of a file that is there; of a new one it is an
@@ -379,7 +353,6 @@ class ObjectClient:
         return Head(len(content), _version(found), None)
 
     def delete(self, key: str) -> None:
-        """Delete a file; does nothing if it does not exist."""
         with suppress(MissingFile), self._asking(key, "delete"):
             self._ask(lambda store: library().delete(store, key))
 
@@ -419,10 +392,7 @@ class ObjectClient:
     def _asking(
         self, key: str, operation: Operation = "get", *, is_conditional: bool = False
     ) -> Iterator[None]:
-        """Turn obstore's errors of an operation that are raised inside into shardvar's.
-
-        With ``is_conditional``, a request states the version that it reads.
-        """
+        """Turn obstore's errors of an operation that are raised inside into shardvar's."""
         module = library()
         try:
             yield
@@ -488,9 +458,5 @@ def _version(meta: Any) -> str:
 
 def _condition(version: str) -> str | None:
     """Return the entity tag as a request states it; None for a weak one, and for what is another
-    kind of version.
-
-    >>> _condition("5d41"), _condition('W/"5d41'), _condition("time 12.5")
-    ('"5d41"', None, None)
-    """
+    kind of version."""
     return None if not version or " " in version or version.startswith("W/") else f'"{version}"'

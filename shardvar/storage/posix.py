@@ -220,17 +220,12 @@ class LocalReadableFile:
 
     name: str
     """The full path, for messages."""
-    size: int
-    """The number of bytes in the file when it was opened."""
-    stamp: str
-    """Size, time of change and inode: they differ if another file takes the name."""
-    _descriptor: _Descriptor | None
-    """The descriptor; None once closed."""
-    _map: memoryview | None = None
-    """The memory map, once there is one."""
+    size: int  # the number of bytes in the file when it was opened
+    stamp: str  # Size, time of change and inode: they differ if another file takes the name
+    _descriptor: _Descriptor | None  # the descriptor; None once closed
+    _map: memoryview | None = None  # the memory map, once there is one
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start``; ``IncompleteCheckpoint`` at the end."""
         if not buffer.nbytes:
             return
         octets = buffer.cast("B")
@@ -314,13 +309,10 @@ class LocalWritableFile:
 
     name: str
     """The full path, for messages."""
-    _descriptor: _Descriptor | None
-    """The descriptor; None once closed."""
-    is_forced: bool = True
-    """False for a temporary file, which closing does not force to the disk."""
+    _descriptor: _Descriptor | None  # the descriptor; None once closed
+    is_forced: bool = True  # False for a temporary file, which closing does not force to the disk
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
-        """Write ``buffer`` from ``start``; ``StorageError`` if the disk is full."""
         view = memoryview(buffer)
         if not view.nbytes:
             return
@@ -346,7 +338,6 @@ class LocalWritableFile:
                 os.posix_fadvise(descriptor.number, start, done, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Force the bytes to the disk and close the file; closing it again does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None and self.is_forced:
             with writing(self.name):
@@ -407,11 +398,8 @@ def stamp_of(status: os.stat_result) -> str:
 
 def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
     """Open a new file for writing; readers that have an old file of that name open or mapped keep
-    it.
-
-    The old file is removed and not emptied. That is also faster, and a symbolic link in its place
-    is not followed.
-    """
+    it. The old file is removed and not emptied. That is also faster, and a symbolic link in its
+    place is not followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with writing(path):
         try:

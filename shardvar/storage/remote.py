@@ -45,8 +45,7 @@ from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, Writable
 from shardvar.storage.requests import Client, FolderListing, Head, put_once, read_whole
 from shardvar.storage.uploads import Upload, describe_claim
 
-_MOST_SPANS = 32
-"""Spans that are held, so that they take at most 8 MiB."""
+_MOST_SPANS = 32  # Spans that are held, so that they take at most 8 MiB
 
 
 @dataclass(slots=True)
@@ -55,19 +54,16 @@ class SpanAhead:
 
     key: str
     version: str
-    start: int
-    """The first byte, in the file."""
+    start: int  # the first byte, in the file
     octets: memoryview
-    surplus: int
-    """The number of bytes that were not taken yet."""
+    surplus: int  # the number of bytes that were not taken yet
 
 
 @dataclass(slots=True)
 class ReadAhead:
     """The bytes that are held ahead for all files of a folder together; used under the lock."""
 
-    nbytes: int = 0
-    """Bytes that were brought and not taken yet, dropped spans included."""
+    nbytes: int = 0  # bytes that were brought and not taken yet, dropped spans included
     spans: list[SpanAhead] = field(default_factory=list)
     """The spans that are held, the one that was brought last at the end."""
 
@@ -106,8 +102,7 @@ bytes that a connection brings in the time of one request: 100 MB/s times 2.5 ms
 _TAIL_NBYTES = 64 << 10
 """A small read this near to a file's end is extended backwards, as for indexes."""
 
-_MOST_SHORT = 512
-"""A thousand ranges of a few bytes, in two times the latency."""
+_MOST_SHORT = 512  # a thousand ranges of a few bytes, in two times the latency
 
 
 def _short_requests() -> int:
@@ -137,10 +132,8 @@ class RemoteReadableFile:
 
     name: str
     """The URL, for messages."""
-    size: int
-    """The number of bytes."""
-    stamp: str
-    """The version."""
+    size: int  # the number of bytes
+    stamp: str  # the version
     _client: Client
     _key: str
     _head: Head
@@ -219,8 +212,7 @@ class RemoteReadableFile:
             )
 
 
-_lock = new_lock()
-"""Guards what is held ahead: short work, so that one lock serves all files."""
+_lock = new_lock()  # Guards what is held ahead: short work, so that one lock serves all files
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +220,7 @@ class RemoteStorage:
     """One folder of a server: files whose keys begin with its key."""
 
     client: Client
-    key: str
-    """The folder's key; empty for the root."""
+    key: str  # the folder's key; empty for the root
     _only: str = field(default="", compare=False, repr=False)
     """The file that is known of a folder that cannot be listed; others are found only by their names."""
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
@@ -250,16 +241,13 @@ class RemoteStorage:
 
     @property
     def local_path(self) -> None:
-        """None: the files are not on a local disk."""
         return None
 
     @property
     def traits(self) -> Traits:
-        """The cost of a request."""
         return TRAITS
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file; ``MissingFile`` if it does not exist."""
         key = self._join(name)
         upload = self._uploads[-1] if self._uploads else None
         if upload:
@@ -297,11 +285,9 @@ class RemoteStorage:
         return RemoteStorage(self.client, self.key, self._only)
 
     def folders(self) -> list[str]:
-        """Return the names of the folders in the folder, sorted."""
         return list(self._listing().folders)
 
     def folder(self, name: str) -> "RemoteStorage":
-        """Return a folder in the folder; it need not exist."""
         if not self._walked:
             return RemoteStorage(self.client, self._join(name))
         # The files of one checkpoint: what is held ahead is bounded for all of them together.
@@ -310,7 +296,6 @@ class RemoteStorage:
         )
 
     def tree(self) -> dict[str, FileStatus]:
-        """Return the facts of all files in the folder and below it, sorted by path with "/"."""
         found = dict(sorted(self.client.walk(self.key).items()))
         with _lock:
             self._walked.clear()
@@ -329,7 +314,6 @@ class RemoteStorage:
         return self._writing(name).create(name)
 
     def create_once(self, name: str, content: bytes) -> bool:
-        """Write a small file whole, in one request, unless the name is taken; return False then."""
         self.check_writable(name)
         client: Any = self.client
         head = uninterrupted(lambda: put_once(client, self._join(name), content))
@@ -365,7 +349,6 @@ class RemoteStorage:
             self._uploads[-1].announce(names)
 
     def finish(self, name: str) -> None:
-        """Upload a file that is finished, if it was announced."""
         upload = self._writing(name)
         uninterrupted(lambda: upload.send(name))
 
@@ -376,7 +359,6 @@ class RemoteStorage:
             uninterrupted(lambda: upload.lend(names, nbytes))
 
     def claim(self, *, removes: bool = False) -> None:
-        """Keep other writers of the same names out until ``lock`` is left; or ``LockHeld``."""
         upload = self._writing(self.key)
         upload.claim.removes |= removes
         uninterrupted(upload.hold)
@@ -397,7 +379,6 @@ class RemoteStorage:
         uninterrupted(lambda: upload.remove(name))
 
     def discard(self, names: Iterable[str]) -> None:
-        """Delete files that a commit has left, as far as it is possible."""
         upload, names, client = self._writing(self.key), sorted(names), self.client
         keys = [self._join(name) for name in names]
         if upload.is_committed and keys:
@@ -413,11 +394,8 @@ class RemoteStorage:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Begin a write: what is listed now is what the commit replaces. Nothing is locked.
-
-        Within another write, a file named ``name`` must still be the one that this other write
-        knows.
-        """
+        """Begin a write: what is listed now is what the commit replaces. Nothing is locked. Within
+        another write, a file named ``name`` must still be the one that this other write knows."""
         self.check_writable(name)
         with _lock:
             self._listings.clear()
@@ -460,7 +438,6 @@ class RemoteStorage:
             )
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raise if one of the names cannot be given to a new file."""
         for name in names:
             self._join(name)
 

@@ -54,13 +54,11 @@ from shardvar.pictures.words import named
 from shardvar.storage.concurrency import Result, check_wanted
 from shardvar.storage.protocol import FileStatus
 
-PART_NBYTES = 8 << 20
-"""A part of an upload. No service takes parts below 5 MiB."""
+PART_NBYTES = 8 << 20  # a part of an upload. No service takes parts below 5 MiB.
 ONE_PUT_NBYTES = 16 << 20
 """A file of at most this size is uploaded in one request. A process that is killed leaves the parts
 of an upload, and nothing of a request."""
-PARTS_AHEAD = 3
-"""Parts of an upload that are held in memory at a time."""
+PARTS_AHEAD = 3  # Parts of an upload that are held in memory at a time
 UPLOAD_NBYTES = PARTS_AHEAD * PART_NBYTES
 """The most that an upload holds in memory; files of 9000 such parts have 75 GB."""
 MOST_COPIED_NBYTES = 5 << 30
@@ -71,13 +69,11 @@ MOST_COPIED_NBYTES = 5 << 30
 class Head:
     """The facts of one stored file."""
 
-    nbytes: int
-    """Its size."""
+    nbytes: int  # its size
     version: str
     """A text that differs for other content: an entity tag, a generation, or size and time; empty
     if not known."""
-    changed: float | None
-    """The time of its last change, in seconds since the Epoch."""
+    changed: float | None  # the time of its last change, in seconds since the Epoch
     condition: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     """The version for a conditional request; None if unknown, as from a listing."""
 
@@ -96,21 +92,13 @@ class Head:
 class FolderListing:
     """The content of one folder."""
 
-    files: Mapping[str, Head]
-    """The files, by bare name."""
-    folders: Sequence[str]
-    """The bare names of the folders, sorted."""
+    files: Mapping[str, Head]  # the files, by bare name
+    folders: Sequence[str]  # the bare names of the folders, sorted
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error, without the server's page and what may be secret
-    in its URLs.
-
-    These are the name of a user, a password, parameters and queries.
-
-    >>> first_line(ValueError("GET http://user:pw@host/a;sig=1?x failed.\\nrequest id 7"))
-    'GET http://host/a failed'
-    """
+    in its URLs. These are the name of a user, a password, parameters and queries."""
     line = (str(error).splitlines() or [""])[0].partition(": <")[0] or type(error).__name__
     line = re.sub(r"(?<=://)[^/\s]*@", "", line)
     return re.sub(r"[?;][\w%]\S*", "", line).strip().rstrip(".:")
@@ -159,18 +147,12 @@ class BucketClient(Client, Protocol):
         """Upload a local file, in parts if large, and return its facts; whole or not at all."""
 
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
-        """Copy a file, without its bytes coming here if the service can; ``MissingFile``.
-
-        It replaces a file that has the name. With ``is_new``, such a file stays where it would get
-        a new version.
-        """
+        """Copy a file, without its bytes coming here if the service can; ``MissingFile``. It
+        replaces a file that has the name."""
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         """Write a file in one step if the one there is ``old``, which ``head`` has answered, or
-        none is.
-
-        ``LockHeld`` otherwise.
-        """
+        none is."""
 
     def delete(self, key: str) -> None:
         """Delete a file; does nothing if it does not exist."""
@@ -243,11 +225,7 @@ def untrue_error(cause: str) -> StorageError:
 
 def left_warning(folder: str, names: Collection[str]) -> str:
     """Return the warning about files that no checkpoint needs, and that could not be removed from a
-    folder.
-
-    >>> left_warning("s3://bucket/run", ["b", "a"])
-    "s3://bucket/run: could not remove 'a', 'b'. Remove what is still there: no checkpoint needs it."
-    """
+    folder."""
     return (
         f"{folder}: could not remove {named(sorted(names))}. Remove what is still there: no "
         "checkpoint needs it."
@@ -256,12 +234,9 @@ def left_warning(folder: str, names: Collection[str]) -> str:
 
 def is_sent(sent: Head, before: Head | None, found: Head | None) -> bool:
     """Return True if a file that is found can be the one that was sent; ``before`` is what had its
-    name before.
-
-    Only an old file has the old version, or the same bytes have it. The answer to an upload may
-    name another kind of version than listings do, and so may the upload of another process that
-    writes the same.
-    """
+    name before. Only an old file has the old version, or the same bytes have it. The answer to an
+    upload may name another kind of version than listings do, and so may the upload of another
+    process that writes the same."""
     if found is None or found.nbytes != sent.nbytes:
         return False
     return before is None or found.version in (sent.version, "") or found.version != before.version
@@ -271,10 +246,7 @@ def is_copy(
     client: Client, source: tuple[str, Head], found: tuple[str, Head | None], before: Head | None
 ) -> bool:
     """Return True if a file is the copy of another, each by its key; ``before`` is what had the
-    name before the copy.
-
-    The bytes are read where the version does not tell.
-    """
+    name before the copy. The bytes are read where the version does not tell."""
     (old, head), (new, copied) = source, found
     if copied is None or copied.nbytes != head.nbytes:
         return False
@@ -330,10 +302,7 @@ def current_head(client: Client, key: str, old: Head | None) -> Head | None:
 
 def read_back(client: Client, key: str, most_nbytes: int) -> tuple[Head, bytes] | None:
     """Return the facts and the content of a file after a commit, without what is too large; None if
-    it does not exist.
-
-    ``StorageError`` if the outcome cannot be known.
-    """
+    it does not exist."""
     try:
         head = client.head(key)
         if not 0 < head.nbytes <= most_nbytes:
@@ -359,26 +328,19 @@ _LEAST_REFUSALS = 5
 _MOST = 1024
 """Requests under way at a time if no server has refused any: as many as there are threads."""
 
-_LOOK_SECONDS = 0.1
-"""Between two looks at whether a request that waits is still wanted."""
+_LOOK_SECONDS = 0.1  # Between two looks at whether a request that waits is still wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A failure of a request that may pass."""
 
-    kind: FaultKind
-    """The failure, by the words at the top of this module."""
-    retry_after: float = 0.0
-    """The pause that the server asks for, in seconds; 0 if it names none."""
+    kind: FaultKind  # the failure, by the words at the top of this module
+    retry_after: float = 0.0  # the pause that the server asks for, in seconds; 0 if it names none
 
 
 def pause_of_header(text: str | None) -> float:
-    """Return the pause of a header ``Retry-After``, in seconds; 0 if there is none.
-
-    >>> pause_of_header("7"), pause_of_header("Fri, 31 Dec 1999 23:59:59 GMT"), pause_of_header("?")
-    (7.0, 0.0, 0.0)
-    """
+    """Return the pause of a header ``Retry-After``, in seconds; 0 if there is none."""
     from email.utils import parsedate_to_datetime  # of no use where no server is asked
 
     try:
@@ -395,32 +357,24 @@ def pause_of_header(text: str | None) -> float:
 class Pace:
     """The pace of all requests of a process, which the servers' answers set."""
 
-    patience: float = 120.0
-    """Seconds from the first attempt of a request to its last."""
-    patience_broken: float = 30.0
-    """The same for broken connections, which pass soon or never."""
+    patience: float = 120.0  # Seconds from the first attempt of a request to its last
+    patience_broken: float = 30.0  # the same for broken connections, which pass soon or never
     patience_unknown: float = 5.0
     """The same if no server has ever answered: the address may be wrong."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     spread: Callable[[], float] = random.random
     """Numbers from 0 to 1, which keep processes from coming back at the same moment."""
-    most: int = _MOST
-    """The requests that may be under way."""
+    most: int = _MOST  # the requests that may be under way
     pause: float = 0.0
     """The seconds of the last pause, less what the answers since then have taken off."""
-    _ready: float = -math.inf
-    """No request begins before this time."""
+    _ready: float = -math.inf  # No request begins before this time
     _slowed: float = -math.inf
     """The time of the last change to a slower pace. Requests from before it do not count again."""
-    _failing: float = math.inf
-    """The time since which all requests have failed."""
-    _failed: float = -math.inf
-    """The time of the last failure."""
-    _has_answered: bool = False
-    """True once a server has answered."""
-    _busy: set[int] = field(default_factory=set)
-    """The threads that have a request under way."""
+    _failing: float = math.inf  # the time since which all requests have failed
+    _failed: float = -math.inf  # the time of the last failure
+    _has_answered: bool = False  # True once a server has answered
+    _busy: set[int] = field(default_factory=set)  # the threads that have a request under way
     _changed: Condition = field(default_factory=lambda: Condition(new_lock()))
 
     def ask(
@@ -429,11 +383,8 @@ class Pace:
         fault_of: Callable[[Exception], Fault | None],
         asked_pause: Callable[[], float] = lambda: 0.0,
     ) -> Result:
-        """Return the result of a request, called with the number of the attempts before.
-
-        ``fault_of`` says of an error if it may pass; another error, or the last, is raised. After
-        the first of many refusals, ``asked_pause`` returns the pause that the server asks for.
-        """
+        """Return the result of a request, called with the number of the attempts before. After the
+        first of many refusals, ``asked_pause`` returns the pause that the server asks for."""
         number, began = 0, self.clock()
         while True:
             self._enter()
@@ -535,8 +486,7 @@ class Pace:
         return longest * (0.5 + 0.5 * self.spread())
 
 
-PACE = Pace()
-"""The pace of this process."""
+PACE = Pace()  # the pace of this process
 
 
 ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
@@ -564,10 +514,7 @@ _BUSY = {"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded", "T
 
 
 def passing_fault(kinds: Any, error: Exception, *, conflicts_pass: bool) -> Fault | None:
-    """Return the fault of a request that failed with ``error``, if it may pass; None otherwise.
-
-    With ``conflicts_pass``, 409 is the answer to two requests at the same moment.
-    """
+    """Return the fault of a request that failed with ``error``, if it may pass; None otherwise."""
     text = str(error)
     status = found[1] if (found := _STATUS.search(text)) else ""
     if isinstance(error, kinds.AlreadyExistsError):
@@ -607,11 +554,8 @@ _RIGHTS: dict[str, dict[Operation, str]] = {
 
 
 def denied_error(place: str, operation: Operation, code: str = "") -> AccessDenied:
-    """Return the error for an operation that a service denies; ``code`` is its word for the reason.
-
-    >>> print(denied_error("s3://b/run", "list", "ExpiredToken").cause)
-    s3://b/run: permission is denied to list (ExpiredToken).
-    """
+    """Return the error for an operation that a service denies; ``code`` is its word for the
+    reason."""
     scheme = {"abfs": "az", "abfss": "az"}.get(found := place.partition("://")[0], found)
     right = (
         f"the right {_RIGHTS[scheme][operation]}"
@@ -663,10 +607,7 @@ def refused_error(
 
 def broken_error(root: str, place: str, variables: str, error: BaseException) -> ShardvarError:
     """Return the error for a value in the environment, or an answer, with which obstore fails and
-    says no more.
-
-    ``variables`` is the beginning of the names of the service's environment variables.
-    """
+    says no more."""
     failed = f"obstore failed ({first_line(error)})."
     named = sorted(
         name for name, value in os.environ.items() if name.startswith(variables) and "\n" in value

@@ -19,11 +19,7 @@ from shardvar.storage.posix import reading, writing
 
 
 def map_scratch(blocks: Iterable[memoryview]) -> memoryview:
-    """Return a memory map of a temporary file with the bytes of the blocks, at least one.
-
-    >>> bytes(map_scratch([memoryview(b"ab"), memoryview(b"c")]))
-    b'abc'
-    """
+    """Return a memory map of a temporary file with the bytes of the blocks, at least one."""
     with tempfile.TemporaryFile() as file:
         for block in blocks:
             file.write(block)
@@ -33,15 +29,7 @@ def map_scratch(blocks: Iterable[memoryview]) -> memoryview:
 
 
 class ScratchFile:
-    """A temporary file that is written and read at any place.
-
-    >>> with ScratchFile() as file:
-    ...     file.write(3, b"abc")
-    ...     buffer = bytearray(2)
-    ...     file.read_into(4, memoryview(buffer))
-    >>> bytes(buffer)
-    b'bc'
-    """
+    """A temporary file that is written and read at any place."""
 
     def __init__(self) -> None:
         # Without a buffer, so that threads that read do not meet in one.
@@ -72,8 +60,7 @@ class ScratchFile:
         self.close()
 
 
-_MOST_HELD = 64 << 20
-"""Bytes of maps that may be held."""
+_MOST_HELD = 64 << 20  # bytes of maps that may be held
 
 _LEAST_NBYTES = 128 << 10
 """Bytes that a read holds at least: the system maps the pages around it too."""
@@ -83,18 +70,13 @@ _LEAST_NBYTES = 128 << 10
 class HeldPages:
     """The maps that were read, whose memory is given back in time."""
 
-    nbytes: int = 0
-    """Bytes that may be held."""
-    files: dict[int, mmap.mmap] = field(default_factory=dict)
-    """The maps, by their identity."""
-    lock: RLock = field(default_factory=new_lock)
-    """Guards both."""
+    nbytes: int = 0  # bytes that may be held
+    files: dict[int, mmap.mmap] = field(default_factory=dict)  # the maps, by their identity
+    lock: RLock = field(default_factory=new_lock)  # Guards both
 
     def add(self, view: memoryview, nbytes: int) -> None:
         """Note that bytes of a map were read; give the memory of all maps back if that is much.
-
-        Bytes that are read again come from the system's cache of files.
-        """
+        Bytes that are read again come from the system's cache of files."""
         file = view.obj
         if not isinstance(file, mmap.mmap):
             return

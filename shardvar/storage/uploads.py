@@ -86,27 +86,18 @@ from shardvar.wire.strict_json import parse_json
 
 _LOG = logging.getLogger("shardvar.storage")
 
-_MOST_NBYTES = 4096
-"""No claim has more."""
+_MOST_NBYTES = 4096  # No claim has more
 _WORD = re.compile(r"[^\w.:+-]")
 """Characters that a claim of ours does not have, which are not repeated in messages."""
 
 
 def claim_name(stem: str) -> str:
-    """Return the name of the claim of a checkpoint, by its name without an ending.
-
-    >>> claim_name("model")
-    '.model.claim'
-    """
+    """Return the name of the claim of a checkpoint, by its name without an ending."""
     return f".{stem}.claim"
 
 
 def uploads_marks(stem: str, names: Iterable[str]) -> list[str]:
-    """Return the marks of earlier writers of a checkpoint.
-
-    >>> uploads_marks("m", [".m.00112233aabbccdd.uploads", ".m.claim", ".n.00112233aabbccdd.uploads"])
-    ['.m.00112233aabbccdd.uploads']
-    """
+    """Return the marks of earlier writers of a checkpoint."""
     mark = re.compile(rf"\.{re.escape(stem)}\.[0-9a-f]{{16}}\.uploads", re.DOTALL)
     return [name for name in names if mark.fullmatch(name)]
 
@@ -174,31 +165,21 @@ def _claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
 class BucketClaim:
     """The claim of one write, which is made when it is first needed."""
 
-    client: BucketClient
-    """The requests."""
-    folder: str
-    """The key of the checkpoint's folder."""
-    stem: str
-    """The name of the checkpoint, without its ending."""
-    token: str
-    """A text that differs for each write."""
-    is_made: bool = False
-    """True once the bucket has the claim."""
-    removes: bool = False
-    """True if it is a removal's."""
+    client: BucketClient  # the requests
+    folder: str  # the key of the checkpoint's folder
+    stem: str  # the name of the checkpoint, without its ending
+    token: str  # a text that differs for each write
+    is_made: bool = False  # True once the bucket has the claim
+    removes: bool = False  # True if it is a removal's
     _files: Mapping[str, Head] | None = None
-    _refusal: ShardvarError | None = None
-    """The error of a claim that failed."""
+    _refusal: ShardvarError | None = None  # the error of a claim that failed
     _lock: RLock = field(default_factory=new_lock)
     """Held while the claim is made; there is one for all threads."""
 
     def hold(self, check: Callable[[Mapping[str, Head]], None]) -> Mapping[str, Head]:
         """Claim the names, and return the files that were there when the claim was made; ``check``
-        raises if one of them is not as it should be.
-
-        A claim that failed is not tried again: other threads move files, too, and get the same
-        error.
-        """
+        raises if one of them is not as it should be. A claim that failed is not tried again: other
+        threads move files, too, and get the same error."""
         with self._lock:
             if self._refusal is not None:
                 raise self._refusal
@@ -251,14 +232,10 @@ class BucketClaim:
 class UploadsMark:
     """The mark of one write that uploads files in parts, which is made when it is first needed."""
 
-    client: BucketClient
-    """The requests."""
-    folder: str
-    """The key of the checkpoint's folder."""
-    stem: str
-    """The name of the checkpoint, without its ending."""
-    found: list[str] = field(default_factory=list)
-    """The marks of earlier writers."""
+    client: BucketClient  # the requests
+    folder: str  # the key of the checkpoint's folder
+    stem: str  # the name of the checkpoint, without its ending
+    found: list[str] = field(default_factory=list)  # the marks of earlier writers
     made: list[str] = field(default_factory=list)
     """The mark of this write, once the bucket may have it."""
     _lock: RLock = field(default_factory=new_lock)
@@ -306,36 +283,28 @@ _NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)|\Z")
 class Upload:
     """The state of one write, from its beginning."""
 
-    client: BucketClient
-    """The requests."""
-    key: str
-    """The folder's key."""
-    stem: str
-    """The name of the checkpoint, without its ending."""
+    client: BucketClient  # the requests
+    key: str  # the folder's key
+    stem: str  # the name of the checkpoint, without its ending
     there: dict[str, Head]
     """The files of the folder at the beginning, with the changes of this write."""
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="shardvar-"))
     """The temporary files."""
     staged: dict[str, str] = field(default_factory=dict)
     """The files that are only on this machine, by name, each with its path."""
-    announced: set[str] = field(default_factory=set)
-    """Names that are final from the beginning."""
+    announced: set[str] = field(default_factory=set)  # Names that are final from the beginning
     claim: BucketClaim = field(init=False)
     """The claim of the checkpoint's names, for the case that it is needed."""
-    mark: UploadsMark = field(init=False)
-    """The mark of uploads in parts."""
+    mark: UploadsMark = field(init=False)  # the mark of uploads in parts
     lent: set[str] = field(default_factory=set)
     """Files that other processes write, and upload under these names."""
     own: dict[str, Head | None] = field(default_factory=dict)
     """The files that this write has uploaded, each with the one that had its name before."""
-    left: set[str] = field(default_factory=set)
-    """Files that could not be removed."""
+    left: set[str] = field(default_factory=set)  # Files that could not be removed
     is_borrowed: bool = False
     """True in the process that writes a file for another, which has made the mark."""
-    is_committed: bool = False
-    """True once the commit was made."""
-    is_open: bool = False
-    """True while the outcome of the commit is not known."""
+    is_committed: bool = False  # True once the commit was made
+    is_open: bool = False  # True while the outcome of the commit is not known
     room: Room = field(default_factory=lambda: Room(IN_FLIGHT_NBYTES))
     """The memory of the uploads that are under way."""
 
@@ -398,10 +367,8 @@ class Upload:
 
     def hold(self) -> Mapping[str, Head]:
         """Keep other writers of this checkpoint out, and return the files that were there when the
-        claim was made; ``LockHeld`` if a writer is at work, or has been since the beginning.
-
-        Files of the folder that have the same names in each write are this writer's until the end.
-        """
+        claim was made; ``LockHeld`` if a writer is at work, or has been since the beginning. Files
+        of the folder that have the same names in each write are this writer's until the end."""
         return self.claim.hold(self._check_numbered)
 
     def move(self, old: str, new: str) -> None:
@@ -421,11 +388,8 @@ class Upload:
 
     def rename(self, old: str, new: str) -> None:
         """Commit: put the last file in place if what it replaces is unchanged; ``LockHeld``
-        otherwise.
-
-        It is here, or in the bucket under a temporary name, which another process has uploaded. All
-        others are sent.
-        """
+        otherwise. It is here, or in the bucket under a temporary name, which another process has
+        uploaded. All others are sent."""
         is_uploaded, key = old not in self.staged, self._join(new)
         self._check_stored()
         replaced = self.there.get(new)
@@ -574,11 +538,8 @@ class Upload:
 
     def _copy(self, old: str, new: str, *, may_exist: bool) -> None:
         """Copy a file within the bucket; with ``may_exist``, unless another process that commits
-        the same has done so.
-
-        Then a file of the same size is left as it is: a service may give a new version to the same
-        bytes, and a reader would take them for another file.
-        """
+        the same has done so. Then a file of the same size is left as it is: a service may give a
+        new version to the same bytes, and a reader would take them for another file."""
         source, before = self._uploaded(old), self.there.get(new)
         nbytes = source.nbytes
         if not may_exist:
@@ -606,11 +567,9 @@ class Upload:
 
     def _check_stored(self) -> None:
         """Raise ``StorageError`` unless the bucket has each file that this write has uploaded, as
-        it was uploaded.
-
-        An old file of the same name would be a part of the new checkpoint otherwise. Journals are
-        left out: another process with the same plan may have removed them.
-        """
+        it was uploaded. An old file of the same name would be a part of the new checkpoint
+        otherwise. Journals are left out: another process with the same plan may have removed
+        them."""
         mine = sorted(self.own.keys() & self.there.keys())
         mine = [name for name in mine if name.rpartition(".")[0] not in self.announced]
         if not mine:
@@ -627,7 +586,6 @@ class Upload:
 
     def _check_in_place(self, name: str, old: Head | None) -> None:
         """Raise ``StorageError`` if the commit is answered, but the old file or none is there.
-
         Which is untrue is not known, so all files stay."""
         for _ in range(2):  # a gateway may lag
             try:

@@ -62,8 +62,7 @@ from shardvar.storage.requests import (
 )
 
 _lock = new_lock()
-_processes: dict[str, int] = {}
-"""The process that used fsspec first."""
+_processes: dict[str, int] = {}  # the process that used fsspec first
 
 _BROKEN = {"ConnectionError", "ClientConnectionError", "ClientPayloadError", "ChunkedEncodingError"}
 """Errors of connections, by their names in Python, requests and aiohttp."""
@@ -76,8 +75,7 @@ _TIMES = ("mtime", "last_modified", "LastModified", "created")
 class FilesystemClient:
     """The requests to one file system."""
 
-    root: str
-    """Scheme and server, or scheme and first step, without "/" at its end."""
+    root: str  # Scheme and server, or scheme and first step, without "/" at its end
     _opened: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
@@ -85,7 +83,6 @@ class FilesystemClient:
 
     @property
     def can_write(self) -> bool:
-        """Return False."""
         return False
 
     def place(self, key: str) -> str:
@@ -251,8 +248,7 @@ def _head_of_info(found: Mapping[str, Any]) -> Head:
 
 Taken = TypeVar("Taken")
 
-_SECONDS = 20.0
-"""The patience with a server that sends nothing."""
+_SECONDS = 20.0  # the patience with a server that sends nothing
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _ENDED = (http.client.HTTPException, ConnectionError, TimeoutError)
 _PORTS = {"http": 80, "https": 443}
@@ -262,12 +258,10 @@ _PORTS = {"http": 80, "https": 443}
 class WebClient:
     """The requests to one web server."""
 
-    root: str
-    """The URL of the server, without "/" at its end."""
+    root: str  # the URL of the server, without "/" at its end
 
     @property
     def can_write(self) -> bool:
-        """Return False."""
         return False
 
     def place(self, key: str) -> str:
@@ -275,7 +269,6 @@ class WebClient:
         return f"{self.root}/{quote(key)}" if key else self.root
 
     def head(self, key: str) -> Head:
-        """Return the facts of a file; ``MissingFile`` if it does not exist."""
         return self._ask("HEAD", key, {}, lambda answer: self._facts(key, answer))
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
@@ -388,11 +381,7 @@ class _SameServer(HTTPRedirectHandler):
 
 
 def _origin(url: str) -> tuple[str, str, int] | None:
-    """Return scheme, host and port of a URL; None if it has no such, or a user's name.
-
-    >>> _origin("https://Host/x?sig=1"), _origin("http://[::1]:8080/"), _origin("ftp://host/x")
-    (('https', 'host', 443), ('http', '::1', 8080), None)
-    """
+    """Return scheme, host and port of a URL; None if it has no such, or a user's name."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or _PORTS.get(parts.scheme)
@@ -455,11 +444,7 @@ itself is a name."""
 
 def split_url(url: str) -> tuple[RemoteStorage, str]:
     """Return the storage and the bare name that a URL means; the name is empty if it means a
-    folder.
-
-    ``ArgumentError`` for a URL that cannot be one of a checkpoint. One folder of a bucket is
-    listed, and nothing else is asked for.
-    """
+    folder. One folder of a bucket is listed, and nothing else is asked for."""
     scheme = url.partition("://")[0].lower()
     _check_url(scheme, url)
     root, key = _split_key(scheme, url)

@@ -30,14 +30,9 @@ from shardvar.limits import LIMITS, MAX_KEY_NBYTES
 
 
 class FileKind(NamedTuple):
-    """A kind of file."""
-
-    what: str
-    """The end of a sentence that begins with "The file is"."""
-    remedy: str
-    """The way to a checkpoint, in one sentence."""
-    is_lost: bool = False
-    """True if the file does not have the content that was meant to be in it."""
+    what: str  # the end of a sentence that begins with "The file is"
+    remedy: str  # the way to a checkpoint, in one sentence
+    is_lost: bool = False  # True if the file does not have the content that was meant to be in it
 
 
 SNIFF_NBYTES = 512
@@ -136,11 +131,7 @@ _IS_TEXT = re.compile(rb"[\t\n\r\f -~\x80-\xff]{8,}")
 
 def kind_of(first: bytes) -> FileKind | None:
     """Return the kind of a file that begins with ``first``; None if it is unknown, or if the file
-    is empty.
-
-    >>> kind_of(b"<html>").what, kind_of(b"version https://git-lfs.github.com/spec/v1").is_lost
-    ('a web page', True)
-    """
+    is empty."""
     for offset, magic, kind in _MAGICS:
         if first.startswith(magic, offset):
             return kind
@@ -184,16 +175,9 @@ _KNOWN_MEMBERS = (
 
 
 class decoding:  # noqa: N801  # used as a function is
-    """Within, raise what a decoder raises as an error of ours, and let those pass.
-
-    Our errors derive from the builtins that a caller expects, so ``except ValueError`` around a
-    decoder would also catch what one of its hooks has refused, and call it something else.
-
-    >>> with decoding(lambda error: malformed(f"The number is wrong ({error})."), ValueError):
-    ...     int("x")
-    Traceback (most recent call last):
-    shardvar.errors.MalformedCheckpoint: The number is wrong (invalid literal ...
-    """
+    """Within, raise what a decoder raises as an error of ours, and let those pass. Our errors
+    derive from the builtins that a caller expects, so ``except ValueError`` around a decoder would
+    also catch what one of its hooks has refused, and call it something else."""
 
     __slots__ = ("_kinds", "_make")
 
@@ -225,11 +209,7 @@ def corrupt(cause: str) -> CorruptCheckpoint:
 
 
 def past_limit(what: str, name: str) -> InvalidCheckpoint:
-    """Return the error for something that passes the limit of that name.
-
-    >>> past_limit("A key has 70000 bytes", "MAX_KEY_NBYTES").cause
-    'A key has 70000 bytes, which is beyond the limit of 65535 (MAX_KEY_NBYTES).'
-    """
+    """Return the error for something that passes the limit of that name."""
     return InvalidCheckpoint(
         f"{what}, which is beyond the limit of {LIMITS[name]} ({name}).", DISTRUST
     )
@@ -250,13 +230,7 @@ def check_key(key: str, what: str = "The name of a tensor") -> None:
 
 def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedCheckpoint:
     """Return the error for a file of ``size`` bytes that begins with ``first`` and is not
-    ``expected``.
-
-    ``why`` completes the message if the file is of an unknown kind.
-
-    >>> foreign_file("a zip archive", b"<html>", 6, "it begins otherwise").cause
-    'The file is a web page, not a zip archive.'
-    """
+    ``expected``."""
     if not size:
         return MalformedCheckpoint(f"The file is empty, not {expected}.", COPY_AGAIN)
     kind = kind_of(first)
@@ -272,11 +246,7 @@ def is_known_archive(names: Collection[str]) -> bool:
 
 
 def foreign_archive(expected: str, names: Collection[str]) -> MalformedCheckpoint:
-    """Return the error for a zip archive of members with these names, which is not ``expected``.
-
-    >>> foreign_archive("an npz file", ["m/data.pkl", "m/data/0"]).cause
-    'The file is an archive of torch.save, not an npz file.'
-    """
+    """Return the error for a zip archive of members with these names, which is not ``expected``."""
     for known, what, remedy in _KNOWN_MEMBERS:
         if _has_member(names, known):
             return MalformedCheckpoint(f"The file is {what}, not {expected}.", remedy)

@@ -60,10 +60,8 @@ from shardvar.wire.damage import invalid, malformed
 DIGESTS = "shardvar.digests"
 """The name of the text in the metadata of a file that has the digests of its tensors. It is none of
 the user's metadata."""
-LEAF_NBYTES = 1 << 20
-"""The bytes of a tensor that have a hash of their own."""
-HASH_NBYTES = 32
-"""The bytes of a hash."""
+LEAF_NBYTES = 1 << 20  # the bytes of a tensor that have a hash of their own
+HASH_NBYTES = 32  # the bytes of a hash
 
 _USED_BITS = {
     "int2": 0x03, "uint2": 0x03, "int4": 0x0F, "uint4": 0x0F,
@@ -85,7 +83,6 @@ def hash_of(data: Octets) -> bytes:
 
 
 def hash_leaf(dtype: str, payload: Octets) -> bytes:
-    """Return the hash of a leaf from its bytes as a payload has them."""
     mask = _USED_BITS.get(dtype)
     if mask is None:
         return hash_of(payload)
@@ -106,25 +103,7 @@ def digest_of_all(tensors: Mapping[str, str]) -> str:
 
 
 class LeafHashes:
-    """The hashes of the leaves of one tensor, as far as they are known.
-
-    Parameters
-    ----------
-    nbytes : int
-        The bytes of the tensor's data.
-
-    Notes
-    -----
-    One thread at a time. Memory: 33 bytes a leaf.
-
-    Examples
-    --------
-    >>> data = bytes(3 * LEAF_NBYTES)
-    >>> known = LeafHashes(len(data))
-    >>> known.add("uint8", 100, memoryview(data)[100:-1])
-    >>> list(known.missing()), known.bounds(2)
-    ([0, 2], (2097152, 3145728))
-    """
+    """The hashes of the leaves of one tensor, as far as they are known."""
 
     __slots__ = ("hashes", "is_known", "nbytes", "num_missing")
 
@@ -136,11 +115,8 @@ class LeafHashes:
         self.num_missing = count
 
     def inside(self, start: int, stop: int) -> range:
-        """Return the numbers of the leaves that lie wholly in the data's bytes ``[start, stop)``.
-
-        >>> LeafHashes(5 * LEAF_NBYTES // 2).inside(1, 5 * LEAF_NBYTES // 2)
-        range(1, 3)
-        """
+        """Return the numbers of the leaves that lie wholly in the data's bytes ``[start,
+        stop)``."""
         last = len(self.is_known) if stop == self.nbytes else stop // LEAF_NBYTES
         return range(-(-start // LEAF_NBYTES), last)
 
@@ -163,9 +139,7 @@ class LeafHashes:
         payload: memoryview,
     ) -> None:
         """Hash the leaves that lie wholly in a region of the tensor, whose bytes are the payload.
-
-        Columns hold few whole leaves or none: parts of rows that are not next to each other.
-        """
+        Columns hold few whole leaves or none: parts of rows that are not next to each other."""
         if not len(payload):
             return
         # The region is runs of the data: all of some last axes, and a range of the axis before.
@@ -282,15 +256,9 @@ def is_digests(octets: bytes) -> bool:
 
 
 def decode_sums(octets: bytes) -> list[tuple[str, str, str]]:
-    """Return the algorithm, the digits and the name of the file of each line of checksums.
-
-    As sha256sum and its like write them, also with ``--tag``, on Windows, or without a name, which
-    is empty then. Other lines are left out.
-
-    >>> lines = [32 * "0A" + "  ./m.bin", "MD5 (n) = " + 32 * "1", "no checksum"]
-    >>> [(sum[0], sum[2]) for sum in decode_sums("\\r\\n".join(lines).encode())]
-    [('sha256', './m.bin'), ('md5', 'n')]
-    """
+    """Return the algorithm, the digits and the name of the file of each line of checksums. As
+    sha256sum and its like write them, also with ``--tag``, on Windows, or without a name, which is
+    empty then. Other lines are left out."""
     is_wide = octets.startswith((b"\xff\xfe", b"\xfe\xff"))  # as PowerShell writes texts
     text = (
         octets.decode("utf-16", "replace")
@@ -357,9 +325,7 @@ def check_digests_fit(digests: Mapping[str, str], nbytes: int) -> None:
 
 class CarriedDigests(Mapping[str, str]):
     """The digests in the metadata of a checkpoint, whose text is read when they are asked for.
-
-    ``MalformedCheckpoint`` is raised then if the text is not one of digests.
-    """
+    ``MalformedCheckpoint`` is raised then if the text is not one of digests."""
 
     __slots__ = ("_found", "text")
 
@@ -390,8 +356,7 @@ class CarriedDigests(Mapping[str, str]):
 
 SPARSE, DENSE, STORED = 1, 2, 3
 """The encodings of a mask."""
-ROW_NBYTES = 48
-"""The bytes of a row."""
+ROW_NBYTES = 48  # the bytes of a row
 _COUNT = struct.Struct("<I")
 _ROW = struct.Struct("<IIII32s")
 _GAP = np.dtype("<u4")
@@ -401,36 +366,27 @@ _MOST_SPARSE, _LEAST_DENSE = 4, 64
 """A mask is tried as sparse if at most a quarter of the elements changed, and as dense if at least
 one in 64 did. In between, both are tried, and the smaller one is kept."""
 
-MaskWords = npt.NDArray[Any]
-"""Elements of a leaf as unsigned integers."""
+MaskWords = npt.NDArray[Any]  # elements of a leaf as unsigned integers
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """The change of one leaf."""
 
-    leaf: int
-    """The number of the leaf."""
-    encoding: int
-    """The encoding of the mask."""
-    nbytes: int
-    """The bytes of the body."""
-    num_changed: int
-    """The elements that differ."""
+    leaf: int  # the number of the leaf
+    encoding: int  # the encoding of the mask
+    nbytes: int  # the bytes of the body
+    num_changed: int  # the elements that differ
     digest: bytes
     """SHA-256 of the new leaf."""
 
     def row(self) -> bytes:
-        """Return the row."""
         return _ROW.pack(self.leaf, self.encoding, self.nbytes, self.num_changed, self.digest)
 
 
 def word_nbytes(itemsize: int) -> int:
-    """Return the bytes of a word: an element is one, or two of complex128; without a size, a byte.
-
-    >>> [word_nbytes(itemsize) for itemsize in (0, 1, 2, 4, 8, 16)]
-    [1, 1, 2, 4, 8, 8]
-    """
+    """Return the bytes of a word: an element is one, or two of complex128; without a size, a
+    byte."""
     return min(max(itemsize, 1), 8)
 
 
@@ -442,12 +398,7 @@ def mask_of(old: memoryview, new: memoryview, width: int) -> MaskWords:
 
 
 def encode_mask(mask: MaskWords) -> tuple[int, int, bytes]:
-    """Return the encoding, the number of changed elements and the body of a mask that is not 0.
-
-    >>> encoding, count, body = encode_mask(np.array([0, 0, 7, 0, 0, 0, 0, 1], "<u2"))
-    >>> (encoding, count), decode_mask(encoding, count, body, 16, 2).tolist()
-    ((3, 2), [0, 0, 7, 0, 0, 0, 0, 1])
-    """
+    """Return the encoding, the number of changed elements and the body of a mask that is not 0."""
     places = np.flatnonzero(mask)
     count, found = len(places), (STORED, mask.tobytes())
     if _MOST_SPARSE * count <= len(mask):
@@ -467,9 +418,7 @@ def decode_mask(
     encoding: int, count: int, body: bytes | memoryview, nbytes: int, width: int
 ) -> MaskWords:
     """Return the mask of a leaf of ``nbytes`` bytes; ``InvalidCheckpoint`` if the body is not one.
-
-    Memory: a few times the bytes of a leaf, also if the body claims more.
-    """
+    Memory: a few times the bytes of a leaf, also if the body claims more."""
     kind = np.dtype(f"<u{width}")
     num = nbytes // width
     if count > num:
@@ -521,10 +470,7 @@ def table_nbytes(beginning: bytes | memoryview, nbytes: int) -> int:
 
 
 def decode_frames(table: bytes | memoryview, nbytes: int, tensor_nbytes: int) -> list[Frame]:
-    """Return the frames of a payload of ``nbytes`` bytes, of a tensor of ``tensor_nbytes``.
-
-    ``InvalidCheckpoint`` if they are not in order, or do not make up the payload.
-    """
+    """Return the frames of a payload of ``nbytes`` bytes, of a tensor of ``tensor_nbytes``."""
     frames = [Frame(*row) for row in _ROW.iter_unpack(table[_COUNT.size :])]
     num_leaves, before, total = -(-tensor_nbytes // LEAF_NBYTES), -1, len(table)
     for each in frames:

@@ -50,19 +50,14 @@ from shardvar.wire.protobuf import decode_varint, decode_varints, encode_varint,
 
 INLINE_NBYTES = 1024
 """The size up to which Orbax has values in nodes: a setting, which only writers obey."""
-NODE_NBYTES = 8 << 20
-"""The size of a node from which another one begins: TensorStore's default."""
-MAX_ENTRIES = 1 << 20
-"""The most entries of a node that TensorStore reads."""
-MAX_KEY_NBYTES = 65535
-"""The longest key that TensorStore reads."""
+NODE_NBYTES = 8 << 20  # the size of a node from which another one begins: TensorStore's default
+MAX_ENTRIES = 1 << 20  # the most entries of a node that TensorStore reads
+MAX_KEY_NBYTES = 65535  # the longest key that TensorStore reads
 
 MANIFEST_MAGIC, NODE_MAGIC = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 _VERSION, _UNCOMPRESSED, _ONE_MANIFEST = b"\0", b"\0", b"\0"
-_ARITY = b"\4"
-"""Versions beyond 2**4 would have nodes of their own; one is written."""
-_WRITTEN_ENTRY_NBYTES = 24
-"""About what an entry takes in addition to its key and its value."""
+_ARITY = b"\4"  # Versions beyond 2**4 would have nodes of their own; one is written
+_WRITTEN_ENTRY_NBYTES = 24  # About what an entry takes in addition to its key and its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +66,16 @@ class ValueRange:
 
     file: int
     """The number of the file."""
-    start: int
-    """Its first byte."""
-    nbytes: int
-    """Its size."""
+    start: int  # its first byte
+    nbytes: int  # its size
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
     """A node that was built."""
 
-    key: bytes
-    """Its first key."""
-    octets: bytes
-    """Its bytes."""
+    key: bytes  # its first key
+    octets: bytes  # its bytes
     totals: tuple[int, int, int]
     """The keys below it, the bytes of its nodes, and the bytes of spans below it."""
 
@@ -97,15 +88,7 @@ def build_database(
     nanoseconds: int,
     node_nbytes: int = NODE_NBYTES,
 ) -> tuple[bytes, bytes]:
-    """Return the manifest of a database, and the file ``own`` that holds its nodes.
-
-    ``files`` are the paths of the files of spans, ``uuid`` has 16 bytes, and ``nanoseconds`` are the
-    time since 1970.
-
-    >>> manifest, nodes = build_database({b"a": b"1", b"b": ValueRange(0, 0, 9)}, ["d/f"], "d/0", bytes(16), 0)
-    >>> manifest[:4].hex(), nodes[:4].hex()
-    ('0cdb3a2a', '0cdb20de')
-    """
+    """Return the manifest of a database, and the file ``own`` that holds its nodes."""
     keys = sorted(values)
     level = [
         _leaf([(key, values[key]) for key in keys[rows.start : rows.stop]], files)
@@ -279,13 +262,10 @@ Unpack = Callable[[bytes, int], bytes]
 """Returns the content of a frame of Zstandard, which may have so many bytes at most."""
 
 _HEAD_NBYTES, _TAIL_NBYTES = 12, 4
-_FREE_NBYTES = 1 << 26
-"""Bytes that may be unpacked of the smallest database."""
-_ENTRY_NBYTES = 256
-"""About what a key takes in memory in addition to its bytes."""
+_FREE_NBYTES = 1 << 26  # bytes that may be unpacked of the smallest database
+_ENTRY_NBYTES = 256  # About what a key takes in memory in addition to its bytes
 _MAX_NUMBER = (1 << 63) - 1
-_NOWHERE = (1 << 64) - 1
-"""The first byte, and the size, of a root that is missing."""
+_NOWHERE = (1 << 64) - 1  # the first byte, and the size, of a root that is missing
 _MAX_ARITY = 16
 _LONGEST_PATH = 65535
 
@@ -294,8 +274,7 @@ _LONGEST_PATH = 65535
 class NodeRoom:
     """The bytes that a database may still become in memory."""
 
-    nbytes: int = _FREE_NBYTES
-    """Bytes."""
+    nbytes: int = _FREE_NBYTES  # Bytes
 
     def add(self, stored: int) -> None:
         """Take note of more bytes that are stored."""
@@ -313,24 +292,15 @@ class NodeRoom:
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """A node that is to be read."""
-
     file: str
     """The path of its file."""
-    folder: str
-    """The folder of the database that wrote it, to which its own paths are relative."""
-    start: int
-    """Its first byte."""
-    nbytes: int
-    """Its size."""
-    height: int
-    """The levels below it."""
-    prefix: bytes = b""
-    """The beginning of all its keys, which it leaves out."""
-    least: bytes = b""
-    """No key of it is smaller."""
-    stop: bytes | None = None
-    """All keys of it are smaller; None for the last node of a level."""
+    folder: str  # the folder of the database that wrote it, to which its own paths are relative
+    start: int  # its first byte
+    nbytes: int  # its size
+    height: int  # the levels below it
+    prefix: bytes = b""  # the beginning of all its keys, which it leaves out
+    least: bytes = b""  # No key of it is smaller
+    stop: bytes | None = None  # All keys of it are smaller; None for the last node of a level
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,9 +308,7 @@ class DatabaseHead:
     """The settings of a database, and the root of its newest version."""
 
     uuid: bytes
-    """The database."""
-    is_numbered: bool
-    """True if the versions are in numbered files."""
+    is_numbered: bool  # True if the versions are in numbered files
     root: NodePlace | None
     """The root; None if the database is empty, or the versions are in numbered files."""
 
@@ -351,16 +319,12 @@ class LeafNode:
 
     keys: list[bytes]
     """Its keys, sorted."""
-    files: list[str]
-    """The paths of the files of values."""
+    files: list[str]  # the paths of the files of values
     file: _Ints
     """[n] the number of the file of each value; -1 for values in the node."""
-    start: _Ints
-    """[n] the first byte of each value, in its file or in the body of the node."""
-    nbytes: _Ints
-    """[n] the size of each value."""
-    body: bytes
-    """The body of the node; empty if no value is in it."""
+    start: _Ints  # [n] the first byte of each value, in its file or in the body of the node
+    nbytes: _Ints  # [n] the size of each value
+    body: bytes  # the body of the node; empty if no value is in it
 
 
 class _Body:
@@ -417,13 +381,7 @@ class _Body:
 
 
 def parse_manifest(octets: bytes, unpack: Unpack, room: NodeRoom) -> DatabaseHead:
-    """Return the newest version that a manifest has.
-
-    >>> from shardvar.wire.ocdbt import build_database
-    >>> manifest, _ = build_database({b"a": b"1"}, [], "d/0", bytes(16), 0)
-    >>> parse_manifest(manifest, lambda frame, most: frame, NodeRoom()).root.file
-    'd/0'
-    """
+    """Return the newest version that a manifest has."""
     body = _unframe(octets, MANIFEST_MAGIC, unpack, room)
     uuid, kind = body.take(16), body.byte()
     body.number(), body.number()  # sizes, which only writers obey
@@ -479,15 +437,7 @@ def _pass_old_versions(body: _Body, num_files: int) -> None:
 def parse_node(
     octets: bytes, place: NodePlace, unpack: Unpack, room: NodeRoom
 ) -> LeafNode | list[NodePlace]:
-    """Return the keys and values of a node, or the nodes to which it leads.
-
-    >>> from shardvar.wire.ocdbt import build_database
-    >>> _, node = build_database({b"a": b"1"}, [], "d/0", bytes(16), 0)
-    >>> place = NodePlace("d/0", "", 0, len(node), 0)
-    >>> leaf = parse_node(node, place, lambda frame, most: frame, NodeRoom())
-    >>> leaf.keys, leaf.body[int(leaf.start[0]) :]
-    ([b'a'], b'1')
-    """
+    """Return the keys and values of a node, or the nodes to which it leads."""
     body = _unframe(octets, NODE_MAGIC, unpack, room)
     height = body.byte()
     if height != place.height:

@@ -93,8 +93,7 @@ _CONSTANTS = {0x88: True, 0x89: False, ord("N"): None}
 _LONGEST_GET = 5
 """Bytes of a reference to the memo with its opcode; a reference to ``torch.Size`` and its tuple
 take more."""
-_TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
-"""The number of items that TUPLE1, TUPLE2 and TUPLE3 take."""
+_TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}  # the number of items that TUPLE1, TUPLE2 and TUPLE3 take
 _integer = int.from_bytes
 
 Known = dict[bytes, tuple[Sequence[Any], Any]]
@@ -104,12 +103,9 @@ Known = dict[bytes, tuple[Sequence[Any], Any]]
 class Effect(NamedTuple):
     """The effect of opcodes, in addition to what they add to the memo."""
 
-    stack: list[Any]
-    """The values that they push."""
-    begins: bool
-    """True if a mark follows."""
-    stop: int
-    """The offset after them."""
+    stack: list[Any]  # the values that they push
+    begins: bool  # True if a mark follows
+    stop: int  # the offset after them
 
 
 def read_usual(
@@ -300,19 +296,7 @@ def parse_pickle(
     start: int = 0,
 ) -> tuple[Any, int]:
     """Return the value of a pickle, and the offset of the byte after it; ``MalformedCheckpoint`` if
-    it is damaged.
-
-    ``check`` is called with each name, and raises if the pickle is to be refused for it.
-    ``fast=False`` reads each opcode by itself, with the same result. ``is_typed`` keeps the types
-    of tuples and dicts that were of torch's or Python's subclasses (``plain.call``). ``most`` bounds
-    the bytes outside of long texts, which take no more memory than in the file. The pickle begins at
-    offset ``start``, and so do the offsets of errors.
-
-    >>> parse_pickle(b"\\x80\\x02(K\\x01K\\x02t.")
-    ((1, 2), 9)
-    >>> parse_pickle(b"\\x80\\x02cposix\\nsystem\\nX\\x02\\x00\\x00\\x00ls\\x85R.")
-    (Node('posix.system'), 26)
-    """
+    it is damaged. The pickle begins at offset ``start``, and so do the offsets of errors."""
     machine = _Machine(data, check, fast, is_typed, most)
     machine.position = start
     try:
@@ -340,8 +324,7 @@ _DAMAGES = (IndexError, TypeError, ValueError, struct.error)
 """Errors that opcodes raise if the stack, the memo or a text is not as they need it."""
 
 
-_LONG = 1 << 16
-"""The bytes of a text or of bytes that the bound of a pickle does not count."""
+_LONG = 1 << 16  # the bytes of a text or of bytes that the bound of a pickle does not count
 
 
 class _Stop(Exception):
@@ -374,7 +357,6 @@ class _Machine:
             steps[opcode](self)
 
     def push(self, value: Any) -> None:
-        """Push a value."""
         self.stack.append(value)
 
     def pop(self) -> Any:

@@ -115,10 +115,8 @@ class Node:
     def __init__(self, name: Any, args: Any, state: Any = None) -> None:
         self.name = name
         """The name that would be called; a ``Node`` where the result of another call would be."""
-        self.args = args
-        """The arguments, usually a tuple."""
-        self.state = state
-        """The state that BUILD would set; None if there is none."""
+        self.args = args  # the arguments, usually a tuple
+        self.state = state  # the state that BUILD would set; None if there is none
         self.items: list[Any] | None = None
         """Items that would be appended to it or set in it, flat; None if nothing."""
 
@@ -132,8 +130,7 @@ class Reference:
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
-        self.value = value
-        """The description that the pickle gives of it."""
+        self.value = value  # the description that the pickle gives of it
 
 
 _HASHED = (str, int, float, bool, bytes, type(None), Global, Node, Reference)
@@ -145,11 +142,7 @@ def name_of(called: Any) -> Any:
 
 
 def call(called: Any, args: Any, is_typed: bool = False) -> Any:
-    """Return what a call gives: a plain value where the result is known, else a node.
-
-    With ``is_typed``, a ``torch.Size`` and an ``OrderedDict`` are distinguished from a tuple and a
-    dict.
-    """
+    """Return what a call gives: a plain value where the result is known, else a node."""
     name = called.name if type(called) is Global else None
     values = args if type(args) is tuple else ()
     if name == SIZE and len(values) == 1 and type(values[0]) in (tuple, list):
@@ -203,8 +196,7 @@ def _is_key(value: Any) -> bool:
     return count <= _KEY_ITEMS
 
 
-VERSION = 1
-"""The version of a document."""
+VERSION = 1  # the version of a document
 
 MAX_DEPTH, MAX_TEXT = 64, 1 << 20
 """Bounds of one value: levels of lists within lists; characters of its literal, and the number of
@@ -214,8 +206,7 @@ _JSON_DEPTH = 3 * MAX_DEPTH + 8
 _EXACT = 1 << 53
 """The first integer that a double cannot tell from the next one: readers in other languages take
 numbers of JSON for doubles."""
-_NAN = 0x7FF8000000000000
-"""The bits of the NaN that Python makes."""
+_NAN = 0x7FF8000000000000  # the bits of the NaN that Python makes
 
 NUMPY_NAMES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
@@ -223,20 +214,16 @@ NUMPY_NAMES = frozenset(
 )
 """The dtypes of arrays of NumPy that are plain values, and of scalars; these also have ``str_`` and
 ``bytes_``."""
-ARRAY = "numpy.ndarray"
-"""The tag of an array of NumPy."""
-_MAX_RANK = 64
-"""The most axes of an array of NumPy."""
-_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
-"""The name of a dtype of torch."""
+ARRAY = "numpy.ndarray"  # the tag of an array of NumPy
+_MAX_RANK = 64  # the most axes of an array of NumPy
+_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)  # the name of a dtype of torch
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
     """A value whose type Python's literals lack."""
 
-    kind: str
-    """The tag of the type."""
+    kind: str  # the tag of the type
     value: Any
     """A list for ``set`` and ``frozenset``, a dict of texts for ``argparse.Namespace``, a text for
     ``torch.dtype`` and ``text``, a tuple of the type and the number for ``torch.device``; for an array
@@ -255,11 +242,7 @@ def too_large() -> UnsupportedError:
 
 
 def encode_value(value: Any) -> str:
-    """Return the encoding of a plain value; ``UnsupportedError`` if it is too large.
-
-    >>> encode_value({"betas": (0.9, 0.99), "tags": ["a", b"b", None]})
-    '{"dict":[["betas",{"tuple":[{"float":"0.9"},{"float":"0.99"}]}],["tags",["a",{"bytes":"Yg=="},null]]]}'
-    """
+    """Return the encoding of a plain value; ``UnsupportedError`` if it is too large."""
     text = json.dumps(_node(value, 0), separators=(",", ":"))
     if len(text) > 8 * MAX_TEXT:
         raise too_large()
@@ -344,14 +327,7 @@ _NODES: dict[type, Callable[[Any, int], Any]] = {
 
 
 def decode_value(text: str) -> Any:
-    """Return the value that has an encoding.
-
-    ``UnsupportedError`` for a type that this release does not know, ``InvalidCheckpoint`` for what
-    no writer makes.
-
-    >>> decode_value('{"tuple":[1,{"float":"1.0"}]}')
-    (1, 1.0)
-    """
+    """Return the value that has an encoding."""
     return value_of_node(parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH))
 
 
@@ -514,11 +490,7 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
 
 
 def build_objects(objects: Mapping[str, str]) -> str:
-    """Return the document of encodings by key.
-
-    >>> build_objects({"b": "1", "a": "null"})
-    '{"version":1,"objects":[["a",null],["b",1]]}'
-    """
+    """Return the document of encodings by key."""
     pairs = [f"[{encode_value(key)},{objects[key]}]" for key in sorted(objects)]
     text = f'{{"version":{VERSION},"objects":[{",".join(pairs)}]}}'
     if len(text) > MAX_OBJECTS_NBYTES:
@@ -530,10 +502,7 @@ def build_objects(objects: Mapping[str, str]) -> str:
 
 
 def parse_objects(text: str) -> dict[str, Any]:
-    """Return the parsed JSON of each value of a document, by key.
-
-    ``value_of_node`` decodes each: one that is wrong leaves the others readable.
-    """
+    """Return the parsed JSON of each value of a document, by key."""
     if len(text) > MAX_OBJECTS_NBYTES:
         raise past_limit(f"The objects have {len(text)} bytes", "MAX_OBJECTS_NBYTES")
     root = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
@@ -555,18 +524,13 @@ def parse_objects(text: str) -> dict[str, Any]:
     return found
 
 
-_TOLD = ("bool", "int64", "float64", "complex128")
-"""The dtypes that NumPy gives elements of Python."""
+_TOLD = ("bool", "int64", "float64", "complex128")  # the dtypes that NumPy gives elements of Python
 
 
 def literal_of(value: Any) -> str:
     """Return a plain value as Python writes it, for people; ``UnsupportedError`` if it is too long.
-
-    The literals of a tuple and of a ``torch.Size``, of a dict and of an ``OrderedDict`` are equal.
-
-    >>> literal_of({"betas": (0.9, 0.99), "kind": Tagged("torch.dtype", "float32")})
-    "{'betas': (0.9, 0.99), 'kind': torch.float32}"
-    """
+    The literals of a tuple and of a ``torch.Size``, of a dict and of an ``OrderedDict`` are
+    equal."""
     parts: list[str] = []
     _Literal(parts).add(value)
     return "".join(parts)
@@ -587,7 +551,6 @@ class _Literal:
         self.parts.append(text)
 
     def add(self, value: Any) -> None:
-        """Add the literal of a value."""
         kind = type(value)
         if kind in (list, tuple, Size):
             begin, end = "[]" if kind is list else "()"

@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 
 from shardvar.wire.damage import malformed
 
-MAX_VARINT_NBYTES = 10
-"""ceil(64 / 7): the longest varint of 64 bits."""
+MAX_VARINT_NBYTES = 10  # ceil(64 / 7): the longest varint of 64 bits
 
 _ONE_BYTE = [bytes([value]) for value in range(0x80)]
 """Most varints that are written: tags, and lengths of names."""
@@ -42,11 +41,7 @@ _ONE_BYTE = [bytes([value]) for value in range(0x80)]
 
 def encode_varint(value: int) -> bytes:
     """Return the varint of ``value``, which is taken modulo 2**64 as protobuf does with negative
-    numbers.
-
-    >>> encode_varint(300).hex(" ")
-    'ac 02'
-    """
+    numbers."""
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
     value &= 0xFFFFFFFFFFFFFFFF
@@ -60,11 +55,7 @@ def encode_varint(value: int) -> bytes:
 
 def decode_varint(data: bytes, start: int, stop: int | None = None) -> tuple[int, int]:
     """Return the varint at ``data[start]`` and the offset after it; it may not reach beyond
-    ``stop``.
-
-    >>> decode_varint(b"\\xac\\x02", 0)
-    (300, 2)
-    """
+    ``stop``."""
     stop = len(data) if stop is None else stop
     value = 0
     for position in range(start, min(start + MAX_VARINT_NBYTES, stop)):
@@ -98,14 +89,9 @@ def encode_varints(values: NDArray[np.uint64]) -> bytes:
 def decode_varints(
     data: bytes | bytearray | memoryview, count: int
 ) -> tuple[NDArray[np.uint64], int]:
-    """Return the ``count`` varints at the front of ``data`` and the offset after them.
-
-    Each value takes a byte at least, so an array larger than ``data`` is never allocated for a
-    false ``count``.
-
-    >>> decode_varints(b"\\xac\\x02\\x05", 2)
-    (array([300,   5], dtype=uint64), 3)
-    """
+    """Return the ``count`` varints at the front of ``data`` and the offset after them. Each value
+    takes a byte at least, so an array larger than ``data`` is never allocated for a false
+    ``count``."""
     # The comments follow the example ``ac 02 05``, the varints of 300 and 5.
     octets = np.frombuffer(data, np.uint8)[: count * MAX_VARINT_NBYTES]
 
@@ -136,8 +122,7 @@ def decode_varints(
     return np.add.reduceat(digits, starts), end
 
 
-_ReadAt = Callable[[int, int], bytes]
-"""Returns bytes of a file, by offset and count."""
+_ReadAt = Callable[[int, int], bytes]  # Returns bytes of a file, by offset and count
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIDTHS = {FIXED64: 8, FIXED32: 4}
@@ -147,12 +132,9 @@ WIDTHS = {FIXED64: 8, FIXED32: 4}
 class Field:
     """One field of a message, before it is converted to the type that its reader expects."""
 
-    number: int
-    """The field's number in its message."""
-    value: int | bytes
-    """An unsigned integer, or the bytes of wire type 2."""
-    offset: int
-    """The field's first byte, counted from the beginning of its message."""
+    number: int  # the field's number in its message
+    value: int | bytes  # an unsigned integer, or the bytes of wire type 2
+    offset: int  # the field's first byte, counted from the beginning of its message
 
     def uint(self) -> int:
         """Return the value as an unsigned integer."""
@@ -216,12 +198,9 @@ def decode_fields(message: bytes) -> Iterator[Field]:
 
 def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Fields of the message in ``message[start:stop]``: ``decode_fields`` for messages of many
-    small fields.
-
-    A field of wire type 2 is (number, start, stop), where its bytes are ``message[start:stop]``; a
-    varint is (number, value, -1). Fixed words are skipped. Nothing is copied, and tags and lengths
-    of one byte, which nearly all are, are read without a call.
-    """
+    small fields. A field of wire type 2 is (number, start, stop), where its bytes are
+    ``message[start:stop]``; a varint is (number, value, -1). Fixed words are skipped. Nothing is
+    copied, and tags and lengths of one byte, which nearly all are, are read without a call."""
     while start < stop:
         # A tag of one byte has the numbers 1 to 15: 0x08 is the smallest valid tag, and 0x80 begins
         # a longer one.
@@ -250,15 +229,12 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
             start += value
 
 
-_LONGEST_HEAD = 2 * MAX_VARINT_NBYTES
-"""Bytes of a tag with a length, or with a varint."""
+_LONGEST_HEAD = 2 * MAX_VARINT_NBYTES  # bytes of a tag with a length, or with a varint
 
 
 def walk_fields(read: _ReadAt, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Fields of the message in the bytes [start, stop) of a file, as ``decode_spans`` yields them.
-
-    Only tags, lengths and varints are read, with ``read(start, nbytes)``: bytes are passed over.
-    """
+    Only tags, lengths and varints are read, with ``read(start, nbytes)``: bytes are passed over."""
     while start < stop:
         head = read(start, min(_LONGEST_HEAD, stop - start))
         tag, at = decode_varint(head, 0)

@@ -95,11 +95,7 @@ def decode_string(data: bytes, start: int) -> tuple[bytes, int]:
 
 
 def encode_signed(value: int) -> bytes:
-    """Return a signed 64-bit integer in ordered code.
-
-    >>> [encode_signed(value).hex(" ") for value in (5, 63, 64, -1, -65)]
-    ['85', 'bf', 'c0 40', '7f', '3f bf']
-    """
+    """Return a signed 64-bit integer in ordered code."""
     magnitude = ~value if value < 0 else value
     # n bytes have 7n - 1 bits for the number: 63 has 6 bits and fits in one byte, 64 has 7 bits and
     # needs two.
@@ -136,17 +132,14 @@ def _all_ones(nbytes: int) -> int:
     return (1 << 8 * nbytes) - 1
 
 
-_Read = Callable[[int, int], bytes]
-"""(offset, nbytes) -> these bytes of the table's file."""
+_Read = Callable[[int, int], bytes]  # (offset, nbytes) -> these bytes of the table's file
 
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
-FOOTER_NBYTES = 48
-"""Two handles of at most 20 bytes and the magic."""
+FOOTER_NBYTES = 48  # Two handles of at most 20 bytes and the magic
 TRAILER_NBYTES = 5
 PLAIN, SNAPPY = 0, 1
 
-TABLE_BLOCK_NBYTES = 262144
-"""TensorFlow's ``table::Options::block_size``."""
+TABLE_BLOCK_NBYTES = 262144  # TensorFlow's ``table::Options::block_size``
 RESTART_INTERVAL = 16
 
 
@@ -156,12 +149,9 @@ class SortedTable:
 
     read: _Read
     """Reads the table's file."""
-    limit: int
-    """The offset of the footer, which no block may reach."""
-    separators: list[bytes]
-    """[blocks] the separator of each table block."""
-    handles: list[bytes]
-    """[blocks] the handle of each table block, still encoded."""
+    limit: int  # the offset of the footer, which no block may reach
+    separators: list[bytes]  # [blocks] the separator of each table block
+    handles: list[bytes]  # [blocks] the handle of each table block, still encoded
 
     def blocks(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """The keys and the values of each table block in turn; ``InvalidCheckpoint`` if keys do not
@@ -307,12 +297,10 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
 
 
 def _check_restarts(block: bytes, offset: int) -> int:
-    """Return the offset in ``block`` where its entries end, after checking its restarts.
-
-    Restarts must rise strictly from 0 and be offsets of whole keys, whose first varint (shared) is
-    0. A restart at the end of the entries is allowed only in a block without entries, where it is
-    the 0 that every block has.
-    """
+    """Return the offset in ``block`` where its entries end, after checking its restarts. Restarts
+    must rise strictly from 0 and be offsets of whole keys, whose first varint (shared) is 0. A
+    restart at the end of the entries is allowed only in a block without entries, where it is the 0
+    that every block has."""
     # A block ends with its restarts, 4 bytes each, and their count: 100 bytes with 3 restarts have
     # entries up to byte 100 - 4 - 12 = 84.
     count = struct.unpack_from("<I", block, len(block) - 4)[0] if len(block) >= 4 else 0
@@ -342,16 +330,13 @@ _SMALL_VARINTS = [encode_varint(value) for value in range(1 << 14)]
 class _BlockBuilder:
     """A block that is being written."""
 
-    interval: int
-    """The number of keys from one whole key to the next."""
-    entries: bytearray = field(default_factory=bytearray)
-    """The entries so far."""
+    interval: int  # the number of keys from one whole key to the next
+    entries: bytearray = field(default_factory=bytearray)  # the entries so far
     restarts: list[int] = field(default_factory=lambda: [0])
     """The offsets of the whole keys, in bytes of ``entries``."""
     count: int = 0
     """The number of keys since the last restart, that one included."""
-    last: bytes = b""
-    """The key that was added last."""
+    last: bytes = b""  # the key that was added last
 
     def add(self, key: bytes, value: bytes) -> None:
         """Append an entry; the caller adds keys in rising order."""
@@ -383,10 +368,8 @@ class _TableBuilder:
 
     parts: list[bytes] = field(default_factory=list)
     """The bytes of the file, in order."""
-    nbytes: int = 0
-    """The number of these bytes."""
+    nbytes: int = 0  # the number of these bytes
     index: _BlockBuilder = field(default_factory=lambda: _BlockBuilder(1))
-    """The table index."""
 
     def append(self, block: _BlockBuilder) -> bytes:
         """Add a block with its trailer and return its handle."""
@@ -442,11 +425,7 @@ def _shared_nbytes(first: bytes, second: bytes) -> int:
 
 
 def _separator(last: bytes, following: bytes) -> bytes:
-    """Return a short key that is not below ``last`` and is below ``following``.
-
-    >>> _separator(b"abcdef", b"abxyz"), _separator(b"abc", b"abd")
-    (b'abd', b'abc')
-    """
+    """Return a short key that is not below ``last`` and is below ``following``."""
     shared = _shared_nbytes(last, following)
     if shared < len(last) and shared < len(following) and last[shared] + 1 < following[shared]:
         return last[:shared] + bytes([last[shared] + 1])
@@ -454,11 +433,8 @@ def _separator(last: bytes, following: bytes) -> bytes:
 
 
 def _successor(last: bytes) -> bytes:
-    """Return a short key that is not below ``last``: cut after the first byte that can be raised.
-
-    >>> _successor(b"\\xffabc")
-    b'\\xffb'
-    """
+    """Return a short key that is not below ``last``: cut after the first byte that can be
+    raised."""
     rest = last.lstrip(b"\xff")
     if not rest:
         return last

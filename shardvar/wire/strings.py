@@ -100,10 +100,8 @@ def from_big_endian(payload: Readable, count: int) -> bytes:
 
 
 def _read_lengths(payload: Readable, count: int) -> tuple[NDArray[np.uint64], int]:
-    """Return the elements' lengths and the offset of their checksum in the payload.
-
-    An empty payload has no elements; some writers store no checksum for it.
-    """
+    """Return the elements' lengths and the offset of their checksum in the payload. An empty
+    payload has no elements; some writers store no checksum for it."""
     if not count and not len(payload):
         return np.zeros(0, np.uint64), 0
     # Every length takes a byte at least, so a false count is refused before anything of its size is

@@ -262,11 +262,7 @@ def check_placements(
 
 
 def read_dim(dim: int, shape: Sequence[int]) -> int:
-    """A dimension counted from the front; ``OutOfRange`` if the shape does not have it.
-
-    >>> read_dim(-1, (5, 4))
-    1
-    """
+    """A dimension counted from the front; ``OutOfRange`` if the shape does not have it."""
     rank = len(shape)
     if not -rank <= _integer(dim) < rank:
         remedy = (
@@ -290,10 +286,7 @@ def flat_layout(
     shape: tuple[int, ...], mesh: Mesh, rule: str, start: int, length: int, places: Sequence[int]
 ) -> Layout:
     """The layout of a tensor that begins at ``start`` of a buffer; place p has [p, p + 1) *
-    ``length`` of it.
-
-    ``places`` has the place of each device.
-    """
+    ``length`` of it."""
     regions_of = {}
     for place in set(places):
         low, high = place * length - start, (place + 1) * length - start

@@ -23,8 +23,7 @@ REDUCTIONS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
 """The reductions that turn terms into values, in the words of ``torch.distributed``."""
 
 
-_MOST_NAMED = 16
-"""Groups of devices in the text of a layout, and devices and regions of each."""
+_MOST_NAMED = 16  # Groups of devices in the text of a layout, and devices and regions of each
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -134,8 +134,7 @@ def vocabulary_range(size: int, rank: int, world_size: int) -> Interval:
 StageLayers = tuple[tuple[Interval, ...], ...]
 """For each pipeline stage, the range of layers of each of its virtual stages."""
 
-_LONGEST = 1 << 16
-"""Letters of a pipeline's layout after repetition: more than any model has."""
+_LONGEST = 1 << 16  # Letters of a pipeline's layout after repetition: more than any model has
 
 
 def pipeline_layers(
@@ -344,8 +343,7 @@ def _numbered(sizes: Sequence[Sequence[int]]) -> StageLayers:
     return tuple(map(tuple, layers))
 
 
-Parallel = Literal["column", "row", "vocabulary"]
-"""A kind of tensor parallelism."""
+Parallel = Literal["column", "row", "vocabulary"]  # a kind of tensor parallelism
 
 _RULE = "Megatron ShardedTensor (megatron-core 0.16)"
 

@@ -31,21 +31,13 @@ Division = Callable[[Ints, Ints, int], tuple[Ints, Ints]]
 
 
 def chunk_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
-    """Start and stop of the parts of PyTorch's rule, as ``sv.chunk`` has them.
-
-    >>> [bound.tolist() for bound in chunk_bounds(np.array([13, 13, 6]), np.array([1, 4, 3]), 5)]
-    [[3, 12, 6], [6, 13, 6]]
-    """
+    """Start and stop of the parts of PyTorch's rule, as ``sv.chunk`` has them."""
     size = -(-length // count)  # the quotient rounded up: 13 over 5 is 3
     return np.minimum(part * size, length), np.minimum((part + 1) * size, length)
 
 
 def div_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
-    """Start and stop of the parts of RFC 000's rule, as ``sv.div`` has them.
-
-    >>> [bound.tolist() for bound in div_bounds(np.array([13, 13]), np.array([2, 3]), 5)]
-    [[6, 9], [9, 11]]
-    """
+    """Start and stop of the parts of RFC 000's rule, as ``sv.div`` has them."""
     small, larger = np.divmod(length, count)
     # The first `larger` parts have one index more, so min(part, larger) of the parts before this
     # one do.
@@ -55,22 +47,15 @@ def div_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """Lists of ranges of indices of one axis, and the list that each device holds.
-
-    Devices that differ only on other mesh axes share a list, so the work does not grow with their
-    number.
-    """
+    """Lists of ranges of indices of one axis, and the list that each device holds. Devices that
+    differ only on other mesh axes share a list, so the work does not grow with their number."""
 
     owner: Ints
     """[n] the list that each range belongs to, ascending."""
-    start: Ints
-    """[n] the first index, in the tensor's coordinates; a list's rows are in order."""
-    stop: Ints
-    """[n] the index behind the last one, greater than the first."""
-    number: Ints
-    """[devices] the list that each device holds; one without rows holds nothing."""
-    num_lists: int
-    """The number of lists."""
+    start: Ints  # [n] the first index, in the tensor's coordinates; a list's rows are in order
+    stop: Ints  # [n] the index behind the last one, greater than the first
+    number: Ints  # [devices] the list that each device holds; one without rows holds nothing
+    num_lists: int  # the number of lists
 
     @classmethod
     def whole(cls, extent: int, num_devices: int) -> Self:
@@ -97,12 +82,7 @@ class Intervals:
         return first[self.number]
 
     def cut(self, part: Ints, count: int, division: Division = chunk_bounds) -> Self:
-        """Keep part ``part[device]`` of ``count`` of the indices that each device holds.
-
-        >>> kept = Intervals.whole(13, 5).cut(np.arange(5), 5)
-        >>> list(zip(kept.start.tolist(), kept.stop.tolist()))
-        [(0, 3), (3, 6), (6, 9), (9, 12), (12, 13)]
-        """
+        """Keep part ``part[device]`` of ``count`` of the indices that each device holds."""
         # List l becomes the lists l * count to l * count + count - 1.
         source, number = np.divmod(np.arange(self.num_lists * count), count)
         low, high = division(self._lengths()[source], number, count)
@@ -110,12 +90,7 @@ class Intervals:
 
     def cut_strided(self, part: Ints, count: int, factor: int) -> Self:
         """Divide the indices of each device into ``factor`` ranges, and keep part ``part[device]``
-        of each.
-
-        >>> kept = Intervals.whole(12, 2).cut_strided(np.array([0, 1]), 2, factor=3)
-        >>> list(zip(kept.owner.tolist(), kept.start.tolist(), kept.stop.tolist()))
-        [(0, 0, 2), (0, 4, 6), (0, 8, 10), (1, 2, 4), (1, 6, 8), (1, 10, 12)]
-        """
+        of each."""
         source, number = np.divmod(np.arange(self.num_lists * count), count)
         lengths = self._lengths()[source]
         # More ranges than indices have one index each.
@@ -138,11 +113,9 @@ class Intervals:
         return lengths
 
     def _take(self, owner: Ints, low: Ints, high: Ints, part: Ints, count: int) -> Self:
-        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``.
-
-        Indices have places: the indices of all lists, counted one after the other. If list 0 holds
-        2:4 and 8:9, and list 1 holds 0:5, the places of the three rows are 0:2, 2:3 and 3:8.
-        """
+        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``. Indices have
+        places: the indices of all lists, counted one after the other. If list 0 holds 2:4 and 8:9,
+        and list 1 holds 0:5, the places of the three rows are 0:2, 2:3 and 3:8."""
         sizes = self.stop - self.start
         place_stop = np.cumsum(sizes)
         place_start = place_stop - sizes
@@ -172,11 +145,7 @@ class Intervals:
 
 
 def repeated(counts: Ints) -> tuple[Ints, Ints]:
-    """[n] each position repeated by its count, and [n] the number within the repetitions.
-
-    >>> [column.tolist() for column in repeated(np.array([2, 0, 3]))]
-    [[0, 0, 2, 2, 2], [0, 1, 0, 1, 2]]
-    """
+    """[n] each position repeated by its count, and [n] the number within the repetitions."""
     each = np.repeat(np.arange(len(counts)), counts)
     return each, np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
 
@@ -196,12 +165,7 @@ def _joined(owner: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
 
 def grid_columns(axes: Sequence[Intervals], num_devices: int) -> tuple[Ints, Ints, Ints]:
     """Device [n], offset and extent [n, rank] of the regions of each device: the product of its
-    intervals.
-
-    >>> rows = Intervals.whole(4, 2).cut(np.array([0, 1]), 2)
-    >>> [column.tolist() for column in grid_columns([rows, Intervals.whole(3, 2)], 2)]
-    [[0, 1], [[0, 0], [2, 0]], [[2, 3], [2, 3]]]
-    """
+    intervals."""
     rows = [np.bincount(axis.owner, minlength=axis.num_lists) for axis in axes]
     counts = [row[axis.number] for row, axis in zip(rows, axes, strict=True)]
     first = [(np.cumsum(row) - row)[axis.number] for row, axis in zip(rows, axes, strict=True)]

@@ -29,15 +29,7 @@ _MOST_DEVICES = 1024
 
 def recognize(shape: Sequence[int], offset: Ints, extent: Ints) -> Layout | None:
     """The layout whose devices hold exactly these regions, one each; None where no rule gives them.
-
-    ``offset`` and ``extent`` [n, rank] are the regions, in any order. Devices are counted in their
-    C order.
-
-    >>> recognize((13,), np.array([[0], [5]]), np.array([[5], [8]])) is None
-    True
-    >>> recognize((13,), np.array([[0], [7]]), np.array([[7], [6]]))
-    <Layout of (13,) on the mesh (0=2): DTensor placements, from left to right (torch 2.13)>
-    """
+    Devices are counted in their C order."""
     grid = _grid(tuple(shape), offset, extent)
     if grid is None:
         return None

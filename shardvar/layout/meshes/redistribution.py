@@ -104,14 +104,11 @@ class DeviceCopies:
 class DistinctRegions:
     """Distinct regions, and the rows of a layout that hold each."""
 
-    offset: Ints
-    """[m, 2 + rank] the first index on each axis, the two axes of terms in front."""
-    extent: Ints
-    """[m, 2 + rank] the extents."""
+    offset: Ints  # [m, 2 + rank] the first index on each axis, the two axes of terms in front
+    extent: Ints  # [m, 2 + rank] the extents
     device: Ints
     """The devices that hold region ``i``, ascending, are ``device[start[i] : start[i + 1]]``."""
-    row: Ints
-    """The rows of the layout, like ``device``."""
+    row: Ints  # the rows of the layout, like ``device``
     start: Ints
 
 
@@ -239,20 +236,14 @@ _GENERAL = {"broadcast": "all_gather", "permute": "all_to_all"}
 class Flow:
     """The elements that each device holds and sends."""
 
-    before: Ints
-    """[devices] elements held before."""
-    after: Ints
-    """[devices] elements held after."""
-    kept: Ints
-    """[devices] elements that a device copies to itself."""
-    sender: Ints
-    """[messages] the sender of each message."""
-    receiver: Ints
-    """[messages] its receiver."""
+    before: Ints  # [devices] elements held before
+    after: Ints  # [devices] elements held after
+    kept: Ints  # [devices] elements that a device copies to itself
+    sender: Ints  # [messages] the sender of each message
+    receiver: Ints  # [messages] its receiver
     part: Ints
     """[devices] a number for what a device holds after, equal for the same; -1 for nothing."""
-    num_terms: int
-    """The number of terms that are reduced; 1 without a reduction."""
+    num_terms: int  # the number of terms that are reduced; 1 without a reduction
 
 
 def find_collective(flow: Flow) -> str | None:

@@ -73,11 +73,9 @@ def cut_to_elements(
 def cut_as_tensorflow(
     region: Region, itemsize: int, remaining: int, limit: int
 ) -> tuple[Region, Region] | None:
-    """Cut off a part of even size, along the first axis that needs the fewest parts.
-
-    If not one index along any axis fits a whole file, TensorFlow begins file after file and never
-    ends; such a region is cut as in ``cut_along_an_axis``.
-    """
+    """Cut off a part of even size, along the first axis that needs the fewest parts. If not one
+    index along any axis fits a whole file, TensorFlow begins file after file and never ends; such a
+    region is cut as in ``cut_along_an_axis``."""
     best: tuple[int, int] | None = None
     for axis, extent in enumerate(region.shape):
         per_file = remaining // (region.size // extent * itemsize)
@@ -94,11 +92,7 @@ def cut_as_tensorflow(
 
 
 def _split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
-    """Return the first ``count`` indices along an axis, and the rest.
-
-    >>> [str(half) for half in _split(Region((3, 0), (4, 5)), 0, 1)]
-    ['[3:4, 0:5]', '[4:7, 0:5]']
-    """
+    """Return the first ``count`` indices along an axis, and the rest."""
     shape, offset, rest = list(region.shape), list(region.offset), list(region.shape)
     shape[axis], offset[axis], rest[axis] = count, offset[axis] + count, rest[axis] - count
     return Region(region.offset, shape), Region(offset, rest)
@@ -118,8 +112,7 @@ def _most_filling(region: Region, itemsize: int, remaining: int) -> tuple[Region
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """TensorFlow's key for the graph of objects, a string."""
 
-_CHECKSUM_NBYTES = 4
-"""The checksum between the lengths of strings and the strings."""
+_CHECKSUM_NBYTES = 4  # the checksum between the lengths of strings and the strings
 
 
 # Weigh.
@@ -138,14 +131,8 @@ def weights_of(slices: SliceTable) -> Ints:
 
 def strings_nbytes(payload_nbytes: int, count: int) -> int:
     """Bytes of the elements in a payload of ``count`` strings, computed as if all had the same
-    length.
-
-    The true lengths are unknown without reading. The result is exact for one string, and where
-    every string is shorter than 128 bytes.
-
-    >>> strings_nbytes(4 + 3 * 1 + 6, 3), strings_nbytes(4 + 2 + 300, 1)
-    (6, 300)
-    """
+    length. The true lengths are unknown without reading. The result is exact for one string, and
+    where every string is shorter than 128 bytes."""
     rest = payload_nbytes - _CHECKSUM_NBYTES
     # A length is a varint, 7 bits a byte: take the fewest digits whose range holds the average
     # length. Example: one string of 300 bytes leaves rest = 302. With 1 digit it would have 301
@@ -165,32 +152,25 @@ class WeighedSlices:
 
     slices: SliceTable
     """All slices."""
-    weights: Ints
-    """[m] bytes of each slice that count against the limit."""
-    cuttable: Bools
-    """[m] True if the slice may be cut."""
-    limit: int
-    """The most bytes of a file, counted as the weights are."""
-    are_whole: bool = False
-    """True if the format holds only whole tensors."""
+    weights: Ints  # [m] bytes of each slice that count against the limit
+    cuttable: Bools  # [m] True if the slice may be cut
+    limit: int  # the most bytes of a file, counted as the weights are
+    are_whole: bool = False  # True if the format holds only whole tensors
 
 
 @dataclass(slots=True)
 class FileContents:
     """The files filled so far: ranges of rows, and parts of rows, in files."""
 
-    limit: int
-    """The most bytes of a file."""
+    limit: int  # the most bytes of a file
     rows: list[Ints] = field(default_factory=list)
     """Row ranges, in the order in which they were put in."""
-    files: list[int] = field(default_factory=list)
-    """The file of each row range."""
+    files: list[int] = field(default_factory=list)  # the file of each row range
     regions: dict[int, Region] = field(default_factory=dict)
     """Parts of slices that were cut, by the number of the row range, which is then a single row."""
     file: int = 0
     """The file that is being filled."""
-    remaining: int = field(init=False)
-    """Bytes that remain in it."""
+    remaining: int = field(init=False)  # bytes that remain in it
 
     def __post_init__(self) -> None:
         self.remaining = self.limit

@@ -85,10 +85,8 @@ class Exceeding:
 
     file: int
     """The number of the file."""
-    nbytes: int
-    """The bytes of its payloads."""
-    reason: str
-    """One sentence that names the keys that could not be cut."""
+    nbytes: int  # the bytes of its payloads
+    reason: str  # One sentence that names the keys that could not be cut
 
     def __str__(self) -> str:
         return f"File {self.file} has {self.nbytes} bytes: {self.reason}"
@@ -153,11 +151,7 @@ def take_parts(slices: SliceTable, rows: Ints, regions: dict[int, Region]) -> Sl
 
 
 def slice_spec(full_shape: tuple[int, ...], region: Region) -> str:
-    """TensorFlow's text for a slice in callbacks; empty for the whole tensor.
-
-    >>> slice_spec((4, 3), Region((0, 0), (2, 3))), slice_spec((4, 3), Region((0, 0), (4, 3)))
-    ('4 3 0,2:0,3', '')
-    """
+    """TensorFlow's text for a slice in callbacks; empty for the whole tensor."""
     return (
         ""
         if region == Region.whole(full_shape)
@@ -167,21 +161,13 @@ def slice_spec(full_shape: tuple[int, ...], region: Region) -> str:
 
 def parse_slice_spec(spec: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Region]:
     """The full shape and the region that a slice_spec means; ``shape`` belongs to a whole tensor,
-    whose spec is empty.
-
-    >>> parse_slice_spec("4 3 0,2:-", (2, 3))
-    ((4, 3), Region(offset=(0, 0), shape=(2, 3)))
-    """
+    whose spec is empty."""
     spec = spec.strip()
     return parse_slice_text(spec, empty=True) if spec else (shape, Region.whole(shape))
 
 
 def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
-    """The columns of shardable tensors, row by row.
-
-    ``InconsistentTensor`` if two of one key disagree, ``LayoutError`` if one has another shape than
-    its slice_spec.
-    """
+    """The columns of shardable tensors, row by row."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     position: dict[str, int] = {}
     names: dict[Any, str] = {}
@@ -374,11 +360,9 @@ class SlicePart:
     """A part of a slice, in one of the balanced files."""
 
     row: int
-    """The row of the slice."""
     region: Region | None
     """The part, in the coordinates of the whole tensor; None for all of the slice."""
-    nbytes: int
-    """The bytes of its payload."""
+    nbytes: int  # the bytes of its payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.figures import SCHEMA, Figure
-from shardvar.storage.cores import usable_cores
+from shardvar.storage.concurrency import usable_cores
 
 LIBRARIES = (
     "numpy",

@@ -22,18 +22,14 @@ _TOOLS = {
 
 
 def missing_extra(cause: str, extra: str) -> MissingExtra:
-    """Return the error for a package that is not installed; ``extra`` brings it.
-
-    Nothing follows the command in its remedy, so that it can be copied.
-    """
+    """Return the error for a package that is not installed; ``extra`` brings it. Nothing follows
+    the command in its remedy, so that it can be copied."""
     return MissingExtra(cause, f"Install it: {install_command(extra)}")
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs shardvar again with an extra, from where it came.
-
-    In a clone, ``pip install -e '.[cloud]'``; with the folder or the address for ``.`` elsewhere.
-    """
+    """Return the command that installs shardvar again with an extra, from where it came. In a
+    clone, ``pip install -e '.[cloud]'``; with the folder or the address for ``.`` elsewhere."""
     tools = (
         tool for file, tool in _TOOLS.items() if os.path.exists(os.path.join(sys.prefix, file))
     )
@@ -50,10 +46,8 @@ def install_command(extra: str) -> str:
 
 def _source() -> tuple[bool, str | None]:
     """Return if shardvar is installed in editable mode, and its source: a folder, an address, None.
-
     None means an index. The folder is ``.`` for the working directory, and where the source is not
-    known or no longer there: then the command works in a clone.
-    """
+    known or no longer there: then the command works in a clone."""
     from importlib import metadata  # not above: it needs many modules, and few runs need it
 
     try:

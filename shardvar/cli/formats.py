@@ -1,7 +1,7 @@
 """``shardvar formats``: the formats that are read and written, and what a write promises, also in a
 bucket.
 
-The facts are those by which a write is planned and refused (``planning.capabilities``), so the
+The facts are those by which a write is planned and refused (``planning.slices``), so the
 table cannot promise what the code does not do.
 """
 

@@ -69,7 +69,7 @@ from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import SCHEMA, Damage
 from shardvar.verbs.scalars import ScalarValue, read_scalars
 from shardvar.wire.collection import without_collection
-from shardvar.wire.kinds import FileKind
+from shardvar.wire.damage import FileKind
 
 _MOST_PLACES = 3
 """The places of a tree that have a line."""

@@ -30,7 +30,7 @@ from shardvar.cli.output import (
 )
 from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.formats.parts import PartsFormat
-from shardvar.storage.links import inner_links
+from shardvar.storage.posix import inner_links
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location, SplitPath, arrays_alone, exact_path
 from shardvar.verbs.newest import Candidate, find_newest, newest_among

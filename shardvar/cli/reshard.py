@@ -44,10 +44,10 @@ from shardvar.cli.verify import (
 from shardvar.cli.view import check_target, show_link, write_plan_page
 from shardvar.errors import ArgumentError, CheckpointError
 from shardvar.formats.table import name_of_target, names_of_target
-from shardvar.layout.cutting import Cut
 from shardvar.layout.dtypes import NAMES
 from shardvar.layout.meshes import Layout, named_sharding, parameter_servers
 from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.partition import Cut
 from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import message
 from shardvar.planning.index import EntryTable

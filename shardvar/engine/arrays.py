@@ -1,4 +1,6 @@
-"""Arrays in memory as a source, so that saving is the same program as resharding.
+"""Arrays in memory as a source, and the copies of a plan as byte ranges.
+
+Saving arrays is reading them, so that saving is the same program as resharding.
 
 Every array is one entry and one "file". What is read is the payload: C order, little-endian, for an
 array of any order and strides; an array that lies in memory as its payload does is never copied.
@@ -9,40 +11,215 @@ are written one after the other (``engine.files``), and each is dropped before t
     planned      only shape and dtype are known; what a policy reads of the values is kept
     its turn     made, whole or some rows at a time, and read from its first byte to its last
     written      dropped
+
+Moves. A copy tells which region of elements goes from a source slice to a target slice. Where that
+region is contiguous in both payloads, as it is for whole tensors and for cuts along the first axis,
+it is one byte range, and what reads or writes it needs no geometry. ``lower`` finds these copies,
+all at once, and leaves the others to ``regions.read_regions``.
+
+    copy                                         in the source [4, 6]   in the target [2, 6]
+    [1:3, 0:6] of a tensor, stored whole         bytes of rows 1 and 2  the whole payload      -> one move
+    [1:3, 2:4]                                   two stretches of 2     two stretches of 2     -> a region
+
+A string tensor is one slice on both sides, so its payload moves whole, also where it has no
+element.
 """
 
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.moves import MoveTable
 from shardvar.engine.pool import SMALL_NBYTES, bytes_of
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import STRING, Array, Bools, Ints, code
+from shardvar.layout.dtypes import ITEMSIZES, STRING, Array, Bools, Ints, code
+from shardvar.layout.region import intersect, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.plan import CopyTable, Plan
+from shardvar.planning.slices import SliceTable, widen
 from shardvar.wire import strings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MoveTable:
+    """Byte ranges that go from a source's payload to a target's, ordered by target and place."""
+
+    source: Ints  # [k] rows of the sources
+    source_start: Ints  # [k] the first byte, in the source's payload
+    target: Ints  # [k] rows of the targets
+    target_start: Ints  # [k] the first byte, in the target's payload
+    nbytes: Ints  # [k] the number of bytes
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """The columns, in the order of the fields."""
+        return self.source, self.source_start, self.target, self.target_start, self.nbytes
+
+    def take(self, rows: Ints | slice) -> Self:
+        """The table of some of the rows, in the given order; a range of them as views."""
+        return type(self)(
+            self.source[rows],
+            self.source_start[rows],
+            self.target[rows],
+            self.target_start[rows],
+            self.nbytes[rows],
+        )
+
+    def where(self, mask: Bools) -> Self:
+        """The table of the rows at which the mask [k] is True, in order."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
+    def clip(self, places: Ints, nbytes: int) -> Self:
+        """The moves cut to the bytes ``[0, nbytes)`` of a buffer in which they begin at ``places``;
+        all to target 0. A move of 10 bytes at place -4 of a buffer becomes one of 6 bytes at place
+        0, from 4 bytes further on."""
+        start, stop = np.maximum(places, 0), np.minimum(places + self.nbytes, nbytes)
+        skip = start - places
+        zeros = np.zeros_like(self.target)
+        clipped = type(self)(self.source, self.source_start + skip, zeros, start, stop - start)
+        # A move that lies outside the buffer has stop <= start. Until it is dropped here, its
+        # columns mean nothing.
+        return clipped.where(stop > start)
+
+
+def lower(plan: Plan) -> tuple[MoveTable, Bools]:
+    """The moves of a plan, and [m] True for targets that they fill; the copies of the others are
+    not byte ranges. A target is filled by moves or by regions and not by both, so that its payload
+    is read in one manner."""
+    copies, sources, targets = plan.copies, plan.sources, plan.targets
+    itemsize = ITEMSIZES[targets.codes()]
+    in_a, start_a = _as_range(copies.offset, copies.shape, sources, copies.source)
+    in_b, start_b = _as_range(copies.offset, copies.shape, targets, copies.target)
+    is_range = np.ones(len(targets), dtype=np.bool)
+    # A target may have several copies, and all must be byte ranges. Plain indexing would keep the
+    # answer of the last one.
+    np.logical_and.at(is_range, copies.target, in_a & in_b)
+    # An item size of 0 means strings or variants, whose bytes no shape tells. They are added below,
+    # whole.
+    rows = np.flatnonzero((is_range & (itemsize > 0))[copies.target])
+    size = itemsize[copies.target[rows]]
+    # Elements times item size: the rows [1:3] of a float32 [4, 6] begin at element 6, so at byte
+    # 24.
+    moves = MoveTable(
+        copies.source[rows],
+        start_a[rows] * size,
+        copies.target[rows],
+        start_b[rows] * size,
+        np.prod(copies.shape[rows], axis=1, dtype=np.int64) * size,
+    )
+    whole = np.flatnonzero(itemsize == 0)
+    if len(whole):
+        moves = _with_whole(moves, plan, whole)
+    return moves, is_range | (itemsize == 0)
+
+
+def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
+    """The moves, and the moves of payloads that are never cut: each from one source slice, the
+    plan's. Without elements there is no copy either, and the payload belongs to the first slice of
+    the tensor."""
+    planned = np.full(len(plan.targets), -1, dtype=np.int64)
+    planned[plan.copies.target] = plan.copies.source
+    source = planned[whole]
+    bare = np.flatnonzero(source < 0)
+    source[bare] = first_sources(plan, whole[bare])
+    zero = np.zeros_like(whole)
+    added = MoveTable(source, zero, whole, zero, plan.sources.nbytes[source])
+    joined = MoveTable(*map(np.concatenate, zip(moves.columns(), added.columns(), strict=True)))
+    # ``MoveTable`` promises this order. lexsort takes its last key first, so targets come before
+    # places.
+    return joined.take(np.lexsort((joined.target_start, joined.target)))
+
+
+def copies_in_range(targets: SliceTable, copies: CopyTable, first: int, last: int) -> CopyTable:
+    """The copies of targets of one shape, cut to the elements ``[first, last)`` of the payload of
+    each. A copy that meets several of the regions that make up the elements is cut in as many."""
+    if not len(copies):
+        return copies
+    rank = copies.shape.shape[1]
+    corner, extents = (
+        widen(targets.offset[copies.target], rank, 0),
+        widen(targets.shape[copies.target[:1]], rank, 1)[0],
+    )
+    parts = []
+    for inner in regions_of_range(extents.tolist(), first, last):
+        offset, shape = intersect(
+            copies.offset, copies.shape, corner + inner.offset, np.array(inner.shape)
+        )
+        rows = np.flatnonzero((shape > 0).all(axis=1))
+        parts.append((copies.source[rows], copies.target[rows], offset[rows], shape[rows]))
+    return CopyTable(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def first_sources(plan: Plan, targets: Ints) -> Ints:
+    """[k] the first source slice of the tensor of each of some targets."""
+    if not len(targets):  # of a plan of many files, most are asked for no target
+        return np.zeros(0, dtype=np.int64)
+    order, bounds = plan.sources.by_tensor()
+    rows = plan.sources.tensors.rows()
+    first: Ints = order[bounds[[rows[plan.targets.key(row)] for row in targets.tolist()]]]
+    return first
+
+
+def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tuple[Bools, Ints]:
+    """[c] True for regions that are contiguous in their slice's payload, and [c] their first
+    element there. A region is contiguous if some axis has only single indices before it and only
+    whole extents after it: in a slice of shape (4, 5, 6), [1:2, 2:4, 0:6] is (axis 1), and [1:3,
+    2:4, 0:6] is not."""
+    rank = shape.shape[1]
+    outer = widen(slices.shape[rows], rank, 1)
+    start = ((offset - widen(slices.offset[rows], rank, 0)) * strides_of(outer)).sum(axis=1)
+    # For [1:2, 2:4, 0:6] of (4, 5, 6), ``single`` is T, F, F and ``entire`` is F, F, T. So axis 1
+    # has only single indices before it and only whole extents after it.
+    single = np.logical_and.accumulate(shape == 1, axis=1)
+    entire = np.logical_and.accumulate((shape == outer)[:, ::-1], axis=1)[:, ::-1]
+    yes = np.ones((len(rows), 1), dtype=np.bool)
+    # before[:, d]: only single indices on the axes before d.
+    before = np.concatenate([yes, single], axis=1)
+    after = np.concatenate([entire, yes], axis=1)  # after[:, d]: only whole extents from axis d on
+    contiguous = after[:, 0].copy()
+    for axis in range(rank):
+        contiguous |= before[:, axis] & after[:, axis + 1]
+    return contiguous, start
+
+
+def strides_of(shapes: Ints) -> Ints:
+    """[k, rank] elements from one index to the next in the C order of shapes [k, rank]. These are
+    the products of the extents to the right:"""
+    strides = np.ones_like(shapes)
+    if shapes.shape[1] > 1:
+        strides[:, :-1] = np.cumprod(shapes[:, :0:-1], axis=1)[:, ::-1]
+    return strides
+
+
+def integers_of_ranges(first: Ints, last: Ints) -> Ints:
+    """The integers of the ranges ``[first[i], last[i])``, one range after the other: [5, 6, 9] for
+    [5, 7) and [9, 10). Position p of the result lies in range i and is first[i] plus p less the
+    lengths of the ranges before."""
+    counts = last - first
+    stops = np.cumsum(counts)
+    total = int(stops[-1]) if len(stops) else 0
+    # For [5, 7) and [9, 10): the counts are 2, 1 and the shifts 5 - 0, 9 - 2, so 0, 1, 2 become 5,
+    # 6, 9.
+    return np.asarray(np.arange(total) + np.repeat(first - (stops - counts), counts))
 
 
 @dataclass(slots=True, eq=False)
 class LazyPayload:
     """An array whose values are made when they are read."""
 
-    shape: tuple[int, ...]
-    """The shape that it announces."""
-    dtype: np.dtype[Any]
-    """The dtype that it announces."""
+    shape: tuple[int, ...]  # the shape that it announces
+    dtype: np.dtype[Any]  # the dtype that it announces
     make: Callable[[int, int], Array]
     """Returns the rows ``[start, stop)`` of the first axis, as announced; or everything, if ``step``
     is 0."""
-    step: int
-    """The rows that are made at a time; 0 if it can only be made whole."""
+    step: int  # the rows that are made at a time; 0 if it can only be made whole
     cuts: list[int] | None = None
     """The bytes at which what is made at a time also ends; None before it is its turn, and it is made
     whole."""
@@ -83,10 +260,8 @@ class LazyPayload:
         return self._made, self._first
 
     def _bounds(self, byte: int) -> tuple[int, int]:
-        """Return the first byte of the rows to make, and the first byte past them.
-
-        With rows of 4 bytes, 5 of them at a time, and a cut at 28, byte 24 is in [20, 28).
-        """
+        """Return the first byte of the rows to make, and the first byte past them. With rows of 4
+        bytes, 5 of them at a time, and a cut at 28, byte 24 is in [20, 28)."""
         start, stop = 0, self.nbytes
         if self.step and self.cuts is not None:
             size = self.step * self.row_nbytes
@@ -104,10 +279,8 @@ class ArraySource(Source):
 
     arrays: Sequence[npt.NDArray[Any] | bytes | LazyPayload]
     """[m] the arrays; strings already encoded as payloads."""
-    index: TableIndex = field()
-    """The table of contents: one plain entry for each array."""
-    is_lazy: Bools = field(init=False)
-    """[m] True for lazy arrays."""
+    index: TableIndex = field()  # the table of contents: one plain entry for each array
+    is_lazy: Bools = field(init=False)  # [m] True for lazy arrays
     turn: list[LazyPayload] = field(default_factory=list, init=False)
     """The lazy array whose turn it is, if any."""
 
@@ -128,7 +301,6 @@ class ArraySource(Source):
         return len(array) if isinstance(array, bytes) else array.nbytes
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for lazy arrays, which are read from their beginning to their end."""
         return np.asarray(self.is_lazy[entries.file[rows]])
 
     def end_turn(self) -> None:
@@ -144,7 +316,6 @@ class ArraySource(Source):
             array.release()
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the payload of array ``file`` from byte ``start`` on."""
         array = self.arrays[file]
         if isinstance(array, bytes):
             buffer[:] = memoryview(array)[start : start + len(buffer)]
@@ -157,7 +328,6 @@ class ArraySource(Source):
             _copy_payload(array, start, buffer)
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry."""
         self.read_span(int(entries.file[row]), start, buffer)
 
     def copy_moves(self, arrays: Ints, moves: MoveTable, buffers: Mapping[int, memoryview]) -> None:

@@ -43,22 +43,17 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable
 LISTS_MORE = "`shardvar verify` lists all that is damaged."
 """The end of the remedy for damage that a read found; it is useful only before a verify."""
 
-_MOST_NOTED = 64
-"""Reads after which their checksums are compared, so that damage is found soon."""
+_MOST_NOTED = 64  # Reads after which their checksums are compared, so that damage is found soon
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadTable:
     """Columns of byte ranges of payloads that were read, each with its checksum."""
 
-    row: Ints
-    """[k] rows of the entries."""
-    start: Ints
-    """[k] the first byte, in the payload."""
-    nbytes: Ints
-    """[k] the number of bytes."""
-    checksum: Ints
-    """[k] the checksum of these bytes; ``NO_CHECKSUM`` where none was taken."""
+    row: Ints  # [k] rows of the entries
+    start: Ints  # [k] the first byte, in the payload
+    nbytes: Ints  # [k] the number of bytes
+    checksum: Ints  # [k] the checksum of these bytes; ``NO_CHECKSUM`` where none was taken
 
     @classmethod
     def of(cls, table: npt.ArrayLike) -> Self:
@@ -81,10 +76,8 @@ class ReadTable:
 class Evidence:
     """A source whose reads are compared with its index's checksums, from any thread."""
 
-    source: Source
-    """The source that payloads are read from."""
-    entries: EntryTable
-    """The source's entries; ``ReadTable.row`` counts them."""
+    source: Source  # the source that payloads are read from
+    entries: EntryTable  # the source's entries; ``ReadTable.row`` counts them
     takes_checksums: bool = True
     """False if reads take no checksums: the caller adds them, or wants no comparison."""
     bare: Bools | None = None
@@ -158,12 +151,7 @@ class Evidence:
         new_buffer: Callable[[int], memoryview],
     ) -> tuple[memoryview, list[int]]:
         """Read ranges of plain payloads, sorted by file and place; each row of ``first`` begins a
-        span.
-
-        Returns a buffer with the spans one after the other, and the place of each range in it. The
-        ranges at [0, 4), [6, 8) and [100, 103) of a file in the spans 0 and 2 are read as [0, 8)
-        and [100, 103), to the places 0, 6, 8.
-        """
+        span."""
         places, last = self.entries.start[rows] + starts, np.append(first[1:], len(rows)) - 1
         sizes = places[last] + nbytes[last] - places[first]
         into = np.cumsum(sizes) - sizes
@@ -187,11 +175,8 @@ class Evidence:
         self, row: int, start: int, stop: int, new_buffer: Callable[[int], memoryview]
     ) -> memoryview:
         """The bytes ``[start, stop)`` of a payload that has checksums of runs: whole runs are read,
-        each compared.
-
-        With runs of 16 bytes, the bytes [20, 40) of a payload of 45 are read as [16, 45): two runs,
-        the last one short.
-        """
+        each compared. With runs of 16 bytes, the bytes [20, 40) of a payload of 45 are read as [16,
+        45): two runs, the last one short."""
         runs = self.entries.runs
         if runs is None:
             raise ArgumentError("The entry has no checksums of runs.")
@@ -214,10 +199,7 @@ class Evidence:
 
     def read_whole(self, row: int) -> None:
         """Read one payload from its beginning to its end and compare it. Also reads what no
-        checksum guards.
-
-        The plain path: every other way to read a payload finds the same error.
-        """
+        checksum guards. The plain path: every other way to read a payload finds the same error."""
         nbytes, guarded, crc = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row)), 0
         buffer = thread_buffer(min(nbytes, BLOCK_NBYTES), "whole")
         try:
@@ -237,11 +219,8 @@ class Evidence:
 
     def add(self, reads: ReadTable) -> None:
         """Compare the checksums of what was read with the checksums that the index has for the same
-        bytes.
-
-        This is the one place where payloads are compared. Reads of bytes that are neither a payload
-        nor a run, and reads without a checksum, are kept for ``check``.
-        """
+        bytes. This is the one place where payloads are compared. Reads of bytes that are neither a
+        payload nor a run, and reads without a checksum, are kept for ``check``."""
         promised, is_whole = self._promised(reads)
         compared = (promised != NO_CHECKSUM) & (reads.checksum != NO_CHECKSUM)
         for position in np.flatnonzero(compared & (promised != reads.checksum)).tolist():
@@ -398,11 +377,7 @@ def check_entry(source: Source, entries: EntryTable, row: int) -> None:
 
 
 def _tile(parts: ReadTable, first: Ints, nbytes: Ints) -> Bools:
-    """[g] True for payloads whose parts follow each other from the first byte to the last.
-
-    ``first`` are the rows at which the parts of each payload begin, sorted by first byte, and
-    ``nbytes`` their sizes.
-    """
+    """[g] True for payloads whose parts follow each other from the first byte to the last."""
     # [0, 5) and [5, 9) tile 9 bytes: each start (0, 5) equals the stop before it (0, 5), and the
     # last stop is 9.
     stops = parts.start + parts.nbytes
@@ -415,10 +390,8 @@ def _tile(parts: ReadTable, first: Ints, nbytes: Ints) -> Bools:
 
 def _touched_runs(parts: ReadTable, run_nbytes: int) -> Iterator[tuple[int, int]]:
     """Ranges of whole runs that hold the parts, sorted by first byte; each run is in one of them.
-
     With runs of 16 bytes, the parts [20, 25), [30, 40) and [70, 71) touch the ranges [16, 48) and
-    [64, 80).
-    """
+    [64, 80)."""
     starts = parts.start // run_nbytes * run_nbytes
     stops = -(-(parts.start + parts.nbytes) // run_nbytes) * run_nbytes
     first, last = int(starts[0]), int(stops[0])

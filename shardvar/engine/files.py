@@ -21,11 +21,20 @@ at a batch of each in turn:
                                                         the time
                        1 ============  3 =======
 
-What lazy arrays fill is written in one thread, array by array in whichever files (``engine.turns``).
+What lazy arrays fill is written in one thread, array by array. Each lazy array is to be made once,
+and dropped before the next one is made. A file has parts of many arrays, and an array may have
+parts in many files:
+
+    arrays    a a b b c c         the turn of a: the files 0 and 1
+    files     0 1 0 1 1 2         the turn of b: the files 0 and 1; 0 is finished
+                                  the turn of c: the files 1 and 2
+
+So the files are written array by array. A file is opened with its first array, and stays open until
+its last one is written.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -34,22 +43,21 @@ from typing import Any, cast
 
 import numpy as np
 
-from shardvar.engine.arrays import ArraySource
+from shardvar.engine.arrays import ArraySource, LazyPayload, MoveTable, copies_in_range, lower
 from shardvar.engine.evidence import Evidence, ReadTable
-from shardvar.engine.moves import MoveTable, copies_in_range, lower
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import (
     BLOCK_NBYTES,
     SMALL_NBYTES,
     WORKERS,
     Progress,
+    Work,
     block_ranges,
     map_ahead,
     run_all,
     thread_buffer,
 )
-from shardvar.engine.regions import RegionTable, join_regions, read_regions, wanted_regions
-from shardvar.engine.turns import by_turns
+from shardvar.engine.read import RegionTable, join_regions, read_regions, wanted_regions
 from shardvar.engine.units import (
     Sums,
     Unit,
@@ -62,7 +70,55 @@ from shardvar.formats.protocol import FileChecksums, FileWriter, Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Plan
+from shardvar.planning.slices import widen
 from shardvar.storage.protocol import Storage, WritableFile
+
+
+def by_turns(
+    source: ArraySource, plans: Sequence[Plan], open_file: Callable[[int], dict[int, list[Work]]]
+) -> Iterator[Work]:
+    """Yield the work of all files, lazy array by lazy array. Work of row
+    -1 needs none, and comes first."""
+    opened: dict[int, dict[int, list[Work]]] = {}
+    unopened = dict.fromkeys(range(len(plans)))
+    for turn, numbers in _plan_turns(source, plans):
+        for number in numbers:
+            if number in unopened:
+                del unopened[number]
+                opened[number] = open_file(number)
+                yield from opened[number].pop(-1, [])
+            yield from opened[number].pop(turn)
+            if not opened[number]:
+                del opened[number]
+    for number in unopened:
+        yield from open_file(number)[-1]
+
+
+def _plan_turns(source: ArraySource, plans: Sequence[Plan]) -> list[tuple[int, list[int]]]:
+    """Return the rows of the lazy arrays that plans copy, each with the numbers of these plans. The
+    plans of an array come in the order of the bytes that they copy. From here on each array is
+    dropped when it is the turn of the next one. An array is made some rows at a time only if every
+    copy has whole rows; what is made then ends where a copy ends, so that no row is made twice."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for number, plan in enumerate(plans):
+        rows, rank = plan.copies.source, plan.copies.shape.shape[1]
+        stored = plan.sources.take(rows)
+        is_lazy = source.in_order(source.index.entries, rows)
+        # The first row of each copy in its array, and the bytes of a row.
+        row = (plan.copies.offset - widen(stored.offset, rank, 0))[:, :1].sum(axis=1)
+        is_narrow = (plan.copies.shape != widen(stored.shape, rank, 1))[:, 1:].any(axis=1)
+        for at in np.flatnonzero(is_lazy).tolist():
+            lazy = cast(LazyPayload, source.arrays[int(rows[at])])
+            if is_narrow[at]:
+                lazy.step = 0
+            start = int(row[at]) * lazy.row_nbytes
+            found.setdefault(int(rows[at]), []).append((start, number))
+    turns = []
+    for number, copies in sorted(found.items()):
+        cast(LazyPayload, source.arrays[number]).cuts = sorted(start for start, _ in copies)
+        turns.append((number, list(dict.fromkeys(plan for _, plan in sorted(copies)))))
+    return turns
+
 
 _WRITE_NBYTES = 512 << 10
 """Bytes of a write where files are read and others written side by side.
@@ -78,32 +134,24 @@ threads share a file, and in a save from memory, which does little else.
 class FileTask:
     """One output file: picklable, idempotent."""
 
-    id: str
-    """A digest of source, plan and writer: equal ids write equal bytes."""
+    id: str  # a digest of source, plan and writer: equal ids write equal bytes
     name: str
     """The name under which the file is written."""
-    storage: Storage
-    """The directory that it is written in."""
-    writer: FileWriter
-    """The frame and the checksums of the file."""
-    plan: Plan
-    """The copies that fill it; the targets are the file's slices in order."""
-    entries: EntryTable
-    """The plan's sources, row by row."""
-    start: Ints
-    """[k] where in the file each target's payload begins."""
+    storage: Storage  # the directory that it is written in
+    writer: FileWriter  # the frame and the checksums of the file
+    plan: Plan  # the copies that fill it; the targets are the file's slices in order
+    entries: EntryTable  # the plan's sources, row by row
+    start: Ints  # [k] where in the file each target's payload begins
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileReport:
     """The result of a ``FileTask``."""
 
-    checksums: FileChecksums
-    """Of what was written."""
+    checksums: FileChecksums  # of what was written
     parts: ReadTable
     """The reads of payloads that this file needs a part of; whole ones have been compared."""
-    nbytes: int
-    """Payload bytes written."""
+    nbytes: int  # Payload bytes written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,37 +159,26 @@ class FileWork:
     """A task that has begun: the values that each of its units needs."""
 
     task: FileTask
-    """The task."""
-    moves: MoveTable
-    """The byte ranges that fill targets."""
-    is_range: Bools
-    """[k] True for targets that moves fill; regions fill the others."""
-    ordered: Bools
-    """[k] True for targets that are best read in order, as from compressed payloads."""
+    moves: MoveTable  # the byte ranges that fill targets
+    is_range: Bools  # [k] True for targets that moves fill; regions fill the others
+    ordered: Bools  # [k] True for targets that are best read in order, as from compressed payloads
     turn: Ints
     """[k] the source of each target that a lazy array fills, whose turn it must be; -1 for others."""
-    copies: Ints
-    """[k + 1] where each target's copies begin in the plan's."""
+    copies: Ints  # [k + 1] where each target's copies begin in the plan's
     file: WritableFile
     """The file."""
-    reading: Reading
-    """The source, and what was read of it."""
-    progress: Progress
-    """Called with the number of bytes that were written."""
-    units: list[Unit]
-    """The ranges that are written, in the order of the file."""
+    reading: Reading  # the source, and what was read of it
+    progress: Progress  # called with the number of bytes that were written
+    units: list[Unit]  # the ranges that are written, in the order of the file
     batches: list[list[int]]
     """The numbers of units that are read at once; the last batch ends the file."""
-    sums: dict[int, Sums]
-    """The checksums of the units that are written, by number."""
-    is_beside: bool
-    """True where other files are written meanwhile."""
+    sums: dict[int, Sums]  # the checksums of the units that are written, by number
+    is_beside: bool  # True where other files are written meanwhile
 
     threads: int
     """Batches that are worked at together, as many as memory has room for; 0 for a file whose batch
     is written sooner than a thread begins."""
-    write_nbytes: int
-    """The most bytes of a write."""
+    write_nbytes: int  # the most bytes of a write
 
 
 def run_task(
@@ -155,11 +192,9 @@ def run_task(
 def run_each(
     tasks: Sequence[FileTask], source: Source, progress: Progress = lambda _nbytes: None
 ) -> Generator[tuple[FileTask, FileReport]]:
-    """Write files whole, sync each, and yield it with its report as soon as it is finished.
-
-    While one is finished and synced, threads are at other ones, so that many files take little more
-    than one.
-    """
+    """Write files whole, sync each, and yield it with its report as soon as it is finished. While
+    one is finished and synced, threads are at other ones, so that many files take little more than
+    one."""
     begun: list[FileWork] = []
     is_lazy = isinstance(source, ArraySource) and source.is_lazy.any()
     try:

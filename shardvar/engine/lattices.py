@@ -8,40 +8,59 @@ of a piece is a few lattices, and no tensor is ever reshaped.
 
     source   0 1 2 3 4 5                                      two = 0, d = 1:3
     target   0 2 4 1 3 5                                      two = 1, d = 0:3
+
+Elements are copied between two layouts, such as a matrix and its transpose, in these steps
+(``Strided``):
+
+1  axes that follow each other on both sides become one, and side by side elements one word
+2  what is read is cut into bands that lie close together, so that few pages are held at a time
+3  where reading and writing prefer different axes, tiles of both are copied, which stay in the
+   cache
+
+Panels are several blocks of a target that are made together, since each of them would pass over
+much more of its sources.
+
+    a matrix [32768, 32768] of bfloat16, transposed      a block of the target is 64 columns of the
+                                                         source: 128 bytes of each row of 64 KiB
+    a panel of eight blocks                              1 KiB of each row, in the same passes
+
+Threads that need a panel make it together, part by part. Two panels are kept: blocks are asked for
+in order, and one thread may still be at the end of the last one.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
+from threading import RLock
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from shardvar.engine.pool import BLOCK_NBYTES, WORDS, Together, thread_buffer, word_of
+from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.region import Region
 from shardvar.maps.plan import Piece, View
 from shardvar.planning.slices import SliceTable
 
-IndexTuple = tuple[int, ...]
-"""One number for each index of a piece."""
+IndexTuple = tuple[int, ...]  # One number for each index of a piece
 
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
     """The elements that a stored slice has of a piece, or some of them."""
 
-    row: int
-    """The row of the stored slice."""
+    row: int  # the row of the stored slice
     piece: Piece
-    """The piece."""
     first: IndexTuple
     """[k] the first index, in the coordinates of the piece."""
-    shape: IndexTuple
-    """[k] the extents."""
+    shape: IndexTuple  # [k] the extents
     place: int
     """The element of the payload that the first index is."""
-    strides: IndexTuple
-    """[k] elements of the payload from one index to the next."""
+    strides: IndexTuple  # [k] elements of the payload from one index to the next
 
     @property
     def span(self) -> int:
@@ -99,12 +118,7 @@ def coordinates(view: View, index: IndexTuple) -> list[int]:
 
 
 def bounds_of(view: View, first: IndexTuple, shape: IndexTuple) -> tuple[list[int], list[int]]:
-    """[rank] the first coordinates of some indices, and the first ones past the last.
-
-    >>> view = View("w", (1,), ((0, 6), (0, 2)))
-    >>> bounds_of(view, (1, 0), (1, 3))
-    ([7], [12])
-    """
+    """[rank] the first coordinates of some indices, and the first ones past the last."""
     low = coordinates(view, first)
     last = coordinates(view, tuple(f + n - 1 for f, n in zip(first, shape, strict=True)))
     return low, [each + 1 for each in last]
@@ -127,16 +141,9 @@ def c_strides(shape: Sequence[int]) -> list[int]:
 def indices_within(
     view: View, corner: Sequence[int], shape: IndexTuple, region: Region
 ) -> list[tuple[IndexTuple, IndexTuple]]:
-    """Return the indices whose coordinates lie in a region, as firsts and extents [k].
-
-    ``corner`` has the coordinates of index 0. An axis that several indices make is cut in a few
-    parts, as a range of a number's digits is: of two digits, [07, 32) is 0 and 7:10, then 1:3 and
-    0:10, then 3 and 0:2.
-
-    >>> view = View("w", (0,), ((0, 10), (0, 1)))
-    >>> indices_within(view, [0], (10, 10), Region((7,), (25,)))
-    [((0, 7), (1, 3)), ((1, 0), (2, 10)), ((3, 0), (1, 2))]
-    """
+    """Return the indices whose coordinates lie in a region, as firsts and extents [k]. An axis that
+    several indices make is cut in a few parts, as a range of a number's digits is: of two digits,
+    [07, 32) is 0 and 7:10, then 1:3 and 0:10, then 3 and 0:2."""
     found: list[tuple[list[int], list[int]]] = [([0] * len(shape), list(shape))]
     for axis, (low, stop, start) in enumerate(zip(region.offset, region.stop, corner, strict=True)):
         mine = [
@@ -163,10 +170,7 @@ def indices_within(
 def _digit_ranges(
     digits: Sequence[tuple[int, int]], low: int, stop: int
 ) -> Iterator[list[tuple[int, int]]]:
-    """Yield ranges, a first and a count for each digit, that have the sums in ``[low, stop)``.
-
-    ``digits`` has the extent and the step of each, the largest steps first.
-    """
+    """Yield ranges, a first and a count for each digit, that have the sums in ``[low, stop)``."""
     if not digits:
         if low <= 0 < stop:
             yield []
@@ -211,10 +215,8 @@ def lattices_of(piece: Piece, view: View, slices: SliceTable, rows: Ints) -> lis
 
 
 def factor_lattices(piece: Piece, factor: View, slices: SliceTable, rows: Ints) -> list[Lattice]:
-    """Return what some stored slices have of a factor of a piece.
-
-    The target is the factor's own indices: an index of the piece that it does not have has one.
-    """
+    """Return what some stored slices have of a factor of a piece. The target is the factor's own
+    indices: an index of the piece that it does not have has one."""
     shape = tuple(
         extent if axis >= 0 else 1
         for extent, (axis, _) in zip(piece.shape, factor.steps, strict=True)
@@ -236,13 +238,10 @@ Cell = tuple[IndexTuple, IndexTuple, Ints]
 def cells(
     low: Ints, stop: Ints, first: IndexTuple, last: IndexTuple, numbers: Ints
 ) -> Iterator[Cell]:
-    """Cut a region of a target into cells, so that each of some regions in it lies in one cell.
-
-    ``low`` and ``stop`` [n, rank] are the regions; the rows ``numbers`` lie in this one. The
+    """Cut a region of a target into cells, so that each of some regions in it lies in one cell. The
     region ``[first, last)`` is cut through, along one axis after the other, wherever that cuts none
     of them. So regions that are apart have cells of their own in all usual arrangements, and others
-    share one.
-    """
+    share one."""
     if len(numbers):
         for axis in range(len(first)):
             order = numbers[np.argsort(low[numbers, axis], kind="stable")]
@@ -269,3 +268,247 @@ def cells(
 
 def _with(index: IndexTuple, axis: int, value: int) -> IndexTuple:
     return (*index[:axis], value, *index[axis + 1 :])
+
+
+_TILE_ROWS, _TILE_COLUMNS = 256, 128
+"""Extents that are copied at a time, along the axis that is written in order and the one that is
+read in order. A tile is first copied as it lies, and then out of there, since it stays in the
+cache."""
+
+_LINE_NBYTES = 64
+"""Bytes of a line of the cache. The rows of a tile lie one apart: rows at a distance of a power of
+two would share few lines of the cache."""
+
+_LEAST_TILE = 4096
+"""Elements of a plane of two axes below which NumPy copies all planes in one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Elements of two payloads, at distances in bytes."""
+
+    shape: tuple[int, ...]  # [k] the extents
+    place: int
+    """The first element, in bytes of the payload that is read."""
+    strides: tuple[int, ...]  # [k] bytes from one index to the next there
+    into: int  # the first element, in bytes of the buffer that is filled
+    into_strides: tuple[int, ...]  # [k] bytes from one index to the next there
+    itemsize: int  # bytes of an element
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element that is read to the end of the last."""
+        return self.itemsize + sum(
+            (n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return prod(self.shape) * self.itemsize
+
+    @property
+    def is_range(self) -> bool:
+        """True if the elements are one range of bytes on both sides."""
+        return not self.shape or (
+            len(self.shape) == 1 and self.strides == self.into_strides == (self.itemsize,)
+        )
+
+    def merged(self) -> "Strided":
+        """Return the same copy with as few axes as possible, in the order in which it writes."""
+        axes = [
+            axis
+            for axis in zip(self.shape, self.strides, self.into_strides, strict=True)
+            if axis[0] > 1
+        ]
+        axes.sort(key=lambda axis: -axis[2])
+        merged: list[tuple[int, int, int]] = []
+        for extent, step, into_step in axes:
+            if merged:
+                before, outer, into_outer = merged[-1]
+                if outer == extent * step and into_outer == extent * into_step:
+                    merged[-1] = (before * extent, step, into_step)
+                    continue
+            merged.append((extent, step, into_step))
+        return self._of(merged, self.itemsize)
+
+    def in_words(self) -> "Strided":
+        """Return the same copy with side by side elements as one word: NumPy takes as long for 16
+        bytes as for two."""
+        axes, size = (
+            list(zip(self.shape, self.strides, self.into_strides, strict=True)),
+            self.itemsize,
+        )
+        if axes and axes[-1][1:] == (size, size):
+            extent = axes[-1][0]
+            word = next(
+                (word for word in sorted(WORDS, reverse=True) if extent * size % word == 0), 0
+            )
+            if word > size:
+                axes[-1] = (extent * size // word, word, word)
+                size = word
+                if axes[-1][0] == 1:
+                    axes.pop()
+        return self._of(axes, size)
+
+    def _of(self, axes: Sequence[tuple[int, int, int]], itemsize: int) -> "Strided":
+        shape, strides, into_strides = zip(*axes, strict=True) if axes else ((), (), ())
+        return Strided(shape, self.place, strides, self.into, into_strides, itemsize)
+
+    def bands(self, most: int) -> Iterator["Strided"]:
+        """Yield parts with spans of at most ``most`` bytes, or of one element, in the order of the
+        payload that is read."""
+        if self.span <= max(most, self.itemsize):
+            yield self
+            return
+        axis = max(
+            range(len(self.shape)), key=lambda each: (self.shape[each] > 1, self.strides[each])
+        )
+        extent, step = self.shape[axis], self.strides[axis]
+        inner = self.span - (extent - 1) * step
+        count = max(1, (most - inner) // step + 1 if inner <= most else 1)
+        for begin in range(0, extent, count):
+            shape = list(self.shape)
+            shape[axis] = min(count, extent - begin)
+            part = Strided(
+                tuple(shape),
+                self.place + begin * step,
+                self.strides,
+                self.into + begin * self.into_strides[axis],
+                self.into_strides,
+                self.itemsize,
+            )
+            yield from part.bands(most)
+
+    def copy(self, payload: memoryview, buffer: memoryview) -> None:
+        """Fill the places in the buffer with the elements of the payload."""
+        word = word_of(self.itemsize)
+        out = np.ndarray(self.shape, word, buffer, self.into, self.into_strides)
+        read = np.ndarray(self.shape, word, payload, self.place, self.strides)
+        _copy(read, out)
+
+
+def _copy(read: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    """Copy an array into one of the same shape, whose axes are in the order of ``out``."""
+    rank = read.ndim
+    if rank < 2:
+        out[...] = read
+        return
+    # The axis that is read in order, and the one that is written in order, which is the last.
+    across = min(range(rank), key=lambda axis: read.strides[axis])
+    if across == rank - 1 or read.shape[across] * read.shape[-1] < _LEAST_TILE:
+        out[...] = read
+        return
+    others = [axis for axis in range(rank) if axis not in (across, rank - 1)]
+    index: list[Any] = [slice(None)] * rank
+    for numbers in product(*(range(read.shape[axis]) for axis in others)):
+        for axis, number in zip(others, numbers, strict=True):
+            index[axis] = number
+        _copy_tiles(read[tuple(index)], out[tuple(index)])
+
+
+def _copy_tiles(read: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    """Copy a matrix [columns, rows] that is read by rows and written by columns, by tiles."""
+    columns, rows = read.shape
+    height, width = min(rows, _TILE_ROWS), min(columns, _TILE_COLUMNS)
+    stride = width * read.itemsize + _LINE_NBYTES
+    tile = np.ndarray(
+        (height, width),
+        read.dtype,
+        thread_buffer(height * stride, "tile"),
+        0,
+        (stride, read.itemsize),
+    )
+    for left in range(0, columns, width):
+        for top in range(0, rows, height):
+            some = read[left : left + width, top : top + height].T
+            there = tile[: some.shape[0], : some.shape[1]]
+            there[...] = some
+            out[left : left + width, top : top + height] = there.T
+
+
+_PANEL_NBYTES = 8 * BLOCK_NBYTES
+"""Bytes of a panel: two of them are 64 MiB, a quarter of what a process may take."""
+
+_MOST_PANELS = 2  # Panels that are kept
+
+_SPARSE = 2  # a block is sparse if its sources extend over more than so many times its bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PanelPart:
+    """A part of the work that fills a block or a panel."""
+
+    span: int  # bytes of its source from the first element to the last
+    work: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """The panels that were made last, by the number of an entry and their first byte."""
+
+    made: "OrderedDict[tuple[int, int], tuple[memoryview, Together]]" = field(
+        default_factory=OrderedDict
+    )
+    """The bytes of each, and the work that fills them."""
+    lock: RLock = field(default_factory=new_lock)  # Guards ``made``
+
+    def clear(self) -> None:
+        """Drop all of them."""
+        self.made.clear()
+
+    def make(
+        self,
+        number: int,
+        start: int,
+        nbytes: int,
+        parts: Callable[[int, memoryview], Sequence[PanelPart]],
+    ) -> None:
+        """Begin the panel of an entry of ``nbytes`` that holds a byte, if it is not there.
+
+        ``parts`` gives the work that fills a buffer from a byte of the entry on.
+        """
+        first = start // _PANEL_NBYTES * _PANEL_NBYTES
+        with self.lock:
+            if (number, first) in self.made:
+                return
+            # Zeros would cost as much as a copy.
+            buffer = np.empty(min(_PANEL_NBYTES, nbytes - first), np.uint8).data
+            work = Together([part.work for part in parts(first, buffer)])
+            self.made[number, first] = buffer, work
+            while len(self.made) > _MOST_PANELS:
+                self.made.popitem(last=False)
+
+    def copy(self, number: int, start: int, buffer: memoryview) -> bool:
+        """Fill a buffer from a panel that holds all of it, and return True, or return False."""
+        first = start // _PANEL_NBYTES * _PANEL_NBYTES
+        found = self.made.get((number, first))
+        if found is None or start - first + len(buffer) > len(found[0]):
+            return False
+        panel, work = found
+        work.finish()
+        buffer[:] = panel[start - first : start - first + len(buffer)]
+        return True
+
+
+def is_sparse(parts: Sequence[PanelPart], nbytes: int, most: int) -> bool:
+    """Return True if a panel is worth it for a block of ``nbytes`` of an entry of ``most``."""
+    if nbytes < BLOCK_NBYTES or nbytes >= most:
+        return False
+    return sum(part.span for part in parts) > _SPARSE * nbytes
+
+
+def bands_of(
+    lattice: Lattice, there: tuple[int, Sequence[int]], itemsize: int
+) -> Iterator[Strided]:
+    """Yield the copies of a lattice to a place in a buffer, with strides, in elements."""
+    into, strides = there
+    copy = Strided(
+        lattice.shape,
+        lattice.place * itemsize,
+        tuple(step * itemsize for step in lattice.strides),
+        into * itemsize,
+        tuple(step * itemsize for step in strides),
+        itemsize,
+    )
+    yield from copy.merged().in_words().bands(BLOCK_NBYTES)

@@ -10,7 +10,7 @@ payload, then cut.
     long byte ranges                            block by block, straight to their places; by threads     read_moves
     a part of a payload with run checksums      the runs that hold it, each compared, side by side       read_moves
     payloads that the source decodes            block by block from the beginning, in one thread         read_moves
-    regions that are not one byte range         in spans, or in one walk over the payload               engine.regions
+    regions that are not one byte range         in spans, or in one walk over the payload               engine.read
     arrays in memory                            copied; memory keeps no checksums                        read_moves
 
 A request to a remote storage costs more than one to a disk, so a source of remote files has
@@ -20,33 +20,58 @@ bytes under way.
 
 Every read goes through ``Evidence``, which compares it. To add a way to read, add a function here
 and a row above, and a property to the tests that holds it to the plain path.
+
+Sources that convert (casts, maps) read payloads as they are stored. Each is compared whole before
+the first of its bytes is used (``VerifiedRows``).
+
+    on a disk     a part of a payload is read by the runs that have checksums; without these, a
+                  payload is read whole to be compared, by all threads that need it, and again, from
+                  the cache, where it is used
+    in a bucket   small payloads that are expected together are read together, compared, and held in
+                  memory until the thread asks for others: each is read once
+
+A source that copies elements out of payloads, in any order and several times, keeps some
+(``KeptPayloads``).
+
+    on a disk, byte for byte    none: parts of the file are read, or it is mapped
+    small, in a bucket          read together with the ones that are expected next
+    all others                  read once, from the beginning to the end, and kept: in memory if
+                                they are small, else in temporary files without a name
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import numpy as np
 
-from shardvar.engine.arrays import ArraySource
+from shardvar.engine.arrays import ArraySource, MoveTable, integers_of_ranges
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.moves import MoveTable, integers_of_ranges
 from shardvar.engine.pool import (
     BLOCK_NBYTES,
     BUFFERS_NBYTES,
+    MOST_WORKERS,
     SMALL_NBYTES,
     WORKERS,
     Done,
     Progress,
+    Together,
     Work,
     block_ranges,
+    map_ahead,
+    new_buffer,
     run_all,
     run_in_order,
     thread_buffer,
 )
-from shardvar.layout.dtypes import Ints
+from shardvar.forks import new_lock
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, exactly
 from shardvar.storage.protocol import Traits
@@ -57,8 +82,7 @@ _FEW_SPANS = 8
 _GAP_NBYTES = 4096
 """Bytes between two small ranges that are read along rather than skipped by a second read."""
 
-Buffers = Mapping[int, memoryview]
-"""The payload of each target that is filled, by the target's row."""
+Buffers = Mapping[int, memoryview]  # the payload of each target that is filled, by the target's row
 
 Receiver = Callable[[MoveTable, memoryview, list[int]], None]
 """A function that takes the payloads of moves out of a span, from the given places."""
@@ -68,12 +92,9 @@ Receiver = Callable[[MoveTable, memoryview, list[int]], None]
 class Reading:
     """The evidence, the threads and the progress of one task that reads."""
 
-    evidence: Evidence
-    """The source, and what was read of it."""
-    progress: Progress = lambda _nbytes: None
-    """Called with the number of bytes that were read."""
-    in_threads: bool = True
-    """False for a task that is itself one of several threads: it only reads."""
+    evidence: Evidence  # the source, and what was read of it
+    progress: Progress = lambda _nbytes: None  # called with the number of bytes that were read
+    in_threads: bool = True  # False for a task that is itself one of several threads: it only reads
     use: str = "span"
     """The name of the thread's buffer. A source that reads regions of another one, while regions
     of it are read, needs another name."""
@@ -95,11 +116,8 @@ class Reading:
 
     def threads(self, nbytes: int) -> int:
         """Return how many items of so many bytes are worked at: as many as there are cores, and as
-        memory allows.
-
-        A request to a remote source waits for its answer, so threads beyond the number of cores are
-        of use there.
-        """
+        memory allows. A request to a remote source waits for its answer, so threads beyond the
+        number of cores are of use there."""
         cores = min(WORKERS, max(2, BUFFERS_NBYTES // max(nbytes, 1)))
         if self.traits is None:
             return cores
@@ -127,12 +145,8 @@ def read_moves(
     reading: Reading, moves: MoveTable, buffers: Buffers | None, *, by_runs: bool = False
 ) -> None:
     """Bring the bytes of each move to its place in the buffer of its target; without buffers they
-    are only compared.
-
-    With ``by_runs``, a part of a payload that has checksums of runs is read by whole runs, and so
-    compared at once. Without it, parts are compared once all are read: right where together they
-    are the whole payload.
-    """
+    are only compared. Without ``by_runs``, parts are compared once all are read: right where
+    together they are the whole payload."""
     source, entries = reading.evidence.source, reading.entries
     if isinstance(source, ArraySource) and buffers is not None:
         source.copy_moves(entries.file[moves.source], moves, buffers)
@@ -168,10 +182,8 @@ def read_moves(
 def read_small(
     reading: Reading, moves: MoveTable, receive: Receiver | None, *, gap_nbytes: int | None = None
 ) -> None:
-    """Read small plain ranges, neighbours in a file together, and hand each span over.
-
-    Gaps of ``gap_nbytes`` between neighbours are read along; of a page if it is not given.
-    """
+    """Read small plain ranges, neighbours in a file together, and hand each span over. Gaps of
+    ``gap_nbytes`` between neighbours are read along; of a page if it is not given."""
     if not len(moves):
         return
     entries = reading.entries
@@ -214,11 +226,9 @@ def read_small(
 
 def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, least: int) -> int:
     """Return the widest gap between two ranges, sorted by file and place, that one request brings.
-
-    ``least`` is read along at any rate: what lies between whole payloads is of the format. Between
-    parts of payloads lies what is not wanted, and it is read along while it is less than what is
-    wanted. Where that leaves more ranges than two rounds of requests bring, wider gaps are.
-    """
+    Between parts of payloads lies what is not wanted, and it is read along while it is less than
+    what is wanted. Where that leaves more ranges than two rounds of requests bring, wider gaps
+    are."""
     wanted = int(nbytes.sum())
     few = replace(traits, gap_nbytes=SMALL_NBYTES, waste_nbytes=wanted)
     gap = max(
@@ -240,10 +250,8 @@ def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, leas
 
 def affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
     """Return the widest gap up to which all gaps together are few enough bytes to be read along.
-
     With 10 bytes to waste, gaps of 1, 2, 4 and 8 bytes may be read along up to 4 bytes, which are 7
-    together.
-    """
+    together."""
     gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
     gaps = gaps[(gaps > 0) & (gaps <= traits.gap_nbytes)]
     count = int(np.searchsorted(np.cumsum(gaps), traits.waste_nbytes, side="right"))
@@ -271,12 +279,10 @@ def _grouped(
 
 
 def spans(file: Ints, start: Ints, nbytes: Ints, gap_nbytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows, sorted by file and place, that one read of at most a block can bring.
-
-    A row larger than a block is a range by itself, and so is one that overlaps its neighbour. With
-    a gap of 4 bytes and blocks of 64, ranges at [0, 8), [10, 20), [40, 50) and [50, 60) of a file
-    are the rows (0, 2) and (2, 4).
-    """
+    """Ranges of rows, sorted by file and place, that one read of at most a block can bring. A row
+    larger than a block is a range by itself, and so is one that overlaps its neighbour. With a gap
+    of 4 bytes and blocks of 64, ranges at [0, 8), [10, 20), [40, 50) and [50, 60) of a file are the
+    rows (0, 2) and (2, 4)."""
     stop = start + nbytes
     apart = np.flatnonzero(
         (file[1:] != file[:-1]) | (start[1:] - stop[:-1] > gap_nbytes) | (start[1:] < stop[:-1])
@@ -363,14 +369,11 @@ def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
 
 def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: Ints) -> MoveTable:
     """Return the ranges to read so that every byte of some ranges of plain payloads is read once,
-    and compared.
-
-    These are whole runs where the format has checksums of runs, whole payloads if it has checksums
-    only of payloads, and the ranges themselves if there is nothing to compare. Ranges of one
-    ``group`` are of one payload, and what they share is read once. Each unit is a move of at most a
-    block, whose ``target`` is its group. With runs of 16 bytes, the ranges [20, 25) and [30, 40) of
-    a payload of 45 bytes are the units [16, 32) and [32, 45).
-    """
+    and compared. These are whole runs where the format has checksums of runs, whole payloads if it
+    has checksums only of payloads, and the ranges themselves if there is nothing to compare. Ranges
+    of one ``group`` are of one payload, and what they share is read once. Each unit is a move of at
+    most a block, whose ``target`` is its group. With runs of 16 bytes, the ranges [20, 25) and [30,
+    40) of a payload of 45 bytes are the units [16, 32) and [32, 45)."""
     entries, size = evidence.entries, evidence.entries.slices.nbytes[row]
     guarded = evidence.is_compared(row)
     step = np.full(len(row), BLOCK_NBYTES)
@@ -397,3 +400,226 @@ def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: In
     begin = np.maximum(number * step[owner], start[owner])
     end = np.minimum((number + 1) * step[owner], stop[owner])
     return MoveTable(row[owner], begin, group[owner], np.zeros_like(begin), end - begin)
+
+
+class _Ahead(threading.local):
+    """The payloads that one thread asks for next."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros(0, np.int64)  # [k] the rows that it expects, in order
+        self.held: dict[int, memoryview] = {}  # the payloads that were read last, by row
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VerifiedRows:
+    """The payloads of a source that were verified: each once, by the first thread that needs it."""
+
+    source: Source
+    entries: EntryTable  # its entries, as they are stored
+    _rows: set[int] = field(default_factory=set)
+    _begun: dict[int, tuple[Evidence, Together]] = field(default_factory=dict)
+    _lock: RLock = field(default_factory=new_lock)
+    _ahead: _Ahead = field(default_factory=_Ahead)
+
+    def verify(self, row: int) -> None:
+        """Read one payload whole, in bounded blocks, and raise unless it is right.
+
+        Returns at once if it was read before.
+        """
+        if row in self._rows:
+            return
+        # Threads that need the same payload read it together, and threads that need another one do
+        # not wait.
+        with self._lock:
+            begun = self._begun.get(row)
+            if begun is None:
+                evidence = Evidence(self.source, self.entries)
+                begun = self._begun[row] = (evidence, Together(_block_reads(evidence, row)))
+        evidence, together = begun
+        try:
+            together.finish()
+            evidence.check()
+            self._rows.add(row)
+        finally:
+            with self._lock:
+                self._begun.pop(row, None)
+
+    def read(
+        self, row: int, start: int, stop: int, nbytes: int, into: memoryview | None = None
+    ) -> memoryview | None:
+        """Return bytes of a payload that lies in a file, verified; they last until the next call.
+
+        ``nbytes`` of them are of use: None if more than a quarter would be read in vain. They are
+        read to ``into``, and that is returned, if nothing else is read.
+        """
+        evidence, runs = Evidence(self.source, self.entries), self.entries.runs
+        begin, end = start, stop
+        is_by_runs = row not in self._rows and bool(evidence.is_guarded(row))
+        if is_by_runs and runs is not None:
+            begin, end = start // runs.run_nbytes, -(-stop // runs.run_nbytes)
+            begin, end = begin * runs.run_nbytes, end * runs.run_nbytes
+            end = min(end, int(self.entries.slices.nbytes[row]))
+        if 4 * nbytes < 3 * (end - begin):
+            return None
+        block = into
+        if block is None or (begin, end) != (start, stop):
+            block = thread_buffer(end - begin, "part")
+        if is_by_runs and runs is not None:
+            evidence.read_runs(row, start, stop, lambda _nbytes: block)
+            return block if block is into else block[start - begin : stop - begin]
+        if is_by_runs:
+            self.verify(row)
+        self.source.read_into(self.entries, row, start, block)
+        return block
+
+    def expect(self, rows: Ints) -> None:
+        """Note which payloads this thread asks for next, in order, and drop the ones it holds. The
+        source prepares for the ones that it decodes."""
+        plain = self.entries.plain[rows]
+        if not plain.all():
+            self.source.expect(self.entries, rows[~plain])
+        self._ahead.rows = rows[plain]
+        self._ahead.held = {}
+
+    def is_held(self, rows: Ints) -> Bools:
+        """[rows] Return True for small payloads in a bucket: the ones that ``held`` returns."""
+        traits, nbytes = self.source.traits, self.entries.slices.nbytes[rows]
+        if traits is None:
+            return np.zeros(len(rows), np.bool)
+        return self.entries.plain[rows] & (nbytes > 0) & (nbytes <= traits.small_nbytes)
+
+    def held(self, row: int) -> memoryview | None:
+        """Return a whole payload, verified, if it is small and in a bucket; None for any other."""
+        ahead, traits = self._ahead, self.source.traits
+        if row not in ahead.held:
+            if traits is None or not self.is_held(np.array([row]))[0]:
+                return None
+            ahead.held = self._read_with_next(row, traits)
+        return ahead.held[row]
+
+    def _read_with_next(self, row: int, traits: Traits) -> dict[int, memoryview]:
+        """Read a payload together with the small ones that are expected after it, up to a block."""
+        expected = self._ahead.rows
+        # A row that is not expected is read by itself: after no place in the list, nothing follows.
+        places = np.flatnonzero(expected == row)
+        rows = expected[int(places[0]) :] if len(places) else np.array([row])
+        rows = rows[self.is_held(rows)]
+        nbytes = self.entries.slices.nbytes
+        rows = np.unique(rows[: max(1, int((np.cumsum(nbytes[rows]) <= BLOCK_NBYTES).sum()))])
+        # In the order of the files: what lies side by side comes in one request.
+        rows = rows[np.lexsort((self.entries.start[rows], self.entries.file[rows]))]
+        columns = self.entries.file[rows], self.entries.start[rows], nbytes[rows]
+        first = np.array([first for first, _ in spans(*columns, affordable_gap(*columns, traits))])
+        buffer, begins = Evidence(self.source, self.entries).read_spans(
+            rows, np.zeros_like(rows), nbytes[rows], first, new_buffer
+        )
+        sizes = nbytes[rows].tolist()
+        return {
+            number: buffer[begin : begin + size]
+            for number, begin, size in zip(rows.tolist(), begins, sizes, strict=True)
+        }
+
+
+def _block_reads(evidence: Evidence, row: int) -> list[Callable[[], object]]:
+    """The reads of a payload's blocks; what the source decodes is read in one go."""
+    nbytes = int(evidence.entries.slices.nbytes[row])
+    if nbytes <= BLOCK_NBYTES or not evidence.entries.plain[row]:
+        return [partial(evidence.read_whole, row)]
+
+    def read(start: int, stop: int) -> None:
+        evidence.read(row, start, thread_buffer(stop - start, "whole"))
+
+    return [partial(read, *bounds) for bounds in block_ranges(0, nbytes)]
+
+
+_MOST_DECODED = MOST_WORKERS + 4
+"""Entries whose payloads are kept: more than are read at a time, since each thread reads one. The
+payload that was read first is dropped first, and the slowest thread may still be at it."""
+
+_MOST_FETCHED = 2  # Entries from a bucket whose payloads are kept: one thread reads them, in order
+
+_MOST_IN_MEMORY = 8 * BLOCK_NBYTES
+"""Bytes of payloads that are kept in memory. Others are kept in temporary files."""
+
+Scratch = Callable[[Iterable[memoryview]], memoryview]
+"""A function that keeps bytes in a temporary file, and returns a memory map of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptPayloads:
+    """The payloads of a source, some of them kept; rows are rows of the stored entries."""
+
+    verified: VerifiedRows
+    """The source of the payloads, its entries as stored, and which were verified."""
+    map_scratch: Scratch
+    """A function that keeps bytes in a temporary file, and returns a memory map of it."""
+    kept: "OrderedDict[int, memoryview]" = field(default_factory=OrderedDict)
+    """The payloads that are kept, by row."""
+    lock: RLock = field(default_factory=new_lock)  # Guards ``kept``
+
+    def clear(self) -> None:
+        """Drop all of them."""
+        self.kept.clear()
+
+    def payload(self, row: int, count: int) -> memoryview | None:
+        """Return a payload, verified; None for one in a file on a disk, which may not be yet."""
+        stored, source = self.verified.entries, self.verified.source
+        nbytes = int(stored.slices.nbytes[row])
+        if nbytes == 0:
+            self.verified.verify(row)
+            return memoryview(b"")
+        if stored.plain[row] and source.traits is None:
+            return None
+        kept = self.kept.get(row)
+        if kept is not None:
+            return kept
+        held = self.verified.held(row)
+        if held is None:
+            return self._keep(row, nbytes, count)
+        if count > 1:  # others are read before it is read again
+            with self.lock:
+                self._add(row, held, count)
+        return held
+
+    def _keep(self, row: int, nbytes: int, count: int) -> memoryview:
+        """Return a payload that is kept; under the lock it is read once."""
+        stored, source = self.verified.entries, self.verified.source
+        with self.lock:
+            if row not in self.kept:
+                evidence = Evidence(source, stored)
+                in_memory = sum(len(each) for each in self.kept.values() if _is_in_memory(each))
+                with closing(_kept_blocks(evidence, row, nbytes)) as blocks:
+                    if nbytes <= BLOCK_NBYTES and in_memory + nbytes <= _MOST_IN_MEMORY:
+                        payload = next(blocks)
+                    else:
+                        payload = self.map_scratch(blocks)
+                evidence.check()
+                self._add(row, payload, count)
+            return self.kept[row]
+
+    def _add(self, row: int, payload: memoryview, count: int) -> None:
+        """Keep a payload, and drop the ones that were read first."""
+        most = _MOST_DECODED if self.verified.source.traits is None else _MOST_FETCHED
+        self.kept[row] = payload
+        while len(self.kept) > most * count:
+            self.kept.popitem(last=False)
+
+
+def _is_in_memory(payload: memoryview) -> bool:
+    return isinstance(payload.obj, bytearray)
+
+
+def _kept_blocks(evidence: Evidence, row: int, nbytes: int) -> Generator[memoryview]:
+    """Yield the blocks of a payload in order; payloads in a bucket are read several at a time."""
+
+    def read(bounds: tuple[int, int]) -> memoryview:
+        start, stop = bounds
+        buffer = new_buffer(stop - start)
+        evidence.read(row, start, buffer)
+        return buffer
+
+    ranges = block_ranges(0, nbytes)
+    if evidence.entries.plain[row]:
+        yield from map_ahead(read, ranges, Reading(evidence).threads(BLOCK_NBYTES))
+    else:
+        yield from map(read, ranges)

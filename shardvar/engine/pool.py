@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.forks import new_lock
-from shardvar.storage.concurrency import Threads
-from shardvar.storage.cores import usable_cores
+from shardvar.storage.concurrency import Threads, usable_cores
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
@@ -48,11 +47,7 @@ processes, each working on a file, use more cores."""
 
 def worker_count(cores: int) -> int:
     """Return the number of threads for a number of cores: two at least, so that checksums overlap
-    with the disk.
-
-    >>> [worker_count(cores) for cores in (1, 2, 8, 64)]
-    [2, 2, 8, 12]
-    """
+    with the disk."""
     return max(2, min(MOST_WORKERS, cores))
 
 
@@ -64,14 +59,8 @@ _local = threading.local()
 
 def block_ranges(start: int, stop: int, step: int | None = None) -> Iterator[tuple[int, int]]:
     """Ranges that cut the bytes ``[start, stop)`` at the multiples of ``step``; without a step, of
-    a block.
-
-    The multiples count from byte 0, not from ``start``, so that two readers of one payload cut it
-    at the same places.
-
-    >>> list(block_ranges(3, 10, 4))
-    [(3, 4), (4, 8), (8, 10)]
-    """
+    a block. The multiples count from byte 0, not from ``start``, so that two readers of one payload
+    cut it at the same places."""
     step = step or BLOCK_NBYTES
     # From the last multiple at or before ``start``: for start 3 and step 4 that is 0, and the range
     # is cut to [3, 4).
@@ -83,10 +72,8 @@ def run_all(
     function: Callable[[Work], Done], items: Iterable[Work], workers: int | None = None
 ) -> list[Done]:
     """Return ``function`` of every item, in order, by threads, a bounded number ahead. The first
-    error stops them.
-
-    The threads are ``WORKERS``, or as many as ``workers`` says for work that waits for answers.
-    """
+    error stops them. The threads are ``WORKERS``, or as many as ``workers`` says for work that
+    waits for answers."""
     workers = WORKERS if workers is None else workers
     # Four a worker: enough that none waits, and few enough that a million blocks are not a million
     # futures.
@@ -120,13 +107,9 @@ def map_ahead(
     ahead: int | None = None,
 ) -> Generator[Done]:
     """Yield ``function`` of every item, in order, by threads that are at most ``ahead`` items ahead
-    of the caller.
-
-    Without ``ahead``, a thread has one item in advance, so that it does not wait while the caller
-    uses a result. An error of an item comes in its place, and what threads have not begun then is
+    of the caller. An error of an item comes in its place, and what threads have not begun then is
     dropped. A caller that may stop early closes the iterator. Otherwise the threads go on until it
-    is collected, and a thread that collects it waits for itself.
-    """
+    is collected, and a thread that collects it waits for itself."""
     if getattr(_local, "is_alone", False):
         yield from map(function, items)
         return
@@ -164,10 +147,8 @@ class Together:
         self._is_done = [False] * len(parts)
 
     def finish(self) -> None:
-        """Do what no other thread has done, and wait for the rest.
-
-        A part that raises is tried again by each thread, so each of them has the error.
-        """
+        """Do what no other thread has done, and wait for the rest. A part that raises is tried
+        again by each thread, so each of them has the error."""
         for waits in (False, True):
             for number, (part, lock) in enumerate(zip(self._parts, self._locks, strict=True)):
                 if self._is_done[number] or not lock.acquire(waits):

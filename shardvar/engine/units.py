@@ -48,21 +48,14 @@ class Unit:
 
     first: int
     """The first target in it."""
-    last: int
-    """The first target past it."""
-    start: int
-    """Its first byte in the first target's payload, for a band; 0 for whole payloads."""
-    nbytes: int
-    """Its size, from its first payload byte to its last."""
-    share: int = 0
-    """Of a band, the bytes of each target; 0 for one range of the file."""
+    last: int  # the first target past it
+    start: int  # its first byte in the first target's payload, for a band; 0 for whole payloads
+    nbytes: int  # its size, from its first payload byte to its last
+    share: int = 0  # of a band, the bytes of each target; 0 for one range of the file
 
     def places(self, start: Ints) -> Ints:
         """[last - first] Return the place of each target's payload, from the unit's first byte on.
-
-        ``start`` [k] has the places in the file. In a band of 4 bytes from byte 8 on, the payloads
-        begin at -8, -4, 0.
-        """
+        In a band of 4 bytes from byte 8 on, the payloads begin at -8, -4, 0."""
         if self.share:
             return np.arange(self.last - self.first, dtype=np.int64) * self.share - self.start
         return start[self.first : self.last] - (int(start[self.first]) + self.start)
@@ -75,12 +68,7 @@ def plan_units(
     run_nbytes: int,
     is_alone: Bools | None = None,
 ) -> Iterator[Unit]:
-    """Yield the units of a file in order; of one target, the first bytes first.
-
-    ``start`` [k] are the places of the payloads in the file, ``is_range`` [k] is True for the ones
-    that moves fill, and ``run_nbytes`` is the size of the runs that have checksums by themselves, 0
-    for none. ``is_alone`` [k] is True for small ones that share a unit with no other.
-    """
+    """Yield the units of a file in order; of one target, the first bytes first."""
     nbytes, stop = targets.nbytes, start + targets.nbytes
     # Only what regions fill has blocks of other sizes, and bands.
     steps, bands, ends = np.full_like(nbytes, BLOCK_NBYTES), np.zeros_like(nbytes), nbytes
@@ -115,13 +103,10 @@ def plan_units(
 
 def _steps(targets: SliceTable, is_range: Bools, grain: int) -> Ints:
     """[k] the bytes of a block of each payload. Blocks hold whole runs, which have checksums by
-    themselves.
-
-    Payloads that regions fill are read a batch at a time, and the batch should have a block of each
-    fellow, the other targets of its tensor, since what one of them needs lies between what the
-    others need. So blocks get smaller as fellows get more: 16 columns of a table share a batch of
-    28 MiB, and their blocks are of 1.75 MiB.
-    """
+    themselves. Payloads that regions fill are read a batch at a time, and the batch should have a
+    block of each fellow, the other targets of its tensor, since what one of them needs lies between
+    what the others need. So blocks get smaller as fellows get more: 16 columns of a table share a
+    batch of 28 MiB, and their blocks are of 1.75 MiB."""
     fellows = _of_fellows(targets, is_range, np.ones(len(targets), dtype=np.int64))
     share = np.clip(BATCH_NBYTES // np.maximum(fellows, 1) // grain * grain, grain, BLOCK_NBYTES)
     return np.where(is_range, BLOCK_NBYTES, share)
@@ -129,11 +114,8 @@ def _steps(targets: SliceTable, is_range: Bools, grain: int) -> Ints:
 
 def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Ints]:
     """[k] the bytes of each target in a band, 0 if it has none, and [k] the first row past the
-    target's group.
-
-    A group is a run of neighbours in the file with one shape, from the same rows of one tensor. A
-    band holds the same rows of every target of a group.
-    """
+    target's group. A group is a run of neighbours in the file with one shape, from the same rows of
+    one tensor. A band holds the same rows of every target of a group."""
     count, shape = len(targets), targets.shape
     # Rows. A row is one index of the first axis with several indices, and all of the axes after it.
     # In a target of shape (1, 256, 4) it is [0:1, i:i+1, 0:4]: 256 rows of 4 elements.
@@ -186,10 +168,8 @@ def _band_units(first: int, last: int, nbytes: int, band: int) -> Iterator[Unit]
 def batch_units(
     targets: SliceTable, units: Sequence[Unit], is_range: Bools, turn: Ints
 ) -> Iterator[list[int]]:
-    """Yield the numbers of units to read at once: one by one, or by place with regions.
-
-    Units whose first targets differ in ``turn`` [k] are read one after the other.
-    """
+    """Yield the numbers of units to read at once: one by one, or by place with regions. Units whose
+    first targets differ in ``turn`` [k] are read one after the other."""
     has_regions = []
     for number, unit in enumerate(units):
         if is_range[unit.first : unit.last].all():
@@ -211,12 +191,9 @@ def batch_units(
 
 def place_of_unit(targets: SliceTable, unit: Unit) -> tuple[int, int]:
     """Return the tensor that a unit begins in, and its first element there, counted in the C order
-    of the tensor.
-
-    Sorted by it, units whose sources lie side by side come together, whichever targets they are of.
-    Element 5 of a slice [0:4, 6:9] of a tensor of shape (4, 10) is the index (1, 2) of the slice,
-    so (1, 8) of the tensor: element 18.
-    """
+    of the tensor. Sorted by it, units whose sources lie side by side come together, whichever
+    targets they are of. Element 5 of a slice [0:4, 6:9] of a tensor of shape (4, 10) is the index
+    (1, 2) of the slice, so (1, 8) of the tensor: element 18."""
     region, tensor = targets.region(unit.first), int(targets.tensor[unit.first])
     element, place, stride = unit.start // max(int(ITEMSIZES[targets.codes(unit.first)]), 1), 0, 1
     axes = zip(targets.tensors.shape(tensor), region.offset, region.shape, strict=True)
@@ -247,18 +224,14 @@ class Sums:
 
     payload: list[int]
     """Of each target's bytes in it; of a band, of each part of each target, cut where runs end."""
-    runs: list[int]
-    """Of each run of each target, in order; of a band none."""
+    runs: list[int]  # of each run of each target, in order; of a band none
 
 
 def take_checksums(
     writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview
 ) -> Sums:
     """Return the checksums that the writer keeps, of each target's bytes in the block, which holds
-    the unit's bytes.
-
-    ``places`` are where the targets' payloads begin in the file.
-    """
+    the unit's bytes."""
     crc, run = writer.crc, writer.run_nbytes
     if crc is None:
         return Sums([], [])
@@ -337,11 +310,8 @@ def _join_band(
     crc: Checksum, unit: Unit, sums: Sums, joined: FileChecksums, first_run: Ints, run: int
 ) -> None:
     """Add the checksums of a band to the checksums of its payloads and runs; the bands before it
-    are in them.
-
-    In bands of 6 bytes and runs of 4, the second band has the parts [6, 8) and [8, 12): the first
-    of them ends the run 1, the other one is the run 2.
-    """
+    are in them. In bands of 6 bytes and runs of 4, the second band has the parts [6, 8) and [8,
+    12): the first of them ends the run 1, the other one is the run 2."""
     rows = np.arange(unit.first, unit.last)
     parts = np.array(sums.payload, dtype=np.int64).reshape(len(rows), -1).T
     for (begin, end), values in zip(_parts(unit, run), parts, strict=True):

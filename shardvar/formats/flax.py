@@ -34,8 +34,7 @@ from shardvar.formats.listing import (
 from shardvar.formats.sets import add_files, read_weight_map
 from shardvar.layout.dtypes import ITEMSIZES, code, has_values
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, foreign_file
-from shardvar.wire.kinds import kind_of
+from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, foreign_file, kind_of
 from shardvar.wire.msgpack_tree import PlacedArray, RefusedValue, parse_msgpack
 
 _WHAT = "a msgpack file of Flax"

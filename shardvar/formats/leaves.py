@@ -20,7 +20,7 @@ from typing import Any, cast
 from shardvar.errors import InvalidCheckpoint
 from shardvar.limits import MAX_NESTING
 from shardvar.wire.damage import DISTRUST, check_key_nbytes
-from shardvar.wire.inert import Node, OrderedMap
+from shardvar.wire.plain import Node, OrderedMap
 
 _MIN_LEAVES, _MAX_EXPANSION, _LEAF_NBYTES = 1 << 12, 64, 4
 """Bounds: the values of any file, however small; the characters of all keys, for each byte of a

@@ -36,7 +36,6 @@ from shardvar.formats.deferred import LateIndex
 from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import STRING, Bools, Ints, code
 from shardvar.limits import MAX_OBJECTS_NBYTES
-from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import (
     NO_CHECKSUM,
     OBJECTS,
@@ -46,15 +45,15 @@ from shardvar.planning.index import (
     ScannedFaults,
     unknown_key,
 )
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
 from shardvar.wire import strings
 from shardvar.wire.damage import WRITE_AGAIN, corrupt, invalid, past_limit
-from shardvar.wire.literals import literal_of
 from shardvar.wire.plain import (
     Tagged,
     build_objects,
     decode_value,
     encode_value,
+    literal_of,
     parse_objects,
     value_of_node,
 )

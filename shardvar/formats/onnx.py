@@ -55,9 +55,8 @@ from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
 from shardvar.planning.index import Metadata
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire import onnx, strings
-from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, foreign_file, invalid, past_limit
-from shardvar.wire.kinds import kind_of
-from shardvar.wire.varint import MAX_VARINT_NBYTES, decode_varints
+from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, foreign_file, invalid, kind_of, past_limit
+from shardvar.wire.protobuf import MAX_VARINT_NBYTES, decode_varints
 
 _WHAT = "an ONNX model"
 _RENAME = "Rename one of them in the model, or export it again."

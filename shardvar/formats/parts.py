@@ -39,10 +39,10 @@ from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
 from shardvar.formats.table import formats_marked
 from shardvar.pictures.words import message, named
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.slices import Capabilities
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
-from shardvar.wire.kinds import FileKind
+from shardvar.wire.damage import FileKind
 from shardvar.wire.pickle import parse_pickle
 
 INTERRUPTED = "The save was interrupted: take the step before it, and remove this folder."

@@ -36,10 +36,9 @@ import numpy.typing as npt
 from shardvar.errors import ReadError, UnsupportedError
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import message
-from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import EntryTable, Index, Metadata
 from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import Capabilities, SliceTable
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import CRC32C, Checksum
 

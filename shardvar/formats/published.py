@@ -26,7 +26,7 @@ from shardvar.pictures.words import message
 from shardvar.planning.index import DELTA, Index
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage
-from shardvar.wire.kinds import FileKind
+from shardvar.wire.damage import FileKind
 from shardvar.wire.set_index import DELTA_ENCODING
 from shardvar.wire.strict_json import parse_json
 

@@ -29,8 +29,7 @@ from shardvar.formats.files import (
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint, Sink
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
-from shardvar.planning.capabilities import check_holds
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import SliceTable, check_holds
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 

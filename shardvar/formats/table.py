@@ -22,7 +22,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.formats.protocol import Format
 from shardvar.formats.unfinished import SHARE_MARK
 from shardvar.pictures.words import similar
-from shardvar.storage.installed import entry_points_of
+from shardvar.storage.posix import entry_points_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

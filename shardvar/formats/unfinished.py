@@ -11,7 +11,7 @@ Both are known only by their names. Of every format that shardvar writes:
                                                 the native format
     PREFIX.svdata-GENERATION-00000-of-00003     a data file of the native format, as long as no
                                                 PREFIX.svindex is there
-    .PREFIX.claim                               a claim, in a bucket (``storage.claims``)
+    .PREFIX.claim                               a claim, in a bucket (``storage.uploads``)
     .PREFIX.TOKEN.uploads                       the mark of uploads in parts, in a bucket
 
 Each format removes what dead writers of its kind have left. These names serve what no format can

@@ -28,10 +28,8 @@ from shardvar.pictures.words import similar
 
 Array = npt.NDArray[Any]
 """An array of any dtype."""
-Ints = npt.NDArray[np.int64]
-"""A column or matrix of 64-bit integers: ids, offsets, shapes, sizes."""
-Bools = npt.NDArray[np.bool]
-"""A mask."""
+Ints = npt.NDArray[np.int64]  # a column or matrix of 64-bit integers: ids, offsets, shapes, sizes
+Bools = npt.NDArray[np.bool]  # a mask
 
 _NATIVE = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
@@ -91,11 +89,7 @@ OWN_SIZE: Bools = (ITEMSIZES == 0) & (_BITS == 0)
 
 def code(name: str) -> int:
     """The position of a dtype's name in ``NAMES``; ``UnsupportedError`` where shardvar does not
-    know it.
-
-    >>> NAMES[code("bfloat16")]
-    'bfloat16'
-    """
+    know it."""
     try:
         return _CODES[name]
     except KeyError:
@@ -105,11 +99,7 @@ def code(name: str) -> int:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of the elements, little-endian where it matters; ``object`` for strings.
-
-    >>> numpy_dtype("float32")
-    dtype('float32')
-    """
+    """The NumPy dtype of the elements, little-endian where it matters; ``object`` for strings."""
     if name == STRING:
         return np.dtype(object)
     if name == HALVES:
@@ -128,11 +118,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The name of a NumPy dtype in any byte order; bytes (``S``) and object arrays are strings.
-
-    >>> dtype_name(np.dtype(">f4")), dtype_name(np.dtype("S5"))
-    ('float32', 'string')
-    """
+    """The name of a NumPy dtype in any byte order; bytes (``S``) and object arrays are strings."""
     name = _NAME_OF.get(dtype)
     # NumPy's variable-width text has no byte order to ask for.
     if name is None and dtype.kind != "T":
@@ -151,17 +137,8 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 def parse_dtype(given: Any) -> str:
     """Return the name of the dtype that a caller gives: a name, a short name, any code or type of
-    NumPy, a NumPy dtype.
-
-    A byte order is not part of a dtype: ``">f4"`` is float32, because values have the machine's
-    order in memory, and each format its own on disk. ``UnsupportedError`` for dtypes that shardvar
-    does not know, ``ArgumentTypeError`` for what is not a dtype.
-
-    >>> [parse_dtype(given) for given in ("bfloat16", "f4", ">i8", "half", float, bool, np.dtype("d"), bytes)]
-    ['bfloat16', 'float32', 'int64', 'float16', 'float64', 'bool', 'float64', 'string']
-    >>> [parse_dtype(given) for given in ("bf16", "fp16", "f32", "fp8_e4m3", "i32")]
-    ['bfloat16', 'float16', 'float32', 'float8_e4m3fn', 'int32']
-    """
+    NumPy, a NumPy dtype. A byte order is not part of a dtype: ``">f4"`` is float32, because values
+    have the machine's order in memory, and each format its own on disk."""
     # Own names first: NumPy has no "string", and knows "bfloat16" only once ml_dtypes is imported.
     if isinstance(given, str) and (given in _CODES or given in _SHORT):
         return _SHORT.get(given, given)
@@ -186,12 +163,8 @@ def parse_dtype(given: Any) -> str:
 
 
 def is_whole(name: str) -> bool:
-    """True where a tensor of this dtype is never cut into slices: its payload tells its own size, or
-    a slice could begin within a byte.
-
-    >>> is_whole("string"), is_whole("float32")
-    (True, False)
-    """
+    """True where a tensor of this dtype is never cut into slices: its payload tells its own size,
+    or a slice could begin within a byte."""
     return name in (STRING, VARIANT) or name in PACKED_BITS
 
 
@@ -201,25 +174,15 @@ def is_opaque(name: str) -> bool:
 
 
 def has_values(name: str) -> bool:
-    """True where the values can be returned as a NumPy array.
-
-    >>> has_values("float32"), has_values("float4_e2m1fn_packed"), has_values("qint8")
-    (True, True, False)
-    """
+    """True where the values can be returned as a NumPy array."""
     return name in _NUMPY or name in (STRING, HALVES)
 
 
 def to_round_once(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return values that NumPy rounds to a dtype as the given ones should be: to nearest, once.
-
-    By itself it takes float64 to bfloat16 and smaller floats by way of float32, which rounds twice,
-    and PyTorch also to float16.
-    1 + 2**-8 is halfway between two bfloat16, and 2**-40 more is not:
-
-    >>> values, dtype = np.array([1 + 2**-8 + 2**-40]), numpy_dtype("bfloat16")
-    >>> values.astype(dtype).tolist(), to_round_once(values, dtype).astype(dtype).tolist()
-    ([1.0], [1.0078125])
-    """
+    """Return values that NumPy rounds to a dtype as the given ones should be: to nearest, once. By
+    itself it takes float64 to bfloat16 and smaller floats by way of float32, which rounds twice,
+    and PyTorch also to float16. 1 + 2**-8 is halfway between two bfloat16, and 2**-40 more is
+    not:"""
     if dtype.name == "float8_e8m0fnu":
         # All that is between its two smallest numbers, 2**-127 and 2**-126, would become the larger.
         values = np.where(values < 1.5 * 2.0**-127, np.minimum(values, 2.0**-127), values)
@@ -239,11 +202,7 @@ def to_round_once(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def unpack_halves(packed: npt.NDArray[np.uint8]) -> Array:
-    """Return the elements of ``HALVES``, two of each byte.
-
-    >>> unpack_halves(np.array([0x21], np.uint8)).astype(float).tolist()
-    [0.5, 1.0]
-    """
+    """Return the elements of ``HALVES``, two of each byte."""
     halves = np.stack([packed & 0xF, packed >> 4], axis=-1)
     return halves.reshape(-1).view(_NUMPY["float4_e2m1fn"])
 
@@ -252,13 +211,7 @@ def slice_nbytes(
     codes: npt.NDArray[np.int64], shapes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """The bytes of each slice: dtype codes [n] and shapes [n, rank] -> sizes [n]; 0 for strings and
-    variants.
-
-    Shapes must be non-negative. ``LayoutError`` where a size would pass ``MAX_NBYTES``.
-
-    >>> slice_nbytes(np.array([code("float32")]), np.array([[13, 4]]))
-    array([208])
-    """
+    variants. Shapes must be non-negative."""
     itemsizes, bits = ITEMSIZES[codes], _BITS[codes]
     widths = itemsizes + bits / 8
     # Shapes come from files, and a product of int64 wraps silently: 2**32 * 2**32 would be 0.

@@ -1,4 +1,5 @@
-"""One grammar of NumPy's index: what does this key select from an array of this shape?
+"""One grammar of NumPy's index: the elements that a key selects from an array, and the regions to
+read.
 
 Variables, readers, lazy slices and the command line all ask here, so the same key selects the same
 elements and the same mistake gets the same error everywhere.
@@ -10,10 +11,17 @@ elements and the same mistake gets the same error everywhere.
    along each axis.
 3. ``plan_region`` says which region must be read for a basic index, and what to pick from it.
 
-``layout.gathers`` does the same for an index with lists of rows. The oracle of all tests is NumPy
-on the whole array. A new kind of item is read in ``_read_item``, and nowhere else.
+``plan_gather`` does the same for an index with lists of rows. The oracle of all tests is NumPy on
+the whole array. A new kind of item is read in ``_read_item``, and nowhere else.
+
+Gathers. NumPy pairs the arrays of an index, and integers with them, as points. Each point is read
+once, and points that follow each other come together:
+
+    x[[7, 3, -6, 2]] of 13 rows     points 7 3 7 2    regions 2:4 and 7:8    picked 2 1 2 0
 """
 
+from dataclasses import dataclass
+from math import prod
 from operator import index
 from typing import Any
 
@@ -23,27 +31,17 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.layout.region import Region
 
-Pick = tuple[slice | int | None, ...]
-"""A basic index that is applied to an array that was read."""
+Pick = tuple[slice | int | None, ...]  # a basic index that is applied to an array that was read
 
 Selection = int | range | None
 """The positions along one axis: one, which drops it, or a range; None is a new axis."""
 
 
 def expand_index(key: Any, shape: tuple[int, ...], *, basic: bool = False) -> list[Any]:
-    """Read a key: one item for each axis, in order, between items that stand for no axis.
-
-    An item is a slice, a non-negative integer, an array of integers within its axis, None, or
-    ``np.bool_``. Boolean masks become the integer arrays of their ``nonzero()``, which is how NumPy
-    defines them. With ``basic``, arrays and booleans are refused.
-
-    ``ArgumentTypeError`` for an item of another kind, ``ArgumentError`` for a step of 0,
-    ``OutOfRange`` for more indices than axes, a second ellipsis, or an index that its axis does not
-    have.
-
-    >>> expand_index((..., -1, None), (13, 4, 2))
-    [slice(None, None, None), slice(None, None, None), 1, None]
-    """
+    """Read a key: one item for each axis, in order, between items that stand for no axis. An item
+    is a slice, a non-negative integer, an array of integers within its axis, None, or ``np.bool_``.
+    Boolean masks become the integer arrays of their ``nonzero()``, which is how NumPy defines
+    them."""
     items = [_read_item(item, basic) for item in (key if isinstance(key, tuple) else (key,))]
     ellipses = [place for place, item in enumerate(items) if item is Ellipsis]
     if len(ellipses) > 1:
@@ -72,11 +70,7 @@ def is_axis(item: Any) -> bool:
 
 
 def select_basic(key: Any, shape: tuple[int, ...]) -> list[Selection]:
-    """The positions that a basic index selects along each axis; None where it makes a new axis.
-
-    >>> select_basic((slice(9, 2, -3), None, -1), (13, 4))
-    [range(9, 2, -3), None, 3]
-    """
+    """The positions that a basic index selects along each axis; None where it makes a new axis."""
     selected: list[Selection] = []
     axis = 0
     for item in expand_index(key, shape, basic=True):
@@ -86,11 +80,7 @@ def select_basic(key: Any, shape: tuple[int, ...]) -> list[Selection]:
 
 
 def slice_of(indices: range) -> slice:
-    """The slice that selects these positions: ``range(length)[slice_of(indices)] == indices``.
-
-    >>> slice_of(range(6, -1, -3)), slice_of(range(5, 5))
-    (slice(6, None, -3), slice(5, 5, 1))
-    """
+    """The slice that selects these positions: ``range(length)[slice_of(indices)] == indices``."""
     if not indices:
         return slice(indices.start, indices.start, indices.step)
     # A slice cannot stop at -1, which would count from the end: backwards to the first position it
@@ -100,11 +90,7 @@ def slice_of(indices: range) -> slice:
 
 def span_of(along: int | range) -> tuple[int, int, slice | int]:
     """The first position to read for a selection, how many, and the index that picks the selected
-    ones from these.
-
-    >>> span_of(range(9, 2, -3)), span_of(3)
-    ((3, 7, slice(6, None, -3)), (3, 1, 0))
-    """
+    ones from these."""
     if isinstance(along, int):
         return along, 1, 0
     if not along:
@@ -117,16 +103,7 @@ def span_of(along: int | range) -> tuple[int, int, slice | int]:
 
 def plan_region(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
     """The smallest region that holds what ``selected`` selects, and the index that picks it from
-    that region.
-
-    ``selected`` is a basic index, a ``Region``, or None for the whole. Law: ``x[selected]`` is
-    ``x[region.slices][pick]``. Errors as ``expand_index``; ``ArgumentError`` for a region that
-    reaches out of the shape.
-
-    >>> region, pick = plan_region((slice(9, 2, -3), 1), (13, 4))
-    >>> str(region), pick
-    ('[3:10, 1:2]', (slice(6, None, -3), 0))
-    """
+    that region. Law: ``x[selected]`` is ``x[region.slices][pick]``."""
     if selected is None:
         return Region.whole(shape), ()
     if isinstance(selected, Region):
@@ -151,16 +128,7 @@ def plan_region(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
 
 
 def cut_steps(region: Region, pick: Pick, most: int) -> tuple[list[tuple[Region, Pick]], int]:
-    """Cut what ``plan_region`` gave, so that a step does not cost memory.
-
-    Returns the parts, and the axis along which their picks are concatenated. Each part has about
-    ``most`` elements, or one index along the axis of the largest step. Without a step there is one
-    part, the whole.
-
-    >>> parts, axis = cut_steps(*plan_region((1, slice(None, None, 3)), (2, 10)), 6)
-    >>> [(str(part), picked) for part, picked in parts], axis
-    ([('[1:2, 0:4]', (0, slice(None, None, 3))), ('[1:2, 6:10]', (0, slice(None, None, 3)))], 0)
-    """
+    """Cut what ``plan_region`` gave, so that a step does not cost memory."""
     steps = [abs(item.step or 1) if isinstance(item, slice) else 1 for item in pick]
     place = steps.index(max(steps)) if steps else 0
     strided = pick[place] if steps else None
@@ -288,3 +256,152 @@ def _check_position(number: int, length: int, axis: int) -> None:
         raise OutOfRange(
             f"Index {number} is out of range for axis {axis} of length {length}.", remedy
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gather:
+    """Regions of an array, and what an index picks from them. The elements of the regions, one
+    region after the other, are an array of the shape ``full``."""
+
+    offset: Ints  # [k, rank] the first indices of the regions
+    shape: Ints  # [k, rank] their extents
+    full: tuple[int, ...]  # the shape of the array of all their elements
+    axis: int  # the axis of that array that its first axis is picked as
+    pick: tuple[Any, ...]  # the index that picks from it
+
+    @property
+    def around(self) -> Region:
+        """The smallest region that holds all of them."""
+        if not len(self.offset):
+            return Region.whole([0] * self.offset.shape[1])
+        low = self.offset.min(axis=0)
+        return Region(low.tolist(), ((self.offset + self.shape).max(axis=0) - low).tolist())
+
+    @property
+    def picked_shape(self) -> tuple[int, ...]:
+        extents = [*self.full[1 : self.axis + 1], *self.full[:1], *self.full[self.axis + 1 :]]
+        shape: list[int] = []
+        for item in self.pick:
+            if isinstance(item, slice):
+                shape.append(len(range(extents.pop(0))[item]))
+            elif isinstance(item, int):
+                del extents[0]
+            elif item is None:
+                shape.append(1)
+            else:
+                del extents[0]
+                shape += item.shape
+        return (*shape, *extents)
+
+    def take(self, array: Array) -> Array:
+        """Pick from the array of all elements; the result is an array also for one element."""
+        # The ellipsis keeps even a single element an array.
+        picked: Array = np.moveaxis(array, 0, self.axis) if self.axis else array
+        return np.asarray(picked[(*self.pick, ...)])
+
+    @property
+    def is_direct(self) -> bool:
+        """True if the array of all elements has what is picked, in the same order."""
+        return not self.axis and all(
+            item is None or isinstance(item, int) or (isinstance(item, slice) and _is_all(item))
+            for item in self.pick
+        )
+
+
+def plan_gather(selected: Any, shape: tuple[int, ...]) -> Gather:
+    """The regions that hold what ``selected`` selects, and what to pick from them. Lists of rows
+    and masks become a region for each run of rows, each row once. Law: ``x[selected]`` is what
+    ``take`` picks of the elements of the regions."""
+    items = (
+        None if selected is None or isinstance(selected, Region) else expand_index(selected, shape)
+    )
+    if items is None or not any(isinstance(item, np.ndarray | np.bool_) for item in items):
+        region, pick = plan_region(selected, shape)
+        offset, extents = np.array([[region.offset], [region.shape]], np.int64)
+        return Gather(offset, extents, region.shape, 0, pick)
+    return _gather_points(items, shape, _are_parted(selected))
+
+
+def _are_parted(key: Any) -> bool:
+    """Return True if an ellipsis lies between integers or arrays of a key, if only of no axes."""
+    given = [
+        item is Ellipsis
+        for item in (key if isinstance(key, tuple) else (key,))
+        if item is not None and not isinstance(item, slice)
+    ]
+    return True in given[1:-1]
+
+
+def _gather_points(items: list[Any], shape: tuple[int, ...], are_parted: bool) -> Gather:
+    """The regions of an index with arrays: NumPy pairs these, and integers with them, as points."""
+    # Along each axis: what is read for a slice, or the array of the points.
+    spans: dict[int, tuple[int, int, slice | int]] = {}
+    arrays: dict[int, Ints] = {}
+    broadcast, pick, places = [], [], []
+    axis = 0
+    for place, item in enumerate(items):
+        if item is None or isinstance(item, slice):
+            if item is not None:
+                spans[axis] = span_of(range(shape[axis])[item])
+            pick.append(None if item is None else spans[axis][2])
+            axis += item is not None
+            continue
+        places.append(place)
+        if isinstance(item, np.bool_):  # an axis of 0 or 1
+            broadcast.append(np.zeros(int(item), np.int64))
+            continue
+        numbers = np.asarray(item)
+        arrays[axis] = np.where(numbers < 0, numbers + shape[axis], numbers)
+        broadcast.append(arrays[axis])
+        axis += 1
+    try:
+        points = np.broadcast_shapes(*(each.shape for each in broadcast))
+    except ValueError as error:
+        raise OutOfRange(
+            f"Arrays that do not broadcast: {error}.", "Give arrays that broadcast, as NumPy asks."
+        ) from None
+    # Each point once, in C order: of the rows 7, 3, 7, 2 that is 2, 3, 7, picked as 2, 1, 2, 0.
+    alongs = [np.broadcast_to(each, points).reshape(-1) for each in arrays.values()]
+    flat = np.zeros(prod(points), np.int64)
+    for axis, along in zip(arrays, alongs, strict=True):
+        flat = flat * shape[axis] + along
+    distinct, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
+    # NumPy puts the axes of the points where the arrays are, or first if something is between them.
+    is_together = places[-1] - places[0] == len(places) - 1 and not are_parted
+    position = places[0] if is_together else 0
+    chosen: Any = inverse.reshape(points)
+    if len(points) == 1 and np.array_equal(inverse, np.arange(len(distinct))):
+        chosen = slice(None)
+    pick.insert(position, chosen)
+    basic = [span[1] for span in spans.values()]
+    offset = np.zeros((len(distinct), len(shape)), np.int64)
+    extents = np.ones_like(offset)
+    for axis, (low, count, _) in spans.items():
+        offset[:, axis], extents[:, axis] = low, count
+    for axis, along in zip(arrays, alongs, strict=True):
+        offset[:, axis] = along[first]
+    if arrays:
+        offset, extents = _join_runs(offset, extents, distinct, max(arrays))
+    return Gather(
+        offset,
+        extents,
+        (len(distinct), *basic),
+        sum(item is not None for item in items[:position]) if is_together else 0,
+        tuple(pick),
+    )
+
+
+def _join_runs(offset: Ints, extent: Ints, flat: Ints, axis: int) -> tuple[Ints, Ints]:
+    """Points that follow each other along the last axis of arrays, as one region. Its elements lie
+    in the same order only if no slice before that axis has several indices."""
+    if not len(flat) or (extent[0, :axis] > 1).any():
+        return offset, extent
+    follows = (np.diff(flat) == 1) & (offset[1:, axis] == offset[:-1, axis] + 1)
+    first = np.append(0, np.flatnonzero(~follows) + 1)
+    joined = extent[first]
+    joined[:, axis] = np.diff(np.append(first, len(flat)))
+    return offset[first], joined
+
+
+def _is_all(item: slice) -> bool:
+    return item.start is None and item.stop is None and item.step in (None, 1)

@@ -11,14 +11,50 @@ the whole axis. In TensorFlow neither scalars nor slices of zero length have suc
 refuses them, and the printer never makes them from a region that has an element. Sharding callbacks
 do get slices of zero length, since no tensor may be removed: for them ``empty=True`` takes ``"13 4
 13,0:0,4"``.
+
+Overlaps. ``overlapping_pairs`` finds the pairs of regions, one of each of two columns, that have a
+common element. The search is output-sensitive, never quadratic. Given regions A and B, columns of
+offsets and shapes [n, rank], list the pairs (i, j) with a common element.
+
+1. Along each axis, with B sorted by its first index, the regions that may meet A[i] are a
+   contiguous range of that order: the ones that start before A[i] stops, less the leading ones
+   whose running maximum of stops lies before A[i] starts.
+2. If along some axis these ranges together are at most a few times as long as the input, expand
+   them and keep the pairs that meet along every axis. Row slices, column slices and whole tensors
+   end here at once.
+3. Otherwise cut space near the median start along the axis that separates best and answer both
+   halves. A region that straddles the cut goes to both; a pair belongs to the half that holds the
+   first corner of its common region, so it is reported once.
+4. If no cut separates anything (identical regions), expand the ranges after all, a bounded batch at
+   a time.
+
+To treat several tensors at once, add an axis for the tensor: regions of different tensors then
+never meet.
+
+Tilings. ``find_flaw`` proves that regions hold each element of a shape exactly once, or finds an
+element that they do not. The search for overlaps takes longer than linear time where regions
+interlock along three axes, which a file may be made to do. This proof takes about n log n steps for
+any arrangement:
+
+1. Cut each axis at every first index and stop. Give each interval between neighbouring cuts a
+   random weight modulo a prime, and each region the product, over its axes, of the sums of its
+   weights.
+2. If the regions tile the shape, their weights add up to the weight of the shape for any random
+   numbers. If they do not, the sums agree only by chance: their difference is a polynomial in the
+   random numbers, not 0, of degree 1 in each axis, and the lemma of Schwartz and Zippel bounds the
+   share of its roots by ``rank / prime``. Two rounds make that less than 10^-14 for 64 axes. The
+   numbers come from the operating system, so no file can be made to fit them.
+3. If they disagree, they do so in one half of the shape or in the other. Halving goes on in such a
+   half until a cell is left that no cut divides: it is a hole, or two regions hold it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Self, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import Ints
@@ -35,11 +71,7 @@ def read_integers(
     error: type[ArgumentError] = ArgumentTypeError,
 ) -> tuple[int, ...]:
     """Integers of any kind as a tuple of Python's; ``error`` for anything else. All shapes are read
-    here.
-
-    >>> read_integers(np.array([13, 4]))
-    (13, 4)
-    """
+    here."""
     given: Any = values
     try:
         given = tuple(values)
@@ -49,11 +81,7 @@ def read_integers(
 
 
 def read_integer(value: SupportsIndex, what: str) -> int:
-    """One integer of any kind as Python's; ``ArgumentTypeError`` for anything else, also a bool.
-
-    >>> read_integer(np.uint8(13), "length")
-    13
-    """
+    """One integer of any kind as Python's; ``ArgumentTypeError`` for anything else, also a bool."""
     try:
         if not isinstance(value, bool):  # as NumPy's, which cannot be an index
             return index(value)
@@ -73,11 +101,7 @@ def read_shape(shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
 
 
 def read_declared_shape(shape: Any) -> tuple[int | None, ...]:
-    """A shape whose extents may be None, for any size; errors as ``read_shape``.
-
-    >>> read_declared_shape([None, np.int32(4)])
-    (None, 4)
-    """
+    """A shape whose extents may be None, for any size; errors as ``read_shape``."""
     given = read_integers(shape) if not isinstance(shape, Iterable) else tuple(shape)
     known = iter(read_shape([extent for extent in given if extent is not None]))
     return tuple(None if extent is None else next(known) for extent in given)
@@ -447,3 +471,252 @@ def _number(item: str, text: str) -> int:
             f"The slice text {text!r} has {item!r} instead of a non-negative number.", _EXAMPLE
         )
     return number
+
+
+_BATCH = 1 << 20  # Candidate pairs expanded at a time: 8 MiB a column of int64
+
+_SLACK = 8
+"""Ranges at most this many times longer than the input are expanded rather than cut further."""
+
+Pairs = tuple[Ints, Ints]  # rows of A and rows of B, side by side
+
+_Spans = tuple[Ints, Ints]
+"""Regions as first indices and stops [n, rank], which the search compares without adding."""
+
+
+def overlapping_pairs(
+    offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints
+) -> Iterator[Pairs]:
+    """All (i, j) for which region i of A and region j of B have a common element, each once, in
+    bounded batches."""
+    rank = offset_a.shape[1]
+    if rank == 0:
+        yield from _all_pairs(len(offset_a), len(offset_b))
+        return
+    spans_a, spans_b = (offset_a, offset_a + shape_a), (offset_b, offset_b + shape_b)
+    rows_a = np.flatnonzero((shape_a > 0).all(axis=1))
+    rows_b = np.flatnonzero((shape_b > 0).all(axis=1))
+    # A cell is a part of space, [low, high) along each axis, with the rows that reach into it. The
+    # first one is all of it.
+    everywhere = np.iinfo(np.int64)
+    cells = [(rows_a, rows_b, np.full(rank, everywhere.min), np.full(rank, everywhere.max))]
+    while cells:
+        rows_a, rows_b, low, high = cells.pop()
+        if not (len(rows_a) and len(rows_b)):
+            continue
+        cell_a = spans_a[0][rows_a], spans_a[1][rows_a]
+        cell_b = spans_b[0][rows_b], spans_b[1][rows_b]
+        ranges = [_candidates(cell_a, cell_b, axis) for axis in range(rank)]
+        totals = [int((stop - start).sum()) for _, start, stop in ranges]
+        best = int(np.argmin(totals))
+        halves = None
+        if totals[best] > _SLACK * (len(rows_a) + len(rows_b)):
+            halves = _cut(cell_a, cell_b)
+        if halves is None:
+            for i, j in _expand(*ranges[best]):
+                # The first corner of what two regions share lies in one cell, which reports them.
+                start_a, start_b = cell_a[0][i], cell_b[0][j]
+                offset, shape = intersect(
+                    start_a, cell_a[1][i] - start_a, start_b, cell_b[1][j] - start_b
+                )
+                keep = ((shape > 0) & (low <= offset) & (offset < high)).all(axis=1)
+                if keep.any():
+                    yield rows_a[i[keep]], rows_b[j[keep]]
+            continue
+        axis, cut, (left_a, left_b), (right_a, right_b) = halves
+        middle_high, middle_low = high.copy(), low.copy()
+        middle_high[axis], middle_low[axis] = min(high[axis], cut), max(low[axis], cut)
+        cells.append((rows_a[right_a], rows_b[right_b], middle_low, high))
+        cells.append((rows_a[left_a], rows_b[left_b], low, middle_high))
+
+
+def find_overlap(offset: Ints, shape: Ints) -> tuple[int, int] | None:
+    """Two rows of one column of regions that have a common element, or None if all are disjoint."""
+    for i, j in overlapping_pairs(offset, shape, offset, shape):
+        twice = np.flatnonzero(i != j)
+        if len(twice):
+            first, second = int(i[twice[0]]), int(j[twice[0]])
+            return min(first, second), max(first, second)
+    return None
+
+
+def _candidates(spans_a: _Spans, spans_b: _Spans, axis: int) -> tuple[Ints, Ints, Ints]:
+    """The order of B along an axis, and for each of A the range of that order which may meet it."""
+    # Stops are not sorted, but their running maximum is, so both ends are found by bisection.
+    # Example: B = 0:9, 1:2, 5:6 has the running maxima 9, 9, 9; for A = 3:5 the first with a
+    # maximum above 3 is the 0th, and 0:9 and 1:2 start before 5: the range is 0 to 2. It holds 1:2
+    # too, which does not meet A; candidates are checked later.
+    start_b, stop_b = spans_b[0][:, axis], spans_b[1][:, axis]
+    order = np.argsort(start_b, kind="stable")
+    first = np.searchsorted(np.maximum.accumulate(stop_b[order]), spans_a[0][:, axis], side="right")
+    last = np.searchsorted(start_b[order], spans_a[1][:, axis], side="left")
+    return order, first, np.maximum(first, last)
+
+
+def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
+    """The pairs (i, order[k]) for first[i] <= k < last[i], in batches of about ``_BATCH``."""
+    # Pairs are numbered in the order of i, and ends[i] is the number of those up to i. Example:
+    # first = 2, 0 and last = 4, 3 give counts 2, 3 and ends 2, 5; the pairs 0 and 1 have i = 0 and
+    # k = 2, 3, and the pairs 2, 3, 4 have i = 1 and k = 0, 1, 2. `within` is a pair's number less
+    # the number of the first pair of its i, so k = first + within.
+    counts = last - first
+    ends = np.cumsum(counts)
+    row, done = 0, 0
+    while row < len(counts):
+        upto = max(row + 1, int(np.searchsorted(ends, done + _BATCH, side="right")))
+        repeat = counts[row:upto]
+        i = np.repeat(np.arange(row, upto), repeat)
+        within = np.arange(done, int(ends[upto - 1])) - np.repeat(ends[row:upto] - repeat, repeat)
+        yield i, order[first[i] + within]
+        row, done = upto, int(ends[upto - 1])
+
+
+def _cut(
+    spans_a: _Spans, spans_b: _Spans
+) -> tuple[int, int, tuple[Ints, Ints], tuple[Ints, Ints]] | None:
+    """The axis and place of the cut whose larger half is smallest, with the rows of both halves;
+    None if none helps."""
+    best = None
+    fewest = len(spans_a[0]) + len(spans_b[0])
+    for axis in range(spans_a[0].shape[1]):
+        for cut in _places(np.concatenate([spans_a[0][:, axis], spans_b[0][:, axis]])):
+            # A span on both sides of a cut is in both halves: with the cut 4, [1, 5) starts before
+            # 4 and stops after it. So a cut helps only if both halves have fewer spans than all.
+            left = tuple(np.flatnonzero(spans[0][:, axis] < cut) for spans in (spans_a, spans_b))
+            right = tuple(np.flatnonzero(spans[1][:, axis] > cut) for spans in (spans_a, spans_b))
+            larger = max(len(left[0]) + len(left[1]), len(right[0]) + len(right[1]))
+            if larger < fewest:
+                fewest = larger
+                best = (axis, cut, (left[0], left[1]), (right[0], right[1]))
+    return best
+
+
+def _places(starts: Ints) -> list[int]:
+    """The median start, and the next: if most regions start at one place, cut after it."""
+    median = np.partition(starts, len(starts) // 2)[len(starts) // 2]
+    later = starts[starts > median]
+    return [int(median), int(later.min())] if len(later) else [int(median)]
+
+
+def _all_pairs(count_a: int, count_b: int) -> Iterator[Pairs]:
+    # At rank 0 every pair meets: pair n of a batch is row n // count_b of A with row n % count_b of
+    # B.
+    step = max(1, _BATCH // max(1, count_b))
+    for start in range(0, count_a if count_b else 0, step):
+        i, j = np.divmod(np.arange(min(step, count_a - start) * count_b), count_b)
+        yield i + start, j
+
+
+_PRIME = np.uint64((1 << 31) - 1)
+"""The product of two numbers below it fits 64 bits, and so does the sum of four billion of them."""
+
+_ROUNDS = 2  # Independent random numbers for each interval
+
+_Weights = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A cell of a shape that the regions do not hold exactly once."""
+
+    cell: Region  # the cell, which no region holds in part
+    rows: tuple[int, ...]  # the rows of the regions that hold it: none, or two or more
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A part of the shape, in numbers of cuts, with the regions in it, clipped to it."""
+
+    low: Ints  # [rank]
+    high: Ints  # [rank]
+    rows: Ints  # [count]
+    first: Ints  # [count, rank]
+    last: Ints  # [count, rank]
+
+    def half(self, axis: int, upper: bool) -> "_Cell":
+        """Return the lower or the upper half of the cell along an axis."""
+        low, high = self.low.copy(), self.high.copy()
+        (low if upper else high)[axis] = (self.low[axis] + self.high[axis]) // 2
+        first, last = np.maximum(self.first, low), np.minimum(self.last, high)
+        keep = (first < last).all(axis=1)
+        return _Cell(low, high, self.rows[keep], first[keep], last[keep])
+
+
+def find_flaw(offset: Ints, shape: Ints, full: Sequence[int]) -> Flaw | None:
+    """Return a cell of ``full`` that is in no region or in several; None if the regions tile it.
+    The regions must lie within ``full`` and have elements."""
+    if 0 in full:
+        return None
+    cuts, first, last = _cuts(offset, offset + shape, full)
+    random = np.random.default_rng()
+    # sums[axis][round, i] is the weight of the intervals before cut i.
+    sums = [_sums(random, len(along)) for along in cuts]
+    high = np.array([len(along) - 1 for along in cuts], dtype=np.int64)
+    cell = _Cell(np.zeros_like(high), high, np.arange(len(offset)), first, last)
+    if _is_even(sums, cell):
+        return None
+    # A cell without regions is a hole as it is.
+    while len(cell.rows) and (cell.high - cell.low > 1).any():
+        axis = int(np.argmax(cell.high - cell.low))
+        lower, upper = cell.half(axis, upper=False), cell.half(axis, upper=True)
+        cell = (
+            upper
+            if _is_even(sums, lower) or (_is_surplus(cuts, upper) and not _is_surplus(cuts, lower))
+            else lower
+        )
+    corners = [
+        (int(along[low]), int(along[high]))
+        for along, low, high in zip(cuts, cell.low, cell.high, strict=True)
+    ]
+    region = Region(
+        tuple(start for start, _ in corners), tuple(stop - start for start, stop in corners)
+    )
+    return Flaw(region, tuple(cell.rows.tolist()))
+
+
+def _cuts(start: Ints, stop: Ints, full: Sequence[int]) -> tuple[list[Ints], Ints, Ints]:
+    """The places where each axis is cut, and the regions as numbers of cuts."""
+    cuts, first, last = [], np.empty_like(start), np.empty_like(stop)
+    for axis, extent in enumerate(full):
+        along, number = np.unique(
+            np.concatenate([[0, extent], start[:, axis], stop[:, axis]]), return_inverse=True
+        )
+        first[:, axis], last[:, axis] = np.split(number[2:], 2)
+        cuts.append(along)
+    return cuts, first, last
+
+
+def _sums(random: np.random.Generator, count: int) -> _Weights:
+    """Sums of random weights [rounds, count], before each of ``count`` cuts."""
+    weights = random.integers(1, int(_PRIME), (_ROUNDS, count), dtype=np.uint64)
+    weights[:, 0] = 0
+    return np.cumsum(weights, axis=1) % _PRIME
+
+
+def _weight(sums: list[_Weights], first: Ints, last: Ints) -> _Weights:
+    """The sum of the weights of regions, [rounds]."""
+    product = np.ones((_ROUNDS, len(first)), dtype=np.uint64)
+    for axis, before in enumerate(sums):
+        # The prime is added first, since unsigned numbers have no negative differences.
+        product = (
+            product
+            * ((before[:, last[:, axis]] + _PRIME - before[:, first[:, axis]]) % _PRIME)
+            % _PRIME
+        )
+    return np.asarray(product.sum(axis=1) % _PRIME)
+
+
+def _is_even(sums: list[_Weights], cell: _Cell) -> bool:
+    """Return True if each element of the cell lies in exactly one region."""
+    whole = _weight(sums, cell.low[None], cell.high[None])
+    return bool((_weight(sums, cell.first, cell.last) == whole).all())
+
+
+def _is_surplus(cuts: list[Ints], cell: _Cell) -> bool:
+    """Return True if the regions have more elements than the cell, so that some overlap: an overlap
+    is found first."""
+    held, whole = np.ones(len(cell.rows)), 1.0
+    for axis, along in enumerate(cuts):
+        held *= along[cell.last[:, axis]] - along[cell.first[:, axis]]
+        whole *= float(along[cell.high[axis]] - along[cell.low[axis]])
+    return bool(held.sum() > whole * (1 + 1e-9))

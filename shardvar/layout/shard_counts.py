@@ -215,10 +215,8 @@ class MaxSizePartitioner:
 class AxisPartitioner:
     """A partitioner for one axis, which TensorFlow 1's functions return."""
 
-    rule: Partitioner
-    """The rule, which takes the axis as its last argument."""
-    axis: int = 0
-    """The axis to cut."""
+    rule: Partitioner  # the rule, which takes the axis as its last argument
+    axis: int = 0  # the axis to cut
 
     def __call__(self, shape: Shape, dtype: Any) -> list[int]:
         """Return the number of parts along each axis."""
@@ -363,11 +361,7 @@ def _row_nbytes(shape: Shape, dtype: Any, axis: int, bytes_per_string: int) -> i
 
 def element_nbytes(dtype: Any, bytes_per_string: int) -> int:
     """Return the bytes of one element: 0 for handles (variants and TensorFlow's resources), an
-    estimate for strings.
-
-    >>> element_nbytes("bfloat16", 16), element_nbytes("string", 16), element_nbytes("resource", 16)
-    (2, 16, 0)
-    """
+    estimate for strings."""
     if isinstance(dtype, str) and dtype in ("resource", VARIANT):
         return 0
     name = parse_dtype(dtype)

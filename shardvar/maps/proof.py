@@ -2,7 +2,7 @@
 
 What a rule holds of a tensor is a box in the indices that make its axes. If all rules make an axis
 of the same indices, the axis is taken apart into them; else what a rule holds of it is a number of
-intervals. Either way a tensor has boxes, and ``layout.tiling`` finds a hole or an overlap.
+intervals. Either way a tensor has boxes, and ``layout.region`` finds a hole or an overlap.
 
     [(g s d)] @ s=0:2 and [(g s d)] @ s=2       boxes [0:g, 0:2, 0:d] and [0:g, 2:3, 0:d] of (g, s, d)
     [(n two)] @ two=0 and [x] @ x=7:9           intervals 0, 2, 4 ... and 7:9
@@ -21,8 +21,7 @@ import numpy as np
 
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import Ints, is_whole
-from shardvar.layout.overlap import find_overlap
-from shardvar.layout.tiling import find_flaw
+from shardvar.layout.region import find_flaw, find_overlap
 from shardvar.maps.language import (
     ELLIPSIS,
     AxisNames,

@@ -2,7 +2,7 @@
 and plan.
 
 1. Cut: ``cut_slices`` says what ``partition=`` and ``--shards`` mean for a whole checkpoint;
-   ``layout.cutting`` says how one tensor is cut.
+   ``layout.partition`` says how one tensor is cut.
 2. Ask: ``decide`` calls ``assign`` once, with all slices as columns. (A policy that is only a
    callback is asked by ``checkpoint.callbacks``, which turns its answer into the same
    ``Assignment``.)
@@ -26,17 +26,22 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, PolicyError
-from shardvar.layout.cutting import Cut, part_columns
 from shardvar.layout.dtypes import Bools, Ints, is_whole
-from shardvar.layout.partition import check_part_count
+from shardvar.layout.partition import Cut, check_part_count, part_columns
 from shardvar.layout.region import Region
-from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment, Plan, find_faults, plan_copies
 from shardvar.planning.policies.policy import Exceeding, Policy, TablePolicy
-from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, stack, widen
+from shardvar.planning.slices import (
+    LOCAL_DEVICE,
+    Capabilities,
+    SliceTable,
+    TensorTable,
+    cuttable_rows,
+    stack,
+    widen,
+)
 
-_NAMED = 256
-"""Losses that an error lists; more have one common cause, and are counted."""
+_NAMED = 256  # Losses that an error lists; more have one common cause, and are counted
 
 REMEDY = (
     "A policy answers with every element that it was given, once, in its shape and dtype; nothing "
@@ -45,17 +50,14 @@ REMEDY = (
 
 
 def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) -> SliceTable:
-    """Cut every tensor that ``partition`` speaks of; the others stay as they are.
-
-    A mapping goes from globs to cuts; the last glob that matches a key counts, and one that matches
-    none is an ``ArgumentError``. Counts are clamped to the number of rows, and strings and scalars
-    stay whole, as in TensorFlow. A partitioner is asked once for each dtype and shape. One of three
-    arguments gets as ``num_shards`` the number of tasks that hold the slices, which is the number
-    of parameter servers; it is 1 for arrays and for files.
-
-    Parts of a layout are on the first devices that hold them, and all other slices on device 0,
-    unless the slices that are cut have devices already.
-    """
+    """Cut every tensor that ``partition`` speaks of; the others stay as they are. A mapping goes
+    from globs to cuts; the last glob that matches a key counts, and one that matches none is an
+    ``ArgumentError``. Counts are clamped to the number of rows, and strings and scalars stay whole,
+    as in TensorFlow. A partitioner is asked once for each dtype and shape. One of three arguments
+    gets as ``num_shards`` the number of tasks that hold the slices, which is the number of
+    parameter servers; it is 1 for arrays and for files. Parts of a layout are on the first devices
+    that hold them, and all other slices on device 0, unless the slices that are cut have devices
+    already."""
     if partition is None:
         return slices
     # Group: tensors of one rule, dtype and shape are cut together. There may be 100,000 tensors,
@@ -172,17 +174,13 @@ def _cut_tensors(
 class Decision:
     """A policy's answer, checked, and the plan that carries it out."""
 
-    assignment: Assignment
-    """The file of each slice; whole, and within every restriction."""
-    plan: Plan
-    """The copies that fill these slices from the sources."""
+    assignment: Assignment  # the file of each slice; whole, and within every restriction
+    plan: Plan  # the copies that fill these slices from the sources
     seconds: float
     """The seconds that the policy took. R-POLICY-16 (RFC 001): "A simple and informative metric to
     track callback latency"."""
-    exceeding: tuple[Exceeding, ...] = ()
-    """Files larger than the policy's limit."""
-    num_empty: int = 0
-    """Files that a callback named and put nothing in; they are not written."""
+    exceeding: tuple[Exceeding, ...] = ()  # Files larger than the policy's limit
+    num_empty: int = 0  # Files that a callback named and put nothing in; they are not written
 
 
 def decide(
@@ -193,10 +191,7 @@ def decide(
     clock: Callable[[], float],
 ) -> Decision:
     """Ask a policy that answers in columns, check its answer, and plan; ``clock`` tells the
-    seconds, for the metric.
-
-    ``PolicyError`` if the answer breaks a restriction; errors of the policy itself pass through.
-    """
+    seconds, for the metric."""
     start = clock()
     # Slices of a grid are equal as they are: of some of them, a policy would make unequal ones.
     may_cut = frozenset() if capabilities.is_grid else capabilities.slice_dtypes

@@ -24,8 +24,7 @@ from shardvar.planning.slices import SliceTable, TensorSlice, concatenate
 # A checksum has 32 bits and is not negative, so -1 cannot be one.
 NO_CHECKSUM = -1
 
-DIGEST_NBYTES = 32
-"""The bytes of the digest of a payload: of SHA-256."""
+DIGEST_NBYTES = 32  # the bytes of the digest of a payload: of SHA-256
 
 _NUMBERS = re.compile("[0-9]+")
 
@@ -55,10 +54,8 @@ class Metadata:
 
     description: str = ""
     """The description of the policy that decided which slices share a file (RFC 001)."""
-    writer: str = ""
-    """The program and version that wrote it."""
-    user: Mapping[str, str] = field(default_factory=dict)
-    """Text that the user stored with it."""
+    writer: str = ""  # the program and version that wrote it
+    user: Mapping[str, str] = field(default_factory=dict)  # Text that the user stored with it
     paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     """The steps to a key's value in a nested value of dicts and lists, if known."""
     empty: Mapping[str, str] = field(default_factory=dict)
@@ -106,8 +103,7 @@ class RunChecksums:
     """Checksums of runs: fixed-size parts of payloads, so that a part can be verified without
     reading the whole."""
 
-    run_nbytes: int
-    """The bytes of a run; the last run of a payload may be shorter."""
+    run_nbytes: int  # the bytes of a run; the last run of a payload may be shorter
     values: npt.NDArray[np.uint32]
     """The CRC32C of every run of every payload, one payload after the other."""
     first: Ints
@@ -136,8 +132,7 @@ class EntryTable:
     """[m] the payload's checksum; ``NO_CHECKSUM`` without one, or if the source checks."""
     plain: npt.NDArray[np.bool]
     """[m] True if the payload lies in the file byte for byte; else the source decodes it."""
-    runs: RunChecksums | None = None
-    """Checksums of runs, if the format has them."""
+    runs: RunChecksums | None = None  # Checksums of runs, if the format has them
     digests: npt.NDArray[np.uint8] | None = None
     """[m, 32] the digest of the payload, zeros where it is not known; None if no digest is known."""
 
@@ -171,23 +166,15 @@ class References:
     """Tensors of an older checkpoint that a new one of the same directory has unchanged."""
 
     entries: EntryTable
-    """Their entries."""
-    files: Sequence[str]
-    """[files] the names of the data files that hold their bytes."""
-    nbytes: Ints
-    """[files] the size of each."""
-    index: str
-    """The name of the older checkpoint's index."""
-    stamp: str
-    """The stamp of that index when it was read."""
+    files: Sequence[str]  # [files] the names of the data files that hold their bytes
+    nbytes: Ints  # [files] the size of each
+    index: str  # the name of the older checkpoint's index
+    stamp: str  # the stamp of that index when it was read
 
 
 class ScannedFaults(Mapping[str, CheckpointError]):
     """The keys that cannot be read, as a mapping: a look-up asks for one key, iteration for all of
-    them in one scan.
-
-    ``dict(faults)`` would look each key up: ``dict(faults.items())`` does not.
-    """
+    them in one scan. ``dict(faults)`` would look each key up: ``dict(faults.items())`` does not."""
 
     __slots__ = ()
 
@@ -206,7 +193,6 @@ class ScannedFaults(Mapping[str, CheckpointError]):
         return self.all().items()
 
     def values(self) -> ValuesView[CheckpointError]:
-        """All errors."""
         return self.all().values()
 
 
@@ -237,9 +223,7 @@ class TableIndex:
     """An index that is one table in memory, for formats whose contents are read whole."""
 
     entries: EntryTable
-    """All entries."""
-    files: Sequence[str]
-    """The names of the data files."""
+    files: Sequence[str]  # the names of the data files
     metadata: Metadata = field(default_factory=Metadata)
     """Metadata that the writer stored about the checkpoint."""
     faults: Mapping[str, CheckpointError] = field(default_factory=dict)
@@ -276,12 +260,9 @@ class TableIndex:
 
 def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
     """[m] True for payloads that share bytes with others, in files where too many do;
-    ``file_nbytes`` are the sizes.
-
-    The same bytes may have several names. But all payloads of a file have at most
-    ``MAX_PAYLOAD_EXPANSION`` times its bytes: otherwise a small file could become many large
-    arrays. What all files have beyond that may be ``_FREE_NBYTES``.
-    """
+    ``file_nbytes`` are the sizes. The same bytes may have several names. But all payloads of a file
+    have at most ``MAX_PAYLOAD_EXPANSION`` times its bytes: otherwise a small file could become many
+    large arrays. What all files have beyond that may be ``_FREE_NBYTES``."""
     # Floats, which do not overflow.
     total = np.bincount(entries.file, entries.slices.nbytes, len(file_nbytes))
     beyond = np.maximum(total - MAX_PAYLOAD_EXPANSION * file_nbytes.astype(np.float64), 0)
@@ -307,10 +288,8 @@ MOST_TIED = MAX_PAYLOAD_EXPANSION // 2
 
 
 def find_ties(entries: EntryTable) -> dict[str, str]:
-    """Return the keys that have the bytes of an earlier key, each with that key: tied weights.
-
-    Both have the same dtype and the same slices at the same places.
-    """
+    """Return the keys that have the bytes of an earlier key, each with that key: tied weights. Both
+    have the same dtype and the same slices at the same places."""
     slices, tensors = entries.slices, entries.slices.tensors
     rows = np.flatnonzero(entries.plain & (slices.nbytes > 0))
     file, start = entries.file[rows], entries.start[rows]

@@ -18,16 +18,27 @@ are one question: which region of which source slice fills which target slice?
 Slices of almost every tensor are cut along only one axis; their laws are checked for all tensors at
 once, by sorting. Tensors that are cut along several axes are looked at one by one: a few slices are
 searched, and the search ends at the first overlap; many are proven to tile the tensor
-(``layout.tiling``), which takes about n log n for any arrangement.
+(``layout.region``), which takes about n log n for any arrangement.
+
+Merging. The slices of several processes become the entries of one checkpoint (``merge_entries``),
+and are proven to be whole:
+
+1. Processes agree on the dtype and the full shape of each tensor.
+2. Slices of the same region are replicas: the process of the lowest number is taken. Their
+   checksums must agree, unless the caller says that the first one counts.
+3. The slices that are left are disjoint and cover every tensor (``plan.find_faults``).
+
+Each error names the processes that it is about.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
 from shardvar.errors import (
+    ArgumentError,
     CheckpointError,
     IncompleteCheckpoint,
     InconsistentTensor,
@@ -35,23 +46,17 @@ from shardvar.errors import (
     OverlappingSlices,
 )
 from shardvar.layout.dtypes import Bools, Ints
-from shardvar.layout.overlap import find_overlap, overlapping_pairs
-from shardvar.layout.region import Region, intersect
-from shardvar.layout.tiling import find_flaw
-from shardvar.planning.index import unknown_key
+from shardvar.layout.region import Region, find_flaw, find_overlap, intersect, overlapping_pairs
+from shardvar.planning.index import EntryTable, concatenate_entries, unknown_key
 from shardvar.planning.slices import SliceTable, TensorTable, group_rows, sum_by, widen
 
-_NAMED = 8
-"""Missing regions that an error names; the others it counts."""
+_NAMED = 8  # Missing regions that an error names; the others it counts
 
-_SEARCHED = 64
-"""Slices of a tensor up to which overlaps are searched: it is faster for a handful."""
+_SEARCHED = 64  # Slices of a tensor up to which overlaps are searched: it is faster for a handful
 
-_SUBTRACTED = 1024
-"""Slices up to which missing regions are computed: of one tensor, and of all."""
+_SUBTRACTED = 1024  # Slices up to which missing regions are computed: of one tensor, and of all
 
-_MOST_REGIONS = 64
-"""Regions that a tensor may fall into while its slices are taken away."""
+_MOST_REGIONS = 64  # Regions that a tensor may fall into while its slices are taken away
 
 
 # Values.
@@ -61,39 +66,21 @@ _MOST_REGIONS = 64
 class Copy:
     """One region that moves from a source slice to a target slice."""
 
-    source: int
-    """The row of the source slice."""
-    target: int
-    """The row of the target slice."""
-    region: Region
-    """The region that moves, in the coordinates of the whole tensor."""
+    source: int  # the row of the source slice
+    target: int  # the row of the target slice
+    region: Region  # the region that moves, in the coordinates of the whole tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyTable:
-    """Columns of copies, ordered by target and, within a target, by offset.
+    """Columns of copies, ordered by target and, within a target, by offset. Source 0 holds the rows
+    0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5. So target 0 gets rows
+    only from source 0, and target 1 from both:"""
 
-    Source 0 holds the rows 0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5.
-    So target 0 gets rows only from source 0, and target 1 from both:
-
-    >>> source, target = np.array([0, 0, 1]), np.array([0, 1, 1])
-    >>> copies = CopyTable(source, target, offset=np.array([[0], [2], [3]]), shape=np.array([[2], [1], [2]]))
-    >>> for row in range(len(copies)):
-    ...     start, count = copies.offset[row, 0], copies.shape[row, 0]
-    ...     print(f"rows {start} to {start + count}: source {copies.source[row]} -> target {copies.target[row]}")
-    rows 0 to 2: source 0 -> target 0
-    rows 2 to 3: source 0 -> target 1
-    rows 3 to 5: source 1 -> target 1
-    """
-
-    source: Ints
-    """[c] rows of the sources."""
-    target: Ints
-    """[c] rows of the targets."""
-    offset: Ints
-    """[c, rank] first indices in the whole tensor."""
-    shape: Ints
-    """[c, rank] extents."""
+    source: Ints  # [c] rows of the sources
+    target: Ints  # [c] rows of the targets
+    offset: Ints  # [c, rank] first indices in the whole tensor
+    shape: Ints  # [c, rank] extents
 
     def __len__(self) -> int:
         return len(self.source)
@@ -105,28 +92,12 @@ class CopyTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Copies that fill every target exactly; it can only be constructed if they do.
+    """Copies that fill every target exactly; it can only be constructed if they do. A tensor of
+    five rows is stored in slices of 3 and 2 rows and wanted in slices of 2 and 3 rows:"""
 
-    A tensor of five rows is stored in slices of 3 and 2 rows and wanted in slices of 2 and 3 rows:
-
-    >>> tensors = TensorTable.of([("w", "int8", (5,))])
-    >>> rows = np.array([0, 0])
-    >>> stored = SliceTable.of(tensors, rows, offset=np.array([[0], [3]]), shape=np.array([[3], [2]]))
-    >>> wanted = SliceTable.of(tensors, rows, offset=np.array([[0], [2]]), shape=np.array([[2], [3]]))
-    >>> plan = plan_copies(stored, wanted)
-    >>> [f"{copy.source} -> {copy.target} {copy.region}" for copy in map(plan.copy, range(len(plan.copies)))]
-    ['0 -> 0 [0:2]', '0 -> 1 [2:3]', '1 -> 1 [3:5]']
-    >>> plan_copies(stored.take(np.array([0])), wanted)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    shardvar.errors.IncompleteCheckpoint: 'w' lacks [3:5]. ...
-    """
-
-    sources: SliceTable
-    """The slices that elements come from."""
-    targets: SliceTable
-    """The slices to fill."""
-    copies: CopyTable
-    """The regions that move."""
+    sources: SliceTable  # the slices that elements come from
+    targets: SliceTable  # the slices to fill
+    copies: CopyTable  # the regions that move
 
     def __post_init__(self) -> None:
         check_covers(self.targets, self.copies)
@@ -164,10 +135,8 @@ class Assignment:
     """The slices, in the order in which they are written."""
     file: Ints
     """[m] the number of the file of each slice."""
-    num_files: int
-    """The number of files."""
-    description: str = ""
-    """The policy's sentence about itself."""
+    num_files: int  # the number of files
+    description: str = ""  # the policy's sentence about itself
 
     def by_file(self) -> tuple[Ints, Ints]:
         """Rows grouped by file, as ``SliceTable.by_tensor`` groups them by tensor."""
@@ -194,12 +163,8 @@ class Assignment:
 
 
 def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
-    """The plan that fills the targets from the sources, matching tensors by key.
-
-    Sources must not overlap (``find_faults``). ``UnknownKey`` if no source has a target's key,
-    ``InconsistentTensor`` if the two disagree on dtype or full shape, ``IncompleteCheckpoint`` if a
-    region of a target is in no source. Linear in slices plus copies, apart from sorting.
-    """
+    """The plan that fills the targets from the sources, matching tensors by key. Sources must not
+    overlap (``find_faults``). Linear in slices plus copies, apart from sorting."""
     # Match: the source tensor of each target tensor.
     tensor_of = _match(sources.tensors, targets.tensors)
     rank = max(sources.shape.shape[1], targets.shape.shape[1])
@@ -222,12 +187,9 @@ def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
 
 def check_covers(targets: SliceTable, copies: CopyTable) -> None:
     """Raise ``IncompleteCheckpoint``, naming key and regions, unless the copies hold every element
-    of every target.
-
-    The copies are intersections of disjoint sources with a target, so they cover it if their sizes
-    add up to its size. More than that are intersections of sources that overlap:
-    ``OverlappingSlices``.
-    """
+    of every target. The copies are intersections of disjoint sources with a target, so they cover
+    it if their sizes add up to its size. More than that are intersections of sources that overlap:
+    ``OverlappingSlices``."""
     filled = sum_by(copies.target, np.prod(copies.shape, axis=1, dtype=np.int64), len(targets))
     sizes = np.prod(targets.shape, axis=1, dtype=np.int64)
     if (filled > sizes).any():
@@ -453,3 +415,108 @@ def _rest(wanted: Region, stored: list[Region]) -> list[Region] | None:
         if len(rest) > _MOST_REGIONS:
             return None
     return rest
+
+
+REPLICAS = ("equal", "first")
+"""Ways to treat replicas: they must be equal, or only the first one is read."""
+
+
+def check_replicas(replicas: str) -> None:
+    """Raise ``ArgumentError`` unless replicas are treated in a known way."""
+    if replicas not in REPLICAS:
+        cause = f"replicas={replicas!r} is not a way to choose among replicas."
+        raise ArgumentError(
+            cause, "Give 'equal' (they must agree) or 'first' (the lowest process counts)."
+        )
+
+
+def merge_entries(tables: Sequence[EntryTable], replicas: str) -> EntryTable:
+    """Return the entries of one checkpoint, one table for each process; every tensor is covered
+    exactly."""
+    check_replicas(replicas)
+    _check_agree(tables)
+    merged = concatenate_entries(tables)
+    process = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    merged, process = _without_replicas(merged, process, replicas)
+    _raise_first(find_faults(merged.slices), merged.slices, process)
+    return merged
+
+
+def check_share(entries: EntryTable, process: int) -> None:
+    """Raise ``OverlappingSlices`` if slices meet that are not replicas; holes are allowed."""
+    kept, owner = _without_replicas(entries, np.full(len(entries), process), "first")
+    faults = find_faults(kept.slices)
+    _raise_first(
+        {k: e for k, e in faults.items() if not isinstance(e, IncompleteCheckpoint)},
+        kept.slices,
+        owner,
+    )
+
+
+def _raise_first(faults: Mapping[str, CheckpointError], slices: SliceTable, process: Ints) -> None:
+    """Raise the first fault of slices [m], with the processes that hold the tensor."""
+    for key, error in faults.items():
+        holders = np.unique(process[slices.tensor == slices.tensors.rows()[key]]).tolist()
+        more = f" {len(faults) - 1} more tensors are at fault." if len(faults) > 1 else ""
+        held = f" It is held by {name_processes(holders)}.{more}"
+        raise type(error)(
+            error.cause + held,
+            "Compare the offsets and full shapes that these processes give, and save again, "
+            "under a new run.",
+        )
+
+
+def name_processes(processes: Sequence[int]) -> str:
+    """Return the processes as words."""
+    texts = [str(process) for process in processes[:_NAMED]]
+    if len(processes) > _NAMED:
+        texts.append(f"{len(processes) - _NAMED} more")
+    return (
+        f"process {texts[0]}"
+        if len(texts) == 1
+        else f"processes {', '.join(texts[:-1])} and {texts[-1]}"
+    )
+
+
+def _check_agree(tables: Sequence[EntryTable]) -> None:
+    """Raise ``InconsistentTensor`` if processes disagree on a tensor's dtype or shape."""
+    known: dict[str, tuple[int, str, tuple[int, ...]]] = {}
+    for process, table in enumerate(tables):
+        tensors = table.slices.tensors
+        for row, key in enumerate(tensors.keys):
+            mine = process, tensors.dtype(row), tensors.shape(row)
+            first = known.setdefault(key, mine)
+            if first[1:] != mine[1:]:
+                raise InconsistentTensor(
+                    f"{key!r} is {first[1]}{list(first[2])} in process {first[0]} and "
+                    f"{mine[1]}{list(mine[2])} in process {process}.",
+                    "Give one dtype and one full shape in all processes.",
+                )
+
+
+def _without_replicas(entries: EntryTable, process: Ints, replicas: str) -> tuple[EntryTable, Ints]:
+    """The entries with one slice a region, from the first process, and the process of each."""
+    slices = entries.slices
+    # Sorted by tensor and region, replicas are neighbours; lexsort is stable, so the first process
+    # comes first.
+    order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], slices.tensor))
+    columns = np.column_stack([slices.tensor, slices.offset, slices.shape])[order]
+    is_replica: Bools = np.zeros(len(order), np.bool)
+    is_replica[1:] = (columns[1:] == columns[:-1]).all(axis=1)
+    # Of replicas in the order 5, 2, 9 the first is 5: at each place, the last place that is not a
+    # replica.
+    first = order[np.maximum.accumulate(np.where(is_replica, 0, np.arange(len(order))))]
+    if replicas == "equal":
+        differs = (entries.checksum[order] != entries.checksum[first]) | (
+            slices.nbytes[order] != slices.nbytes[first]
+        )
+        for place in np.flatnonzero(differs).tolist()[:1]:
+            row, kept = int(order[place]), int(first[place])
+            raise InconsistentTensor(
+                f"The slice {slices.region(row)} of {slices.key(row)!r} has other values in "
+                f"process {process[row]} than in process {process[kept]}.",
+                "Save it from one of them, or give replicas='first' to take the process of the "
+                "lowest number.",
+            )
+    rows = np.sort(order[~is_replica])
+    return entries.take(rows), process[rows]

@@ -10,30 +10,29 @@ not a special case. Example: the shapes ``(13, 4)`` and ``()`` are the rows ``[1
 
 Questions about all rows (which rows belong to each tensor, how many bytes each tensor has) are
 methods of ``SliceTable``; add new ones there, so that each is answered once.
+
+``Capabilities`` are the limits of a format, to which slices are fitted.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Self
 
 import numpy as np
 
-from shardvar.errors import InconsistentTensor, MalformedCheckpoint
-from shardvar.layout.dtypes import NAMES, OWN_SIZE, Array, Bools, Ints, code, slice_nbytes
+from shardvar.errors import InconsistentTensor, MalformedCheckpoint, UnsupportedError
+from shardvar.layout.dtypes import NAMES, OWN_SIZE, STRING, Array, Bools, Ints, code, slice_nbytes
 from shardvar.layout.region import Region
-from shardvar.limits import MAX_RANK
+from shardvar.limits import MAX_KEY_NBYTES, MAX_RANK
 
 LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 """The device of arrays that were not put on any."""
 
 
 def task_of(device: str) -> str:
-    """The task of a device: the host part of its full name.
-
-    >>> task_of("/job:ps/replica:0/task:1/device:CPU:0")
-    '/job:ps/replica:0/task:1'
-    """
+    """The task of a device: the host part of its full name."""
     return device.partition("/device:")[0]
 
 
@@ -41,22 +40,16 @@ def task_of(device: str) -> str:
 class TensorSlice:
     """A named region of a named tensor."""
 
-    key: str
-    """The tensor's name; bytes that are not UTF-8 stand in it as surrogate escapes."""
-    dtype: str
-    """The name of the element type (``shardvar.layout.dtypes``)."""
-    full_shape: tuple[int, ...]
-    """The shape of the whole tensor."""
-    region: Region
-    """The elements that this slice holds, in the coordinates of the whole tensor."""
-    nbytes: int
-    """The bytes of its payload."""
+    key: str  # the tensor's name; bytes that are not UTF-8 stand in it as surrogate escapes
+    dtype: str  # the name of the element type (``shardvar.layout.dtypes``)
+    full_shape: tuple[int, ...]  # the shape of the whole tensor
+    region: Region  # the elements that this slice holds, in the coordinates of the whole tensor
+    nbytes: int  # the bytes of its payload
     task: str = ""
     """The task that holds the slice in memory; slices of different tasks never share a file."""
 
     @property
     def is_whole(self) -> bool:
-        """True if the slice is the whole tensor."""
         return self.region == Region.whole(self.full_shape)
 
 
@@ -66,10 +59,8 @@ class TensorTable:
 
     keys: Sequence[str]
     """The tensors' names, all different."""
-    codes: Ints
-    """[n] codes of the dtypes: positions in ``dtypes.NAMES``."""
-    ranks: Ints
-    """[n] numbers of axes."""
+    codes: Ints  # [n] codes of the dtypes: positions in ``dtypes.NAMES``
+    ranks: Ints  # [n] numbers of axes
     shapes: Ints
     """[n, rank] full shapes, padded with 1."""
 
@@ -88,7 +79,6 @@ class TensorTable:
         return len(self.keys)
 
     def dtype(self, row: int) -> str:
-        """The dtype's name."""
         return NAMES[int(self.codes[row])]
 
     def shape(self, row: int) -> tuple[int, ...]:
@@ -128,14 +118,10 @@ class SliceTable:
 
     tensors: TensorTable
     """The tensors that the slices belong to; a tensor without a slice is allowed."""
-    tensor: Ints
-    """[m] rows of ``tensors``."""
-    offset: Ints
-    """[m, rank] first indices in the whole tensor, padded with 0."""
-    shape: Ints
-    """[m, rank] extents, padded with 1."""
-    nbytes: Ints
-    """[m] bytes of the payloads."""
+    tensor: Ints  # [m] rows of ``tensors``
+    offset: Ints  # [m, rank] first indices in the whole tensor, padded with 0
+    shape: Ints  # [m, rank] extents, padded with 1
+    nbytes: Ints  # [m] bytes of the payloads
     device: Ints | None = None
     """[m] positions in ``devices``; None where all slices are in one place."""
     devices: tuple[str, ...] = ()
@@ -198,16 +184,9 @@ class SliceTable:
         return of_device[self.device], list(position)
 
     def by_tensor(self, *, by_offset: bool = False) -> tuple[Ints, Ints]:
-        """Rows grouped by tensor: ``order`` [m] and ``bounds`` [n + 1].
-
-        The rows of tensor ``t`` are ``order[bounds[t] : bounds[t + 1]]``; a tensor without a slice
-        has none. They ascend, or with ``by_offset`` are in the C order of their offsets.
-
-        >>> tensors = TensorTable.of([("a", "int8", (2,)), ("b", "int8", (2,)), ("c", "int8", (2,))])
-        >>> order, bounds = tensors.whole().take(np.array([2, 0, 2])).by_tensor()
-        >>> order.tolist(), bounds.tolist()
-        ([1, 0, 2], [0, 1, 1, 3])
-        """
+        """Rows grouped by tensor: ``order`` [m] and ``bounds`` [n + 1]. The rows of tensor ``t``
+        are ``order[bounds[t] : bounds[t + 1]]``; a tensor without a slice has none. They ascend, or
+        with ``by_offset`` are in the C order of their offsets."""
         # lexsort takes its last key first: for rank 2 the keys are (column 1, column 0, tensor).
         order = np.lexsort((*self.offset.T[::-1], self.tensor)) if by_offset else None
         return group_rows(self.tensor, len(self.tensors), order)
@@ -262,11 +241,8 @@ class SliceTable:
 
 def group_rows(column: Ints, count: int, order: Ints | None = None) -> tuple[Ints, Ints]:
     """Rows grouped by a column of numbers below ``count``: ``order`` [m] and ``bounds`` [count +
-    1].
-
-    The rows that hold the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending,
-    or in another ``order`` that sorts the column.
-    """
+    1]. The rows that hold the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending, or
+    in another ``order`` that sorts the column."""
     # A stable sort keeps the rows of one number in order; each number begins where it would be
     # inserted. Example: the column 2, 0, 2 has the order 1, 0, 2; sorted it is 0, 2, 2, so the
     # numbers 0, 1, 2 begin at 0, 1, 1, and end at 3.
@@ -278,11 +254,7 @@ def group_rows(column: Ints, count: int, order: Ints | None = None) -> tuple[Int
 
 def sum_by(column: Ints, values: Ints, count: int) -> Ints:
     """[count] the sum of the values of the rows that hold each number; exact, unlike
-    ``np.bincount`` with weights.
-
-    >>> sum_by(np.array([2, 0, 2]), np.array([5, 1, 7]), 3)
-    array([ 1,  0, 12])
-    """
+    ``np.bincount`` with weights."""
     # bincount adds weights as float64, which turns 2**53 + 1 into 2**53.
     sums = np.zeros(count, dtype=np.int64)
     np.add.at(sums, column, values)
@@ -290,15 +262,7 @@ def sum_by(column: Ints, values: Ints, count: int) -> Ints:
 
 
 def pad(shapes: Sequence[Sequence[int]], fill: int) -> tuple[Ints, Ints]:
-    """Ranks [n] and a matrix [n, largest rank] of rows of several lengths, padded on the right.
-
-    ``MalformedCheckpoint`` if a row has more axes than NumPy allows, or a number that 64 bits
-    cannot hold.
-
-    >>> ranks, matrix = pad([(2, 3), ()], fill=1)
-    >>> ranks.tolist(), matrix.tolist()
-    ([2, 0], [[2, 3], [1, 1]])
-    """
+    """Ranks [n] and a matrix [n, largest rank] of rows of several lengths, padded on the right."""
     ranks = np.fromiter(map(len, shapes), np.int64, len(shapes))
     rank = int(ranks.max(initial=0))
     if rank > MAX_RANK:
@@ -337,10 +301,7 @@ def stack(tables: Sequence[SliceTable]) -> SliceTable:
 
 def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
     """Concatenate tables over any tensors: one table of all rows, in order; tensors of one key
-    become one.
-
-    ``InconsistentTensor`` if they disagree on its dtype or full shape.
-    """
+    become one."""
     if len(tables) == 1:
         return tables[0]
     rank = max((table.shape.shape[1] for table in tables), default=0)
@@ -382,3 +343,154 @@ def _stack(columns: Sequence[Array], rank: int | None = None) -> Array:
     if columns:
         return np.concatenate(columns)
     return np.zeros(0 if rank is None else (0, rank), dtype=np.int64)
+
+
+_NAMED = 8  # keys that an error names; the rest it counts
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The limits of a format. Planning joins slices that must be whole, and refuses the rest."""
+
+    dtypes: frozenset[str]  # the element types that it can hold at all
+    slice_dtypes: frozenset[str]
+    """The element types whose slices it can hold; others are joined and written whole."""
+    max_slice_rank: int = 0  # Tensors of more axes are written whole
+    empty_slices: bool = False
+    """True if a slice without elements can be stored next to others of its tensor."""
+    many_files: bool = True  # True if it can have more than one data file
+    atomic_overwrite: bool = True
+    """True if an existing checkpoint is replaced in one step, so that no crash leaves a mixture."""
+    holds_objects: bool = False
+    """True if it holds plain objects, such as settings, in addition to tensors
+    (``formats.objects``)."""
+    guards_metadata: bool = False  # True if a checksum covers the user's metadata
+    holds_texts: bool = True  # True if it keeps the user's metadata
+    objects_in_tensor: bool = False
+    """True if the objects are a tensor, since the format has no metadata of the user."""
+    holds_ties: bool = False  # True if two keys may have the same bytes: tied weights
+    holds_digests: bool = False  # True if it can carry the digests of its tensors
+    holds_references: bool = False
+    """True if tensors may lie in data files of another checkpoint of the same directory."""
+    is_grid: bool = False
+    """True if the slices of a tensor must be equal; the last on axis 0 may be shorter."""
+    is_separate: bool = False  # True if each slice is a file
+    is_exact: bool = False
+    """True if a data file has only the bytes of slices that the index names: one is left out by
+    writing the file again."""
+    folder_index: str = ""
+    """The name of the index of a format whose checkpoint is a folder, which holds no other
+    checkpoint; else empty."""
+    folders: frozenset[str] = frozenset()
+    """The names of checkpoints that are folders, of a format whose other checkpoints are files."""
+
+
+def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:
+    """Raise ``UnsupportedError``, naming keys and dtypes, unless the format can hold every tensor.
+    No format holds a key that is longer than readers accept."""
+    for key in slices.tensors.keys:
+        # A character has at most four bytes: only long keys are encoded to be measured.
+        if (
+            len(key) > MAX_KEY_NBYTES // 4
+            and (nbytes := len(key.encode("utf-8", "surrogatepass"))) > MAX_KEY_NBYTES
+        ):
+            cause = (
+                f"The key {key!r} has {nbytes} bytes, which is beyond the limit of {MAX_KEY_NBYTES}"
+            )
+            raise UnsupportedError(f"{cause} (MAX_KEY_NBYTES).", "Choose a shorter key.")
+    if not capabilities.dtypes:
+        raise UnsupportedError(
+            f"shardvar can read {format_name} but not write it.",
+            "Choose another one, such as safetensors (--format).",
+        )
+    refused = np.flatnonzero(~_codes_of(capabilities.dtypes)[slices.tensors.codes])
+    if len(refused):
+        named = ", ".join(
+            f"{slices.tensors.keys[row]!r} ({slices.tensors.dtype(row)})"
+            for row in refused[:_NAMED].tolist()
+        )
+        more = f" and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
+        # Only numbers become other numbers.
+        cast = (
+            ""
+            if {slices.tensors.dtype(row) for row in refused.tolist()} == {STRING}
+            else ", cast them"
+        )
+        raise UnsupportedError(
+            f"The format {format_name} cannot hold {named}{more}.",
+            f"Leave them out (--exclude){cast}, or choose another format.",
+        )
+
+
+def cuttable_rows(slices: SliceTable, capabilities: Capabilities) -> Bools:
+    """[m] True if the format can hold slices of the tensor; never for strings and scalars."""
+    ranks = slices.tensors.ranks
+    held = _codes_of(capabilities.slice_dtypes)[slices.tensors.codes]
+    allowed: Bools = held & (ranks > 0) & (ranks <= capabilities.max_slice_rank)
+    return np.asarray(allowed[slices.tensor])
+
+
+def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
+    """Join the slices of every tensor that the format cannot cut, at the place of its first slice.
+    Slices without elements are dropped if the format cannot store them next to others."""
+    tensors = slices.tensors
+    cuttable = _codes_of(capabilities.slice_dtypes)[tensors.codes] & (
+        tensors.ranks <= capabilities.max_slice_rank
+    )
+    if capabilities.is_grid:
+        cuttable &= are_grids(slices)
+    joined = (~cuttable)[slices.tensor]
+    keep = np.ones(len(slices), dtype=np.bool)
+    if not capabilities.empty_slices:
+        empty = ~(slices.shape > 0).all(axis=1)
+        keep &= ~empty
+        # A tensor without elements keeps one slice: the whole of it.
+        joined |= ~(tensors.shapes[slices.tensor] > 0).all(axis=1)
+    # Of the slices that are joined only the first stays, and becomes the whole tensor.
+    _, first = np.unique(slices.tensor, return_index=True)
+    is_first = np.zeros(len(slices), dtype=np.bool)
+    is_first[first] = True
+    keep = np.where(joined, is_first, keep)
+    rows = np.flatnonzero(keep)
+    shape = np.where(joined[:, None], tensors.shapes[slices.tensor], slices.shape)[rows]
+    offset = np.where(joined[:, None], 0, slices.offset)[rows]
+    # Sizes are computed again, since joined slices are larger. The sizes of strings are kept,
+    # because they do not follow from shapes.
+    table = SliceTable.of(tensors, slices.tensor[rows], offset, shape, slices.nbytes[rows])
+    return (
+        table
+        if slices.device is None
+        else replace(table, device=slices.device[rows], devices=slices.devices)
+    )
+
+
+def are_grids(slices: SliceTable) -> Bools:
+    """[n] True for tensors whose slices are equal, except that the last ones on axis 0 may be
+    shorter. Slices without elements do not count. For example, 13 rows in slices of 3, 3, 3, 3 and
+    1 are a grid."""
+    shapes, step = slices.tensors.shapes, grid_steps(slices)
+    mine, full = step[slices.tensor], shapes[slices.tensor]
+    fits = (slices.offset % mine == 0) & (slices.shape == np.minimum(mine, full - slices.offset))
+    fits[:, 1:] &= (full % mine == 0)[:, 1:]
+    is_odd = ~fits.all(axis=1) & (slices.shape > 0).all(axis=1)
+    fit: Bools = np.bincount(slices.tensor[is_odd], minlength=len(shapes)) == 0
+    return fit
+
+
+def grid_steps(slices: SliceTable) -> Ints:
+    """[n, rank] the extents of the slice of each tensor that begins at its first element, at least
+    1 on each axis."""
+    step = slices.tensors.shapes.copy()
+    rows = np.flatnonzero((slices.offset == 0).all(axis=1) & (slices.shape > 0).all(axis=1))
+    step[slices.tensor[rows]] = slices.shape[rows]
+    return np.maximum(step, 1)
+
+
+@lru_cache(maxsize=64)  # each format asks for the same two sets, at every write
+def _codes_of(names: frozenset[str]) -> Bools:
+    """[number of dtypes] True at the codes of these dtypes, to be indexed by a column of codes."""
+    # A lookup table: one indexing answers for a whole column.
+    held = np.zeros(len(NAMES), dtype=np.bool)
+    held[list(map(code, names))] = True
+    held.flags.writeable = False
+    return held

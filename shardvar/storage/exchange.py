@@ -40,10 +40,8 @@ from shardvar.storage.posix import create_local, sync_path, writing
 _SYNCS = 16
 """Syncs under way together: a disk forces many files in one turn. 1,500 of them take 3.5 s one
 after the other on a virtual disk, and 0.1 s with 16 or 64 at a time."""
-_FEW = 16
-"""So many are forced sooner than threads begin."""
-_NAME_NBYTES = 200
-"""A longer name has a digest in its place, so that the token has room behind it."""
+_FEW = 16  # So many are forced sooner than threads begin
+_NAME_NBYTES = 200  # a longer name has a digest in its place, so that the token has room behind it
 _NO_LINK = {errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP}
 """The reasons why a file gets no second name; it is moved later then."""
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
@@ -58,16 +56,13 @@ Own = Callable[[str], Collection[str]]
 class FolderBeside:
     """A new folder that is to take the place of another."""
 
-    path: str
-    """The folder in place, as the caller calls it."""
+    path: str  # the folder in place, as the caller calls it
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """A token that no other writer has."""
     place: str = field(init=False)
     """The folder itself, where the path leads through links."""
-    _folders: set[str] = field(default_factory=set)
-    """The folders of the new folder that were made."""
-    _made: tuple[int, int] | None = None
-    """Device and inode of the new folder."""
+    _folders: set[str] = field(default_factory=set)  # the folders of the new folder that were made
+    _made: tuple[int, int] | None = None  # Device and inode of the new folder
     _is_forced: bool | None = None
     """True once the exchange is on the disk, False once that was tried."""
     _files: list[str] = field(default_factory=list)
@@ -275,9 +270,7 @@ def restore(path: str) -> None:
 
 def others(folder: str, own: Collection[str]) -> tuple[list[str], list[str]]:
     """Return the files and the folders, by their paths in a folder, that are not its checkpoint's.
-
-    A folder with a file of the checkpoint in or below it belongs to the checkpoint.
-    """
+    A folder with a file of the checkpoint in or below it belongs to the checkpoint."""
     files, folders = _listing(folder)
     known, theirs = set(own), set(_above_all(own))
     return [each for each in files if each not in known], [

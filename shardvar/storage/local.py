@@ -10,8 +10,22 @@ A bare name has no separators and is neither ``.`` nor ``..``, so that an index 
 the directory. A path of a file in a folder of the directory consists of bare names, joined by "/".
 Symbolic links are followed in reading (caches of downloaded checkpoints consist of them) and never
 in writing.
+
+Locks. One writer at a time. The lock is ``flock`` on a separate file, so it ends with its process.
+Its holder deletes the file before the lock is released. A writer that gets the lock therefore
+checks that its file is still the one under that name; if not, another writer was faster, and it
+tries again. A killed process leaves a file without a lock on it, which the next writer takes over.
+
+The lock belongs to the open file, and a forked child inherits that. So the child closes its
+descriptors of locks: otherwise a lock would last until the last child of its holder has ended.
+
+Preview. A writer makes the directory, takes the lock and creates files, and each of these may be
+refused. ``check_writable`` raises without a change what would be raised then, as far as it can be
+known: the disk may still fill up, or another writer come first.
 """
 
+import errno
+import fcntl
 import os
 import re
 import secrets
@@ -28,7 +42,7 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
 )
-from shardvar.storage.locks import locked
+from shardvar.forks import unforked
 from shardvar.storage.posix import (
     LocalReadableFile,
     LocalWritableFile,
@@ -41,11 +55,146 @@ from shardvar.storage.posix import (
 )
 from shardvar.storage.protocol import FileStatus, Storage
 
-_NAME_NBYTES = 255
-"""The longest name that the usual file systems take."""
+_ATTEMPTS = 1000  # Attempts to lock the file; each fails if another writer comes and goes meanwhile
 
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-"""The beginning of a URL."""
+
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+_lock_files: set[int] = set()
+"""The descriptors of lock files that this process has open, locked or not."""
+
+
+@contextmanager
+def locked(path: str, what: str) -> Iterator[None]:
+    """Hold the lock file ``path``; ``LockHeld``, with ``what``, at once if another writer does."""
+    held: list[int] = []
+    is_locked, process = False, os.getpid()
+    try:
+        with writing(what):  # what is to be written is known to the caller, and its lock is not
+            _lock(path, what, held)
+        is_locked = True
+        yield
+    finally:
+        # And not in a child that was forked meanwhile, whose lock it is not.
+        if os.getpid() == process:
+            # Delete first, release then: a writer that has opened this file sees that it is gone
+            # and opens the next.
+            if is_locked:
+                with suppress(OSError):  # a file that stays is taken over by the next writer
+                    os.unlink(path)
+            for descriptor in held:
+                _close_lock(descriptor)
+            if not is_locked:
+                _remove_unused(path)
+
+
+def _lock(path: str, what: str, held: list[int]) -> None:
+    """Lock the file, and add the descriptor that holds the lock to ``held``."""
+    for _ in range(_ATTEMPTS):
+        with unforked:
+            held.append(os.open(path, _LOCK_FLAGS, 0o666))
+            _lock_files.update(held)
+        try:
+            fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(held[0], path):
+                return
+        except BlockingIOError:
+            _close_lock(held.pop())
+            break
+        _close_lock(held.pop())
+    raise held_error(path, what)
+
+
+def held_error(path: str, what: str) -> LockHeld:
+    """Return the error for a lock file ``path`` that another writer of ``what`` holds."""
+    return LockHeld(
+        f"{what} is being written by another writer, which holds {path}.",
+        "Wait until it is done, or stop it.",
+    )
+
+
+def _remove_unused(path: str) -> None:
+    """Remove a lock file after an error in locking, unless another writer holds it."""
+    with suppress(OSError), unforked:
+        descriptor = os.open(path, _LOCK_FLAGS & ~os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                os.unlink(path)
+        finally:
+            os.close(descriptor)
+
+
+def _close_lock(descriptor: int) -> None:
+    with unforked:
+        _lock_files.discard(descriptor)
+        os.close(descriptor)
+
+
+def _close_inherited() -> None:
+    """Close what a forked child has of its parent's locks; the parent still holds them."""
+    while _lock_files:
+        os.close(_lock_files.pop())
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Return True if the open file is the one under that path."""
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), there)
+
+
+def check_directory(path: str) -> None:
+    """Raise ``StorageError`` if files cannot be created in a directory, or if it does not exist and
+    cannot be made."""
+    there = path
+    with writing(path):
+        while not _exists(there):
+            there = os.path.dirname(there)
+    with writing(there):
+        if not os.path.isdir(there):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        # The effective user is the one that writes; not every system can ask for it.
+        effective = os.access in os.supports_effective_ids
+        if not os.access(there, os.W_OK | os.X_OK, effective_ids=effective):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def check_unlocked(path: str, what: str) -> None:
+    """Raise ``LockHeld``, with ``what`` is guarded, if a writer holds the lock ``path``."""
+    with writing(path):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return
+        try:
+            # Shared, and released at once: two previews do not see each other.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # By name: a child that is forked now has the descriptor too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        except BlockingIOError:
+            raise held_error(path, what) from None
+        finally:
+            os.close(descriptor)
+
+
+def _exists(path: str) -> bool:
+    """Return True if something has that path; an ``OSError`` other than its absence is raised."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+_NAME_NBYTES = 255  # the longest name that the usual file systems take
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")  # the beginning of a URL
 
 _LOST_SLASH = re.compile(r"(s3|gs|az|abfss?|https?|hf):/[^/]")
 """The beginning of a URL that was made a path."""
@@ -59,12 +208,10 @@ _MOST_ATTEMPTS, _ATTEMPT_SECONDS = 500, 0.01
 class LocalStorage:
     """One directory; it need not exist until something is created in it."""
 
-    path: str
-    """The directory's path."""
+    path: str  # the directory's path
 
     @property
     def local_path(self) -> str:
-        """The directory's path."""
         return self.path
 
     @property
@@ -73,12 +220,9 @@ class LocalStorage:
         return None
 
     def open(self, name: str) -> LocalReadableFile:
-        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a
-        regular file."""
         return open_local(self._join(name, InvalidCheckpoint))
 
     def create(self, name: str) -> LocalWritableFile:
-        """Open a new file for writing, in place of an old one; folders of a path are made."""
         return create_local(self._inside(name, with_folders=True))
 
     def names(self) -> list[str]:
@@ -91,7 +235,6 @@ class LocalStorage:
                 return []
 
     def stamp(self, name: str) -> str | None:
-        """Return the stamp of the file that has the name at this moment; None if it is missing."""
         status = self.status(name)
         return None if status is None else status.stamp
 
@@ -100,7 +243,6 @@ class LocalStorage:
         return self
 
     def folders(self) -> list[str]:
-        """Return the names of the directories in the directory, sorted, without symbolic links."""
         with reading(self.path):
             try:
                 with os.scandir(self.path) as entries:
@@ -111,11 +253,9 @@ class LocalStorage:
                 return []
 
     def folder(self, name: str) -> "LocalStorage":
-        """Return a directory in the directory; it need not exist."""
         return LocalStorage(self._join(name, InvalidCheckpoint))
 
     def status(self, name: str) -> FileStatus | None:
-        """Return size and age of a file in the directory; None if unknown."""
         try:
             status = os.stat(self._join(name))
         except OSError:
@@ -123,7 +263,6 @@ class LocalStorage:
         return _status(status)
 
     def tree(self) -> dict[str, FileStatus]:
-        """Return the facts of all files in and below the directory, by sorted paths."""
         found: dict[str, FileStatus] = {}
         left = [""]
         while left:
@@ -138,7 +277,6 @@ class LocalStorage:
         return dict(sorted(found.items()))
 
     def create_once(self, name: str, content: bytes) -> bool:
-        """Write a small file whole, in one step, unless the name is taken; return False then."""
         self.make()
         # A rename replaces a file, and hard links are not everywhere: so the name is held meanwhile.
         for attempt in range(_MOST_ATTEMPTS):
@@ -158,7 +296,6 @@ class LocalStorage:
         return False
 
     def rename(self, old: str, new: str) -> None:
-        """Rename ``old`` to ``new``, replacing it, in one step, and force that step to the disk."""
         source, target = self._join(old), self._join(new)
         with writing(target):
             # Names reach the disk in any order; only a sync of their directory orders them.
@@ -194,11 +331,8 @@ class LocalStorage:
     @contextmanager
     def borrowed(self, name: str) -> Iterator["LocalStorage"]:
         """Give the directory as one in which the file is written under another name, which it has
-        until it is whole.
-
-        A worker that was given up may go on: it does not touch the file that another has finished,
-        or a commit taken.
-        """
+        until it is whole. A worker that was given up may go on: it does not touch the file that
+        another has finished, or a commit taken."""
         lent = _LentDirectory(self.path, _attempt(name))
         try:
             yield lent
@@ -209,7 +343,6 @@ class LocalStorage:
             raise
 
     def sync(self, folder: str = "") -> None:
-        """Force all changes of names to the disk, in the directory or an existing folder of it."""
         path = self._inside(folder) if folder else self.path
         with writing(path), suppress(FileNotFoundError) if folder else nullcontext():
             sync_path(path)
@@ -226,14 +359,11 @@ class LocalStorage:
                 os.rmdir(path)
 
     def discard(self, names: Iterable[str]) -> None:
-        """Delete files that a commit has left, as far as it is possible."""
         for name in names:
             with suppress(StorageError):
                 self.remove(name)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends
-        with its process."""
         return locked(self._join(f".{name}.lock"), self._join(name))
 
     def make(self) -> None:
@@ -258,12 +388,6 @@ class LocalStorage:
                 sync_path(os.path.dirname(path) or os.curdir)
 
     def check_writable(self, name: str) -> None:
-        """Raise what ``make`` and ``lock`` would raise, as far as known, without a change."""
-        from shardvar.storage.preview import (  # only a dry run needs them
-            check_directory,
-            check_unlocked,
-        )
-
         check_directory(self.path)
         check_unlocked(self._join(f".{name}.lock"), self._join(name))
 
@@ -319,11 +443,9 @@ class LocalStorage:
 class _LentDirectory(LocalStorage):
     """A directory in which one file is written, under a name that no other attempt at it has."""
 
-    attempt: str
-    """The name of the file for as long as it is written."""
+    attempt: str  # the name of the file for as long as it is written
 
     def create(self, name: str) -> LocalWritableFile:  # noqa: ARG002
-        """Open the file for writing."""
         return create_local(self._join(self.attempt))
 
 
@@ -332,7 +454,6 @@ class UnforcedDirectory(LocalStorage):
     """A directory whose new files are forced to the disk by the commit, all together."""
 
     def create(self, name: str) -> LocalWritableFile:
-        """Open a new file for writing."""
         return create_local(self._inside(name, with_folders=True), is_forced=False)
 
 
@@ -353,11 +474,8 @@ def _attempt(name: str) -> str:
 
 def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
     """Return the directory and the bare name that a path means; the name is empty if the path is a
-    directory.
-
-    The directory is absolute, so that it means the same in another process. Nothing is created,
-    ``~`` is not expanded.
-    """
+    directory. The directory is absolute, so that it means the same in another process. Nothing is
+    created, ``~`` is not expanded."""
     try:
         text = os.fsdecode(path)
     except TypeError:
@@ -392,11 +510,7 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return True if a path is a URL: a scheme and "://".
-
-    >>> is_url("s3://bucket/model"), is_url("/data/model")
-    (True, False)
-    """
+    """Return True if a path is a URL: a scheme and "://"."""
     return isinstance(path, str) and URL.match(path) is not None
 
 

@@ -4,57 +4,175 @@ obstore finds credentials itself (the environment, a service account, an instanc
 taken from a URL, kept, pickled or shown: an ``ObjectClient`` pickles only its root, and makes its
 store when it is used.
 
-Its errors become shardvar's (``storage.refusals``). It makes each attempt of a request, and only
+Its errors become shardvar's (``storage.requests``). It makes each attempt of a request, and only
 the parts of an upload more than once: which request is made again, and when, is the matter of
-``storage.attempts``.
+``storage.requests``.
+
+This is the one module that imports obstore. A store is made from the environment. obstore's threads
+do not survive a fork: a child of a process that has used it is refused, since it would wait for
+ever.
 """
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from shardvar.errors import (
+    ArgumentError,
     LockHeld,
     MissingFile,
     ServerError,
     ShardvarError,
     StorageError,
+    UnsupportedError,
     replaced_error,
 )
+from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
-from shardvar.storage import attempts
-from shardvar.storage.answers import is_copy
+from shardvar.storage import requests
 from shardvar.storage.concurrency import Result, check_wanted
-from shardvar.storage.refusals import Operation, broken_error, passing_fault, refused_error
 from shardvar.storage.requests import (
+    ALLOW_HTTP,
     MOST_COPIED_NBYTES,
     ONE_PUT_NBYTES,
     PART_NBYTES,
     PARTS_AHEAD,
     FolderListing,
     Head,
+    Operation,
+    broken_error,
+    first_line,
+    is_copy,
+    passing_fault,
+    pause_of_header,
+    refused_error,
 )
-from shardvar.storage.stores import CLIENTS, asked_pause, library, make_store, variables_of
+
+CLIENTS: dict[str, dict[str, str]] = {
+    "reading": {"timeout": "300s", "read_timeout": "20s"},
+    "writing 0": {"timeout": "30s"},
+    "writing 1": {"timeout": "60s"},
+    "writing 2": {"timeout": "120s"},
+    "parts": {"timeout": "60s"},
+}
+"""The patience with one attempt, by its kind; ``requests.Pace`` has that with a request.
+
+An answer that comes slowly is not stalled. A body that goes up slowly cannot be told from one that
+is stalled, so later attempts have more time: 16 MiB in the end at 140 KB/s.
+"""
+
+_ONCE: dict[str, Any] = {"max_retries": 0}
+_PARTS: dict[str, Any] = {
+    "max_retries": 1000,
+    "retry_timeout": timedelta(seconds=180),
+    "backoff": {
+        "init_backoff": timedelta(seconds=0.5),
+        "max_backoff": timedelta(seconds=8),
+        "base": 3,
+    },
+}
+"""obstore repeats the parts of an upload itself: nothing else knows them."""
+
+_SIGNED = timedelta(seconds=60)
+_LOOK_SECONDS = 5  # the time for a look at the pause that a service asks for
+
+_VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
+"""The beginnings of the variables that obstore reads, by scheme; else Azure's."""
+
+_library_lock = new_lock()
+_loaded: dict[str, Any] = {}  # the module, and the process that imported it
+
+
+def library() -> Any:
+    """Return the module; ``MissingExtra`` if it is not installed."""
+    with _library_lock:
+        if not _loaded:
+            try:
+                import obstore
+                import obstore.store
+            except ImportError:
+                cause = (
+                    "Reading and writing in buckets needs the package obstore, which is not "
+                    "installed."
+                )
+                raise missing_extra(cause, "cloud") from None
+            _loaded.update(module=obstore, process=os.getpid())
+        if _loaded["process"] != os.getpid():
+            cause = (
+                "This process was forked from one that has used a bucket, whose threads it does "
+                "not have."
+            )
+            raise UnsupportedError(
+                cause, "Start it with multiprocessing's method 'spawn', or fork before."
+            )
+        return _loaded["module"]
+
+
+def variables_of(root: str) -> str:
+    """Return the beginning of the names of a service's environment variables, by its URL."""
+    return _VARIABLES.get(root.partition(":")[0], "AZURE_")
+
+
+def asked_pause(root: str, store: Any) -> float:
+    """Return the pause that a service asks for after it has refused a request; 0 if it names none.
+    obstore does not show the header ``Retry-After``. So the service is asked once more, for a file
+    that need not exist, by a URL that obstore signs."""
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from urllib.request import getproxies, proxy_bypass
+
+    # What cannot be signed or reached names no pause.
+    with suppress(library().exceptions.BaseError, HTTPException, OSError, ValueError):
+        is_web = root.startswith("http")
+        url = urlsplit(root if is_web else library().sign(store, "HEAD", "none", _SIGNED))
+        if url.scheme in getproxies() and not proxy_bypass(url.hostname or ""):
+            return 0.0
+        kind = HTTPConnection if url.scheme == "http" else HTTPSConnection
+        with closing(kind(url.netloc, timeout=_LOOK_SECONDS)) as connection:
+            connection.request("HEAD", f"{url.path or '/'}?{url.query}".removesuffix("?"))
+            answer = connection.getresponse()
+            if answer.status in (429, 503):
+                return pause_of_header(answer.getheader("Retry-After"))
+    return 0.0
+
+
+def make_store(root: str, kind: str) -> Any:
+    """Return a store for a URL, made from the environment; ``kind`` is one of ``CLIENTS``."""
+    module = library()
+    # These options replace what the environment says of the connection, so that is asked here.
+    allowed = any(os.environ.get(name, "").lower() in ("true", "1") for name in ALLOW_HTTP)
+    is_plain = any(url.startswith("http:") for url in (root, os.environ.get("GOOGLE_BASE_URL", "")))
+    options = {
+        "connect_timeout": "5s",
+        "allow_http": allowed or is_plain,
+        **CLIENTS[kind],
+    }
+    retries = _PARTS if kind == "parts" else _ONCE
+    try:
+        return module.store.from_url(root, client_options=options, retry_config=retries)
+    except module.exceptions.BaseError as error:
+        remedy = f"Set what the service needs in the environment, in the variables {variables_of(root)}*."
+        raise ArgumentError(f"{root} cannot be used: {first_line(error)}.", remedy) from None
+
 
 OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss"])
 """The schemes of URLs that this module serves."""
 
 _lock = new_lock()
 
-_MOST_PARTS = 9000
-"""S3 takes 10,000 parts of a file."""
+_MOST_PARTS = 9000  # S3 takes 10,000 parts of a file
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectClient:
     """The requests to one bucket or container."""
 
-    root: str
-    """The URL of the bucket, without "/" at its end."""
+    root: str  # the URL of the bucket, without "/" at its end
     _stores: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
@@ -70,7 +188,6 @@ class ObjectClient:
         return f"{self.root}/{key}" if key else self.root
 
     def head(self, key: str) -> Head:
-        """Return the facts of a file; ``MissingFile`` if it does not exist."""
         with self._asking(key):
             meta = self._ask(lambda store: library().head(store, key))
             # Google asks for a generation, which listings lack; the others for the entity tag as it
@@ -111,7 +228,6 @@ class ObjectClient:
             return octets
 
     def listing(self, key: str) -> FolderListing:
-        """Return the content of a folder; empty if it does not exist."""
         with self._listing(key):
             found = self._ask(lambda store: library().list_with_delimiter(store, key or None))
         first = len(key) + 1 if key else 0
@@ -123,17 +239,12 @@ class ObjectClient:
         return FolderListing(files, sorted(path[first:] for path in found["common_prefixes"]))
 
     def walk(self, key: str) -> dict[str, Head]:
-        """Return the facts of all files below a folder, by their paths from it."""
         first = len(key) + 1 if key else 0
         with self._listing(key):
             pages = self._ask(lambda store: list(library().list(store, key or None)))
             return {each["path"][first:]: _head_of(each) for page in pages for each in page}
 
     def put(self, key: str, path: str) -> Head:
-        """Upload a local file, in parts if large, and return its facts; whole or not at all.
-
-        After an error the file is read back: if it has these bytes, only the answer was lost.
-        """
         nbytes, has_parts = os.path.getsize(path), False
         try:
             with self._asking(key, "put"):
@@ -169,10 +280,7 @@ class ObjectClient:
 
     def _stored(self, key: str, path: str) -> Head | None:
         """Return the facts of a file that has the bytes of a local one; None if it has others, or
-        none can be read.
-
-        An older file of the same name may have the same size.
-        """
+        none can be read. An older file of the same name may have the same size."""
         with suppress(ShardvarError), open(path, "rb") as file:
             head = self.head(key)
             if head.nbytes != os.path.getsize(path):
@@ -185,11 +293,6 @@ class ObjectClient:
         return None
 
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
-        """Copy a file, without its bytes coming here if the service can; ``MissingFile``.
-
-        It replaces a file that has the name. With ``is_new``, such a file stays where it would get
-        a new version: S3 gives the same bytes the same one, and has no such condition.
-        """
         module, is_s3 = library(), self.root.startswith("s3:")
         with self._asking(old, "put"):
             if is_s3 and (head := self.head(old)).nbytes > MOST_COPIED_NBYTES:
@@ -225,11 +328,6 @@ class ObjectClient:
             ) from None
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
-        """Write a file in one step if the one there is ``old``, which ``head`` has answered, or
-        none is.
-
-        ``LockHeld`` otherwise.
-        """
         kinds = library().exceptions
         mode: Any = "create" if old is None else dict(old.condition or {})
         # S3's word for a writer at the same time, of a file that is there; of a new one it is an
@@ -255,7 +353,6 @@ class ObjectClient:
         return Head(len(content), _version(found), None)
 
     def delete(self, key: str) -> None:
-        """Delete a file; does nothing if it does not exist."""
         with suppress(MissingFile), self._asking(key, "delete"):
             self._ask(lambda store: library().delete(store, key))
 
@@ -278,7 +375,7 @@ class ObjectClient:
         def attempt(number: int) -> Result:
             return request(self._store(f"writing {min(number, last)}" if is_writing else "reading"))
 
-        return attempts.PACE.ask(
+        return requests.PACE.ask(
             attempt,
             lambda error: passing_fault(kinds, error, conflicts_pass=conflicts_pass),
             lambda: asked_pause(self.root, self._store("reading")),
@@ -295,10 +392,7 @@ class ObjectClient:
     def _asking(
         self, key: str, operation: Operation = "get", *, is_conditional: bool = False
     ) -> Iterator[None]:
-        """Turn obstore's errors of an operation that are raised inside into shardvar's.
-
-        With ``is_conditional``, a request states the version that it reads.
-        """
+        """Turn obstore's errors of an operation that are raised inside into shardvar's."""
         module = library()
         try:
             yield
@@ -344,7 +438,7 @@ def _in_parts(error: StorageError) -> StorageError:
 def _wanted(parts: Iterable[Any]) -> Iterator[Any]:
     """Yield parts for an upload as long as it is wanted; obstore aborts it otherwise."""
     for part in parts:
-        attempts.PACE.wait()
+        requests.PACE.wait()
         check_wanted()
         yield part
 
@@ -364,9 +458,5 @@ def _version(meta: Any) -> str:
 
 def _condition(version: str) -> str | None:
     """Return the entity tag as a request states it; None for a weak one, and for what is another
-    kind of version.
-
-    >>> _condition("5d41"), _condition('W/"5d41'), _condition("time 12.5")
-    ('"5d41"', None, None)
-    """
+    kind of version."""
     return None if not version or " " in version or version.startswith("W/") else f'"{version}"'

@@ -15,6 +15,20 @@ opening.
 Errors. Every ``OSError`` becomes one of shardvar's errors here (``reading``, ``writing``). What is
 absent is a ``MissingFile`` to a reader, whose checkpoint named it, and a ``StorageError`` to a
 writer, whose directory is missing. All other refusals are the machine's.
+
+Links. A search follows a symbolic link to a folder only if it stays inside the folder that is
+searched (``inner_links``).
+
+Entry points. The entry points of installed packages are found without ``importlib.metadata`` where
+no package has them. ``importlib.metadata.entry_points`` loads the parser of mails and reads the
+names of all packages: a third of the time of ``shardvar inspect``. Nearly no environment has a
+package that adds a format, so the steps are:
+
+1. Look for the name of the group in the ``entry_points.txt`` of each folder of ``sys.path``.
+2. Ask ``importlib.metadata`` if it was found, or if packages may be in other places than such
+   folders.
+
+Both ways give the same answer; only an absent group may be answered by the first.
 """
 
 import errno
@@ -23,9 +37,13 @@ import mmap
 import os
 import re
 import stat
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING
 
 from shardvar.errors import (
     COPY_AGAIN,
@@ -38,6 +56,10 @@ from shardvar.errors import (
     UnsupportedError,
     replaced_error,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 
 _ABSENT = {errno.ENOENT, errno.ENOTDIR}
 _CANNOT_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOTSUP}
@@ -198,17 +220,12 @@ class LocalReadableFile:
 
     name: str
     """The full path, for messages."""
-    size: int
-    """The number of bytes in the file when it was opened."""
-    stamp: str
-    """Size, time of change and inode: they differ if another file takes the name."""
-    _descriptor: _Descriptor | None
-    """The descriptor; None once closed."""
-    _map: memoryview | None = None
-    """The memory map, once there is one."""
+    size: int  # the number of bytes in the file when it was opened
+    stamp: str  # Size, time of change and inode: they differ if another file takes the name
+    _descriptor: _Descriptor | None  # the descriptor; None once closed
+    _map: memoryview | None = None  # the memory map, once there is one
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start``; ``IncompleteCheckpoint`` at the end."""
         if not buffer.nbytes:
             return
         octets = buffer.cast("B")
@@ -292,13 +309,10 @@ class LocalWritableFile:
 
     name: str
     """The full path, for messages."""
-    _descriptor: _Descriptor | None
-    """The descriptor; None once closed."""
-    is_forced: bool = True
-    """False for a temporary file, which closing does not force to the disk."""
+    _descriptor: _Descriptor | None  # the descriptor; None once closed
+    is_forced: bool = True  # False for a temporary file, which closing does not force to the disk
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
-        """Write ``buffer`` from ``start``; ``StorageError`` if the disk is full."""
         view = memoryview(buffer)
         if not view.nbytes:
             return
@@ -324,7 +338,6 @@ class LocalWritableFile:
                 os.posix_fadvise(descriptor.number, start, done, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Force the bytes to the disk and close the file; closing it again does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None and self.is_forced:
             with writing(self.name):
@@ -385,11 +398,8 @@ def stamp_of(status: os.stat_result) -> str:
 
 def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
     """Open a new file for writing; readers that have an old file of that name open or mapped keep
-    it.
-
-    The old file is removed and not emptied. That is also faster, and a symbolic link in its place
-    is not followed.
-    """
+    it. The old file is removed and not emptied. That is also faster, and a symbolic link in its
+    place is not followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with writing(path):
         try:
@@ -419,3 +429,97 @@ def sync_path(path: str) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def outer_links(folder: str) -> list[str]:
+    """Return the names of the links in a folder that lead to folders outside of it, or nowhere;
+    without hidden ones."""
+    inside = os.path.join(os.path.realpath(folder), "")
+    links = [name for name, path in _links(folder) if not os.path.join(path, "").startswith(inside)]
+    return sorted(links)
+
+
+def inner_links(folder: str, root: str) -> list[tuple[str, str]]:
+    """Return the names of the links in a folder that lead to folders inside ``root``, and the paths
+    of these."""
+    inside = os.path.join(os.path.realpath(root), "")
+    return sorted((name, path) for name, path in _links(folder) if path.startswith(inside))
+
+
+def _links(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of the links to folders in a folder, and the real paths of the folders."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if (
+                entry.is_symlink()
+                and not entry.name.startswith(".")
+                and not os.path.isfile(entry.path)
+            ):
+                yield entry.name, os.path.realpath(entry.path)
+
+
+_ENDINGS = (".dist-info", ".egg-info")
+"""The endings of the folders in which installers keep what they know of a package."""
+
+
+def entry_points_of(group: str) -> "list[EntryPoint]":
+    """Return the entry points of a group, of all packages."""
+    # 1. Only folders are looked into: other places have finders, such as archives of packages.
+    may_have = False
+    for finder in sys.meta_path:
+        may_have |= hasattr(finder, "find_distributions") and finder is not PathFinder
+    try:
+        for place in sys.path:
+            may_have = may_have or _knows_group(place or os.curdir, group.encode())
+    except OSError:
+        may_have = True
+    if not may_have:
+        return []
+    # 2.
+    from importlib.metadata import entry_points
+
+    return list(entry_points(group=group))
+
+
+_Stamp = tuple[int, int, int]
+_answers: dict[tuple[str, bytes], tuple[_Stamp, bool]] = {}
+"""The answer for each folder and group, and the folder as it was then: one call may ask thousands of
+times. To install a package changes the time of its folder."""
+_SETTLED_NS = 2_000_000_000
+"""The age from which on the time of a folder tells whether it changes again: clocks of file systems
+have ticks."""
+
+
+def _knows_group(folder: str, group: bytes) -> bool:
+    """Return ``_names_group``, once a folder as long as it stays as it is."""
+    try:
+        status = os.stat(folder)
+    except FileNotFoundError:
+        return False
+    stamp = status.st_dev, status.st_ino, status.st_mtime_ns
+    known, answer = _answers.get((folder, group), (None, False))
+    if known != stamp:
+        answer = _names_group(folder, group)
+        if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
+            _answers[folder, group] = stamp, answer
+    return answer
+
+
+def _names_group(folder: str, group: bytes) -> bool:
+    """Return True if a package of a folder may have entry points of a group."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return False
+    # What it keeps of its package has another name.
+    if folder.rstrip("/\\").lower().endswith(".egg"):
+        return True
+    for name in names:
+        if name.lower().endswith(_ENDINGS):
+            try:
+                with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                    if group in file.read():
+                        return True
+            except (FileNotFoundError, NotADirectoryError):  # a package without entry points
+                continue
+    return False

@@ -1,6 +1,6 @@
 """A prefix of a bucket, or a folder of a remote file system, as a ``Storage``.
 
-    RemoteStorage --key--> Client (``objects``: obstore; ``filesystems``: fsspec) --requests-->
+    RemoteStorage --key--> Client (``objects``: obstore; ``urls``: fsspec, HTTP) --requests-->
         server
 
 Requests are what costs here, so three rules differ from a disk's.
@@ -17,6 +17,10 @@ of a folder together, for as long as its ``RemoteStorage`` is used. So any read 
 Believing. Servers and what lies between cut answers short without an error. So the length of every
 answer is compared, and every read states the version that was opened: a file that is replaced
 meanwhile is an error, never a mixture.
+
+    read --SpanAhead--> ReadAhead --take--> the next read, without a request
+
+What was taken is held all the same: a file that is sniffed, and then read, is brought once.
 """
 
 import shutil
@@ -36,13 +40,57 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.storage.ahead import ReadAhead, SpanAhead
-from shardvar.storage.answers import put_once
-from shardvar.storage.claims import describe_claim
 from shardvar.storage.concurrency import do_all, is_exact, uninterrupted
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
-from shardvar.storage.requests import Client, FolderListing, Head, read_whole
-from shardvar.storage.uploads import Upload
+from shardvar.storage.requests import Client, FolderListing, Head, put_once, read_whole
+from shardvar.storage.uploads import Upload, describe_claim
+
+_MOST_SPANS = 32  # Spans that are held, so that they take at most 8 MiB
+
+
+@dataclass(slots=True)
+class SpanAhead:
+    """A range of a file that is held in memory."""
+
+    key: str
+    version: str
+    start: int  # the first byte, in the file
+    octets: memoryview
+    surplus: int  # the number of bytes that were not taken yet
+
+
+@dataclass(slots=True)
+class ReadAhead:
+    """The bytes that are held ahead for all files of a folder together; used under the lock."""
+
+    nbytes: int = 0  # bytes that were brought and not taken yet, dropped spans included
+    spans: list[SpanAhead] = field(default_factory=list)
+    """The spans that are held, the one that was brought last at the end."""
+
+    def take(self, key: str, version: str, start: int, nbytes: int) -> memoryview | None:
+        """Return bytes that are held, and count them as taken."""
+        for span in self.spans:
+            first = start - span.start
+            if (
+                (span.key, span.version) == (key, version)
+                and first >= 0
+                and first + nbytes <= len(span.octets)
+            ):
+                # Bytes that are taken twice count twice: so a span counts less rather than for ever.
+                taken = min(nbytes, span.surplus)
+                span.surplus -= taken
+                self.nbytes -= taken
+                return span.octets[first : first + nbytes]
+        return None
+
+    def hold(self, span: SpanAhead) -> None:
+        """Hold one more span. What is dropped for it stays counted: it was brought in vain."""
+        self.spans.append(span)
+        if len(self.spans) > _MOST_SPANS:
+            # A span that was taken goes before one that may still be asked for.
+            spent = (number for number, each in enumerate(self.spans) if not each.surplus)
+            del self.spans[next(spent, 0)]
+
 
 AHEAD_NBYTES = 3 << 19
 """The most bytes that are held because they lay next to requested bytes: 1.5 MiB."""
@@ -54,8 +102,7 @@ bytes that a connection brings in the time of one request: 100 MB/s times 2.5 ms
 _TAIL_NBYTES = 64 << 10
 """A small read this near to a file's end is extended backwards, as for indexes."""
 
-_MOST_SHORT = 512
-"""A thousand ranges of a few bytes, in two times the latency."""
+_MOST_SHORT = 512  # a thousand ranges of a few bytes, in two times the latency
 
 
 def _short_requests() -> int:
@@ -85,10 +132,8 @@ class RemoteReadableFile:
 
     name: str
     """The URL, for messages."""
-    size: int
-    """The number of bytes."""
-    stamp: str
-    """The version."""
+    size: int  # the number of bytes
+    stamp: str  # the version
     _client: Client
     _key: str
     _head: Head
@@ -167,8 +212,7 @@ class RemoteReadableFile:
             )
 
 
-_lock = new_lock()
-"""Guards what is held ahead: short work, so that one lock serves all files."""
+_lock = new_lock()  # Guards what is held ahead: short work, so that one lock serves all files
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +220,7 @@ class RemoteStorage:
     """One folder of a server: files whose keys begin with its key."""
 
     client: Client
-    key: str
-    """The folder's key; empty for the root."""
+    key: str  # the folder's key; empty for the root
     _only: str = field(default="", compare=False, repr=False)
     """The file that is known of a folder that cannot be listed; others are found only by their names."""
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
@@ -198,16 +241,13 @@ class RemoteStorage:
 
     @property
     def local_path(self) -> None:
-        """None: the files are not on a local disk."""
         return None
 
     @property
     def traits(self) -> Traits:
-        """The cost of a request."""
         return TRAITS
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file; ``MissingFile`` if it does not exist."""
         key = self._join(name)
         upload = self._uploads[-1] if self._uploads else None
         if upload:
@@ -245,11 +285,9 @@ class RemoteStorage:
         return RemoteStorage(self.client, self.key, self._only)
 
     def folders(self) -> list[str]:
-        """Return the names of the folders in the folder, sorted."""
         return list(self._listing().folders)
 
     def folder(self, name: str) -> "RemoteStorage":
-        """Return a folder in the folder; it need not exist."""
         if not self._walked:
             return RemoteStorage(self.client, self._join(name))
         # The files of one checkpoint: what is held ahead is bounded for all of them together.
@@ -258,7 +296,6 @@ class RemoteStorage:
         )
 
     def tree(self) -> dict[str, FileStatus]:
-        """Return the facts of all files in the folder and below it, sorted by path with "/"."""
         found = dict(sorted(self.client.walk(self.key).items()))
         with _lock:
             self._walked.clear()
@@ -277,7 +314,6 @@ class RemoteStorage:
         return self._writing(name).create(name)
 
     def create_once(self, name: str, content: bytes) -> bool:
-        """Write a small file whole, in one request, unless the name is taken; return False then."""
         self.check_writable(name)
         client: Any = self.client
         head = uninterrupted(lambda: put_once(client, self._join(name), content))
@@ -313,7 +349,6 @@ class RemoteStorage:
             self._uploads[-1].announce(names)
 
     def finish(self, name: str) -> None:
-        """Upload a file that is finished, if it was announced."""
         upload = self._writing(name)
         uninterrupted(lambda: upload.send(name))
 
@@ -324,7 +359,6 @@ class RemoteStorage:
             uninterrupted(lambda: upload.lend(names, nbytes))
 
     def claim(self, *, removes: bool = False) -> None:
-        """Keep other writers of the same names out until ``lock`` is left; or ``LockHeld``."""
         upload = self._writing(self.key)
         upload.claim.removes |= removes
         uninterrupted(upload.hold)
@@ -345,7 +379,6 @@ class RemoteStorage:
         uninterrupted(lambda: upload.remove(name))
 
     def discard(self, names: Iterable[str]) -> None:
-        """Delete files that a commit has left, as far as it is possible."""
         upload, names, client = self._writing(self.key), sorted(names), self.client
         keys = [self._join(name) for name in names]
         if upload.is_committed and keys:
@@ -361,11 +394,8 @@ class RemoteStorage:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Begin a write: what is listed now is what the commit replaces. Nothing is locked.
-
-        Within another write, a file named ``name`` must still be the one that this other write
-        knows.
-        """
+        """Begin a write: what is listed now is what the commit replaces. Nothing is locked. Within
+        another write, a file named ``name`` must still be the one that this other write knows."""
         self.check_writable(name)
         with _lock:
             self._listings.clear()
@@ -408,7 +438,6 @@ class RemoteStorage:
             )
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raise if one of the names cannot be given to a new file."""
         for name in names:
             self._join(name)
 

@@ -1,25 +1,64 @@
-"""The requests to a server that holds files: what clients offer, and what they answer.
+"""The requests to a server that holds files: clients, their attempts, answers and errors.
 
-``objects`` and ``filesystems`` have the clients, ``remote`` and ``uploads`` use them. A key is a
-path from the server's root, with "/" between its steps and none at its ends. Clients raise only
-shardvar's errors.
+``objects`` and ``urls`` have the clients, ``remote`` and ``uploads`` use them. A key is a path from
+the server's root, with "/" between its steps and none at its ends. Clients raise only shardvar's
+errors.
+
+Answers are compared with the content of the bucket: a service may confirm that it has taken a file,
+and have an old one. A version by itself proves little: S3 gives the same bytes the same one, and a
+copy another one than its source has.
+
+Attempts. A request that fails in passing is made again, and all requests of the process slow down
+together when a server asks for it.
+
+    refused    the server says that there are too many requests (503, 429): nothing is sent for a
+               pause that grows, and half as many requests are under way after it
+    stalled    no answer in time: again, with half as many under way
+    broken     the connection is refused or breaks, or the server fails (500, 502, 504): again
+    odd        an answer that cannot be decoded, such as half a listing: once more
+
+Pauses and the number of requests recover as the server answers. A request is made again for
+``Pace.patience`` seconds, a broken one for less. Once all requests have failed for so long, each is
+made only once, so that cleaning up after an error comes to an end.
+
+Only what may be done twice is given to ``Pace.ask``: reads, whole files, and writes with a
+condition.
+
+Errors. obstore's errors have one line and then pages of the server's answer; only the line is kept,
+without what may be secret in it (``requests.first_line``).
 """
 
+import math
+import os
+import random
 import re
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from threading import Condition
+from typing import Any, Literal, Protocol
 
-from shardvar.errors import ServerError
+from shardvar.errors import (
+    COPY_AGAIN,
+    AccessDenied,
+    ArgumentError,
+    LockHeld,
+    MissingFile,
+    ServerError,
+    ShardvarError,
+    StorageError,
+)
+from shardvar.forks import new_lock
+from shardvar.pictures.words import named
+from shardvar.storage.concurrency import Result, check_wanted
 from shardvar.storage.protocol import FileStatus
 
-PART_NBYTES = 8 << 20
-"""A part of an upload. No service takes parts below 5 MiB."""
+PART_NBYTES = 8 << 20  # a part of an upload. No service takes parts below 5 MiB.
 ONE_PUT_NBYTES = 16 << 20
 """A file of at most this size is uploaded in one request. A process that is killed leaves the parts
 of an upload, and nothing of a request."""
-PARTS_AHEAD = 3
-"""Parts of an upload that are held in memory at a time."""
+PARTS_AHEAD = 3  # Parts of an upload that are held in memory at a time
 UPLOAD_NBYTES = PARTS_AHEAD * PART_NBYTES
 """The most that an upload holds in memory; files of 9000 such parts have 75 GB."""
 MOST_COPIED_NBYTES = 5 << 30
@@ -30,13 +69,11 @@ MOST_COPIED_NBYTES = 5 << 30
 class Head:
     """The facts of one stored file."""
 
-    nbytes: int
-    """Its size."""
+    nbytes: int  # its size
     version: str
     """A text that differs for other content: an entity tag, a generation, or size and time; empty
     if not known."""
-    changed: float | None
-    """The time of its last change, in seconds since the Epoch."""
+    changed: float | None  # the time of its last change, in seconds since the Epoch
     condition: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     """The version for a conditional request; None if unknown, as from a listing."""
 
@@ -55,21 +92,13 @@ class Head:
 class FolderListing:
     """The content of one folder."""
 
-    files: Mapping[str, Head]
-    """The files, by bare name."""
-    folders: Sequence[str]
-    """The bare names of the folders, sorted."""
+    files: Mapping[str, Head]  # the files, by bare name
+    folders: Sequence[str]  # the bare names of the folders, sorted
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error, without the server's page and what may be secret
-    in its URLs.
-
-    These are the name of a user, a password, parameters and queries.
-
-    >>> first_line(ValueError("GET http://user:pw@host/a;sig=1?x failed.\\nrequest id 7"))
-    'GET http://host/a failed'
-    """
+    in its URLs. These are the name of a user, a password, parameters and queries."""
     line = (str(error).splitlines() or [""])[0].partition(": <")[0] or type(error).__name__
     line = re.sub(r"(?<=://)[^/\s]*@", "", line)
     return re.sub(r"[?;][\w%]\S*", "", line).strip().rstrip(".:")
@@ -118,21 +147,477 @@ class BucketClient(Client, Protocol):
         """Upload a local file, in parts if large, and return its facts; whole or not at all."""
 
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
-        """Copy a file, without its bytes coming here if the service can; ``MissingFile``.
-
-        It replaces a file that has the name. With ``is_new``, such a file stays where it would get
-        a new version.
-        """
+        """Copy a file, without its bytes coming here if the service can; ``MissingFile``. It
+        replaces a file that has the name."""
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         """Write a file in one step if the one there is ``old``, which ``head`` has answered, or
-        none is.
-
-        ``LockHeld`` otherwise.
-        """
+        none is."""
 
     def delete(self, key: str) -> None:
         """Delete a file; does nothing if it does not exist."""
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Delete files, as many in one request as the service takes."""
+
+
+def overtaken_error(place: str) -> LockHeld:
+    """Return the error for a file that another writer has written since this write began."""
+    cause = f"{place} was written by another writer meanwhile; nothing of this write is in place."
+    return LockHeld(cause, "Look at what is there now, and run it again if it is to be replaced.")
+
+
+def removed_error(place: str) -> LockHeld:
+    """Return the error for a file, to be replaced, that was removed since this write began."""
+    cause = (
+        f"{place} was removed meanwhile, by another writer or with its bucket; nothing of this "
+        "write is in place."
+    )
+    return LockHeld(cause, "Look at what is there now, and run it again if it is to be written.")
+
+
+def commit_error(
+    place: str, old: Head | None, found: Head | None, error: StorageError
+) -> StorageError:
+    """Return the error of a commit that failed with ``error``; ``old`` was there before, and
+    ``found`` is there now."""
+    if found is not None and (old is None or found.version != old.version):
+        return overtaken_error(place)
+    if not isinstance(error, LockHeld):
+        return error
+    if found is None and old is not None:
+        return removed_error(place)
+    cause = (
+        f"{place}: the service refuses the commit as if another writer had been there, and nothing "
+        "has changed."
+    )
+    return StorageError(
+        cause, "End the lease or the hold that is on the file, or write under another name."
+    )
+
+
+def gone_error(place: str) -> StorageError:
+    """Return the error for a file that was uploaded for the commit and is not there."""
+    cause = (
+        f"{place} is gone, which was uploaded for this checkpoint: another writer, or a rule of "
+        "the bucket, has"
+    )
+    return StorageError(f"{cause} removed it.", "Write it again.")
+
+
+def unknown_error(place: str) -> StorageError:
+    """Return the error for a commit whose answer is lost, and whose result cannot be read."""
+    cause = (
+        f"{place}: the answer to the commit was lost, and whether the new checkpoint is in place "
+        "is not known."
+    )
+    return StorageError(cause, "Verify what is there before you write again.")
+
+
+def untrue_error(cause: str) -> StorageError:
+    """Return the error for a file that the service says to have taken, and has not."""
+    remedy = (
+        "Save again. If it stays so, another writer or a rule of the bucket is at work, or the "
+        "service answers"
+    )
+    return StorageError(cause, f"{remedy} untruly.")
+
+
+def left_warning(folder: str, names: Collection[str]) -> str:
+    """Return the warning about files that no checkpoint needs, and that could not be removed from a
+    folder."""
+    return (
+        f"{folder}: could not remove {named(sorted(names))}. Remove what is still there: no "
+        "checkpoint needs it."
+    )
+
+
+def is_sent(sent: Head, before: Head | None, found: Head | None) -> bool:
+    """Return True if a file that is found can be the one that was sent; ``before`` is what had its
+    name before. Only an old file has the old version, or the same bytes have it. The answer to an
+    upload may name another kind of version than listings do, and so may the upload of another
+    process that writes the same."""
+    if found is None or found.nbytes != sent.nbytes:
+        return False
+    return before is None or found.version in (sent.version, "") or found.version != before.version
+
+
+def is_copy(
+    client: Client, source: tuple[str, Head], found: tuple[str, Head | None], before: Head | None
+) -> bool:
+    """Return True if a file is the copy of another, each by its key; ``before`` is what had the
+    name before the copy. The bytes are read where the version does not tell."""
+    (old, head), (new, copied) = source, found
+    if copied is None or copied.nbytes != head.nbytes:
+        return False
+    if before is None or copied.version in (head.version, "") or copied.version != before.version:
+        return True
+    for start in range(0, head.nbytes, PART_NBYTES):
+        nbytes = min(PART_NBYTES, head.nbytes - start)
+        if bytes(client.read(old, head, start, nbytes)) != bytes(
+            client.read(new, copied, start, nbytes)
+        ):
+            return False
+    return True
+
+
+def has_content(client: Client, key: str, content: bytes) -> bool:
+    """Return True if a file has this content, as far as the server answers."""
+    try:
+        head = client.head(key)
+        return (
+            head.nbytes == len(content)
+            and bytes(client.read(key, head, 0, len(content))) == content
+        )
+    except ShardvarError:
+        return False
+
+
+def put_once(client: BucketClient, key: str, content: bytes) -> Head | None:
+    """Write a small file unless the name is taken, and return its facts; None if it is taken."""
+    try:
+        return client.put_if(key, content, None)
+    except StorageError as error:
+        # The answer may be lost, or it may answer a second attempt after the first took effect.
+        if has_content(client, key, content):
+            return client.head(key)
+        if isinstance(error, LockHeld):
+            return None
+        raise
+
+
+def current_head(client: Client, key: str, old: Head | None) -> Head | None:
+    """Return the file that a commit replaces as the bucket has it now; ``LockHeld`` if it is not
+    the ``old`` one."""
+    if old is None:
+        return None
+    try:
+        head = client.head(key)
+    except MissingFile:
+        raise removed_error(client.place(key)) from None
+    if head.version != old.version:
+        raise overtaken_error(client.place(key))
+    return head
+
+
+def read_back(client: Client, key: str, most_nbytes: int) -> tuple[Head, bytes] | None:
+    """Return the facts and the content of a file after a commit, without what is too large; None if
+    it does not exist."""
+    try:
+        head = client.head(key)
+        if not 0 < head.nbytes <= most_nbytes:
+            return head, b""
+        return head, bytes(client.read(key, head, 0, head.nbytes))
+    except MissingFile:
+        return None
+    except ShardvarError:
+        raise unknown_error(client.place(key)) from None
+
+
+FaultKind = Literal["refused", "stalled", "broken", "odd"]
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 8.0
+"""Pauses double from one to the other. After a minute of refusals, a pause ends within 8 s."""
+
+_LONGEST_REQUEST = 110.0
+"""The longest pause that a server may ask for: less than a request is made again."""
+
+_LEAST_REFUSALS = 5
+"""A request is refused so often before it fails, since the others before it take their time."""
+
+_MOST = 1024
+"""Requests under way at a time if no server has refused any: as many as there are threads."""
+
+_LOOK_SECONDS = 0.1  # Between two looks at whether a request that waits is still wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A failure of a request that may pass."""
+
+    kind: FaultKind  # the failure, by the words at the top of this module
+    retry_after: float = 0.0  # the pause that the server asks for, in seconds; 0 if it names none
+
+
+def pause_of_header(text: str | None) -> float:
+    """Return the pause of a header ``Retry-After``, in seconds; 0 if there is none."""
+    from email.utils import parsedate_to_datetime  # of no use where no server is asked
+
+    try:
+        seconds = float(text or 0)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(str(text)).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return 0.0
+    return min(max(seconds, 0.0), _LONGEST_REQUEST) if math.isfinite(seconds) else 0.0
+
+
+@dataclass(slots=True)
+class Pace:
+    """The pace of all requests of a process, which the servers' answers set."""
+
+    patience: float = 120.0  # Seconds from the first attempt of a request to its last
+    patience_broken: float = 30.0  # the same for broken connections, which pass soon or never
+    patience_unknown: float = 5.0
+    """The same if no server has ever answered: the address may be wrong."""
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    spread: Callable[[], float] = random.random
+    """Numbers from 0 to 1, which keep processes from coming back at the same moment."""
+    most: int = _MOST  # the requests that may be under way
+    pause: float = 0.0
+    """The seconds of the last pause, less what the answers since then have taken off."""
+    _ready: float = -math.inf  # No request begins before this time
+    _slowed: float = -math.inf
+    """The time of the last change to a slower pace. Requests from before it do not count again."""
+    _failing: float = math.inf  # the time since which all requests have failed
+    _failed: float = -math.inf  # the time of the last failure
+    _has_answered: bool = False  # True once a server has answered
+    _busy: set[int] = field(default_factory=set)  # the threads that have a request under way
+    _changed: Condition = field(default_factory=lambda: Condition(new_lock()))
+
+    def ask(
+        self,
+        request: Callable[[int], Result],
+        fault_of: Callable[[Exception], Fault | None],
+        asked_pause: Callable[[], float] = lambda: 0.0,
+    ) -> Result:
+        """Return the result of a request, called with the number of the attempts before. After the
+        first of many refusals, ``asked_pause`` returns the pause that the server asks for."""
+        number, began = 0, self.clock()
+        while True:
+            self._enter()
+            start, fault = self.clock(), None
+            try:
+                result = request(number)
+            except Exception as error:
+                fault = fault_of(error)
+                if self._slow_down(fault, start) and (pause := asked_pause()):
+                    self._ready = max(self._ready, start + pause)
+                if fault is None or not self._may_repeat(fault, number, began):
+                    raise
+            else:
+                self._speed_up(start)
+                return result
+            finally:
+                self._leave()
+            # A refused request waits with all others, and any other one for itself.
+            if fault.kind != "refused":
+                self._wait(self.clock() + self._pause_of(number))
+            number += 1
+
+    def wait(self) -> None:
+        """Wait until the next request may begin; for the parts of an upload, which are one."""
+        self._wait(self._ready)
+
+    def _wait(self, until: float) -> None:
+        while (pause := until - self.clock()) > 0:
+            check_wanted()
+            self.sleep(min(pause, _LOOK_SECONDS))
+
+    def _enter(self) -> None:
+        """Wait for a place among the requests under way."""
+        me = threading.get_ident()
+        while True:
+            self.wait()
+            with self._changed:
+                if self.clock() >= self._ready:
+                    # By thread: a place that an interrupt has kept from being left is found again.
+                    if len(self._busy - {me}) < self.most:
+                        self._busy.add(me)
+                        return
+                    self._changed.wait(_LOOK_SECONDS)
+            check_wanted()
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._busy.discard(threading.get_ident())
+            self._changed.notify()
+
+    def _slow_down(self, fault: Fault | None, start: float) -> bool:
+        """Take note of a failed attempt that was begun at a time; return True for the first refusal
+        since the pace was set."""
+        with self._changed:
+            now = self.clock()
+            if fault is None or fault.kind in ("refused", "odd"):
+                self._has_answered = True
+            if fault is None:
+                return False
+            # A failure of an hour ago says nothing about now.
+            if start - self._failed > self.patience / 2:
+                self._failing = math.inf
+            self._failing, self._failed = min(self._failing, start), now
+            if fault.kind not in ("refused", "stalled"):
+                return False
+            if is_first := start >= self._slowed:
+                self._slowed = now
+                self.most = max(min(self.most, len(self._busy)) // 2, 1)
+                if fault.kind == "refused":
+                    self.pause = min(max(2 * self.pause, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            if fault.kind == "refused":
+                pause = max(self.pause * (0.75 + 0.25 * self.spread()), fault.retry_after)
+                self._ready = max(self._ready, self._slowed + pause, now + fault.retry_after)
+            return is_first and fault.kind == "refused" and not fault.retry_after
+
+    def _speed_up(self, start: float) -> None:
+        """Take note of an answered attempt that was begun at a time."""
+        with self._changed:
+            self._has_answered, self._failing = True, math.inf
+            if start >= self._slowed and self.most < _MOST:
+                self.most += 1
+                self.pause = self.pause / 2 if self.pause > _SHORTEST_PAUSE else 0.0
+                self._changed.notify_all()
+
+    def _may_repeat(self, fault: Fault, number: int, began: float) -> bool:
+        if fault.kind == "odd":
+            return number == 0
+        now, longest = self.clock(), self.patience
+        if fault.kind == "broken":
+            longest = self.patience_broken if self._has_answered else self.patience_unknown
+        if now - self._failing >= longest:
+            return False
+        is_early = fault.kind == "refused" and number < _LEAST_REFUSALS
+        return is_early or now - began < longest
+
+    def _pause_of(self, number: int) -> float:
+        """Return the pause after an attempt."""
+        longest = min(math.ldexp(_SHORTEST_PAUSE, number), _LONGEST_PAUSE)
+        return longest * (0.5 + 0.5 * self.spread())
+
+
+PACE = Pace()  # the pace of this process
+
+
+ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
+"""The variables by which obstore allows an unencrypted service."""
+
+_CODE = re.compile(r"<Code>(\w{1,80})</Code>")
+"""The word by which a service names an error, in its answer."""
+
+
+_STATUS = re.compile(r"\bstatus: (\d{3})\b")
+_KIND = re.compile(r"\bkind: (Timeout|Connect|Request|Interrupted|Decode|Body)\b")
+"""The words of obstore for the status of an answer, and for what happened to a connection."""
+
+_FAULTS: dict[str, FaultKind] = {
+    "429": "refused",
+    "503": "refused",
+    "408": "broken",
+    "500": "broken",
+    "502": "broken",
+    "504": "broken",
+}
+
+_BUSY = {"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded", "Throttling"}
+"""Words of services for too many requests, with any status."""
+
+
+def passing_fault(kinds: Any, error: Exception, *, conflicts_pass: bool) -> Fault | None:
+    """Return the fault of a request that failed with ``error``, if it may pass; None otherwise."""
+    text = str(error)
+    status = found[1] if (found := _STATUS.search(text)) else ""
+    if isinstance(error, kinds.AlreadyExistsError):
+        return Fault("broken") if conflicts_pass and status == "409" else None
+    if not isinstance(error, kinds.GenericError):
+        return None
+    if status:
+        code = found[1] if (found := _CODE.search(text)) else ""
+        if code in _BUSY:
+            return Fault("refused")
+        if code == "RequestTimeout":
+            return Fault("broken")
+        return Fault(_FAULTS[status]) if status in _FAULTS else None
+    if "invalid list response" in text or "invalid DeleteObjects response" in text:
+        return Fault("odd")
+    if (found := _KIND.search(text)) is None:
+        return None
+    # A connection that cannot be made in time is not a request that has no answer.
+    is_stalled = found[1] == "Timeout" and "ConnectError" not in text
+    return Fault("stalled" if is_stalled else "broken")
+
+
+Operation = Literal["list", "get", "put", "delete"]
+"""A kind of request for which a service has a right; facts of a file are got."""
+_RIGHTS: dict[str, dict[Operation, str]] = {
+    scheme: dict(zip(("list", "get", "put", "delete"), rights.split(), strict=True))
+    for scheme, rights in (
+        ("s3", "s3:ListBucket s3:GetObject s3:PutObject s3:DeleteObject"),
+        (
+            "gs",
+            "storage.objects.list storage.objects.get storage.objects.create storage.objects.delete",
+        ),
+        ("az", "List Read Write Delete"),
+    )
+}
+"""The name of the right by the scheme of a URL."""
+
+
+def denied_error(place: str, operation: Operation, code: str = "") -> AccessDenied:
+    """Return the error for an operation that a service denies; ``code`` is its word for the
+    reason."""
+    scheme = {"abfs": "az", "abfss": "az"}.get(found := place.partition("://")[0], found)
+    right = (
+        f"the right {_RIGHTS[scheme][operation]}"
+        if scheme in _RIGHTS
+        else f"the right to {operation}"
+    )
+    cause = f"{place}: permission is denied to {operation}{code and f' ({code})'}."
+    remedy = f"Check the credentials in the environment, that they have {right}, and the clock of this machine."
+    return AccessDenied(cause, remedy)
+
+
+def refused_error(
+    kinds: Any, place: str, error: Exception, operation: Operation = "get"
+) -> ShardvarError:
+    """Return the error for a request that failed with ``error``; ``kinds`` are obstore's classes of
+    errors, and ``place`` is the URL of a file."""
+    line = first_line(error)  # errors of listings have the status only in it
+    if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
+        return MissingFile(f"{place} is missing.", COPY_AGAIN)
+    # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD
+    # answers have none.
+    code = f" ({found[1]})" if (found := _CODE.search(str(error))) else ""
+    if isinstance(error, kinds.PreconditionError):
+        cause = (
+            f"{place}: the service refuses the request, since a condition of the service does "
+            f"not hold{code}."
+        )
+        return StorageError(
+            cause, "End the lease or the hold that is on the file, or write under another name."
+        )
+    is_denied = isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError)
+    if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
+        return denied_error(place, operation, code.strip(" ()"))
+    if "Range request not supported" in line:
+        cause = f"{place}: the server sends only whole files, and not the requested ranges."
+        return ServerError(cause, "Download the file, or use a server that answers range requests.")
+    cause = f"{place} does not answer as it should: {line}."
+    if "builder error" in line:
+        allow = f"If it is not encrypted, set {' or '.join(ALLOW_HTTP)} to true."
+        return ServerError(cause, f"Check the address of the service in the environment. {allow}")
+    fault = passing_fault(kinds, error, conflicts_pass=False)
+    if fault is not None and fault.kind == "refused":
+        remedy = (
+            "It has refused all attempts of some minutes. Wait, or send fewer requests at a time."
+        )
+        return ServerError(cause, remedy)
+    return ServerError(cause, "Check address, credentials and connection, and try again.")
+
+
+def broken_error(root: str, place: str, variables: str, error: BaseException) -> ShardvarError:
+    """Return the error for a value in the environment, or an answer, with which obstore fails and
+    says no more."""
+    failed = f"obstore failed ({first_line(error)})."
+    named = sorted(
+        name for name, value in os.environ.items() if name.startswith(variables) and "\n" in value
+    )
+    if named:
+        remedy = (
+            f"Look at {' and '.join(named)} in the environment. Keys and tokens have no line ends."
+        )
+        return ArgumentError(f"{root} cannot be used: {failed}", remedy)
+    remedy = (
+        f"Look at what the service answers, and at the variables {variables}* in the environment."
+    )
+    return ServerError(f"{place}: {failed}", remedy)

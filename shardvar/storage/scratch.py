@@ -1,22 +1,25 @@
-"""Scratch files: data that is too large for memory and is needed again at once, in no order.
+"""Memory that is given back: scratch files, and read pages of mapped files.
 
-A scratch file has no name, and its room is free again once it is closed, also after a kill.
+A scratch file holds data that is too large for memory and is needed again at once, in no order. It
+has no name, and its room is free again once it is closed, also after a kill.
+
+The system counts the parts of maps that were read as the process's memory until they are given back
+(``HeldPages``).
 """
 
 import mmap
 import os
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from threading import RLock
 
+from shardvar.forks import new_lock
 from shardvar.storage.posix import reading, writing
 
 
 def map_scratch(blocks: Iterable[memoryview]) -> memoryview:
-    """Return a memory map of a temporary file with the bytes of the blocks, at least one.
-
-    >>> bytes(map_scratch([memoryview(b"ab"), memoryview(b"c")]))
-    b'abc'
-    """
+    """Return a memory map of a temporary file with the bytes of the blocks, at least one."""
     with tempfile.TemporaryFile() as file:
         for block in blocks:
             file.write(block)
@@ -26,15 +29,7 @@ def map_scratch(blocks: Iterable[memoryview]) -> memoryview:
 
 
 class ScratchFile:
-    """A temporary file that is written and read at any place.
-
-    >>> with ScratchFile() as file:
-    ...     file.write(3, b"abc")
-    ...     buffer = bytearray(2)
-    ...     file.read_into(4, memoryview(buffer))
-    >>> bytes(buffer)
-    b'bc'
-    """
+    """A temporary file that is written and read at any place."""
 
     def __init__(self) -> None:
         # Without a buffer, so that threads that read do not meet in one.
@@ -63,3 +58,34 @@ class ScratchFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_MOST_HELD = 64 << 20  # bytes of maps that may be held
+
+_LEAST_NBYTES = 128 << 10
+"""Bytes that a read holds at least: the system maps the pages around it too."""
+
+
+@dataclass(slots=True)
+class HeldPages:
+    """The maps that were read, whose memory is given back in time."""
+
+    nbytes: int = 0  # bytes that may be held
+    files: dict[int, mmap.mmap] = field(default_factory=dict)  # the maps, by their identity
+    lock: RLock = field(default_factory=new_lock)  # Guards both
+
+    def add(self, view: memoryview, nbytes: int) -> None:
+        """Note that bytes of a map were read; give the memory of all maps back if that is much.
+        Bytes that are read again come from the system's cache of files."""
+        file = view.obj
+        if not isinstance(file, mmap.mmap):
+            return
+        with self.lock:
+            self.files[id(file)] = file
+            self.nbytes += max(nbytes, _LEAST_NBYTES)
+            if self.nbytes < _MOST_HELD:
+                return
+            files, self.files, self.nbytes = self.files, {}, 0
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for file in files.values():
+                file.madvise(mmap.MADV_DONTNEED)

@@ -18,46 +18,258 @@ back and compared. Answers are verified: one listing before the commit must have
 and the index is looked at before the old data files are removed.
 
 Where names of data files do not differ between writers, they are claimed first, by an object that
-only one can create (``storage.claims``). A killed writer leaves it: the error of the next one says
-so. Announced names differ, and need none. A claim that is held is the moment to compare: if a
-numbered file of this checkpoint, such as the part of a set, is another than at the beginning,
-another writer has come before, and nothing is changed.
+only one can create. A killed writer leaves it: the error of the next one says so. Announced names
+differ, and need none. A claim that is held is the moment to compare: if a numbered file of this
+checkpoint, such as the part of a set, is another than at the beginning, another writer has come
+before, and nothing is changed.
+
+Claims: the objects by which one writer at a time has the names of a checkpoint in a bucket.
+
+    .NAME.claim    a line of JSON: who has made it (machine, process, release), and the time by that
+                   machine's clock
+
+Only one writer can create it, and it is removed at the end of the write. A writer that was killed
+leaves it. Nothing but the object's being there is believed: neither its age nor a clock decides,
+since a writer that is slow, or whose clock jumps, is still a writer. So it goes when a person says
+that the writer is dead (``break_claim``).
+
+The claim of a removal says so. It keeps writers out, and another removal takes it over: two that
+remove the same files do no harm, and one that was killed is finished.
+
+    .NAME.TOKEN.uploads    the same line: a writer that uploads files in parts, or has others do it
+
+It keeps no writer out. A service does not list unfinished uploads among the files, and they cost
+money. So the next writer of the checkpoint finds the mark, names them, and removes it.
 """
 
+import json
 import logging
 import os
 import re
 import secrets
 import shutil
+import socket
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from threading import RLock
 
-from shardvar.errors import MissingFile, ShardvarError, StorageError
+from shardvar._version import __version__
+from shardvar.errors import CheckpointError, LockHeld, MissingFile, ShardvarError, StorageError
+from shardvar.forks import new_lock
 from shardvar.pictures.words import message
-from shardvar.storage.answers import current_head, is_copy, is_sent, read_back
-from shardvar.storage.claims import BucketClaim, UploadsMark, claim_name
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
-from shardvar.storage.outcomes import (
-    commit_error,
-    gone_error,
-    left_warning,
-    overtaken_error,
-    unknown_error,
-    untrue_error,
-)
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import (
     MOST_COPIED_NBYTES,
     ONE_PUT_NBYTES,
     UPLOAD_NBYTES,
     BucketClient,
+    Client,
     Head,
+    commit_error,
+    current_head,
+    gone_error,
+    has_content,
+    is_copy,
+    is_sent,
+    left_warning,
+    overtaken_error,
+    read_back,
     read_whole,
+    unknown_error,
+    untrue_error,
 )
+from shardvar.wire.strict_json import parse_json
 
 _LOG = logging.getLogger("shardvar.storage")
+
+_MOST_NBYTES = 4096  # No claim has more
+_WORD = re.compile(r"[^\w.:+-]")
+"""Characters that a claim of ours does not have, which are not repeated in messages."""
+
+
+def claim_name(stem: str) -> str:
+    """Return the name of the claim of a checkpoint, by its name without an ending."""
+    return f".{stem}.claim"
+
+
+def uploads_marks(stem: str, names: Iterable[str]) -> list[str]:
+    """Return the marks of earlier writers of a checkpoint."""
+    mark = re.compile(rf"\.{re.escape(stem)}\.[0-9a-f]{{16}}\.uploads", re.DOTALL)
+    return [name for name in names if mark.fullmatch(name)]
+
+
+def _owner_text(token: str, *, removes: bool = False) -> bytes:
+    """Return what a claim says of this process; ``token`` differs for each write, so that an answer
+    lost is found."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "shardvar": __version__,
+        "time": now,
+    }
+    return json.dumps({**about, "write": token, **({"removes": True} if removes else {})}).encode()
+
+
+def _removal_head(client: Client, key: str) -> Head | None:
+    """Return the facts of a claim that a removal has made; None of any other."""
+    try:
+        head = client.head(key)
+        content = parse_json(bytes(client.read(key, head, 0, min(head.nbytes, _MOST_NBYTES))), 1)
+    except CheckpointError:  # it is gone, or of another program
+        return None
+    return head if isinstance(content, dict) and content.get("removes") is True else None
+
+
+def describe_claim(client: Client, key: str) -> str:
+    """Return who holds a claim, since when, as far as it says; empty if it is gone."""
+    try:
+        head = client.head(key)
+        content = (
+            bytes(client.read(key, head, 0, min(head.nbytes, _MOST_NBYTES))) if head.nbytes else b""
+        )
+        about = parse_json(content, 1)
+        who = [
+            _WORD.sub("?", str(about[name]))[:80]
+            for name in ("shardvar", "process", "host", "time")
+        ]
+        return "made by shardvar {}, process {} on {}, at {}".format(*who)
+    except MissingFile:
+        return ""
+    except (ShardvarError, ValueError, KeyError, TypeError):
+        return "which does not say whose it is"
+
+
+def _claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
+    """Return the error for a checkpoint that another writer has claimed."""
+    about = describe_claim(client, claim)
+    held = client.place(claim)
+    cause = (
+        f"{client.place(key)} is being written by another writer, which holds "
+        f"{held}{about and f', {about}'}."
+    )
+    command = f"python -c 'import shardvar; print(shardvar.break_claim({json.dumps(held)}))'"
+    if _removal_head(client, claim) is not None:
+        cause = f"{client.place(key)} is being removed by another job, which holds {held}."
+        return LockHeld(cause, "Wait until it is done. If it was killed, remove it again.")
+    return LockHeld(
+        cause, f"Wait until it is done. If it was killed, remove what it holds: {command}"
+    )
+
+
+@dataclass(slots=True)
+class BucketClaim:
+    """The claim of one write, which is made when it is first needed."""
+
+    client: BucketClient  # the requests
+    folder: str  # the key of the checkpoint's folder
+    stem: str  # the name of the checkpoint, without its ending
+    token: str  # a text that differs for each write
+    is_made: bool = False  # True once the bucket has the claim
+    removes: bool = False  # True if it is a removal's
+    _files: Mapping[str, Head] | None = None
+    _refusal: ShardvarError | None = None  # the error of a claim that failed
+    _lock: RLock = field(default_factory=new_lock)
+    """Held while the claim is made; there is one for all threads."""
+
+    def hold(self, check: Callable[[Mapping[str, Head]], None]) -> Mapping[str, Head]:
+        """Claim the names, and return the files that were there when the claim was made; ``check``
+        raises if one of them is not as it should be. A claim that failed is not tried again: other
+        threads move files, too, and get the same error."""
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            if self._files is None:
+                try:
+                    files = self._make()
+                    check(files)
+                except ShardvarError as error:
+                    self._refusal = error
+                    raise
+                self._files = files
+            return self._files
+
+    def _make(self) -> Mapping[str, Head]:
+        name, text = claim_name(self.stem), _owner_text(self.token, removes=self.removes)
+        key, stem_key = (
+            f"{self.folder}/{each}" if self.folder else each for each in (name, self.stem)
+        )
+        try:
+            self.client.put_if(key, text, None)
+        except StorageError as error:
+            # The answer may be lost, or it may answer a second attempt after the first took effect.
+            if not has_content(self.client, key, text):
+                is_other = isinstance(error, LockHeld)
+                if not (is_other and self.removes and self._take_over(key, text)):
+                    raise (
+                        _claimed_error(self.client, key, stem_key) if is_other else error
+                    ) from None
+        self.is_made = True
+        files = self.client.listing(self.folder).files
+        if name not in files:
+            try:
+                self.client.head(key)
+            except MissingFile:
+                place = self.client.place(key)
+                cause = f"{place} is not there, which the service has taken."
+                raise untrue_error(cause) from None
+        return files
+
+    def _take_over(self, key: str, text: bytes) -> bool:
+        """Replace the claim of another removal; return False if it is a writer's, or was another
+        one's by then."""
+        found = _removal_head(self.client, key)
+        with suppress(LockHeld):
+            return found is not None and bool(self.client.put_if(key, text, found))
+        return False
+
+
+@dataclass(slots=True)
+class UploadsMark:
+    """The mark of one write that uploads files in parts, which is made when it is first needed."""
+
+    client: BucketClient  # the requests
+    folder: str  # the key of the checkpoint's folder
+    stem: str  # the name of the checkpoint, without its ending
+    found: list[str] = field(default_factory=list)  # the marks of earlier writers
+    made: list[str] = field(default_factory=list)
+    """The mark of this write, once the bucket may have it."""
+    _lock: RLock = field(default_factory=new_lock)
+
+    def find(self, there: dict[str, Head]) -> None:
+        """Take the marks of earlier writers out of a listing, and log what these may have left."""
+        self.found = uploads_marks(self.stem, there)
+        for name in self.found:
+            del there[name]
+        if self.found:
+            _LOG.warning("%s", message(self._warning()))
+
+    def make(self) -> None:
+        """Make the mark before the first upload in parts."""
+        with self._lock:
+            if not self.made:
+                token = secrets.token_hex(8)
+                self.made.append(f".{self.stem}.{token}.uploads")
+                with suppress(LockHeld):  # by its own first attempt, of which the answer was lost
+                    self.client.put_if(self._key(self.made[0]), _owner_text(token), None)
+
+    def _warning(self) -> str:
+        whose = describe_claim(self.client, self._key(self.found[0]))
+        place, names = self.client.place(self.folder), self._key(self.stem)
+        return (
+            f"{place}: an earlier writer of {self.stem!r}{whose and f', {whose},'} has not ended. "
+            "If it was killed, it may have left unfinished uploads, which cost money, under keys "
+            f"that begin with {names!r}. List and end them with the tools of the service, or by a "
+            "lifecycle rule."
+        )
+
+    def _key(self, name: str) -> str:
+        return f"{self.folder}/{name}" if self.folder else name
+
 
 ONE_REQUEST_NBYTES = 64 << 20
 """A commit of at most this size is one conditional request, held in memory twice. A larger file
@@ -71,36 +283,28 @@ _NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)|\Z")
 class Upload:
     """The state of one write, from its beginning."""
 
-    client: BucketClient
-    """The requests."""
-    key: str
-    """The folder's key."""
-    stem: str
-    """The name of the checkpoint, without its ending."""
+    client: BucketClient  # the requests
+    key: str  # the folder's key
+    stem: str  # the name of the checkpoint, without its ending
     there: dict[str, Head]
     """The files of the folder at the beginning, with the changes of this write."""
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="shardvar-"))
     """The temporary files."""
     staged: dict[str, str] = field(default_factory=dict)
     """The files that are only on this machine, by name, each with its path."""
-    announced: set[str] = field(default_factory=set)
-    """Names that are final from the beginning."""
+    announced: set[str] = field(default_factory=set)  # Names that are final from the beginning
     claim: BucketClaim = field(init=False)
     """The claim of the checkpoint's names, for the case that it is needed."""
-    mark: UploadsMark = field(init=False)
-    """The mark of uploads in parts."""
+    mark: UploadsMark = field(init=False)  # the mark of uploads in parts
     lent: set[str] = field(default_factory=set)
     """Files that other processes write, and upload under these names."""
     own: dict[str, Head | None] = field(default_factory=dict)
     """The files that this write has uploaded, each with the one that had its name before."""
-    left: set[str] = field(default_factory=set)
-    """Files that could not be removed."""
+    left: set[str] = field(default_factory=set)  # Files that could not be removed
     is_borrowed: bool = False
     """True in the process that writes a file for another, which has made the mark."""
-    is_committed: bool = False
-    """True once the commit was made."""
-    is_open: bool = False
-    """True while the outcome of the commit is not known."""
+    is_committed: bool = False  # True once the commit was made
+    is_open: bool = False  # True while the outcome of the commit is not known
     room: Room = field(default_factory=lambda: Room(IN_FLIGHT_NBYTES))
     """The memory of the uploads that are under way."""
 
@@ -163,10 +367,8 @@ class Upload:
 
     def hold(self) -> Mapping[str, Head]:
         """Keep other writers of this checkpoint out, and return the files that were there when the
-        claim was made; ``LockHeld`` if a writer is at work, or has been since the beginning.
-
-        Files of the folder that have the same names in each write are this writer's until the end.
-        """
+        claim was made; ``LockHeld`` if a writer is at work, or has been since the beginning. Files
+        of the folder that have the same names in each write are this writer's until the end."""
         return self.claim.hold(self._check_numbered)
 
     def move(self, old: str, new: str) -> None:
@@ -186,11 +388,8 @@ class Upload:
 
     def rename(self, old: str, new: str) -> None:
         """Commit: put the last file in place if what it replaces is unchanged; ``LockHeld``
-        otherwise.
-
-        It is here, or in the bucket under a temporary name, which another process has uploaded. All
-        others are sent.
-        """
+        otherwise. It is here, or in the bucket under a temporary name, which another process has
+        uploaded. All others are sent."""
         is_uploaded, key = old not in self.staged, self._join(new)
         self._check_stored()
         replaced = self.there.get(new)
@@ -339,11 +538,8 @@ class Upload:
 
     def _copy(self, old: str, new: str, *, may_exist: bool) -> None:
         """Copy a file within the bucket; with ``may_exist``, unless another process that commits
-        the same has done so.
-
-        Then a file of the same size is left as it is: a service may give a new version to the same
-        bytes, and a reader would take them for another file.
-        """
+        the same has done so. Then a file of the same size is left as it is: a service may give a
+        new version to the same bytes, and a reader would take them for another file."""
         source, before = self._uploaded(old), self.there.get(new)
         nbytes = source.nbytes
         if not may_exist:
@@ -371,11 +567,9 @@ class Upload:
 
     def _check_stored(self) -> None:
         """Raise ``StorageError`` unless the bucket has each file that this write has uploaded, as
-        it was uploaded.
-
-        An old file of the same name would be a part of the new checkpoint otherwise. Journals are
-        left out: another process with the same plan may have removed them.
-        """
+        it was uploaded. An old file of the same name would be a part of the new checkpoint
+        otherwise. Journals are left out: another process with the same plan may have removed
+        them."""
         mine = sorted(self.own.keys() & self.there.keys())
         mine = [name for name in mine if name.rpartition(".")[0] not in self.announced]
         if not mine:
@@ -392,7 +586,6 @@ class Upload:
 
     def _check_in_place(self, name: str, old: Head | None) -> None:
         """Raise ``StorageError`` if the commit is answered, but the old file or none is there.
-
         Which is untrue is not known, so all files stay."""
         for _ in range(2):  # a gateway may lag
             try:

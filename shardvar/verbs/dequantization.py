@@ -3,7 +3,7 @@
     read      the names, dtypes and shapes, and the description of the model in ``config.json``
     find      the quantised tensors among them (``find_quantised``)
     wrap      a source that lists their numbers and computes these on the way
-              (``engine.dequantize``)
+              (``engine.cast``)
 
 Blocks of GGUF have their scales within them, and the format's own source decodes them. Another
 dtype than float32 is their matter only here.
@@ -29,8 +29,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from shardvar.engine.dequantize import Quantised, ScaledSource
-from shardvar.engine.verified import VerifiedRows
+from shardvar.engine.cast import Quantised, ScaledSource
+from shardvar.engine.pieces import VerifiedRows
 from shardvar.errors import (
     ArgumentError,
     CheckpointError,

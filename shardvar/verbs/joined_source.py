@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardvar.engine.verified import VerifiedRows
+from shardvar.engine.pieces import VerifiedRows
 from shardvar.errors import ReadError
 from shardvar.formats.protocol import Finding, Source, WrappedSource
 from shardvar.layout.dtypes import Bools, Ints

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.engine.verified import VerifiedRows
+from shardvar.engine.pieces import VerifiedRows
 from shardvar.errors import ArgumentError, InconsistentTensor, UnsupportedError
 from shardvar.layout.dtypes import is_whole
 from shardvar.layout.meshes import named_sharding

@@ -23,7 +23,7 @@ Where no checkpoint was found, ``explain`` tells what lies there, and the way to
 
     nothing             CheckpointNotFound, the only error which tells that there is no
                         checkpoint
-    a file              the kind shown by its first bytes (``wire.kinds``), else by its name
+    a file              the kind shown by its first bytes (``wire.damage``), else by its name
     a folder            the kind shown by the names in it, else the kinds of the files that look
                         like models
 
@@ -75,12 +75,11 @@ from shardvar.formats.unfinished import (
 )
 from shardvar.pictures.words import count, message, named, similar
 from shardvar.planning.index import OBJECTS
-from shardvar.storage.links import inner_links, outer_links
 from shardvar.storage.local import ListedDirectory, split_path, split_place
+from shardvar.storage.posix import inner_links, outer_links
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.steps import differing, in_series, natural_key
-from shardvar.wire.damage import UNPACK
-from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
+from shardvar.wire.damage import SNIFF_NBYTES, UNPACK, FileKind, kind_of
 from shardvar.wire.zip import read_directory
 
 _LOOKED_AT = 4

@@ -65,7 +65,7 @@ from shardvar.formats.safetensors.names import all_checkpoints
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, side_of
 from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.pictures.words import count, message, named
-from shardvar.storage.links import outer_links
+from shardvar.storage.posix import outer_links
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import (
     Location,
@@ -89,7 +89,7 @@ from shardvar.verbs.steps import (
     natural_key,
     pattern_of,
 )
-from shardvar.wire.kinds import FileKind
+from shardvar.wire.damage import FileKind
 
 STATE_FILE = "checkpoint"
 """The name of the state file."""

@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 
 from shardvar._version import __version__
+from shardvar.engine.arrays import MoveTable
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.moves import MoveTable
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import Progress, block_ranges, new_buffer
 from shardvar.engine.read import check_bool

@@ -42,8 +42,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, U
 from shardvar.formats.deferred import DeferredIndex, LateIndex, find_keys, outline_of
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Array, Bools, is_whole, numpy_dtype
-from shardvar.layout.gathers import Gather, plan_gather
-from shardvar.layout.indexing import Pick, cut_steps
+from shardvar.layout.indexing import Gather, Pick, cut_steps, plan_gather
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries, take_tensors
 from shardvar.planning.plan import Plan, find_faults, plan_copies

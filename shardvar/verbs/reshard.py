@@ -54,8 +54,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardvar.engine.cast import CastSource, cast_entries
-from shardvar.engine.dequantize import ScaledSource
+from shardvar.engine.cast import CastSource, ScaledSource, cast_entries
 from shardvar.engine.mapped import MappedSource, mapped
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, CorruptCheckpoint, ReadError, UnsupportedError

@@ -20,8 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from shardvar.engine.arrays import ArraySource
-from shardvar.engine.moves import lower
+from shardvar.engine.arrays import ArraySource, lower
 from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, PEAK_BLOCKS, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, FileRunner, file_tasks, write_checkpoint
 from shardvar.errors import (
@@ -36,14 +35,13 @@ from shardvar.formats.files import State, add_state
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, unfinished_files
-from shardvar.layout.cutting import Cut
+from shardvar.layout.partition import Cut
 from shardvar.pictures.words import human_size, message
-from shardvar.planning.capabilities import are_grids, check_holds, join_whole
 from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import SliceTable, are_grids, check_holds, join_whole
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.local import LocalStorage, UnforcedDirectory
 from shardvar.storage.protocol import Storage

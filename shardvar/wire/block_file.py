@@ -63,11 +63,9 @@ _TAIL_NBYTES = 1 << 16
 """The bytes that are read from the end of the file at once: the footer, and mostly also the table
 and the metadata."""
 
-_Read = Callable[[int, int], bytes]
-"""(offset, nbytes) -> these bytes of the file."""
+_Read = Callable[[int, int], bytes]  # (offset, nbytes) -> these bytes of the file
 
-IndexValue = int | str | bytes | NDArray[Any]
-"""A value of an index block before it is encoded."""
+IndexValue = int | str | bytes | NDArray[Any]  # a value of an index block before it is encoded
 
 _T = TypeVar("_T", int, str, bytes)
 
@@ -76,18 +74,15 @@ _T = TypeVar("_T", int, str, bytes)
 class IndexBlock:
     """A decoded index block, whose values are read by name and type."""
 
-    values: Mapping[str, Any]
-    """The map, whose values are of any type yet."""
+    values: Mapping[str, Any]  # the map, whose values are of any type yet
 
     def integer(self, name: str, limit: int) -> int:
-        """Return an integer in ``[0, limit]``."""
         value = self._value(name, int)
         if not 0 <= value <= limit:
             raise invalid(f"{name!r} is {value}, which is not in [0, {limit}].")
         return value
 
     def text(self, name: str) -> str:
-        """Return a text."""
         return self._value(name, str)
 
     def octets(self, name: str) -> bytes:
@@ -129,11 +124,7 @@ class IndexBlock:
 
 
 def pack_strings(name: str, strings: Sequence[bytes]) -> dict[str, IndexValue]:
-    """Return the two values of an index block that hold these strings.
-
-    >>> pack_strings("key", [b"a", b"bcd"])
-    {'key': b'abcd', 'key_nbytes': array([1, 3], dtype=uint32)}
-    """
+    """Return the two values of an index block that hold these strings."""
     return {
         name: b"".join(strings),
         f"{name}_nbytes": np.fromiter(map(len, strings), "<u4", len(strings)),
@@ -189,15 +180,10 @@ class BlockFile:
     """An open file of index blocks, which are read on demand."""
 
     metadata: IndexBlock
-    """The metadata."""
-    first_keys: Sequence[bytes]
-    """[b] the first key of each block."""
-    start: NDArray[np.int64]
-    """[b] the first byte of each block, in bytes of the file."""
-    nbytes: NDArray[np.int64]
-    """[b] the size of each block."""
-    checksum: NDArray[np.uint32]
-    """[b] the CRC32C of each block."""
+    first_keys: Sequence[bytes]  # [b] the first key of each block
+    start: NDArray[np.int64]  # [b] the first byte of each block, in bytes of the file
+    nbytes: NDArray[np.int64]  # [b] the size of each block
+    checksum: NDArray[np.uint32]  # [b] the CRC32C of each block
     read: _Read
     """Reads the file."""
 
@@ -217,11 +203,8 @@ class BlockFile:
 
     def numbers(self, key: bytes) -> range:
         """Return the numbers of the blocks that may hold a key: the ones that begin with it, and
-        the one before them.
-
-        With the first keys a, c, c, e, the key c may be in the blocks 0 (after a) to 2, the key d
-        only in block 2.
-        """
+        the one before them. With the first keys a, c, c, e, the key c may be in the blocks 0 (after
+        a) to 2, the key d only in block 2."""
         return range(
             max(bisect_left(self.first_keys, key) - 1, 0), bisect_right(self.first_keys, key)
         )

@@ -34,8 +34,7 @@ MASK_DELTA = 0xA282EAD8
 """Added by ``mask`` so that the CRC of bytes which themselves hold CRCs keeps its strength
 (LevelDB, util/crc32c.h)."""
 
-_ONE = 1 << 31
-"""The polynomial 1, reflected."""
+_ONE = 1 << 31  # the polynomial 1, reflected
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,7 @@ class Checksum:
 
     name: str
     """The name in messages."""
-    polynomial: int
-    """The generator without its leading term, reflected."""
+    polynomial: int  # the generator without its leading term, reflected
     function: Callable[[Readable, int], int] = field(repr=False)
     """The implementation: the checksum of ``data`` appended to bytes whose checksum is the second
     argument."""
@@ -77,13 +75,7 @@ class Checksum:
         self, first: NDArray[Any], second: NDArray[Any], second_nbytes: int
     ) -> NDArray[np.int64]:
         """[k] Return the checksums of ``k`` pairs of byte strings, whose second ones have one
-        length.
-
-        >>> CRC32C.combine_each(np.array([0x31, 0]), np.array([0x32, 0x33]), 1).tolist() == [
-        ...     CRC32C.combine(0x31, 0x32, 1), 0x33
-        ... ]
-        True
-        """
+        length."""
         combined, rest = second.astype(np.int64), first.astype(np.int64)
         for products in _products(second_nbytes, self.polynomial):
             combined ^= np.array(products)[rest & 15]
@@ -106,18 +98,11 @@ def _function_of_package() -> Callable[[Readable, int], int]:
 CRC32C = Checksum("CRC32C", 0x82F63B78, _crc32c)
 """Castagnoli's CRC, of tensor bundles and of the native format."""
 
-CRC32 = Checksum("CRC32", 0xEDB88320, zlib.crc32)
-"""The CRC of zip archives."""
+CRC32 = Checksum("CRC32", 0xEDB88320, zlib.crc32)  # the CRC of zip archives
 
 
 def mask(crc: _Word) -> _Word:
-    """Return a checksum as a tensor bundle stores it: turned right by 15 bits, plus a constant.
-
-    ``crc`` is an integer or an array of uint32.
-
-    >>> hex(mask(0x00008001))  # 0x00020001 + 0xa282ead8: bit 15 has become bit 0, and bit 0 bit 17
-    '0xa284ead9'
-    """
+    """Return a checksum as a tensor bundle stores it: turned right by 15 bits, plus a constant."""
     # An integer keeps the bits above 31; the sum is cut to 32 bits below.
     turned: Any = (crc >> 15) | (crc << 17)
     return cast(_Word, (turned + MASK_DELTA) & 0xFFFFFFFF)

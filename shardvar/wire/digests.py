@@ -1,12 +1,13 @@
-"""Digests of tensors: the definition of docs/digest.md, and the text that lists digests.
+"""Digests of tensors by docs/digest.md, texts that list them, and frames of the leaves that
+changed.
 
     leaf         SHA-256 of a MiB of a tensor's data in C order; the last one may be shorter
     tensor       SHA-256 of a head, the key and all leaves
     checkpoint   SHA-256 of the sorted digests of its tensors
 
 A tensor is digested in parts, on any threads or machines, since a leaf needs only its own bytes.
-``LeafHashes`` collects the leaves of one tensor: of each range of its data that is at hand it hashes
-the leaves that lie wholly inside, and it says which ones are missing.
+``LeafHashes`` collects the leaves of one tensor: of each range of its data that is at hand it
+hashes the leaves that lie wholly inside, and it says which ones are missing.
 
 A manifest is such a text, and so are the digests that a checkpoint carries in its metadata:
 
@@ -17,26 +18,50 @@ A manifest is such a text, and so are the digests that a checkpoint carries in i
 
 The last line is of a file, which only a manifest has. Other programs write lists of such lines
 without the others, which ``decode_sums`` reads.
+
+Frames. The payload of a changed tensor in a delta has the leaves that differ, each as a mask of
+XOR: ``new = old XOR mask``, byte by byte. All integers are little-endian:
+
+    payload   the number of frames (4 bytes), a row of 48 bytes for each, the bodies in order
+    row       leaf (4) | encoding (4) | bytes of the body (4) | changed elements (4) | SHA-256 of the
+              new leaf (32)
+    sparse    1: a zlib stream of the planes of gaps, then the planes of the elements of the mask
+    dense     2: a zlib stream of the planes of the mask
+    stored    3: the mask
+
+A gap is the number of equal elements before a changed one, since the changed one before it; it has
+4 bytes. The planes of ``n`` integers of ``w`` bytes are ``w`` times ``n`` bytes: first the lowest
+byte of each, and the highest last. The bytes of one significance are alike, so they compress well.
+
+Rows are in ascending order of leaves, a leaf has at most one, and nothing follows the last body. A
+reader must refuse all else: a stream of another length, a position behind the leaf, an element of
+the mask that is 0, another number of changed elements.
+
+Masks compose: the mask of two steps is the XOR of theirs. So deltas are joined without the base,
+and a mask also leads back.
 """
 
 import hashlib
 import json
 import re
+import struct
+import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.errors import MalformedCheckpoint, UnsupportedError
+from shardvar.wire.damage import invalid, malformed
 
 DIGESTS = "shardvar.digests"
 """The name of the text in the metadata of a file that has the digests of its tensors. It is none of
 the user's metadata."""
-LEAF_NBYTES = 1 << 20
-"""The bytes of a tensor that have a hash of their own."""
-HASH_NBYTES = 32
-"""The bytes of a hash."""
+LEAF_NBYTES = 1 << 20  # the bytes of a tensor that have a hash of their own
+HASH_NBYTES = 32  # the bytes of a hash
 
 _USED_BITS = {
     "int2": 0x03, "uint2": 0x03, "int4": 0x0F, "uint4": 0x0F,
@@ -58,7 +83,6 @@ def hash_of(data: Octets) -> bytes:
 
 
 def hash_leaf(dtype: str, payload: Octets) -> bytes:
-    """Return the hash of a leaf from its bytes as a payload has them."""
     mask = _USED_BITS.get(dtype)
     if mask is None:
         return hash_of(payload)
@@ -79,25 +103,7 @@ def digest_of_all(tensors: Mapping[str, str]) -> str:
 
 
 class LeafHashes:
-    """The hashes of the leaves of one tensor, as far as they are known.
-
-    Parameters
-    ----------
-    nbytes : int
-        The bytes of the tensor's data.
-
-    Notes
-    -----
-    One thread at a time. Memory: 33 bytes a leaf.
-
-    Examples
-    --------
-    >>> data = bytes(3 * LEAF_NBYTES)
-    >>> known = LeafHashes(len(data))
-    >>> known.add("uint8", 100, memoryview(data)[100:-1])
-    >>> list(known.missing()), known.bounds(2)
-    ([0, 2], (2097152, 3145728))
-    """
+    """The hashes of the leaves of one tensor, as far as they are known."""
 
     __slots__ = ("hashes", "is_known", "nbytes", "num_missing")
 
@@ -109,11 +115,8 @@ class LeafHashes:
         self.num_missing = count
 
     def inside(self, start: int, stop: int) -> range:
-        """Return the numbers of the leaves that lie wholly in the data's bytes ``[start, stop)``.
-
-        >>> LeafHashes(5 * LEAF_NBYTES // 2).inside(1, 5 * LEAF_NBYTES // 2)
-        range(1, 3)
-        """
+        """Return the numbers of the leaves that lie wholly in the data's bytes ``[start,
+        stop)``."""
         last = len(self.is_known) if stop == self.nbytes else stop // LEAF_NBYTES
         return range(-(-start // LEAF_NBYTES), last)
 
@@ -136,9 +139,7 @@ class LeafHashes:
         payload: memoryview,
     ) -> None:
         """Hash the leaves that lie wholly in a region of the tensor, whose bytes are the payload.
-
-        Columns hold few whole leaves or none: parts of rows that are not next to each other.
-        """
+        Columns hold few whole leaves or none: parts of rows that are not next to each other."""
         if not len(payload):
             return
         # The region is runs of the data: all of some last axes, and a range of the axis before.
@@ -255,15 +256,9 @@ def is_digests(octets: bytes) -> bool:
 
 
 def decode_sums(octets: bytes) -> list[tuple[str, str, str]]:
-    """Return the algorithm, the digits and the name of the file of each line of checksums.
-
-    As sha256sum and its like write them, also with ``--tag``, on Windows, or without a name, which
-    is empty then. Other lines are left out.
-
-    >>> lines = [32 * "0A" + "  ./m.bin", "MD5 (n) = " + 32 * "1", "no checksum"]
-    >>> [(sum[0], sum[2]) for sum in decode_sums("\\r\\n".join(lines).encode())]
-    [('sha256', './m.bin'), ('md5', 'n')]
-    """
+    """Return the algorithm, the digits and the name of the file of each line of checksums. As
+    sha256sum and its like write them, also with ``--tag``, on Windows, or without a name, which is
+    empty then. Other lines are left out."""
     is_wide = octets.startswith((b"\xff\xfe", b"\xfe\xff"))  # as PowerShell writes texts
     text = (
         octets.decode("utf-16", "replace")
@@ -330,9 +325,7 @@ def check_digests_fit(digests: Mapping[str, str], nbytes: int) -> None:
 
 class CarriedDigests(Mapping[str, str]):
     """The digests in the metadata of a checkpoint, whose text is read when they are asked for.
-
-    ``MalformedCheckpoint`` is raised then if the text is not one of digests.
-    """
+    ``MalformedCheckpoint`` is raised then if the text is not one of digests."""
 
     __slots__ = ("_found", "text")
 
@@ -359,3 +352,155 @@ class CarriedDigests(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return f"CarriedDigests({len(self.text)} characters)"
+
+
+SPARSE, DENSE, STORED = 1, 2, 3
+"""The encodings of a mask."""
+ROW_NBYTES = 48  # the bytes of a row
+_COUNT = struct.Struct("<I")
+_ROW = struct.Struct("<IIII32s")
+_GAP = np.dtype("<u4")
+_SPARSE_LEVEL, _DENSE_LEVEL = 6, 1
+"""The levels of zlib: what is sparse is small, so that a better level costs little."""
+_MOST_SPARSE, _LEAST_DENSE = 4, 64
+"""A mask is tried as sparse if at most a quarter of the elements changed, and as dense if at least
+one in 64 did. In between, both are tried, and the smaller one is kept."""
+
+MaskWords = npt.NDArray[Any]  # elements of a leaf as unsigned integers
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The change of one leaf."""
+
+    leaf: int  # the number of the leaf
+    encoding: int  # the encoding of the mask
+    nbytes: int  # the bytes of the body
+    num_changed: int  # the elements that differ
+    digest: bytes
+    """SHA-256 of the new leaf."""
+
+    def row(self) -> bytes:
+        return _ROW.pack(self.leaf, self.encoding, self.nbytes, self.num_changed, self.digest)
+
+
+def word_nbytes(itemsize: int) -> int:
+    """Return the bytes of a word: an element is one, or two of complex128; without a size, a
+    byte."""
+    return min(max(itemsize, 1), 8)
+
+
+def mask_of(old: memoryview, new: memoryview, width: int) -> MaskWords:
+    """Return the mask between two leaves, as words of ``width`` bytes; both are a number of words."""
+    kind = np.dtype(f"<u{width}")
+    mask: MaskWords = np.bitwise_xor(np.frombuffer(old, kind), np.frombuffer(new, kind))
+    return mask
+
+
+def encode_mask(mask: MaskWords) -> tuple[int, int, bytes]:
+    """Return the encoding, the number of changed elements and the body of a mask that is not 0."""
+    places = np.flatnonzero(mask)
+    count, found = len(places), (STORED, mask.tobytes())
+    if _MOST_SPARSE * count <= len(mask):
+        gaps = np.diff(places, prepend=-1) - 1
+        planes = _planes(gaps.astype(_GAP)) + _planes(mask[places])
+        found = min(found, (SPARSE, zlib.compress(planes, _SPARSE_LEVEL)), key=_size)
+    if _LEAST_DENSE * count >= len(mask):
+        found = min(found, (DENSE, zlib.compress(_planes(mask), _DENSE_LEVEL)), key=_size)
+    return found[0], count, found[1]
+
+
+def _size(found: tuple[int, bytes]) -> int:
+    return len(found[1])
+
+
+def decode_mask(
+    encoding: int, count: int, body: bytes | memoryview, nbytes: int, width: int
+) -> MaskWords:
+    """Return the mask of a leaf of ``nbytes`` bytes; ``InvalidCheckpoint`` if the body is not one.
+    Memory: a few times the bytes of a leaf, also if the body claims more."""
+    kind = np.dtype(f"<u{width}")
+    num = nbytes // width
+    if count > num:
+        raise invalid(f"A leaf of {num} elements has {count} changed ones.")
+    if encoding == SPARSE:
+        data = inflate(body, count * (_GAP.itemsize + width))
+        gaps = _unplaned(data[: count * _GAP.itemsize], _GAP)
+        values = _unplaned(data[count * _GAP.itemsize :], kind)
+        # In 64 bits: a million gaps of 4 bytes do not overflow.
+        places = np.cumsum(gaps.astype(np.int64) + 1) - 1
+        if count and int(places[-1]) >= num:
+            raise invalid(f"A changed element is at {int(places[-1])} of a leaf of {num}.")
+        mask: MaskWords = np.zeros(num, kind)
+        mask[places] = values
+    elif encoding == DENSE:
+        mask = _unplaned(inflate(body, nbytes), kind)
+    elif encoding == STORED:
+        if len(body) != nbytes:
+            raise invalid(f"A stored mask has {len(body)} bytes, and its leaf {nbytes}.")
+        mask = np.frombuffer(body, kind)
+    else:
+        raise invalid(f"A frame has the encoding {encoding}, which is not known.")
+    found = int(np.count_nonzero(mask))
+    if not found or found != count:
+        raise invalid(f"A frame changes {found} elements, and says {count}.")
+    return mask
+
+
+def apply_mask(mask: MaskWords, leaf: memoryview) -> None:
+    """Turn the old leaf into the new one, in place."""
+    words = np.frombuffer(leaf, mask.dtype)
+    np.bitwise_xor(words, mask, out=words)
+
+
+def encode_frames(frames: list[Frame]) -> bytes:
+    """Return the beginning of a payload: all that comes before the bodies."""
+    return _COUNT.pack(len(frames)) + b"".join([each.row() for each in frames])
+
+
+def table_nbytes(beginning: bytes | memoryview, nbytes: int) -> int:
+    """Return the bytes before the bodies, from the first bytes of a payload of ``nbytes``."""
+    if nbytes < _COUNT.size:
+        raise malformed(f"The frames of a tensor have {nbytes} bytes, and no number of them.")
+    (count,) = _COUNT.unpack(bytes(beginning[: _COUNT.size]))
+    size = _COUNT.size + int(count) * ROW_NBYTES
+    if size > nbytes:
+        raise malformed(f"The {nbytes} bytes of a changed tensor end before its {count} rows do.")
+    return size
+
+
+def decode_frames(table: bytes | memoryview, nbytes: int, tensor_nbytes: int) -> list[Frame]:
+    """Return the frames of a payload of ``nbytes`` bytes, of a tensor of ``tensor_nbytes``."""
+    frames = [Frame(*row) for row in _ROW.iter_unpack(table[_COUNT.size :])]
+    num_leaves, before, total = -(-tensor_nbytes // LEAF_NBYTES), -1, len(table)
+    for each in frames:
+        if not before < each.leaf < num_leaves:
+            raise invalid(f"A frame of leaf {each.leaf} follows {before}, of {num_leaves} leaves.")
+        before = each.leaf
+        total += each.nbytes
+    if total != nbytes:
+        raise invalid(f"The frames of a tensor take {total} bytes, and its payload has {nbytes}.")
+    return frames
+
+
+def inflate(body: bytes | memoryview, nbytes: int) -> bytes:
+    """Return the data of a zlib stream, which must be exactly ``nbytes`` and end there."""
+    stream = zlib.decompressobj()
+    try:
+        # One byte more than is due, so that a longer stream is seen and not unpacked.
+        data = stream.decompress(body, nbytes + 1)
+    except zlib.error as error:
+        raise malformed(f"A frame is not a zlib stream ({error}).") from None
+    if len(data) != nbytes or not stream.eof or stream.unused_data:
+        raise invalid(f"A frame does not unpack to {nbytes} bytes.")
+    return data
+
+
+def _planes(words: MaskWords) -> bytes:
+    return words.view(np.uint8).reshape(len(words), -1).T.tobytes()
+
+
+def _unplaned(data: bytes, kind: np.dtype[Any]) -> MaskWords:
+    planes = np.frombuffer(data, np.uint8).reshape(kind.itemsize, -1)
+    words: MaskWords = np.ascontiguousarray(planes.T).reshape(-1).view(kind)
+    return words

@@ -1,4 +1,4 @@
-"""The database OCDBT of TensorStore, as it is written: a map from keys to values, in a B-tree.
+"""The database OCDBT of TensorStore: a map from keys to values, in a B-tree.
 
     manifest.ocdbt              the settings of the database, and where the root is
     d/16 bytes in hexadecimal   any file: nodes of the tree, and values that nodes lead to
@@ -8,38 +8,56 @@
     files    := the paths that the body leads to           entries := columns of keys and of values
 
 A value is in a leaf (``bytes``), where the checksum of the node guards it, or is a range of a file
-(``ValueRange``), which no checksum guards. Other nodes lead to nodes. Numbers are varints, unless the
-code says otherwise. Columns follow each other: all lengths of keys, then all keys.
+(``ValueRange``), which no checksum guards. Other nodes lead to nodes. Numbers are varints, unless
+the code says otherwise. Columns follow each other: all lengths of keys, then all keys.
 
-Paths and keys may leave out what they have in common with the one before. Here they never do.
+Paths and keys may leave out what they have in common with the one before. The writer here never
+does.
 
-TensorStore's documentation has the layout, in "OCDBT: storage format", and its reader is the
-oracle of the tests. ``wire.btree`` reads it.
+TensorStore's documentation has the layout, in "OCDBT: storage format", and its reader is the oracle
+of the tests.
+
+Reading. Databases of other writers have more in them:
+
+    frame     the body may be one frame of Zstandard
+    paths     each may leave out what it has in common with the one before
+    keys      the same; and a node leaves out what a branch above it has already
+    versions  a manifest has the last ones. The newest is the database, so that the nodes of older
+              versions are never looked at
+    numbered  ``manifest.ocdbt`` has only settings, and ``manifest.`` with a number of 16 digits the
+              versions: for storages that cannot replace a file
+
+Each node is checked by itself, and with what leads to it: its height is one less, and its keys lie
+between the ones of its neighbours. So all keys are in order, no node leads to itself, and each key
+is found once. Every checksum is compared before anything is unpacked.
+
+What is unpacked is counted (``NodeRoom``) against the bytes that are stored: a few bytes of
+Zstandard may be millions of keys, and a key of a few bytes may repeat 65535 of the one before.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
+from shardvar.errors import UnsupportedError
+from shardvar.limits import MAX_KEY_EXPANSION, MAX_NODE_EXPANSION
 from shardvar.wire.crc import CRC32C
-from shardvar.wire.varint import encode_varint, encode_varints
+from shardvar.wire.damage import corrupt, invalid, malformed, past_limit
+from shardvar.wire.protobuf import decode_varint, decode_varints, encode_varint, encode_varints
 
 INLINE_NBYTES = 1024
 """The size up to which Orbax has values in nodes: a setting, which only writers obey."""
-NODE_NBYTES = 8 << 20
-"""The size of a node from which another one begins: TensorStore's default."""
-MAX_ENTRIES = 1 << 20
-"""The most entries of a node that TensorStore reads."""
-MAX_KEY_NBYTES = 65535
-"""The longest key that TensorStore reads."""
+NODE_NBYTES = 8 << 20  # the size of a node from which another one begins: TensorStore's default
+MAX_ENTRIES = 1 << 20  # the most entries of a node that TensorStore reads
+MAX_KEY_NBYTES = 65535  # the longest key that TensorStore reads
 
 MANIFEST_MAGIC, NODE_MAGIC = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 _VERSION, _UNCOMPRESSED, _ONE_MANIFEST = b"\0", b"\0", b"\0"
-_ARITY = b"\4"
-"""Versions beyond 2**4 would have nodes of their own; one is written."""
-_ENTRY_NBYTES = 24
-"""About what an entry takes in addition to its key and its value."""
+_ARITY = b"\4"  # Versions beyond 2**4 would have nodes of their own; one is written
+_WRITTEN_ENTRY_NBYTES = 24  # About what an entry takes in addition to its key and its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +66,16 @@ class ValueRange:
 
     file: int
     """The number of the file."""
-    start: int
-    """Its first byte."""
-    nbytes: int
-    """Its size."""
+    start: int  # its first byte
+    nbytes: int  # its size
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
     """A node that was built."""
 
-    key: bytes
-    """Its first key."""
-    octets: bytes
-    """Its bytes."""
+    key: bytes  # its first key
+    octets: bytes  # its bytes
     totals: tuple[int, int, int]
     """The keys below it, the bytes of its nodes, and the bytes of spans below it."""
 
@@ -74,15 +88,7 @@ def build_database(
     nanoseconds: int,
     node_nbytes: int = NODE_NBYTES,
 ) -> tuple[bytes, bytes]:
-    """Return the manifest of a database, and the file ``own`` that holds its nodes.
-
-    ``files`` are the paths of the files of spans, ``uuid`` has 16 bytes, and ``nanoseconds`` are the
-    time since 1970.
-
-    >>> manifest, nodes = build_database({b"a": b"1", b"b": ValueRange(0, 0, 9)}, ["d/f"], "d/0", bytes(16), 0)
-    >>> manifest[:4].hex(), nodes[:4].hex()
-    ('0cdb3a2a', '0cdb20de')
-    """
+    """Return the manifest of a database, and the file ``own`` that holds its nodes."""
     keys = sorted(values)
     level = [
         _leaf([(key, values[key]) for key in keys[rows.start : rows.stop]], files)
@@ -109,7 +115,7 @@ def build_database(
 
 
 def _size(value: bytes | ValueRange) -> int:
-    return _ENTRY_NBYTES + (0 if type(value) is ValueRange else len(value))  # type: ignore[arg-type]
+    return _WRITTEN_ENTRY_NBYTES + (0 if type(value) is ValueRange else len(value))  # type: ignore[arg-type]
 
 
 def _runs(sizes: Sequence[int], most: int) -> Iterator[range]:
@@ -207,14 +213,14 @@ def _manifest(
         encode_varint(1),  # versions
         encode_varint(1),  # the number of the first
         bytes([height]),
-        _places(root, starts) if root else _MISSING,
+        _places(root, starts) if root else _NO_ROOT,
         nanoseconds.to_bytes(8, "little"),
         encode_varint(0),  # nodes of older versions
     ]
     return _frame(MANIFEST_MAGIC, body)
 
 
-_MISSING = encode_varint(0) + (encode_varints(np.array([2**64 - 1] * 2, np.uint64))) + bytes(3)
+_NO_ROOT = encode_varint(0) + (encode_varints(np.array([2**64 - 1] * 2, np.uint64))) + bytes(3)
 """The columns of a root that is missing."""
 
 
@@ -249,3 +255,331 @@ def _frame(magic: bytes, body: Sequence[bytes]) -> bytes:
     length = len(magic) + 8 + len(content) + 4
     octets = magic + length.to_bytes(8, "little") + content
     return octets + CRC32C.compute(octets).to_bytes(4, "little")
+
+
+_Ints = NDArray[np.int64]
+Unpack = Callable[[bytes, int], bytes]
+"""Returns the content of a frame of Zstandard, which may have so many bytes at most."""
+
+_HEAD_NBYTES, _TAIL_NBYTES = 12, 4
+_FREE_NBYTES = 1 << 26  # bytes that may be unpacked of the smallest database
+_ENTRY_NBYTES = 256  # About what a key takes in memory in addition to its bytes
+_MAX_NUMBER = (1 << 63) - 1
+_NOWHERE = (1 << 64) - 1  # the first byte, and the size, of a root that is missing
+_MAX_ARITY = 16
+_LONGEST_PATH = 65535
+
+
+@dataclass(slots=True)
+class NodeRoom:
+    """The bytes that a database may still become in memory."""
+
+    nbytes: int = _FREE_NBYTES  # Bytes
+
+    def add(self, stored: int) -> None:
+        """Take note of more bytes that are stored."""
+        self.nbytes += stored * MAX_NODE_EXPANSION
+
+    def take(self, nbytes: int) -> None:
+        """Take some; raise if there is no room for them."""
+        if nbytes > self.nbytes:
+            raise past_limit(
+                f"The nodes become {nbytes - self.nbytes} bytes more than they may",
+                "MAX_NODE_EXPANSION",
+            )
+        self.nbytes -= nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    file: str
+    """The path of its file."""
+    folder: str  # the folder of the database that wrote it, to which its own paths are relative
+    start: int  # its first byte
+    nbytes: int  # its size
+    height: int  # the levels below it
+    prefix: bytes = b""  # the beginning of all its keys, which it leaves out
+    least: bytes = b""  # No key of it is smaller
+    stop: bytes | None = None  # All keys of it are smaller; None for the last node of a level
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseHead:
+    """The settings of a database, and the root of its newest version."""
+
+    uuid: bytes
+    is_numbered: bool  # True if the versions are in numbered files
+    root: NodePlace | None
+    """The root; None if the database is empty, or the versions are in numbered files."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeafNode:
+    """A node of keys and values."""
+
+    keys: list[bytes]
+    """Its keys, sorted."""
+    files: list[str]  # the paths of the files of values
+    file: _Ints
+    """[n] the number of the file of each value; -1 for values in the node."""
+    start: _Ints  # [n] the first byte of each value, in its file or in the body of the node
+    nbytes: _Ints  # [n] the size of each value
+    body: bytes  # the body of the node; empty if no value is in it
+
+
+class _Body:
+    """The body of a frame, read from its beginning on."""
+
+    def __init__(self, octets: bytes, room: NodeRoom) -> None:
+        self.octets, self.at, self.room = octets, 0, room
+
+    def take(self, nbytes: int) -> bytes:
+        """Return the next bytes."""
+        if nbytes > len(self.octets) - self.at:
+            raise malformed(f"{nbytes} bytes are due at byte {self.at} of {len(self.octets)}.")
+        self.at += nbytes
+        return self.octets[self.at - nbytes : self.at]
+
+    def byte(self) -> int:
+        """Return the next byte."""
+        return self.take(1)[0]
+
+    def number(self) -> int:
+        """Return the next varint."""
+        value, self.at = decode_varint(self.octets, self.at)
+        return value
+
+    def words(self, count: int) -> "list[int]":
+        """Return a column of varints of up to 64 bits."""
+        values, end = decode_varints(memoryview(self.octets)[self.at :], count)
+        self.at += end
+        found: list[int] = values.tolist()
+        return found
+
+    def column(self, count: int, most: int = _MAX_NUMBER) -> _Ints:
+        """Return a column of varints, none above ``most``."""
+        values, end = decode_varints(memoryview(self.octets)[self.at :], count)
+        if count and int(values.max()) > most:
+            raise malformed(f"The number {int(values.max())} is above {most}.")
+        self.at += end
+        return values.astype(np.int64)
+
+    def take_room(self, nbytes: int, count: int) -> None:
+        """Take the room of so many keys or paths, which have ``nbytes`` bytes together."""
+        most = MAX_KEY_EXPANSION * len(self.octets)
+        if nbytes > most:
+            raise past_limit(
+                f"The keys or paths of a node of {len(self.octets)} bytes have {nbytes} bytes",
+                "MAX_KEY_EXPANSION",
+            )
+        self.room.take(nbytes + count * _ENTRY_NBYTES)
+
+    def finish(self) -> None:
+        """Raise if there are more bytes."""
+        if self.at < len(self.octets):
+            raise malformed(f"{len(self.octets) - self.at} bytes follow the last field.")
+
+
+def parse_manifest(octets: bytes, unpack: Unpack, room: NodeRoom) -> DatabaseHead:
+    """Return the newest version that a manifest has."""
+    body = _unframe(octets, MANIFEST_MAGIC, unpack, room)
+    uuid, kind = body.take(16), body.byte()
+    body.number(), body.number()  # sizes, which only writers obey
+    arity, compression = body.byte(), body.number()
+    if kind > 1 or not 1 <= arity <= _MAX_ARITY or compression > 1:
+        raise malformed(f"The settings are not known: {kind}, {arity}, {compression}.")
+    body.take(4 * compression)  # the level, which only writers obey
+    if kind:
+        body.finish()
+        return DatabaseHead(uuid, is_numbered=True, root=None)
+    files = _read_files(body, "")
+    root = _read_versions(body, files, 1 << arity)
+    _pass_old_versions(body, len(files))
+    body.finish()
+    return DatabaseHead(uuid, is_numbered=False, root=root)
+
+
+def _read_versions(body: _Body, files: Sequence[tuple[str, str]], most: int) -> NodePlace | None:
+    """Return the root of the last version."""
+    count = body.number()
+    if not 1 <= count <= most:
+        raise malformed(f"The manifest has {count} versions, and not 1 to {most}.")
+    generations = body.words(count)
+    if any(one >= other for one, other in pairwise([0, *generations])):
+        raise malformed("The versions are not in order.")
+    height = body.take(count)[-1]
+    file = int(body.column(count, len(files) - 1)[-1])
+    start, nbytes = body.words(count)[-1], body.words(count)[-1]
+    for _ in range(3):  # totals, which readers do not need
+        body.words(count)
+    body.take(8 * count)  # times
+    if start == nbytes == _NOWHERE:
+        if height:
+            raise malformed(f"The root has {height} levels below it, and is missing.")
+        return None
+    _check_range(start, nbytes)
+    folder, path = files[file]
+    return NodePlace(path, folder, start, nbytes, height)
+
+
+def _pass_old_versions(body: _Body, num_files: int) -> None:
+    """Pass over what leads to the nodes of older versions."""
+    count = body.number()
+    if count > 64:  # one for each height; a number of 64 bits has no more
+        raise malformed(f"The manifest leads to {count} nodes of versions.")
+    body.words(count)
+    body.column(count, max(num_files - 1, 0))
+    for _ in range(3):
+        body.words(count)
+    body.take(8 * count + count)
+
+
+def parse_node(
+    octets: bytes, place: NodePlace, unpack: Unpack, room: NodeRoom
+) -> LeafNode | list[NodePlace]:
+    """Return the keys and values of a node, or the nodes to which it leads."""
+    body = _unframe(octets, NODE_MAGIC, unpack, room)
+    height = body.byte()
+    if height != place.height:
+        raise malformed(f"The node is of height {height}, and {place.height} is due.")
+    files = _read_files(body, place.folder)
+    count = body.number()
+    if not 1 <= count <= MAX_ENTRIES:
+        raise malformed(f"The node has {count} entries, and not 1 to {MAX_ENTRIES}.")
+    keys, common = _read_keys(body, place, count)
+    if height:
+        found = _read_places(body, place, files, keys, common)
+        body.finish()
+        return found
+    return _read_values(body, [path for _, path in files], keys)
+
+
+def _read_keys(body: _Body, place: NodePlace, count: int) -> tuple[list[bytes], _Ints]:
+    """Return the keys, and in a branch the bytes of each that the keys below it leave out."""
+    shared = np.append(0, body.column(count - 1, MAX_KEY_NBYTES))
+    added = body.column(count, MAX_KEY_NBYTES)
+    common = body.column(count, MAX_KEY_NBYTES) if place.height else np.zeros(count, np.int64)
+    lengths = shared + added
+    if (shared[1:] > lengths[:-1]).any() or (common > lengths).any():
+        raise malformed("A key has more in common with another one than that has.")
+    longest = len(place.prefix) + int(lengths.max())
+    if longest > MAX_KEY_NBYTES:
+        raise malformed(f"A key has {longest} bytes; {MAX_KEY_NBYTES} are allowed.")
+    body.take_room(int(lengths.sum()) + count * len(place.prefix), count)
+    text, at, key = body.take(int(added.sum())), 0, b""
+    keys: list[bytes] = []
+    for begin, more in zip(shared.tolist(), added.tolist(), strict=True):
+        before, key = key, key[:begin] + text[at : at + more]
+        at += more
+        if keys and key <= before:
+            raise malformed(f"The key {key[:100]!r} follows {before[:100]!r}.")
+        keys.append(place.prefix + key)
+    if keys[0] < place.least or (place.stop is not None and keys[-1] >= place.stop):
+        raise malformed("The node has keys that are a neighbour's.")
+    return keys, common
+
+
+def _read_places(
+    body: _Body,
+    place: NodePlace,
+    files: Sequence[tuple[str, str]],
+    keys: Sequence[bytes],
+    common: _Ints,
+) -> list[NodePlace]:
+    """Return the nodes to which a branch leads."""
+    count = len(keys)
+    file = body.column(count, len(files) - 1)
+    start, nbytes = body.column(count), body.column(count)
+    for _ in range(3):  # totals, which readers do not need
+        body.words(count)
+    if (start > _MAX_NUMBER - nbytes).any():
+        raise malformed("The node leads to a range that ends nowhere.")
+    stops = [*keys[1:], place.stop]
+    columns = zip(file.tolist(), start.tolist(), nbytes.tolist(), common.tolist(), strict=True)
+    found = []
+    for key, stop, (number, first, size, left_out) in zip(keys, stops, columns, strict=True):
+        folder, path = files[number]
+        prefix = key[: len(place.prefix) + left_out]
+        found.append(NodePlace(path, folder, first, size, place.height - 1, prefix, key, stop))
+    return found
+
+
+def _read_values(body: _Body, files: list[str], keys: list[bytes]) -> LeafNode:
+    """Return the leaf of some keys, whose values follow."""
+    count = len(keys)
+    nbytes, kinds = body.column(count), np.frombuffer(body.take(count), np.uint8)
+    if (kinds > 1).any():
+        raise malformed(f"A value is of the kind {int(kinds.max())}, which is not known.")
+    is_span = kinds == 1
+    file, start = np.full(count, -1), np.zeros(count, np.int64)
+    spans, inline = np.flatnonzero(is_span), np.flatnonzero(~is_span)
+    file[spans] = body.column(len(spans), len(files) - 1)
+    start[spans] = body.column(len(spans))
+    if (start > _MAX_NUMBER - nbytes).any():
+        raise malformed("A value is a range that ends nowhere.")
+    room = len(body.octets) - body.at
+    if (nbytes[inline] > room).any():  # before a sum that may be too large for a number
+        raise malformed(f"A value has {int(nbytes[inline].max())} bytes, and the node {room}.")
+    ends = body.at + np.cumsum(nbytes[inline])
+    start[inline] = ends - nbytes[inline]
+    body.at = int(ends[-1]) if len(ends) else body.at
+    if body.at > len(body.octets):
+        raise malformed(f"The values end {body.at - len(body.octets)} bytes behind the node.")
+    body.finish()
+    return LeafNode(keys, files, file, start, nbytes, body.octets if len(inline) else b"")
+
+
+def _read_files(body: _Body, folder: str) -> list[tuple[str, str]]:
+    """Return the files that the body leads to, each with the folder of the database that wrote
+    it."""
+    count = body.number()
+    if not count:
+        return []
+    shared = np.append(0, body.column(count - 1, _LONGEST_PATH))
+    added = body.column(count, _LONGEST_PATH)
+    bases = body.column(count, _LONGEST_PATH)
+    lengths = shared + added
+    if (shared[1:] > lengths[:-1]).any() or (bases > lengths).any():
+        raise malformed("A path has more in common with another one than that has.")
+    if int(lengths.max()) + len(folder) > _LONGEST_PATH:
+        raise malformed(f"A path has more than {_LONGEST_PATH} bytes.")
+    body.take_room(int((lengths + bases).sum()) + 2 * count * len(folder), count)
+    text, at, path, found = body.take(int(added.sum())), 0, b"", []
+    for begin, more, base in zip(shared.tolist(), added.tolist(), bases.tolist(), strict=True):
+        path, at = path[:begin] + text[at : at + more], at + more
+        before, whole = (each.decode("utf-8", "surrogateescape") for each in (path[:base], path))
+        found.append((folder + before, folder + whole))
+    return found
+
+
+def _check_range(start: int, nbytes: int) -> None:
+    if start + nbytes > _MAX_NUMBER:
+        raise malformed(f"The {nbytes} bytes from byte {start} on end nowhere.")
+
+
+def _unframe(octets: bytes, magic: bytes, unpack: Unpack, room: NodeRoom) -> _Body:
+    """Return the body of a frame, after comparing its checksum."""
+    if len(octets) < _HEAD_NBYTES + _TAIL_NBYTES or not octets.startswith(magic):
+        raise malformed(
+            f"{len(octets)} bytes that begin with {octets[:4].hex() or 'nothing'} are not a node of "
+            f"a database, which begins with {magic.hex()}."
+        )
+    nbytes = int.from_bytes(octets[len(magic) : _HEAD_NBYTES], "little")
+    if nbytes != len(octets):
+        raise malformed(f"It says that it has {nbytes} bytes, and it has {len(octets)}.")
+    stored = int.from_bytes(octets[-_TAIL_NBYTES:], "little")
+    if CRC32C.compute(memoryview(octets)[:-_TAIL_NBYTES]) != stored:
+        raise corrupt(f"Its {nbytes} bytes disagree with their checksum.")
+    room.add(nbytes)
+    content = octets[:-_TAIL_NBYTES]
+    version, at = decode_varint(content, _HEAD_NBYTES)
+    if version:
+        raise UnsupportedError(
+            f"The node is of version {version}; 0 is the newest that is known.", "Update shardvar."
+        )
+    compression, at = decode_varint(content, at)
+    if compression > 1:
+        raise invalid(f"The node is compressed in the way {compression}, which is not known.")
+    body = unpack(content[at:], room.nbytes) if compression else content[at:]
+    room.take(len(body))
+    return _Body(body, room)

@@ -28,8 +28,7 @@ from shardvar.errors import ShardvarError, UnsupportedError
 from shardvar.limits import MAX_KEY_NBYTES, MAX_NESTING, MAX_RANK
 from shardvar.wire.damage import check_key, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT
-from shardvar.wire.protobuf import walk_fields
-from shardvar.wire.varint import decode_varint
+from shardvar.wire.protobuf import decode_varint, walk_fields
 
 _ReadAt = Callable[[int, int], bytes]
 

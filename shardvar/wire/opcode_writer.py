@@ -15,11 +15,11 @@ same value.
 
 Texts and names that come again are references to the first ones. In protocol 4, so are calls that
 come again, and every value that Python would give a number has one, as readers of long indexes
-expect (``usual_opcodes``). Nothing else is shared. Protocol 2 is the only one that
+expect (``pickle``). Nothing else is shared. Protocol 2 is the only one that
 ``torch.load(weights_only=True)`` takes.
 
 Law: ``parse_pickle(build_pickle(value))`` is the value, with nodes for calls and instances
-(``wire.inert``).
+(``wire.plain``).
 
 Values are made by shardvar and nested a few levels deep: writing recurses.
 """
@@ -29,27 +29,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from shardvar.wire.inert import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
+from shardvar.wire.plain import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a name."""
-
     name: str
     """The name with its module, such as "torch.Size"."""
-    args: tuple[Any, ...]
-    """The arguments."""
-    state: tuple[Any, ...] | None = None
-    """The state of the result, if it gets one."""
+    args: tuple[Any, ...]  # the arguments
+    state: tuple[Any, ...] | None = None  # the state of the result, if it gets one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LazyDict:
     """A dict of many values, each made when it is written, and dropped then."""
 
-    items: Callable[[], Iterable[tuple[Any, Any]]]
-    """Makes the keys and values in order."""
+    items: Callable[[], Iterable[tuple[Any, Any]]]  # Makes the keys and values in order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,16 +54,10 @@ class Instance:
 
     name: str
     """The name of the class with its module."""
-    state: Any
-    """The state: a dict of attributes, or what the ``__setstate__`` of the class takes."""
+    state: Any  # the state: a dict of attributes, or what the ``__setstate__`` of the class takes
 
 
 def build_pickle(value: Any, protocol: int = 2) -> bytes:
-    """Return the pickle of a value, in protocol 2 or 4.
-
-    >>> build_pickle((1, True))
-    b'\\x80\\x02K\\x01\\x88\\x86.'
-    """
     writer = _Writer(protocol >= 4)
     writer.write(b"\x80" + bytes([protocol]))
     writer.push(value)
@@ -86,8 +75,7 @@ class _Writer:
         self.memo: dict[tuple[type, Any], int] = {}
         self.numbers_all = numbers_all
         """True in protocol 4: containers, calls and instances also have numbers."""
-        self.count = 0
-        """The number of the next value."""
+        self.count = 0  # the number of the next value
 
     def push(self, value: Any) -> None:
         """Add the opcodes that push a value."""

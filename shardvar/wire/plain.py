@@ -1,4 +1,4 @@
-"""Plain values: what a training program keeps with its tensors, and their one encoding.
+"""Plain values, which a training program keeps with its tensors: encoding, literals, inert nodes.
 
 A value is a tree of the types below. The encoding is JSON in ASCII. What JSON has means itself; any
 other value is an object with one name, the *tag*, which says its type:
@@ -38,6 +38,22 @@ A reader refuses another version, and ignores other names. Spaces between tokens
 
 Laws: ``decode_value(encode_value(value))`` is the value; ``encode_value(decode_value(text))`` is
 the text, up to spaces.
+
+Names and calls of a pickle are values that do nothing:
+
+    Global      a name
+    Node        a call of a name, with its arguments, its state, and what would be appended to it
+    Reference   an object outside of the pickle, such as a storage
+
+Three calls have no effect but a plain value, and are made at once: ``torch.Size`` becomes a tuple,
+``collections.OrderedDict`` a dict, and ``_codecs.encode``, with which protocol 2 writes bytes,
+bytes. Where the types of values matter, the first two become ``Size`` and ``OrderedMap``.
+
+Lists, dicts and nodes may be nested without bounds, may be shared and may contain themselves. So
+nothing here recurses, and nothing that gets them may: not ``repr``, not ``==``, not ``hash``.
+
+Literals are texts as Python writes them, for people to read, compare and search. They are not
+decoded again.
 """
 
 import base64
@@ -55,11 +71,132 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_OBJECTS_NBYTES
 from shardvar.wire.damage import decoding, invalid, past_limit
-from shardvar.wire.inert import OrderedMap, Size
 from shardvar.wire.strict_json import parse_json
 
-VERSION = 1
-"""The version of a document."""
+SIZE, ORDERED_DICT, ENCODE = "torch.Size", "collections.OrderedDict", "_codecs.encode"
+"""The calls that become plain values."""
+
+_KEY_ITEMS = 64
+"""The most items of a tuple that may be the key of a dict, including the tuples in it."""
+
+_BYTES = ("__builtin__.bytes", "builtins.bytes")
+"""The class whose call makes no bytes; the first is the name of Python 2, which protocol 2 uses."""
+
+
+class Size(tuple[Any, ...]):
+    """A tuple that was a ``torch.Size``."""
+
+    __slots__ = ()
+
+
+class OrderedMap(dict[Any, Any]):
+    """A dict that was a ``collections.OrderedDict``."""
+
+    __slots__ = ()
+
+
+class Global:
+    """A name that the pickle would import."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Global({self.name!r})"
+
+
+class Node:
+    """An object that the pickle would make by calling a name; its parts are data."""
+
+    __slots__ = ("args", "items", "name", "state")
+
+    def __init__(self, name: Any, args: Any, state: Any = None) -> None:
+        self.name = name
+        """The name that would be called; a ``Node`` where the result of another call would be."""
+        self.args = args  # the arguments, usually a tuple
+        self.state = state  # the state that BUILD would set; None if there is none
+        self.items: list[Any] | None = None
+        """Items that would be appended to it or set in it, flat; None if nothing."""
+
+    def __repr__(self) -> str:
+        return f"Node({self.name!r})"  # not its parts, which may be nested without bounds
+
+
+class Reference:
+    """An object outside of the pickle, such as the storage of a tensor."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value  # the description that the pickle gives of it
+
+
+_HASHED = (str, int, float, bool, bytes, type(None), Global, Node, Reference)
+"""Types whose hash is quick; the last three compare by identity."""
+
+
+def name_of(called: Any) -> Any:
+    return called.name if type(called) is Global else called
+
+
+def call(called: Any, args: Any, is_typed: bool = False) -> Any:
+    """Return what a call gives: a plain value where the result is known, else a node."""
+    name = called.name if type(called) is Global else None
+    values = args if type(args) is tuple else ()
+    if name == SIZE and len(values) == 1 and type(values[0]) in (tuple, list):
+        return Size(values[0]) if is_typed else tuple(values[0])
+    if name == ORDERED_DICT and (not values or (len(values) == 1 and type(values[0]) is list)):
+        # The items are set afterwards; Python 2 gave them as pairs.
+        made: dict[Any, Any] = OrderedMap() if is_typed else {}
+        for key, value in values[0] if values else ():
+            set_items(made, [key, value])
+        return made
+    if name in _BYTES and args == ():
+        return b""
+    if name == ENCODE and len(values) == 2 and type(values[0]) is str and values[1] == "latin1":
+        return values[0].encode("latin1")
+    return Node(name or called, args)
+
+
+def extend(target: Any, values: list[Any]) -> None:
+    if type(target) is Node:
+        target.items = [*(target.items or ()), *values]
+    elif type(target) is list:
+        target += values
+    else:
+        raise TypeError
+
+
+def set_items(target: Any, items: list[Any]) -> None:
+    """Set keys and values, which follow each other in ``items``."""
+    keys, values = items[::2], items[1::2]
+    if type(target) is Node:
+        target.items = [*(target.items or ()), *items]
+    elif type(target) in (dict, OrderedMap) and all(map(_is_key, keys)):
+        target.update(zip(keys, values, strict=True))
+    else:
+        raise TypeError
+
+
+def _is_key(value: Any) -> bool:
+    """Return True if a value may be a key: hashing it is quick, and goes no deeper than a few
+    tuples."""
+    if type(value) not in (tuple, Size):
+        return type(value) in _HASHED
+    left, count = [*value[: _KEY_ITEMS + 1]], len(value)
+    while left and count <= _KEY_ITEMS:
+        item = left.pop()
+        if type(item) in (tuple, Size):
+            left += item[: _KEY_ITEMS + 1]
+            count += len(item)
+        elif type(item) not in _HASHED:
+            return False
+    return count <= _KEY_ITEMS
+
+
+VERSION = 1  # the version of a document
 
 MAX_DEPTH, MAX_TEXT = 64, 1 << 20
 """Bounds of one value: levels of lists within lists; characters of its literal, and the number of
@@ -69,8 +206,7 @@ _JSON_DEPTH = 3 * MAX_DEPTH + 8
 _EXACT = 1 << 53
 """The first integer that a double cannot tell from the next one: readers in other languages take
 numbers of JSON for doubles."""
-_NAN = 0x7FF8000000000000
-"""The bits of the NaN that Python makes."""
+_NAN = 0x7FF8000000000000  # the bits of the NaN that Python makes
 
 NUMPY_NAMES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
@@ -78,20 +214,16 @@ NUMPY_NAMES = frozenset(
 )
 """The dtypes of arrays of NumPy that are plain values, and of scalars; these also have ``str_`` and
 ``bytes_``."""
-ARRAY = "numpy.ndarray"
-"""The tag of an array of NumPy."""
-_MAX_RANK = 64
-"""The most axes of an array of NumPy."""
-_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
-"""The name of a dtype of torch."""
+ARRAY = "numpy.ndarray"  # the tag of an array of NumPy
+_MAX_RANK = 64  # the most axes of an array of NumPy
+_DTYPE = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)  # the name of a dtype of torch
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
     """A value whose type Python's literals lack."""
 
-    kind: str
-    """The tag of the type."""
+    kind: str  # the tag of the type
     value: Any
     """A list for ``set`` and ``frozenset``, a dict of texts for ``argparse.Namespace``, a text for
     ``torch.dtype`` and ``text``, a tuple of the type and the number for ``torch.device``; for an array
@@ -110,11 +242,7 @@ def too_large() -> UnsupportedError:
 
 
 def encode_value(value: Any) -> str:
-    """Return the encoding of a plain value; ``UnsupportedError`` if it is too large.
-
-    >>> encode_value({"betas": (0.9, 0.99), "tags": ["a", b"b", None]})
-    '{"dict":[["betas",{"tuple":[{"float":"0.9"},{"float":"0.99"}]}],["tags",["a",{"bytes":"Yg=="},null]]]}'
-    """
+    """Return the encoding of a plain value; ``UnsupportedError`` if it is too large."""
     text = json.dumps(_node(value, 0), separators=(",", ":"))
     if len(text) > 8 * MAX_TEXT:
         raise too_large()
@@ -199,14 +327,7 @@ _NODES: dict[type, Callable[[Any, int], Any]] = {
 
 
 def decode_value(text: str) -> Any:
-    """Return the value that has an encoding.
-
-    ``UnsupportedError`` for a type that this release does not know, ``InvalidCheckpoint`` for what
-    no writer makes.
-
-    >>> decode_value('{"tuple":[1,{"float":"1.0"}]}')
-    (1, 1.0)
-    """
+    """Return the value that has an encoding."""
     return value_of_node(parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH))
 
 
@@ -369,11 +490,7 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
 
 
 def build_objects(objects: Mapping[str, str]) -> str:
-    """Return the document of encodings by key.
-
-    >>> build_objects({"b": "1", "a": "null"})
-    '{"version":1,"objects":[["a",null],["b",1]]}'
-    """
+    """Return the document of encodings by key."""
     pairs = [f"[{encode_value(key)},{objects[key]}]" for key in sorted(objects)]
     text = f'{{"version":{VERSION},"objects":[{",".join(pairs)}]}}'
     if len(text) > MAX_OBJECTS_NBYTES:
@@ -385,10 +502,7 @@ def build_objects(objects: Mapping[str, str]) -> str:
 
 
 def parse_objects(text: str) -> dict[str, Any]:
-    """Return the parsed JSON of each value of a document, by key.
-
-    ``value_of_node`` decodes each: one that is wrong leaves the others readable.
-    """
+    """Return the parsed JSON of each value of a document, by key."""
     if len(text) > MAX_OBJECTS_NBYTES:
         raise past_limit(f"The objects have {len(text)} bytes", "MAX_OBJECTS_NBYTES")
     root = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
@@ -408,3 +522,98 @@ def parse_objects(text: str) -> dict[str, Any]:
             raise invalid(f"A key of an object is not text, or occurs twice: {str(name)[:100]}.")
         found[key] = node
     return found
+
+
+_TOLD = ("bool", "int64", "float64", "complex128")  # the dtypes that NumPy gives elements of Python
+
+
+def literal_of(value: Any) -> str:
+    """Return a plain value as Python writes it, for people; ``UnsupportedError`` if it is too long.
+    The literals of a tuple and of a ``torch.Size``, of a dict and of an ``OrderedDict`` are
+    equal."""
+    parts: list[str] = []
+    _Literal(parts).add(value)
+    return "".join(parts)
+
+
+class _Literal:
+    """The parts of a literal, whose length is bounded while they are added."""
+
+    def __init__(self, parts: list[str]) -> None:
+        self.parts = parts
+        self.length = 0
+
+    def write(self, text: str) -> None:
+        """Add a text."""
+        self.length += len(text)
+        if self.length > MAX_TEXT:
+            raise too_large()
+        self.parts.append(text)
+
+    def add(self, value: Any) -> None:
+        kind = type(value)
+        if kind in (list, tuple, Size):
+            begin, end = "[]" if kind is list else "()"
+            self.add_items(begin, value, f",{end}" if kind is not list and len(value) == 1 else end)
+        elif kind in (dict, OrderedMap):
+            self.add_pairs("{", [(each, ": ", value[each]) for each in value], "}")
+        elif kind is Tagged:
+            self.add_named(value)
+        elif isinstance(value, np.generic):
+            is_text = isinstance(value, np.character)
+            name = kind.__name__ if is_text else value.dtype.name
+            self.write(f"np.{name}({repr(value.item()) if is_text else value})")
+        elif kind is int and value.bit_length() > 4096:  # Python refuses longer ones as decimals
+            self.write(hex(value))
+        elif kind is complex:
+            self.write(f"complex({value.real!r}, {value.imag!r})")
+        elif kind is bytearray:  # as protocol 2 of pickle has it
+            text = f"{value.decode('latin1')!r}, 'latin-1'" if value else ""
+            self.write(f"bytearray({text})")
+        else:
+            self.write(repr(value))
+
+    def add_items(self, begin: str, items: Iterable[Any], end: str) -> None:
+        """Add values with commas between them."""
+        self.add_pairs(begin, [("", "", each) for each in items], end)
+
+    def add_pairs(self, begin: str, pairs: Iterable[tuple[Any, str, Any]], end: str) -> None:
+        """Add names or keys, each with its value after a sign; a pair without a sign has none."""
+        self.write(begin)
+        for position, (name, sign, value) in enumerate(pairs):
+            if position:
+                self.write(", ")
+            if sign == "=":
+                self.write(name)
+            elif sign:
+                self.add(name)
+            self.write(sign)
+            self.add(value)
+        self.write(end)
+
+    def add_array(self, name: str, shape: tuple[int, ...], octets: bytes) -> None:
+        """Add an array of NumPy, with its dtype unless the elements tell it, as NumPy does."""
+        elements = np.frombuffer(octets, np.dtype(name).newbyteorder("<")).reshape(shape)
+        self.write("array(")
+        self.add(elements.tolist() if elements.size else [])
+        if not elements.size and len(shape) != 1:
+            self.write(f", shape={shape}")
+        if not elements.size or name not in _TOLD:
+            self.write(f", dtype={name}")
+        self.write(")")
+
+    def add_named(self, value: Tagged) -> None:
+        """Add a value whose type Python's literals lack."""
+        if value.kind == "text":
+            self.write(value.value)
+        elif value.kind == "torch.dtype":
+            self.write(f"torch.{value.value}")
+        elif value.kind == "torch.device":
+            self.write(f"torch.device({':'.join(map(str, value.value))!r})")
+        elif value.kind == ARRAY:
+            self.add_array(*value.value)
+        elif value.kind == "argparse.Namespace":
+            pairs = [(name, "=", each) for name, each in value.value.items()]
+            self.add_pairs("Namespace(", pairs, ")")
+        else:
+            self.add_items(f"{value.kind}([", value.value, "])")

@@ -14,17 +14,115 @@ fields, and puts fields in ascending order.
 
     08 96 01        field 1, wire type 0: the varint 150           (0x08 is 1 << 3 | 0)
     12 02 68 69     field 2, wire type 2: the two bytes "hi"       (0x12 is 2 << 3 | 2)
+
+Varints are unsigned 64-bit integers in base 128, the low digits first, bit 7 set on every byte but
+the last. 300 is 2 * 128 + 44, and so the two bytes ``ac 02``: 0xac is the digit 44 with bit 7 set,
+0x02 the digit 2. A negative number of protobuf's ``int64`` is written as its two's complement, and
+so takes ten bytes.
+
+``encode_varints`` and ``decode_varints`` do the same for whole arrays, for the length tables of
+string tensors.
 """
 
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from shardvar.wire.damage import malformed
-from shardvar.wire.varint import MAX_VARINT_NBYTES, decode_varint, encode_varint
+import numpy as np
+from numpy.typing import NDArray
 
-_ReadAt = Callable[[int, int], bytes]
-"""Returns bytes of a file, by offset and count."""
+from shardvar.wire.damage import malformed
+
+MAX_VARINT_NBYTES = 10  # ceil(64 / 7): the longest varint of 64 bits
+
+_ONE_BYTE = [bytes([value]) for value in range(0x80)]
+"""Most varints that are written: tags, and lengths of names."""
+
+
+def encode_varint(value: int) -> bytes:
+    """Return the varint of ``value``, which is taken modulo 2**64 as protobuf does with negative
+    numbers."""
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
+    value &= 0xFFFFFFFFFFFFFFFF
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def decode_varint(data: bytes, start: int, stop: int | None = None) -> tuple[int, int]:
+    """Return the varint at ``data[start]`` and the offset after it; it may not reach beyond
+    ``stop``."""
+    stop = len(data) if stop is None else stop
+    value = 0
+    for position in range(start, min(start + MAX_VARINT_NBYTES, stop)):
+        byte = data[position]
+        value |= (byte & 0x7F) << 7 * (position - start)
+        if byte < 0x80:
+            if value >> 64:  # the tenth byte has room for 7 bits, and a 64-bit number uses one
+                break
+            return value, position + 1
+    if stop - start < MAX_VARINT_NBYTES:
+        raise malformed(f"The varint at offset {start} runs over the end of its {stop} bytes.")
+    raise malformed(f"The varint at offset {start} is larger than 64 bits.")
+
+
+def encode_varints(values: NDArray[np.uint64]) -> bytes:
+    """Return the varints of an array of values, one after the other."""
+    if not values.size or int(values.max()) < 0x80:
+        return bytes(values.astype(np.uint8))
+    shifts = np.arange(0, 7 * MAX_VARINT_NBYTES, 7, dtype=np.uint64)
+    # One row a value, one column a digit. For 300, ``rest`` is [300, 2, 0, ...]: what is left from
+    # each digit on. The digits are [44, 2, 0, ...]; the first gets bit 7 because more digits
+    # follow. Digits are written as long as something is left from them on, which is two bytes here.
+    rest = values.reshape(-1, 1) >> shifts
+    digits = (rest & np.uint64(0x7F)).astype(np.uint8)
+    digits[:, :-1] |= (rest[:, 1:] != 0).astype(np.uint8) << 7
+    wanted = rest != 0
+    wanted[:, 0] = True  # zero has one digit
+    return bytes(digits[wanted])
+
+
+def decode_varints(
+    data: bytes | bytearray | memoryview, count: int
+) -> tuple[NDArray[np.uint64], int]:
+    """Return the ``count`` varints at the front of ``data`` and the offset after them. Each value
+    takes a byte at least, so an array larger than ``data`` is never allocated for a false
+    ``count``."""
+    # The comments follow the example ``ac 02 05``, the varints of 300 and 5.
+    octets = np.frombuffer(data, np.uint8)[: count * MAX_VARINT_NBYTES]
+
+    # A byte below 0x80 ends a varint. stops = [2, 3], starts = [0, 2], widths = [2, 1].
+    stops = np.flatnonzero(octets < 0x80)[:count] + 1
+    if len(stops) < count:
+        raise malformed(f"{count} varints were expected, and {len(data)} bytes hold {len(stops)}.")
+    if not count:
+        return np.zeros(0, np.uint64), 0
+    starts = np.concatenate([[0], stops[:-1]])
+    widths = stops - starts
+    end = int(stops[-1])
+
+    # 64 bits are nine digits of 7 bits and one bit more: a tenth byte above 1 would be shifted out
+    # of the word.
+    too_long = (widths > MAX_VARINT_NBYTES) | (
+        (widths == MAX_VARINT_NBYTES) & (octets[stops - 1] > 1)
+    )
+    if too_long.any():
+        raise malformed(
+            f"The varint at offset {int(starts[too_long.argmax()])} is larger than 64 bits."
+        )
+
+    # A digit is shifted by 7 for each byte that comes before it in its own varint: shifts = [0, 7,
+    # 0]. Then the digits [44, 2 << 7, 5] are added up from each start to the next: [44 + 256, 5].
+    shifts = 7 * (np.arange(end) - np.repeat(starts, widths))
+    digits = (octets[:end] & np.uint8(0x7F)).astype(np.uint64) << shifts.astype(np.uint64)
+    return np.add.reduceat(digits, starts), end
+
+
+_ReadAt = Callable[[int, int], bytes]  # Returns bytes of a file, by offset and count
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIDTHS = {FIXED64: 8, FIXED32: 4}
@@ -34,12 +132,9 @@ WIDTHS = {FIXED64: 8, FIXED32: 4}
 class Field:
     """One field of a message, before it is converted to the type that its reader expects."""
 
-    number: int
-    """The field's number in its message."""
-    value: int | bytes
-    """An unsigned integer, or the bytes of wire type 2."""
-    offset: int
-    """The field's first byte, counted from the beginning of its message."""
+    number: int  # the field's number in its message
+    value: int | bytes  # an unsigned integer, or the bytes of wire type 2
+    offset: int  # the field's first byte, counted from the beginning of its message
 
     def uint(self) -> int:
         """Return the value as an unsigned integer."""
@@ -103,12 +198,9 @@ def decode_fields(message: bytes) -> Iterator[Field]:
 
 def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Fields of the message in ``message[start:stop]``: ``decode_fields`` for messages of many
-    small fields.
-
-    A field of wire type 2 is (number, start, stop), where its bytes are ``message[start:stop]``; a
-    varint is (number, value, -1). Fixed words are skipped. Nothing is copied, and tags and lengths
-    of one byte, which nearly all are, are read without a call.
-    """
+    small fields. A field of wire type 2 is (number, start, stop), where its bytes are
+    ``message[start:stop]``; a varint is (number, value, -1). Fixed words are skipped. Nothing is
+    copied, and tags and lengths of one byte, which nearly all are, are read without a call."""
     while start < stop:
         # A tag of one byte has the numbers 1 to 15: 0x08 is the smallest valid tag, and 0x80 begins
         # a longer one.
@@ -137,15 +229,12 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
             start += value
 
 
-_LONGEST_HEAD = 2 * MAX_VARINT_NBYTES
-"""Bytes of a tag with a length, or with a varint."""
+_LONGEST_HEAD = 2 * MAX_VARINT_NBYTES  # bytes of a tag with a length, or with a varint
 
 
 def walk_fields(read: _ReadAt, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Fields of the message in the bytes [start, stop) of a file, as ``decode_spans`` yields them.
-
-    Only tags, lengths and varints are read, with ``read(start, nbytes)``: bytes are passed over.
-    """
+    Only tags, lengths and varints are read, with ``read(start, nbytes)``: bytes are passed over."""
     while start < stop:
         head = read(start, min(_LONGEST_HEAD, stop - start))
         tag, at = decode_varint(head, 0)

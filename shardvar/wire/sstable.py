@@ -22,8 +22,25 @@ readers search by them. The metaindex is empty and never read. What is decoded i
 Writing. The bytes are the same as TensorFlow's for a tensor bundle's index: a block is closed once
 it has ``TABLE_BLOCK_NBYTES`` bytes, its restarts included, or before an entry of twice that size.
 Every 16th key of a table block is whole, in the table index every key. Nothing is compressed.
+
+Ordered code. Numbers and strings as bytes that sort in the same order, none of them a prefix of
+another:
+
+    num(u)    := one byte n, then the n bytes of u, big-endian, without leading zeros
+    string(s) := s with 00 -> 00 ff and ff -> ff 00, then 00 01
+    signed(v) := n one bits, a zero bit, then v in 7n - 1 bits, big-endian, for the smallest such n   where v >= 0
+                 the complement of signed(~v)                                                         where v < 0
+
+The leading ones of ``signed`` give its length, and a longer number is a larger one, so that bytes
+compare as numbers: 5 is ``85`` (one byte: 1, 0, then 000101), 64 is ``c0 40`` (two bytes: 110, then
+13 bits), and -1 is ``7f``, the complement of signed(0), which is ``80``.
+
+Tensor bundles write the keys of stored slices in this code. Each ``decode_*`` returns the value and
+the offset after it, and accepts only what ``encode_*`` writes, so that a key has one meaning and a
+meaning one key.
 """
 
+import re
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -36,19 +53,93 @@ from shardvar.errors import prefix_errors
 from shardvar.limits import MAX_KEY_EXPANSION, MAX_SNAPPY_RATIO
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed, past_limit
-from shardvar.wire.varint import decode_varint, encode_varint
+from shardvar.wire.protobuf import decode_varint, encode_varint
 
-_Read = Callable[[int, int], bytes]
-"""(offset, nbytes) -> these bytes of the table's file."""
+_TERMINATOR = b"\x00\x01"
+_ESCAPES = {b"\x00": b"\x00\xff", b"\xff": b"\xff\x00"}
+
+_SPECIAL = re.compile(rb"[\x00\xff]")
+_ESCAPED = re.compile(rb"([\x00\xff])[\x00\xff]")
+# Possessive: one pass over any bytes.
+_STRING = re.compile(rb"((?:[^\x00\xff]++|\x00\xff|\xff\x00)*+)\x00\x01")
+
+
+def encode_num(value: int) -> bytes:
+    """Return an unsigned 64-bit integer in ordered code."""
+    nbytes = (value.bit_length() + 7) // 8
+    return bytes([nbytes]) + value.to_bytes(nbytes, "big")
+
+
+def decode_num(data: bytes, start: int) -> tuple[int, int]:
+    """Return the unsigned integer at ``start``, and the offset after it."""
+    # 9 is one byte more than a number can have, and refused below.
+    nbytes = data[start] if start < len(data) else 9
+    stop = start + 1 + nbytes
+    digits = data[start + 1 : stop]
+    if nbytes > 8 or len(digits) < nbytes or digits[:1] == b"\x00":
+        raise malformed(f"The bytes at offset {start} are not a number in ordered code.")
+    return int.from_bytes(digits, "big"), stop
+
+
+def encode_string(value: bytes) -> bytes:
+    """Return a byte string in ordered code."""
+    return _SPECIAL.sub(lambda match: _ESCAPES[match[0]], value) + _TERMINATOR
+
+
+def decode_string(data: bytes, start: int) -> tuple[bytes, int]:
+    """Return the byte string at ``start``, and the offset after it."""
+    match = _STRING.match(data, start)
+    if match is None:
+        raise malformed(f"The bytes at offset {start} are not a string in ordered code.")
+    return _ESCAPED.sub(rb"\1", match[1]), match.end()
+
+
+def encode_signed(value: int) -> bytes:
+    """Return a signed 64-bit integer in ordered code."""
+    magnitude = ~value if value < 0 else value
+    # n bytes have 7n - 1 bits for the number: 63 has 6 bits and fits in one byte, 64 has 7 bits and
+    # needs two.
+    nbytes = magnitude.bit_length() // 7 + 1
+    word = magnitude | _header(nbytes)
+    return (word if value >= 0 else ~word & _all_ones(nbytes)).to_bytes(nbytes, "big")
+
+
+def decode_signed(data: bytes, start: int) -> tuple[int, int]:
+    """Return the signed integer at ``start``, and the offset after it."""
+    # The first two bytes have all leading ones of the code: ten at most, since no number has more
+    # bytes than ten.
+    head = int.from_bytes(data[start : start + 2].ljust(2, b"\x00"), "big")
+    negative = not head >> 15
+    ones = head ^ 0xFFFF if negative else head
+    nbytes = 16 - (ones ^ 0xFFFF).bit_length()  # as many bytes as there are leading ones
+    stop = start + nbytes
+    if start < len(data) and nbytes <= 10 and stop <= len(data):
+        word = int.from_bytes(data[start:stop], "big")
+        magnitude = (~word & _all_ones(nbytes) if negative else word) ^ _header(nbytes)
+        value = ~magnitude if negative else magnitude
+        if magnitude < 1 << 63 and encode_signed(value) == data[start:stop]:
+            return value, stop
+    raise malformed(f"The bytes at offset {start} are not a signed number in ordered code.")
+
+
+def _header(nbytes: int) -> int:
+    """Return a word of ``nbytes`` bytes that begins with ``nbytes`` ones and is zero after them:
+    0xc000 for 2."""
+    return _all_ones(nbytes) ^ ((1 << 7 * nbytes) - 1)
+
+
+def _all_ones(nbytes: int) -> int:
+    return (1 << 8 * nbytes) - 1
+
+
+_Read = Callable[[int, int], bytes]  # (offset, nbytes) -> these bytes of the table's file
 
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
-FOOTER_NBYTES = 48
-"""Two handles of at most 20 bytes and the magic."""
+FOOTER_NBYTES = 48  # Two handles of at most 20 bytes and the magic
 TRAILER_NBYTES = 5
 PLAIN, SNAPPY = 0, 1
 
-TABLE_BLOCK_NBYTES = 262144
-"""TensorFlow's ``table::Options::block_size``."""
+TABLE_BLOCK_NBYTES = 262144  # TensorFlow's ``table::Options::block_size``
 RESTART_INTERVAL = 16
 
 
@@ -58,12 +149,9 @@ class SortedTable:
 
     read: _Read
     """Reads the table's file."""
-    limit: int
-    """The offset of the footer, which no block may reach."""
-    separators: list[bytes]
-    """[blocks] the separator of each table block."""
-    handles: list[bytes]
-    """[blocks] the handle of each table block, still encoded."""
+    limit: int  # the offset of the footer, which no block may reach
+    separators: list[bytes]  # [blocks] the separator of each table block
+    handles: list[bytes]  # [blocks] the handle of each table block, still encoded
 
     def blocks(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """The keys and the values of each table block in turn; ``InvalidCheckpoint`` if keys do not
@@ -209,12 +297,10 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
 
 
 def _check_restarts(block: bytes, offset: int) -> int:
-    """Return the offset in ``block`` where its entries end, after checking its restarts.
-
-    Restarts must rise strictly from 0 and be offsets of whole keys, whose first varint (shared) is
-    0. A restart at the end of the entries is allowed only in a block without entries, where it is
-    the 0 that every block has.
-    """
+    """Return the offset in ``block`` where its entries end, after checking its restarts. Restarts
+    must rise strictly from 0 and be offsets of whole keys, whose first varint (shared) is 0. A
+    restart at the end of the entries is allowed only in a block without entries, where it is the 0
+    that every block has."""
     # A block ends with its restarts, 4 bytes each, and their count: 100 bytes with 3 restarts have
     # entries up to byte 100 - 4 - 12 = 84.
     count = struct.unpack_from("<I", block, len(block) - 4)[0] if len(block) >= 4 else 0
@@ -244,16 +330,13 @@ _SMALL_VARINTS = [encode_varint(value) for value in range(1 << 14)]
 class _BlockBuilder:
     """A block that is being written."""
 
-    interval: int
-    """The number of keys from one whole key to the next."""
-    entries: bytearray = field(default_factory=bytearray)
-    """The entries so far."""
+    interval: int  # the number of keys from one whole key to the next
+    entries: bytearray = field(default_factory=bytearray)  # the entries so far
     restarts: list[int] = field(default_factory=lambda: [0])
     """The offsets of the whole keys, in bytes of ``entries``."""
     count: int = 0
     """The number of keys since the last restart, that one included."""
-    last: bytes = b""
-    """The key that was added last."""
+    last: bytes = b""  # the key that was added last
 
     def add(self, key: bytes, value: bytes) -> None:
         """Append an entry; the caller adds keys in rising order."""
@@ -285,10 +368,8 @@ class _TableBuilder:
 
     parts: list[bytes] = field(default_factory=list)
     """The bytes of the file, in order."""
-    nbytes: int = 0
-    """The number of these bytes."""
+    nbytes: int = 0  # the number of these bytes
     index: _BlockBuilder = field(default_factory=lambda: _BlockBuilder(1))
-    """The table index."""
 
     def append(self, block: _BlockBuilder) -> bytes:
         """Add a block with its trailer and return its handle."""
@@ -344,11 +425,7 @@ def _shared_nbytes(first: bytes, second: bytes) -> int:
 
 
 def _separator(last: bytes, following: bytes) -> bytes:
-    """Return a short key that is not below ``last`` and is below ``following``.
-
-    >>> _separator(b"abcdef", b"abxyz"), _separator(b"abc", b"abd")
-    (b'abd', b'abc')
-    """
+    """Return a short key that is not below ``last`` and is below ``following``."""
     shared = _shared_nbytes(last, following)
     if shared < len(last) and shared < len(following) and last[shared] + 1 < following[shared]:
         return last[:shared] + bytes([last[shared] + 1])
@@ -356,11 +433,8 @@ def _separator(last: bytes, following: bytes) -> bytes:
 
 
 def _successor(last: bytes) -> bytes:
-    """Return a short key that is not below ``last``: cut after the first byte that can be raised.
-
-    >>> _successor(b"\\xffabc")
-    b'\\xffb'
-    """
+    """Return a short key that is not below ``last``: cut after the first byte that can be
+    raised."""
     rest = last.lstrip(b"\xff")
     if not rest:
         return last

@@ -20,8 +20,7 @@ MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """The marks with which editors begin texts in UTF-8 and in UTF-16."""
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 
-_STEP = np.zeros(256, np.int32)
-"""The change of the depth at each byte value."""
+_STEP = np.zeros(256, np.int32)  # the change of the depth at each byte value
 _STEP[list(b"[{")] = 1
 _STEP[list(b"]}")] = -1
 
@@ -29,11 +28,7 @@ _NO_MARKS = bytes(octet for octet in range(256) if octet not in b'"[]{}')
 
 
 def parse_json(data: bytes, max_depth: int, *, allow_nan: bool = False) -> Any:
-    """Return the value that ``data`` encodes; offsets in errors are bytes of ``data``.
-
-    With ``allow_nan``, as Python's own ``json`` writes them, ``NaN``, ``Infinity`` and
-    ``-Infinity`` are numbers.
-    """
+    """Return the value that ``data`` encodes; offsets in errors are bytes of ``data``."""
     if data.startswith(MARKS):
         raise MalformedCheckpoint(
             "The JSON begins with a byte order mark, which JSON does not allow.",

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shardvar.errors import ArgumentError
 from shardvar.wire.crc import CRC32C, Readable, mask
 from shardvar.wire.damage import corrupt, decoding, invalid, malformed
-from shardvar.wire.varint import decode_varint, decode_varints, encode_varints
+from shardvar.wire.protobuf import decode_varint, decode_varints, encode_varints
 
 WORD_NBYTES = 4
 """Size of the checksum of the lengths, and of the checksum of each element of a variant."""
@@ -100,10 +100,8 @@ def from_big_endian(payload: Readable, count: int) -> bytes:
 
 
 def _read_lengths(payload: Readable, count: int) -> tuple[NDArray[np.uint64], int]:
-    """Return the elements' lengths and the offset of their checksum in the payload.
-
-    An empty payload has no elements; some writers store no checksum for it.
-    """
+    """Return the elements' lengths and the offset of their checksum in the payload. An empty
+    payload has no elements; some writers store no checksum for it."""
     if not count and not len(payload):
         return np.zeros(0, np.uint64), 0
     # Every length takes a byte at least, so a false count is refused before anything of its size is

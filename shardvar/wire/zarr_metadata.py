@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from shardvar.errors import CheckpointError, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_NBYTES
 from shardvar.wire.damage import (
@@ -36,14 +38,31 @@ from shardvar.wire.damage import (
 )
 from shardvar.wire.npy import LOST_KINDS
 from shardvar.wire.strict_json import parse_json
-from shardvar.wire.zarr_dtypes import DTYPES_V2, DTYPES_V3
 
-DEPTH = 64
-"""Levels of a document, whose attributes are the user's."""
-MAX_DOCUMENT_NBYTES = 1 << 20
-"""Bytes of the description of an array."""
-MAX_AXES = 32
-"""Axes of an array in TensorStore."""
+NATIVE = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 "
+    "complex64 complex128".split()
+)
+"""The dtypes of NumPy, which every reader of Zarr has."""
+_EXTENDED = (
+    "bfloat16 float8_e3m4 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
+    "float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn int4 int2"
+).split()
+DTYPES_V3 = {name: name for name in (*sorted(NATIVE), *_EXTENDED)}
+"""dtypes by their names in version 3, which shardvar uses as well."""
+DTYPES_V2 = {
+    dtype.str: name
+    for name in sorted(NATIVE)
+    for dtype in (np.dtype(name), np.dtype(name).newbyteorder(">"))
+}
+DTYPES_V2 |= {name: name for name in _EXTENDED}
+"""dtypes by their names in version 2, which has the names of NumPy's array interface, with a byte
+order."""
+
+
+DEPTH = 64  # Levels of a document, whose attributes are the user's
+MAX_DOCUMENT_NBYTES = 1 << 20  # bytes of the description of an array
+MAX_AXES = 32  # Axes of an array in TensorStore
 
 
 _KINDS_V3 = {
@@ -88,18 +107,13 @@ _INDEX_ENTRY_NBYTES = 16
 class ArrayMetadata:
     """A checked description of an array."""
 
-    version: int
-    """The version of Zarr, 2 or 3."""
-    dtype: str
-    """The name of the element type."""
-    shape: tuple[int, ...]
-    """The extents."""
-    chunk_shape: tuple[int, ...]
-    """The extents of a chunk, which is a file."""
+    version: int  # the version of Zarr, 2 or 3
+    dtype: str  # the name of the element type
+    shape: tuple[int, ...]  # the extents
+    chunk_shape: tuple[int, ...]  # the extents of a chunk, which is a file
     inner_shape: tuple[int, ...]
     """The extents of what can be decoded by itself: a chunk, or an inner chunk."""
-    separator: str
-    """The text between the numbers in the name of a chunk."""
+    separator: str  # the text between the numbers in the name of a chunk
     prefix: str
     """The beginning of the name of a chunk: "c" of the default encoding of version 3, else
     empty."""
@@ -115,12 +129,9 @@ class ArrayMetadata:
     is_complete: bool
     """True if the writer says that it stored every chunk, so that the fill value stands for
     none."""
-    is_sharded: bool
-    """True if chunks consist of inner chunks."""
-    is_guarded: bool
-    """True if a checksum covers every byte of a chunk."""
-    document: Mapping[str, Any]
-    """The fields that a decoder needs, as JSON."""
+    is_sharded: bool  # True if chunks consist of inner chunks
+    is_guarded: bool  # True if a checksum covers every byte of a chunk
+    document: Mapping[str, Any]  # the fields that a decoder needs, as JSON
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -138,12 +149,7 @@ class ArrayMetadata:
         return inner * _INDEX_ENTRY_NBYTES if self.is_sharded else 0
 
     def chunk_names(self) -> Iterator[str]:
-        """Yield the names of all chunks, in C order.
-
-        >>> parse_array(b'{"zarr_format": 2, "shape": [3, 2], "chunks": [2, 2], "dtype": "<f4", "order": "C",'
-        ...             b'"fill_value": 0, "compressor": null, "filters": null}', 2).chunk_names().__next__()
-        '0.0'
-        """
+        """Yield the names of all chunks, in C order."""
         if not self.shape:
             yield self.prefix or "0"
             return

@@ -55,7 +55,7 @@ HOMES = {
         "verbs/joining.py",
         "engine/pieces.py",
         "engine/lattices.py",
-        "engine/map_entries.py",
+        "engine/mapped.py",
         "engine/mapped.py",
         *(
             f"maps/{name}.py"

@@ -33,13 +33,11 @@ from shardvar.errors import (
     TargetExists,
 )
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.storage import attempts, objects, stores
-from shardvar.storage.answers import put_once
-from shardvar.storage.attempts import Pace
-from shardvar.storage.objects import ObjectClient
+from shardvar.storage import objects, requests
+from shardvar.storage.objects import CLIENTS, ObjectClient
 from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES
-from shardvar.storage.stores import CLIENTS
+from shardvar.storage.requests import Pace, put_once
 from spec_tests.helpers.bucket_proxy import Answer, Asked, Proxy, proxy_before
 from spec_tests.helpers.bucket_servers import ACCOUNT, ACCOUNT_KEY, azurite, find_azurite, moto
 from spec_tests.helpers.memory_bucket import Gate
@@ -124,9 +122,9 @@ def proxy(
         monkeypatch.setenv(name, value)
     for kind, patience in QUICK.items():
         monkeypatch.setitem(CLIENTS, kind, patience)
-    monkeypatch.setitem(stores._PARTS, "retry_timeout", timedelta(seconds=8))
-    monkeypatch.setitem(stores._PARTS, "backoff", BACKOFF)
-    monkeypatch.setattr(attempts, "PACE", Pace(patience=10, patience_broken=2, patience_unknown=2))
+    monkeypatch.setitem(objects._PARTS, "retry_timeout", timedelta(seconds=8))
+    monkeypatch.setitem(objects._PARTS, "backoff", BACKOFF)
+    monkeypatch.setattr(requests, "PACE", Pace(patience=10, patience_broken=2, patience_unknown=2))
     yield state
     state.clear()
 
@@ -587,7 +585,7 @@ def test_a_service_that_is_throttling_is_left_alone_until_it_recovers(
 ) -> None:
     """For some seconds everything is refused, from the first upload and from the commit on: few
     requests are made meanwhile, and the save ends well."""
-    monkeypatch.setattr(attempts, "PACE", Pace(patience=20))
+    monkeypatch.setattr(requests, "PACE", Pace(patience=20))
     tensors = {f"t{number:02}": np.full(8, number) for number in range(40)}
     for start in ("svdata", "svindex"):
         begun: list[float] = []
@@ -620,7 +618,7 @@ def test_a_pause_that_a_service_asks_for_is_kept(
     so long."""
     if service == "gs":
         pytest.skip("obstore signs only with the key of a service account")
-    monkeypatch.setattr(attempts, "PACE", Pace(patience=20))
+    monkeypatch.setattr(requests, "PACE", Pace(patience=20))
     begun: list[float] = []
     times: list[float] = []
 

@@ -22,7 +22,7 @@ from shardvar.engine.pool import in_this_thread
 from shardvar.errors import CheckpointError, CheckpointNotFound, StorageError, TargetExists
 from shardvar.formats.files import State
 from shardvar.formats.table import format_named
-from shardvar.storage import exchange, locks
+from shardvar.storage import exchange, local
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.faulty_storage import Fault, FaultyStorage, Killed, is_same
 from spec_tests.helpers.orbax_files import settled
@@ -133,7 +133,7 @@ def test_an_overwrite_that_ends_at_any_call_leaves_the_old_or_the_new_and_the_us
             caught = error
         if disk.taken <= at:
             break
-        locks._close_inherited()  # as the end of the process does
+        local._close_inherited()  # as the end of the process does
         where = disk.log[at:]
         found = state(path)
         seen.add(found)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.engine.pool import in_this_thread
 from shardvar.errors import ArgumentError, ShardvarError, TargetExists
-from shardvar.storage import locks
+from shardvar.storage import local
 from shardvar.verbs import locate
 from shardvar.verbs.delta import publication
 from shardvar.verbs.delta.report import ApplyReport
@@ -157,7 +157,7 @@ def test_an_apply_in_place_that_is_killed_is_given_again(
         disk = Disk(str(place), at, Killed, lambda nbytes: nbytes // 2, after=bool(at % 2))
         with suppress(Killed), disk.meeting(), in_this_thread():
             run(place)
-        locks._close_inherited()  # as the end of the process does
+        local._close_inherited()  # as the end of the process does
         if disk.taken <= at:
             break
         is_old = is_one(place / file, A)

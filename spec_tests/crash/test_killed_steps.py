@@ -21,7 +21,7 @@ import pytest
 import shardvar as sv
 from shardvar.engine.pool import in_this_thread
 from shardvar.errors import CheckpointNotFound, ShardvarError
-from shardvar.storage import locks
+from shardvar.storage import local
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
 from spec_tests.helpers.step_jobs import end_job, run_job, start_job
 from spec_tests.helpers.system_calls import Disk, Killed, snapshot
@@ -109,7 +109,7 @@ def test_a_job_that_stops_at_any_call_leaves_nothing_for_ever(form: str, tmp_pat
         disk = Disk(str(place), at=at, fault=FAULTS[number % 3], after=number % 2 == 0)
         with suppress(Killed, KeyboardInterrupt, ShardvarError), in_this_thread(), disk.meeting():
             save(place, 3, form=form)
-        locks._close_inherited()  # as if the process were gone
+        local._close_inherited()  # as if the process were gone
         save(place, 4, 5, form=form)
         [last] = sv.SavedSteps(place).steps()
         assert np.array_equal(sv.load(last.path)["b"], arrays(5)["b"])

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import shardvar.engine
 from shardvar.engine import units
+from shardvar.engine.arrays import lower
 from shardvar.engine.evidence import Evidence, ReadTable, check_entry
-from shardvar.engine.moves import lower
 from shardvar.engine.pool import WORKERS, in_this_thread, map_ahead, run_all
 from shardvar.engine.units import Unit, place_of_unit, plan_units
 from shardvar.errors import (

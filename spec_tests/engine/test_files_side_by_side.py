@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.engine.moves import lower
+from shardvar.engine.arrays import lower
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
 from shardvar.engine.units import plan_units
 from shardvar.planning.plan import plan_copies

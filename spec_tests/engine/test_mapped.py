@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.engine import kept, mapped, panels, strides
+from shardvar.engine import lattices, mapped, pieces
 from shardvar.engine.lattices import indices_within
 from shardvar.engine.mapped import MappedSource
 from shardvar.errors import CorruptCheckpoint, UnsupportedError
@@ -69,10 +69,10 @@ def test_targets_are_what_numpy_makes_of_the_sources(
     folder = tmp_path_factory.mktemp("mapped")
     path = saved(folder, form, case.sources, data.draw(cuts))
     with (
-        patch.multiple(strides, _LEAST_TILE=4, _TILE_ROWS=2, _TILE_COLUMNS=3),
-        patch.multiple(panels, BLOCK_NBYTES=data.draw(st.sampled_from([4, 64, 4 << 20]))),
-        patch.multiple(panels, _PANEL_NBYTES=data.draw(st.sampled_from([16, 256, 4 << 20]))),
-        patch.multiple(kept, _MOST_DECODED=data.draw(st.integers(1, 16))),
+        patch.multiple(lattices, _LEAST_TILE=4, _TILE_ROWS=2, _TILE_COLUMNS=3),
+        patch.multiple(lattices, BLOCK_NBYTES=data.draw(st.sampled_from([4, 64, 4 << 20]))),
+        patch.multiple(lattices, _PANEL_NBYTES=data.draw(st.sampled_from([16, 256, 4 << 20]))),
+        patch.multiple(pieces, _MOST_DECODED=data.draw(st.integers(1, 16))),
         sv.open_checkpoint(path) as reader,
     ):
         found, entries, source = opened(reader, case.plan)

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 import shardvar as sv
 import shardvar.engine
 from shardvar.engine import pieces
+from shardvar.engine.arrays import MoveTable, strides_of
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.moves import MoveTable, strides_of
 from shardvar.engine.pieces import Reading, read_moves, read_small
 from shardvar.engine.pool import WORKERS, bytes_of, run_in_order, word_of
-from shardvar.engine.regions import RegionTable, read_regions
+from shardvar.engine.read import RegionTable, read_regions
 from shardvar.errors import CorruptCheckpoint
 from shardvar.formats.protocol import WrappedSource
 from shardvar.layout.region import Region

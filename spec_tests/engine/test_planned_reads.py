@@ -20,7 +20,7 @@ from shardvar.engine import pieces
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pieces import Reading, read_units
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS, bytes_of, word_of
-from shardvar.engine.regions import read_regions
+from shardvar.engine.read import read_regions
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
 from shardvar.storage import remote

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.engine import strides
+from shardvar.engine import lattices
 from shardvar.errors import ArgumentError, CorruptCheckpoint
 from shardvar.verbs.reshard import Conversions
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, values
@@ -43,7 +43,7 @@ def test_a_transposed_matrix_is_that_of_numpy(
         {"m": matrix, "v": np.arange(3), "n": matrix},
         partition={"m": data.draw(cuts)},
     )
-    with patch.multiple(strides, **data.draw(small_tiles)):
+    with patch.multiple(lattices, **data.draw(small_tiles)):
         sv.reshard(
             directory / "a", directory / "b", transpose="[mv]", partition={"m": data.draw(cuts)}
         )
@@ -66,8 +66,8 @@ def test_any_axes_are_copied_to_any_others(
     read = array.reshape([shape[axis] for axis in from_axes]).transpose(np.argsort(from_axes))
     out = np.zeros_like(array)
     into = out.reshape([shape[axis] for axis in into_axes]).transpose(np.argsort(into_axes))
-    copy = strides.Strided(tuple(shape), 0, read.strides, 0, into.strides, array.itemsize)
-    with patch.multiple(strides, _LEAST_TILE=4, **tiles):
+    copy = lattices.Strided(tuple(shape), 0, read.strides, 0, into.strides, array.itemsize)
+    with patch.multiple(lattices, _LEAST_TILE=4, **tiles):
         for band in copy.merged().in_words().bands(most):
             assert band.span <= max(most, band.itemsize)
             band.copy(memoryview(array).cast("B"), memoryview(out).cast("B"))

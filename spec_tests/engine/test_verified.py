@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.engine import pool, verified
-from shardvar.engine.verified import VerifiedRows
+from shardvar.engine import pieces, pool
+from shardvar.engine.pieces import VerifiedRows
 from shardvar.errors import CorruptCheckpoint
 from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.planning.index import EntryTable
@@ -40,7 +40,7 @@ def test_threads_read_one_payload_together(tmp_path: Path) -> None:
     """Each block is read once, and all threads wait for the last one."""
     sv.save(tmp_path / "a", {"t": np.arange(1000)})
     with (
-        patch.object(verified, "BLOCK_NBYTES", 64),
+        patch.object(pieces, "BLOCK_NBYTES", 64),
         patch.object(pool, "BLOCK_NBYTES", 64),
         sv.open_checkpoint(tmp_path / "a") as reader,
         ThreadPoolExecutor(8) as threads,
@@ -59,7 +59,7 @@ def test_damage_is_found_by_each_thread(tmp_path: Path) -> None:
     content[5000] ^= 1
     file.write_bytes(content)
     with (
-        patch.object(verified, "BLOCK_NBYTES", 64),
+        patch.object(pieces, "BLOCK_NBYTES", 64),
         patch.object(pool, "BLOCK_NBYTES", 64),
         sv.open_checkpoint(tmp_path / "a") as reader,
         ThreadPoolExecutor(8) as threads,

@@ -15,8 +15,8 @@ import shardvar as sv
 from shardvar.errors import CheckpointNotFound, InvalidCheckpoint, MissingFile, UnsupportedError
 from shardvar.formats.flax import FORMAT
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.literals import literal_of
 from shardvar.wire.msgpack_tree import PlacedArray, parse_msgpack
+from shardvar.wire.plain import literal_of
 from spec_tests.helpers.format_protocol import (
     GOLDEN,
     described,

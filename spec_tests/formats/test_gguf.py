@@ -23,8 +23,7 @@ from shardvar.errors import (
 from shardvar.formats.gguf import FORMAT
 from shardvar.formats.listing import DequantizedSource
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.ggml import BLOCKS, dequantize
-from shardvar.wire.iq_points import codebook
+from shardvar.wire.ggml import BLOCKS, codebook, dequantize
 from spec_tests.helpers import ggml_blocks
 from spec_tests.helpers.format_protocol import GOLDEN, Array, expectation, golden_cases, read_whole
 from spec_tests.hostile.gguf import (

@@ -18,8 +18,7 @@ import shardvar as sv
 from shardvar.cli.main import main
 from shardvar.errors import InvalidCheckpoint, UnsupportedError
 from shardvar.planning.index import OBJECTS
-from shardvar.wire.inert import OrderedMap, Size
-from shardvar.wire.plain import Tagged, build_objects, encode_value
+from shardvar.wire.plain import OrderedMap, Size, Tagged, build_objects, encode_value
 from spec_tests.formats.test_torch_write import save_values
 from spec_tests.helpers.format_protocol import GOLDEN
 

@@ -15,8 +15,7 @@ import shardvar as sv
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MissingFile, UnsupportedError
 from shardvar.formats.onnx import FORMAT
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.protobuf import decode_fields, walk_fields
-from shardvar.wire.varint import encode_varint
+from shardvar.wire.protobuf import decode_fields, encode_varint, walk_fields
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.hostile import onnx

@@ -14,13 +14,11 @@ import numpy as np
 import pytest
 
 import shardvar.engine.cast
-import shardvar.engine.dequantize
 import shardvar.engine.mapped
 import shardvar.formats.gguf
 import shardvar.verbs.callbacks.answer
 import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
-from shardvar.engine.cast import CastSource
-from shardvar.engine.dequantize import ScaledSource
+from shardvar.engine.cast import CastSource, ScaledSource
 from shardvar.engine.mapped import MappedSource
 from shardvar.formats import protocol
 from shardvar.formats.listing import DequantizedSource

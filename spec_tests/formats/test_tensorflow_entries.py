@@ -38,9 +38,8 @@ from shardvar.formats.tensorflow.contents import (
 )
 from shardvar.layout.dtypes import NAMES
 from shardvar.wire.crc import CRC32C, mask
-from shardvar.wire.protobuf import encode_bytes_field, encode_varint_field
+from shardvar.wire.protobuf import encode_bytes_field, encode_varint, encode_varint_field
 from shardvar.wire.sstable import encode_table
-from shardvar.wire.varint import encode_varint
 from spec_tests.helpers.memory_storage import MemoryStorage
 from spec_tests.helpers.tensor_bundles import open_golden
 

@@ -23,8 +23,8 @@ from shardvar.formats.torch.items import Frames
 from shardvar.formats.torch.values import is_tensor, plain_of, tensor_of
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.inert import Global, Node, Reference
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.plain import Global, Node, Reference
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
 from spec_tests.helpers.golden_verdicts import read_all
 

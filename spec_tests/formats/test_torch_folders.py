@@ -25,9 +25,9 @@ from shardvar.formats.torch.dcp import parse_metadata
 from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.wire.inert import Global
 from shardvar.wire.opcode_writer import Instance, build_pickle
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.plain import Global
 from spec_tests.helpers.format_protocol import GOLDEN
 
 TENSORS: dict[str, Any] = {

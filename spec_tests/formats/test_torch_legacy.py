@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.torch.values import STORAGES
-from shardvar.wire.inert import Global, Reference
-from shardvar.wire.kinds import LEGACY_MAGIC
+from shardvar.wire.damage import LEGACY_MAGIC
 from shardvar.wire.opcode_writer import Call, build_pickle
+from shardvar.wire.plain import Global, Reference
 from spec_tests.helpers.format_protocol import GOLDEN
 
 FILE = GOLDEN / "torch_legacy" / "small.pt"

@@ -29,8 +29,8 @@ from shardvar.errors import (
 )
 from shardvar.formats.torch.archive import build_frame, plan_starts, records_of, tensor_call
 from shardvar.formats.torch.shares import Placement, Spread, held_regions, local_shape
-from shardvar.wire.inert import Global
 from shardvar.wire.opcode_writer import Call, Instance, build_pickle
+from shardvar.wire.plain import Global
 from spec_tests.helpers.format_protocol import GOLDEN
 
 TORCH = "torch.distributed.tensor"

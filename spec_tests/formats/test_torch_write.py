@@ -17,9 +17,9 @@ from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.torch import saved
 from shardvar.formats.torch.archive import build_frame, open_archive, records_of, tensor_call
 from shardvar.formats.torch.values import DTYPES, tensor_of
-from shardvar.wire.inert import Node
 from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.plain import Node
 from spec_tests.helpers.format_protocol import GOLDEN
 
 TENSORS: dict[str, Any] = {

@@ -30,8 +30,8 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import State
 from shardvar.storage import exchange
-from shardvar.wire.inert import Node
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.plain import Node
 from spec_tests.formats.test_torch_universal import CASES as CONVERTED
 from spec_tests.formats.test_torch_universal import UNIVERSAL
 from spec_tests.formats.test_torch_zero import CASES, copied, write_saved

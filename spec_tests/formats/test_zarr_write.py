@@ -28,12 +28,11 @@ from shardvar.formats.zarr.files import DATABASE
 from shardvar.formats.zarr.orbax import build_tree, parse_tree
 from shardvar.formats.zarr.sink import WRITTEN
 from shardvar.layout.dtypes import numpy_dtype
-from shardvar.planning.capabilities import are_grids
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy
-from shardvar.planning.slices import SliceTable, TensorTable, pad
+from shardvar.planning.slices import SliceTable, TensorTable, are_grids, pad
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.ocdbt import INLINE_NBYTES
-from shardvar.wire.zarr_dtypes import NATIVE
+from shardvar.wire.zarr_metadata import NATIVE
 from spec_tests.helpers.format_protocol import GOLDEN, expectation
 from spec_tests.helpers.orbax_files import settled
 from spec_tests.helpers.system_calls import snapshot

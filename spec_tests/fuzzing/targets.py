@@ -18,10 +18,10 @@ from shardvar.layout.region import format_slice_text, parse_slice_text
 from shardvar.reference.objects.stored_graph import decode_graph
 from shardvar.verbs.newest import SeriesState
 from shardvar.verbs.reader import Reader
-from shardvar.wire import ordered_code, strings
+from shardvar.wire import sstable, strings
 from shardvar.wire.block_file import decode_index_block
-from shardvar.wire.btree import NodePlace, NodeRoom, parse_manifest, parse_node
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
+from shardvar.wire.ocdbt import NodePlace, NodeRoom, parse_manifest, parse_node
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.safetensors_header import parse_header
 from shardvar.wire.sstable import decompress_snappy, open_table
@@ -97,9 +97,9 @@ def read_slice_text(data: bytes) -> None:
 def read_ordered_code(data: bytes) -> None:
     """Each decoder accepts what its encoder writes, and nothing else."""
     for decode, encode in (
-        (ordered_code.decode_num, ordered_code.encode_num),
-        (ordered_code.decode_signed, ordered_code.encode_signed),
-        (ordered_code.decode_string, ordered_code.encode_string),
+        (sstable.decode_num, sstable.encode_num),
+        (sstable.decode_signed, sstable.encode_signed),
+        (sstable.decode_string, sstable.encode_string),
     ):
         try:
             value, stop = decode(data, 0)

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.cutting import call_partitioner, part_columns, plan_rows, read_cut
-from shardvar.layout.partition import Partition, PartitionSpec, div
+from shardvar.layout.partition import (
+    Partition,
+    PartitionSpec,
+    call_partitioner,
+    div,
+    part_columns,
+    plan_rows,
+    read_cut,
+)
 from shardvar.layout.region import Region
 from shardvar.layout.shard_counts import FixedShardsPartitioner, fixed_size_partitioner
 from shardvar.planning.decision import cut_slices

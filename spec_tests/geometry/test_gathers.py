@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import OutOfRange
-from shardvar.layout.gathers import Gather, plan_gather
+from shardvar.layout.indexing import Gather, plan_gather
 from shardvar.layout.region import Region
 from spec_tests.helpers.hypothesis_strategies import any_indexes
 

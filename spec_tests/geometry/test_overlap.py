@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.layout import overlap
-from shardvar.layout.overlap import find_overlap, overlapping_pairs
+from shardvar.layout import region
+from shardvar.layout.region import find_overlap, overlapping_pairs
 
 Regions = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
@@ -53,8 +53,8 @@ def test_every_overlapping_pair_is_found_once(
 ) -> None:
     """Without slack space is cut as far as it can be; with small batches the candidates come in
     many."""
-    monkeypatch.setattr(overlap, "_SLACK", slack)
-    monkeypatch.setattr(overlap, "_BATCH", batch)
+    monkeypatch.setattr(region, "_SLACK", slack)
+    monkeypatch.setattr(region, "_BATCH", batch)
 
     @given(regions(rank), regions(rank))
     def holds(a: Regions, b: Regions) -> None:
@@ -67,7 +67,7 @@ def test_every_overlapping_pair_is_found_once(
 def test_a_pair_of_rows_overlaps_exactly_if_one_is_found(
     slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlap, "_SLACK", slack)
+    monkeypatch.setattr(region, "_SLACK", slack)
 
     @given(st.integers(0, 3).flatmap(regions))
     def holds(a: Regions) -> None:
@@ -157,7 +157,7 @@ def test_the_search_expands_about_as_many_candidates_as_there_are_regions_and_pa
 ) -> None:
     a, b = make_a(), make_b()
     expanded, looked_at = 0, 0
-    expand, candidates = overlap._expand, overlap._candidates
+    expand, candidates = region._expand, region._candidates
 
     def counting_expand(*ranges):  # type: ignore[no-untyped-def]
         nonlocal expanded
@@ -170,8 +170,8 @@ def test_the_search_expands_about_as_many_candidates_as_there_are_regions_and_pa
         looked_at += len(regions_a[0]) + len(regions_b[0])
         return candidates(regions_a, regions_b, axis)
 
-    monkeypatch.setattr(overlap, "_expand", counting_expand)
-    monkeypatch.setattr(overlap, "_candidates", counting_candidates)
+    monkeypatch.setattr(region, "_expand", counting_expand)
+    monkeypatch.setattr(region, "_candidates", counting_candidates)
     pairs = sum(len(i) for i, _ in overlapping_pairs(*a, *b))
     size = len(a[0]) + len(b[0])
     assert pairs >= 1
@@ -183,7 +183,7 @@ def test_many_identical_regions_are_expanded_in_bounded_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All pairs of identical regions overlap; nothing is larger than a batch and one row of it."""
-    monkeypatch.setattr(overlap, "_BATCH", 1000)
+    monkeypatch.setattr(region, "_BATCH", 1000)
     same = np.zeros((300, 2), np.int64), np.full((300, 2), 3)
     sizes = [len(i) for i, _ in overlapping_pairs(*same, *same)]
     assert sum(sizes) == 300 * 300
@@ -194,7 +194,7 @@ def test_an_overlap_of_many_identical_regions_is_found_in_the_first_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batches = 0
-    expand = overlap._expand
+    expand = region._expand
 
     def counting(*ranges):  # type: ignore[no-untyped-def]
         nonlocal batches
@@ -202,6 +202,6 @@ def test_an_overlap_of_many_identical_regions_is_found_in_the_first_batch(
             batches += 1
             yield pair
 
-    monkeypatch.setattr(overlap, "_expand", counting)
+    monkeypatch.setattr(region, "_expand", counting)
     assert find_overlap(np.zeros((3000, 2), np.int64), np.full((3000, 2), 3)) is not None
     assert batches == 1

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.layout import Region
-from shardvar.layout.tiling import find_flaw
+from shardvar.layout.region import find_flaw
 from spec_tests.helpers.hypothesis_strategies import regions, tilings
 
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.layout import PartitionSpec, Region
-from shardvar.layout.cutting import Cut
 from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.partition import Cut
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.testing.arrays import (
     NUMBERS,

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import shardvar.testing as t
-from shardvar.planning.policies.grouping import BalancedPolicy
 from shardvar.planning.policies.max_shard_size import MaxShardSizePolicy
+from shardvar.planning.policies.policy import BalancedPolicy
 
 DRAWN = settings(
     max_examples=150,

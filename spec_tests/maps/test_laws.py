@@ -19,7 +19,7 @@ from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.engine import kept, panels, strides
+from shardvar.engine import lattices, pieces
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, has_values, numpy_dtype
 from shardvar.layout.region import Region
@@ -120,9 +120,9 @@ def test_every_verb_makes_the_same_of_a_checkpoint(
     given_map = sv.Map(data.draw(st.permutations(case.rules())), sizes=case.sizes())
     block, panel = (data.draw(st.sampled_from([16, 64, 4 << 20])) for _ in range(2))
     with (
-        patch.multiple(strides, _LEAST_TILE=4, _TILE_ROWS=2, _TILE_COLUMNS=3),
-        patch.multiple(panels, BLOCK_NBYTES=block, _PANEL_NBYTES=panel),
-        patch.multiple(kept, _MOST_DECODED=data.draw(st.sampled_from([1, 64 << 20]))),
+        patch.multiple(lattices, _LEAST_TILE=4, _TILE_ROWS=2, _TILE_COLUMNS=3),
+        patch.multiple(lattices, BLOCK_NBYTES=block, _PANEL_NBYTES=panel),
+        patch.multiple(pieces, _MOST_DECODED=data.draw(st.sampled_from([1, 64 << 20]))),
     ):
         assert_same(sv.load(source, map=given_map), wanted)
         made = (folder / "b").with_suffix(FORMATS[target])

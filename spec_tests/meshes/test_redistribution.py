@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, LayoutError
-from shardvar.layout.meshes import copies as device_copies
+from shardvar.layout.meshes import redistribution
 from shardvar.layout.meshes.dtensor import DTensorPlacement
 from shardvar.layout.meshes.mesh import Mesh
 from shardvar.layouts import (
@@ -148,7 +148,7 @@ def test_holders_share_the_work_and_each_pair_has_one_message() -> None:
 def test_both_searches_for_pairs_give_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = list(small_pairs())[::7]
     plans = [plan_redistribution(*pair) for pair in pairs]
-    monkeypatch.setattr(device_copies, "_FEW", -1)
+    monkeypatch.setattr(redistribution, "_FEW", -1)
     for pair, plan in zip(pairs, plans, strict=True):
         other = plan_redistribution(*pair)
         for mine, its in ((plan.moves, other.moves), (plan.kept, other.kept)):

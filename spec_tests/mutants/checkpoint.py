@@ -306,7 +306,7 @@ MUTANTS = [
     mutant(
         "one-buffer-for-two-readers",
         "A source reads regions into the buffer that its own caller reads regions into.",
-        "engine/flat.py",
+        "engine/read.py",
         'use="flat"',
         'use="span"',
         "delta::test_leaves_are_found_in_any_slices",

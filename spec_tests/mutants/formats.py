@@ -62,7 +62,7 @@ MUTANTS = [
     mutant(
         "series-of-uneven-steps",
         "Regions at different distances are copied as if all were as far apart as the first two.",
-        "engine/regions.py",
+        "engine/read.py",
         (
             "        is_other[1:] |= ~is_other[:-1] & (\n"
             "            (steps[1:] != steps[:-1]) | (into_steps[1:] != into_steps[:-1])\n"
@@ -130,7 +130,7 @@ MUTANTS = [
         "ordered-code-not-ordered",
         "Signed numbers below zero are not complemented: keys of slices do not sort, and "
         "TensorFlow finds none.",
-        "wire/ordered_code.py",
+        "wire/sstable.py",
         "    return (word if value >= 0 else ~word & _all_ones(nbytes)).to_bytes",
         "    return word.to_bytes",
         "codecs tensorflow_entries",
@@ -316,7 +316,7 @@ MUTANTS = [
     mutant(
         "database-keys-of-a-neighbour",
         "A node of OCDBT may have keys that are behind the first one of its neighbour.",
-        "wire/btree.py",
+        "wire/ocdbt.py",
         "    if keys[0] < place.least or (place.stop is not None and keys[-1] >= place.stop):",
         "    if keys[0] < place.least:",
         "ocdbt_read::test_a_node_has_no_key_of_its_neighbours",
@@ -324,7 +324,7 @@ MUTANTS = [
     mutant(
         "database-keys-without-a-prefix",
         "A node of OCDBT forgets what the branches two levels above it have of its keys.",
-        "wire/btree.py",
+        "wire/ocdbt.py",
         "        prefix = key[: len(place.prefix) + left_out]",
         "        prefix = key[len(place.prefix) :][:left_out]",
         "ocdbt_read::test_every_value_of_the_newest_version_is_found",
@@ -332,7 +332,7 @@ MUTANTS = [
     mutant(
         "database-node-unchecked",
         "The checksum of a node of OCDBT is not compared when it is read.",
-        "wire/btree.py",
+        "wire/ocdbt.py",
         "    if CRC32C.compute(memoryview(octets)[:-_TAIL_NBYTES]) != stored:",
         "    if False:",
         "ocdbt_read::test_every_changed_byte_of_nodes_is_noticed",

@@ -43,7 +43,7 @@ MUTANTS = [
     mutant(
         "overlap-search-loses-a-corner",
         "A pair of boxes that meets exactly at a cut of the search is in neither half.",
-        "layout/overlap.py",
+        "layout/region.py",
         "(low <= offset) & (offset < high)",
         "(low < offset) & (offset < high)",
         "overlap",
@@ -69,7 +69,7 @@ MUTANTS = [
     mutant(
         "second-axis-cut",
         "A partitioner that cuts the second axis is taken for one that cuts nothing.",
-        "layout/cutting.py",
+        "layout/partition.py",
         "    if rows_only and any(count != 1 for count in counts[1:]):\n",
         "    if rows_only:\n        counts = counts[:1]\n    if False:\n",
         "variable_creation tensorflow_recordings",

@@ -6,7 +6,7 @@ MUTANTS = [
     mutant(
         "shard-by-div",
         "Shard cuts as RFC 000 and np.array_split do, so no device is empty.",
-        "layout/meshes/intervals.py",
+        "layout/meshes/mesh.py",
         "division: Division = chunk_bounds",
         "division: Division = div_bounds",
         "dtensor_layouts",
@@ -23,7 +23,7 @@ MUTANTS = [
     mutant(
         "strides-ignored",
         "A strided shard is taken for a plain one.",
-        "layout/meshes/intervals.py",
+        "layout/meshes/mesh.py",
         "        step = np.maximum(-(-lengths // min(factor, MAX_NBYTES)), 1)\n",
         "        step = np.maximum(lengths, 1)\n",
         "dtensor_layouts",
@@ -31,7 +31,7 @@ MUTANTS = [
     mutant(
         "uneven-fsdp-accepted",
         "FSDP cuts any dimension unevenly, not the first alone.",
-        "layout/meshes/fsdp.py",
+        "layout/meshes/dtensor.py",
         "    if dim > 0 and (lengths % count).any():\n",
         "    if dim > len(extents) and (lengths % count).any():\n",
         "fsdp_layouts",
@@ -40,7 +40,7 @@ MUTANTS = [
         "flat-parameters-unaligned",
         "The parameters of a flat one follow each other without padding where the original ones "
         "are used.",
-        "layout/meshes/fsdp.py",
+        "layout/meshes/dtensor.py",
         "if use_orig_params else 1",
         "if not use_orig_params else 1",
         "fsdp_layouts",
@@ -97,7 +97,7 @@ MUTANTS = [
     mutant(
         "one-holder-sends-all",
         "Of the devices that hold a region, the first one sends it to all others.",
-        "layout/meshes/copies.py",
+        "layout/meshes/redistribution.py",
         "turn[message] % count",
         "0 * turn[message] % count",
         "redistribution",
@@ -105,7 +105,7 @@ MUTANTS = [
     mutant(
         "own-elements-sent",
         "A device that holds a region gets it from another one all the same.",
-        "layout/meshes/copies.py",
+        "layout/meshes/redistribution.py",
         "    moved = np.flatnonzero(~is_kept)\n",
         "    is_kept &= False\n    moved = np.flatnonzero(~is_kept)\n",
         "redistribution",
@@ -146,7 +146,7 @@ MUTANTS = [
     mutant(
         "virtual-stages-in-a-row",
         "A stage of a pipeline holds its virtual stages' layers one after the other.",
-        "layout/meshes/pipeline.py",
+        "layout/meshes/megatron.py",
         "    for place in range(len(sizes[0])):\n        for stage, counts in enumerate(sizes):\n",
         "    for stage, counts in enumerate(sizes):\n        for place in range(len(sizes[0])):\n",
         "megatron_layouts",

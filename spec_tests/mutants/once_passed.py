@@ -15,7 +15,7 @@ MUTANTS = [
     mutant(
         "two-virtual-stages-between-none",
         "With both ends given, two stages and two virtual ones, layers are divided by 0 stages.",
-        "layout/meshes/pipeline.py",
+        "layout/meshes/megatron.py",
         "stages == 2 and virtual > 1",
         "stages == 2 and virtual > 2",
         "megatron_layouts",
@@ -23,7 +23,7 @@ MUTANTS = [
     mutant(
         "last-virtual-stage-by-one",
         "A pipeline whose layers of many tokens are in the last place but the stages is refused.",
-        "layout/meshes/pipeline.py",
+        "layout/meshes/megatron.py",
         "+ stages >= len(places)",
         "+ stages > len(places)",
         "megatron_layouts",
@@ -111,7 +111,7 @@ MUTANTS = [
     mutant(
         "ties-to-the-last-axis",
         "Of two axes that fill a file equally, the last one is cut.",
-        "planning/policies/cut_rules.py",
+        "planning/policies/max_shard_size.py",
         "    axis = filled.index(max(filled))\n",
         "    axis = len(filled) - 1 - filled[::-1].index(max(filled))\n",
         "max_shard_size",

@@ -108,7 +108,7 @@ MUTANTS = [
     mutant(
         "two-writers",
         "Nobody looks whether another writer holds the checkpoint.",
-        "storage/locks.py",
+        "storage/local.py",
         "            fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "            fcntl.flock(held[0], fcntl.LOCK_SH | fcntl.LOCK_NB)",
         "storage races",
@@ -170,7 +170,7 @@ MUTANTS = [
         "unlink-after-release",
         "A lock is released before its file is removed: the next writer's file is removed under "
         "its lock.",
-        "storage/locks.py",
+        "storage/local.py",
         "                    os.unlink(path)\n            for",
         "                    os.close(held.pop())\n                    os.unlink(path)\n         "
         "   for",
@@ -189,7 +189,7 @@ MUTANTS = [
         "lock-inherited",
         "A forked worker keeps the lock of the writer that it was forked from, also when the "
         "writer is dead.",
-        "storage/locks.py",
+        "storage/local.py",
         "        os.close(_lock_files.pop())",
         "        _lock_files.pop()",
         "forks::test_a_child_does_not_keep_the_lock_of_a_dead_writer",
@@ -198,7 +198,7 @@ MUTANTS = [
         "lock-released-by-child",
         "A forked child that leaves the block in which it was forked removes the lock file of "
         "its parent.",
-        "storage/locks.py",
+        "storage/local.py",
         "        if os.getpid() == process:\n            # Delete",
         "        if True:\n            # Delete",
         "forks::test_a_child_leaves_the_lock_of_its_parent_alone",

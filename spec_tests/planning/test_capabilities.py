@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from shardvar.errors import UnsupportedError
 from shardvar.layout.dtypes import NAMES
-from shardvar.planning.capabilities import Capabilities, check_holds, join_whole
 from shardvar.planning.plan import find_faults
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds, join_whole
 from spec_tests.helpers.hypothesis_strategies import slice_tables
 
 ALL = frozenset(NAMES)

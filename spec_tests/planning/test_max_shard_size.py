@@ -23,10 +23,11 @@ import shardvar as sv
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region, parse_slice_text
 from shardvar.planning.index import EntryTable
-from shardvar.planning.policies.cut_rules import cut_along_an_axis, cut_to_elements
 from shardvar.planning.policies.max_shard_size import (
     OBJECT_GRAPH_KEY,
     WeighedSlices,
+    cut_along_an_axis,
+    cut_to_elements,
     fewest_files,
     strings_nbytes,
     weights_of,

@@ -10,12 +10,10 @@ import pytest
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.region import Region
-from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import find_mixed_tasks, find_unequal
-from shardvar.planning.merging import REPLICAS, check_replicas
-from shardvar.planning.plan import Assignment
+from shardvar.planning.plan import REPLICAS, Assignment, check_replicas
 from shardvar.planning.policies.policy import HOLDS_ALL
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, cuttable_rows
 
 
 def table(shape: tuple[int, ...], regions: Sequence[Region]) -> SliceTable:

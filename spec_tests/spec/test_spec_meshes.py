@@ -12,7 +12,7 @@ import shardvar as sv
 from shardvar import layouts
 from shardvar.errors import ShardvarError
 from shardvar.layout.dtypes import Array
-from shardvar.layout.meshes.parameter_servers import parameter_servers
+from shardvar.layout.meshes.named_sharding import parameter_servers
 from shardvar.spec import meshes, redistribution
 from shardvar.testing import bits
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.storage import attempts
-from shardvar.storage.attempts import Fault, FaultKind, Pace
+from shardvar.storage import requests
 from shardvar.storage.concurrency import Threads
+from shardvar.storage.requests import Fault, FaultKind, Pace
 
 STALL_SECONDS = 20.0
 
@@ -162,10 +162,10 @@ def test_no_request_is_made_while_a_server_asks_to_be_left_alone(
         with contextlib.suppress(Failure):
             pace.ask(request, fault_of)
         assert world.now - start <= 8.1 * (1 + len(fates)) + 30 * len(fates)
-        assert 0 <= pace.pause <= attempts._LONGEST_PAUSE and pace.most >= 1
-    for _ in range(2 * attempts._MOST):
+        assert 0 <= pace.pause <= requests._LONGEST_PAUSE and pace.most >= 1
+    for _ in range(2 * requests._MOST):
         pace.ask(lambda _: "done", fault_of)
-    assert (pace.pause, pace.most) == (0.0, attempts._MOST)
+    assert (pace.pause, pace.most) == (0.0, requests._MOST)
 
 
 def test_all_requests_of_a_process_slow_down_and_recover() -> None:

@@ -17,7 +17,7 @@ from shardvar.engine.pool import (
     WORKERS,
     worker_count,
 )
-from shardvar.storage.cores import usable_cores
+from shardvar.storage.concurrency import usable_cores
 from shardvar.verbs.writing import PEAK_NBYTES
 
 V2 = {"proc/self/cgroup": "0::/jobs/mine\n"}

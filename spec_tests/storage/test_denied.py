@@ -7,8 +7,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import AccessDenied
-from shardvar.storage.refusals import Operation, denied_error
-from shardvar.storage.requests import FolderListing, Head
+from shardvar.storage.requests import FolderListing, Head, Operation, denied_error
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 
 TENSORS = {"w": np.arange(9.0), "v": np.ones(3)}

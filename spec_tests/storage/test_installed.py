@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import shardvar as sv
-from shardvar.storage.installed import entry_points_of
+from shardvar.storage.posix import entry_points_of
 
 
 def installed(folder: Path, name: str, group: str) -> None:

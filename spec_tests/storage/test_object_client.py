@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import CorruptCheckpoint, MissingFile
-from shardvar.storage import objects, stores
+from shardvar.storage import objects
 from shardvar.storage.objects import ObjectClient
 
 obstore = pytest.importorskip("obstore")
@@ -84,7 +84,7 @@ def test_the_mark_of_an_empty_folder_is_no_file(monkeypatch: pytest.MonkeyPatch)
 def test_only_writes_go_through_the_client_for_writing(tmp_path: Path) -> None:
     """It repeats fewer requests by itself: a write that is repeated blindly may meet its own
     effect."""
-    stores_ = {kind: obstore.store.MemoryStore() for kind in stores.CLIENTS}
+    stores_ = {kind: obstore.store.MemoryStore() for kind in objects.CLIENTS}
     for store in stores_.values():
         obstore.put(store, "old", b"12")
     client = ObjectClient("s3://bucket", stores_)
@@ -163,5 +163,5 @@ def test_a_pause_is_asked_for_only_where_no_proxy_stands_between(
     for name, value in proxies.items():
         monkeypatch.setenv(name, value)
     with refusing("7") as (url, asked):
-        assert stores.asked_pause(url, None) == pause
+        assert objects.asked_pause(url, None) == pause
     assert len(asked) == count

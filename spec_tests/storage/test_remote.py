@@ -29,15 +29,13 @@ from shardvar.errors import (
     StorageError,
     UnsupportedError,
 )
-from shardvar.storage import attempts, filesystems, stores
-from shardvar.storage.attempts import Pace
+from shardvar.storage import objects, requests, urls
 from shardvar.storage.local import split_place
 from shardvar.storage.objects import ObjectClient
 from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES, RemoteStorage
-from shardvar.storage.requests import FolderListing, Head
-from shardvar.storage.urls import split_url
-from shardvar.storage.web import WebClient
+from shardvar.storage.requests import FolderListing, Head, Pace
+from shardvar.storage.urls import WebClient, split_url
 from spec_tests.helpers.range_server import RangeServer, serving
 
 CONTENT = np.random.default_rng(1).bytes(3 << 20)
@@ -433,11 +431,11 @@ def test_a_forked_child_is_refused(
 ) -> None:
     """The threads of obstore and fsspec are not in the child, which would wait for them for
     ever."""
-    stores.library()
+    objects.library()
     with pytest.raises(CheckpointNotFound):
         sv.load("memory://none/model")
     parent = os.getpid()
-    for module in (stores, filesystems):
+    for module in (objects, urls):
         monkeypatch.setattr(module.os, "getpid", lambda: parent + 1)
     for url in ("s3://none/model", "memory://none/model"):
         with pytest.raises(UnsupportedError, match=r"forked.*spawn"):
@@ -499,7 +497,7 @@ def test_a_redirect_within_a_server_is_followed_and_circles_end(
 
 def test_without_the_extra_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    monkeypatch.setattr(stores, "_loaded", {})
+    monkeypatch.setattr(objects, "_loaded", {})
     with pytest.raises(MissingExtra, match=r"Install it: .*\[cloud\]"):
         sv.load("s3://bucket/model")
 
@@ -509,7 +507,7 @@ def in_environment(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Set variables of the environment, for a service that refuses connections and is asked
     once."""
     pytest.importorskip("obstore")
-    monkeypatch.setattr(attempts, "PACE", Pace(patience=0, patience_broken=0, patience_unknown=0))
+    monkeypatch.setattr(requests, "PACE", Pace(patience=0, patience_broken=0, patience_unknown=0))
 
     def put(**variables: str) -> None:
         usual = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "SECRET", "AWS_REGION": "r"}
@@ -579,7 +577,7 @@ def test_failures_of_file_systems_that_pass_are_waited_for(
     """As the Hub does with 429: each request fails once. The time is simulated."""
     now = [0.0]
     pace = Pace(clock=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
-    monkeypatch.setattr(attempts, "PACE", pace)
+    monkeypatch.setattr(requests, "PACE", pace)
     sv.save(tmp_path / "m", {"w": np.arange(10)})
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")

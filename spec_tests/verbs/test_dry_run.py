@@ -151,8 +151,8 @@ def test_a_directory_that_may_not_be_written(
     (tmp_path / "sealed").mkdir()
     os.chmod(tmp_path / "sealed", 0o500)
     if os.geteuid() == 0:
-        monkeypatch.setattr("shardvar.storage.preview.os.access", lambda *_args, **_options: False)
-        monkeypatch.setattr("shardvar.storage.preview.os.supports_effective_ids", set())
+        monkeypatch.setattr("shardvar.storage.local.os.access", lambda *_args, **_options: False)
+        monkeypatch.setattr("shardvar.storage.local.os.supports_effective_ids", set())
     before = everything(tmp_path)
     for target in (tmp_path / "sealed" / "t", tmp_path / "sealed" / "new" / "t"):
         with pytest.raises(StorageError, match="permission"):

@@ -25,7 +25,7 @@ from shardvar._version import __version__
 from shardvar.cli import main
 from shardvar.engine import files as files_module
 from shardvar.engine.files import FileTask, run_each, run_task
-from shardvar.engine.subtasks import restore_rows, shrink_task
+from shardvar.engine.write import restore_rows, shrink_task
 from shardvar.errors import (
     AccessDenied,
     ArgumentTypeError,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.layout.meshes.dtensor import Shard, dtensor
-from shardvar.layout.meshes.fsdp import fsdp
+from shardvar.layout.meshes.dtensor import Shard, dtensor, fsdp
 from shardvar.layout.meshes.layout import Layout
 from shardvar.layout.meshes.mesh import Mesh
 from shardvar.planning.index import EntryTable

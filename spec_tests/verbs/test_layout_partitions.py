@@ -10,7 +10,6 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import LayoutError
-from shardvar.layout.cutting import plan_rows
 from shardvar.layout.meshes import (
     Layout,
     Partial,
@@ -22,6 +21,7 @@ from shardvar.layout.meshes import (
     parameter_servers,
 )
 from shardvar.layout.meshes.dtensor import DTensorPlacement
+from shardvar.layout.partition import plan_rows
 
 CUTS: tuple[DTensorPlacement, ...] = (Replicate(), Shard(0), Shard(1), StridedShard(0, 2))
 WHOLE = np.arange(35, dtype=np.int16).reshape(7, 5)

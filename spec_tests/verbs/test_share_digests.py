@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.engine.flat import FlatTensor
+from shardvar.engine.read import FlatTensor
 from shardvar.errors import UnsupportedError
 from shardvar.planning.index import Metadata
 from shardvar.verbs.compare import digest as digest_module

@@ -38,7 +38,6 @@ from shardvar.formats.table import all_formats, format_named
 from shardvar.layout import Region
 from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.indexing import cut_steps, plan_region
-from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies import (
@@ -47,7 +46,7 @@ from shardvar.planning.policies import (
     MaxShardSizePolicy,
     TablePolicy,
 )
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import Capabilities, SliceTable
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.load import load
 from shardvar.verbs.locate import find_target

@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointError, MalformedCheckpoint
-from shardvar.wire import ordered_code, protobuf
+from shardvar.wire import protobuf, sstable
 from shardvar.wire.crc import CRC32, CRC32C, Checksum, mask, unmask
+from shardvar.wire.protobuf import decode_varint, decode_varints, encode_varint, encode_varints
 from shardvar.wire.sstable import decompress_snappy
-from shardvar.wire.varint import decode_varint, decode_varints, encode_varint, encode_varints
 
 UINT64 = st.integers(0, 2**64 - 1) | st.sampled_from(
     [2**k + d for k in range(1, 64) for d in (-1, 0)]
@@ -283,20 +283,20 @@ def test_a_field_taken_for_another_type_is_malformed() -> None:
     ],
 )
 def test_signed_samples_of_tensorflow(value: int, code: str) -> None:
-    assert ordered_code.encode_signed(value).hex() == code
+    assert sstable.encode_signed(value).hex() == code
 
 
 @pytest.mark.parametrize(("value", "code"), [(0, "00"), (2, "0102"), (256, "020100")])
 def test_unsigned_samples_of_tensorflow(value: int, code: str) -> None:
-    assert ordered_code.encode_num(value).hex() == code
+    assert sstable.encode_num(value).hex() == code
 
 
 CODES = [
-    (ordered_code.encode_num, ordered_code.decode_num, UINT64),
-    (ordered_code.encode_signed, ordered_code.decode_signed, INT64),
+    (sstable.encode_num, sstable.decode_num, UINT64),
+    (sstable.encode_signed, sstable.decode_signed, INT64),
     (
-        ordered_code.encode_string,
-        ordered_code.decode_string,
+        sstable.encode_string,
+        sstable.decode_string,
         st.binary() | st.lists(st.sampled_from([0, 1, 255])).map(bytes),
     ),
 ]
@@ -318,7 +318,7 @@ def test_ordered_code_round_trips_whatever_surrounds_it(
 
 
 def test_a_zero_may_be_followed_by_a_zero() -> None:
-    assert ordered_code.decode_num(b"\x00\x00", 0) == (0, 1)
+    assert sstable.decode_num(b"\x00\x00", 0) == (0, 1)
 
 
 @codes
@@ -348,7 +348,7 @@ def test_ordered_code_accepts_only_what_it_writes(
 
 def test_a_long_broken_string_is_refused_in_one_pass() -> None:
     with pytest.raises(MalformedCheckpoint, match="offset 0"):
-        ordered_code.decode_string(b"a" * 100_000 + b"\x00\xff\x00\x02", 0)
+        sstable.decode_string(b"a" * 100_000 + b"\x00\xff\x00\x02", 0)
 
 
 # --- snappy

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointError
-from shardvar.wire.frames import (
+from shardvar.wire.digests import (
     DENSE,
     LEAF_NBYTES,
     ROW_NBYTES,

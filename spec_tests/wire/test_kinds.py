@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.wire.block_file import INDEX_HEADER
-from shardvar.wire.kinds import SNIFF_NBYTES, kind_of
+from shardvar.wire.damage import SNIFF_NBYTES, kind_of
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 497\n"
 

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.wire.inert import Global, Node, Reference
 from shardvar.wire.opcode_writer import Call, Instance, build_pickle
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.plain import Global, Node, Reference
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(

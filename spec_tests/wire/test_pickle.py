@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from shardvar.errors import MalformedCheckpoint, ShardvarError
 from shardvar.limits import MAX_NESTING
-from shardvar.wire.inert import Global, Node, Reference
 from shardvar.wire.opcode_writer import Call, Instance, build_pickle
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.plain import Global, Node, Reference
 from spec_tests.helpers.paths import GOLDEN
 
 SCALARS = (

@@ -17,16 +17,19 @@ from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.torch.values import pickled_of, plain_of
-from shardvar.wire.inert import Global, Node, OrderedMap, Size
-from shardvar.wire.literals import literal_of
 from shardvar.wire.opcode_writer import build_pickle
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import (
     MAX_DEPTH,
+    Global,
+    Node,
+    OrderedMap,
+    Size,
     Tagged,
     build_objects,
     decode_value,
     encode_value,
+    literal_of,
     parse_objects,
     value_of_node,
 )

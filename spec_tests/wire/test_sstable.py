@@ -14,6 +14,7 @@ from shardvar.errors import (
     MalformedCheckpoint,
 )
 from shardvar.wire.crc import CRC32C, mask
+from shardvar.wire.protobuf import encode_varint
 from shardvar.wire.sstable import (
     TABLE_BLOCK_NBYTES,
     TABLE_MAGIC,
@@ -22,7 +23,6 @@ from shardvar.wire.sstable import (
     encode_table,
     open_table,
 )
-from shardvar.wire.varint import encode_varint
 from spec_tests.helpers import paths
 
 GOLDEN = paths.GOLDEN / "tensorflow"

@@ -18,7 +18,7 @@ from shardvar.errors import (
 )
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, mask
-from shardvar.wire.varint import encode_varint
+from shardvar.wire.protobuf import encode_varint
 from spec_tests.helpers import paths
 
 GOLDEN = paths.GOLDEN / "tensorflow"

@@ -33,10 +33,10 @@ from shardvar.formats.native.sink import (
 from shardvar.formats.native.source import NativeSource, open_native
 from shardvar.formats.protocol import NewCheckpoint, SharedFormat
 from shardvar.formats.sinks import take_away
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.slices import Capabilities
 from shardvar.storage.concurrency import do_all
-from shardvar.storage.outcomes import overtaken_error
 from shardvar.storage.protocol import Storage
+from shardvar.storage.requests import overtaken_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,9 @@ from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint, 
 from shardvar.formats.sinks import CommitSteps, SetSink
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
-from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata, References
 from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import Capabilities, check_holds
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import check_digests_fit
 

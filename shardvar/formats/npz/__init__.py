@@ -23,9 +23,8 @@ from shardvar.formats.objects import document_of
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
 from shardvar.formats.sinks import OneFileSink, check_one_file, one_file, remove_one_file
 from shardvar.layout.dtypes import Ints
-from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import OBJECTS
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.archive_writer import (
     build_central,

@@ -24,7 +24,7 @@ from shardvar.formats.safetensors.sink import (
 )
 from shardvar.formats.safetensors.source import read_safetensors
 from shardvar.formats.sinks import CommitSteps
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.slices import Capabilities
 from shardvar.storage.protocol import Storage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
 

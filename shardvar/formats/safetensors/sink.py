@@ -45,8 +45,7 @@ from shardvar.formats.sinks import (
 )
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
-from shardvar.planning.capabilities import check_holds
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import SliceTable, check_holds
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import build_header

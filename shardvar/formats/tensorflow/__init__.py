@@ -34,9 +34,8 @@ from shardvar.formats.tensorflow.names import (
 from shardvar.formats.tensorflow.source import BundleSource, open_bundle
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
-from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import OBJECTS
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, mask

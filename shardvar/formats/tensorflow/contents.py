@@ -27,22 +27,22 @@ from shardvar.limits import MAX_KEY_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, malformed, past_limit
-from shardvar.wire.ordered_code import (
+from shardvar.wire.protobuf import (
+    decode_fields,
+    decode_varint,
+    encode_bytes_field,
+    encode_fixed32_field,
+    encode_varint_field,
+)
+from shardvar.wire.sstable import (
     decode_num,
     decode_signed,
     decode_string,
     encode_num,
     encode_signed,
     encode_string,
+    open_table,
 )
-from shardvar.wire.protobuf import (
-    decode_fields,
-    encode_bytes_field,
-    encode_fixed32_field,
-    encode_varint_field,
-)
-from shardvar.wire.sstable import open_table
-from shardvar.wire.varint import decode_varint
 
 # The messages of a tensor bundle's index, which are the values of its table.
 #
@@ -343,7 +343,7 @@ def _encode_extent(extent: tuple[int, int]) -> bytes:
 # A tensor that is stored in slices has a *full entry* under its name, with the whole shape and the
 # list of slices, and for each slice an entry under an encoded key:
 #
-#     slice key := num(0) string(name) num(rank) (signed(start) signed(length)) on every axis      (wire.ordered_code)
+#     slice key := num(0) string(name) num(rank) (signed(start) signed(length)) on every axis      (wire.sstable)
 #
 # where the length -1 means a whole axis. So slice keys begin with a zero byte. A tensor "w" of shape
 # (4, 5) in two slices has three entries:

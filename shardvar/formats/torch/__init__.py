@@ -26,7 +26,7 @@ from shardvar.formats.torch.sink import DcpSink, dcp_sink, process_name, remove_
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.values import DTYPES
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_RANK
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.slices import Capabilities
 from shardvar.storage.protocol import Storage
 
 CAPABILITIES = Capabilities(

@@ -76,10 +76,9 @@ from shardvar.wire.archive_writer import (
 )
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, invalid, malformed, past_limit
-from shardvar.wire.inert import ORDERED_DICT, Global, Node, Reference
 from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle
-from shardvar.wire.plain import decode_value, encode_value
+from shardvar.wire.plain import ORDERED_DICT, Global, Node, Reference, decode_value, encode_value
 from shardvar.wire.zip import (
     CENTRAL,
     FLAG_STREAMED,

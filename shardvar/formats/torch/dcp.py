@@ -81,8 +81,8 @@ from shardvar.wire.damage import (
     malformed,
     past_limit,
 )
-from shardvar.wire.inert import Global, Node
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.plain import Global, Node
 
 METADATA, DATA_SUFFIX = ".metadata", ".distcp"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")

@@ -79,8 +79,7 @@ from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
-from shardvar.wire.inert import Node
-from shardvar.wire.plain import encode_value
+from shardvar.wire.plain import Node, encode_value
 
 OF_OPTIMIZER = re.compile(r"((?:bf16_)?zero_pp_rank)_(\d{1,6})_mp_rank_(\d{1,4})_optim_states\.pt")
 OF_MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,6})_)?mp_rank_(\d{1,4})_model_states\.pt")

@@ -66,8 +66,7 @@ from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import corrupt, invalid, past_limit
-from shardvar.wire.inert import Node
-from shardvar.wire.plain import encode_value
+from shardvar.wire.plain import Node, encode_value
 from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
 
 

@@ -56,15 +56,13 @@ from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.values import DTYPES, pickled_of
 from shardvar.layout.dtypes import Ints, dtype_name
 from shardvar.pictures.words import named
-from shardvar.planning.capabilities import Capabilities, check_holds
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds
 from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.inert import SIZE, OrderedMap
 from shardvar.wire.opcode_writer import Call, Instance, build_pickle
-from shardvar.wire.plain import decode_value
+from shardvar.wire.plain import SIZE, OrderedMap, decode_value
 
 STEP, _WEIGHT = "optimizer.step", "fp32"
 _MODELS = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt")

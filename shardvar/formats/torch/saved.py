@@ -48,11 +48,10 @@ from shardvar.formats.torch.state_dict import open_file, open_set
 from shardvar.formats.torch.values import DTYPES, is_tensor, pickled_of
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
-from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import Capabilities, SliceTable
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.kinds import LEGACY_MAGIC
+from shardvar.wire.damage import LEGACY_MAGIC
 from shardvar.wire.opcode_writer import Call, LazyDict, build_pickle
 from shardvar.wire.plain import decode_value
 from shardvar.wire.zip import LOCAL, local_nbytes

@@ -62,7 +62,7 @@ from shardvar.formats.torch.values import (
 )
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import WRITE_AGAIN, invalid
-from shardvar.wire.inert import Global, Node
+from shardvar.wire.plain import Global, Node
 
 Runs = list[tuple[int, int]]
 """Half-open ranges of indices along one axis, in the order in which a device keeps them."""

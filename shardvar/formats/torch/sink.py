@@ -37,14 +37,13 @@ from shardvar.formats.torch.archive import ItemFrame, frame_of, item_of
 from shardvar.formats.torch.dcp import ABOUT, DATA_SUFFIX, DCP, METADATA
 from shardvar.formats.unfinished import JOURNAL_ENDING, share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, Ints
-from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.inert import SIZE, Global
 from shardvar.wire.opcode_writer import Call, Instance, LazyDict, build_pickle
+from shardvar.wire.plain import SIZE, Global
 
 _VERSION = "1.0.0"
 _CONTIGUOUS = 0

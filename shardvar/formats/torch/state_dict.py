@@ -31,12 +31,12 @@ from shardvar.formats.torch.source import SavedContents, TorchSource, torch_sour
 from shardvar.formats.torch.values import ARRAYS, StoredTensor, TextRoom, is_tensor, unsupported
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
+    LEGACY_MAGIC,
     SNIFF_NBYTES,
     foreign_archive,
     foreign_file,
     malformed,
 )
-from shardvar.wire.kinds import LEGACY_MAGIC
 from shardvar.wire.plain import decode_value
 
 ZIP_MAGIC = b"PK\x03\x04"

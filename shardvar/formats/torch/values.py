@@ -23,7 +23,7 @@ bytes, the dtype and the shape; in older ones an empty array, which then gets a 
 Anything else is an object. A *plain* one is made of None, numbers, text and bytes; of lists, tuples,
 dicts and sets of them; and of the few classes that programs keep with their tensors:
 
-    torch.Size, OrderedDict       ``wire.inert`` tells them apart
+    torch.Size, OrderedDict       ``wire.plain`` tells them apart
     torch.dtype                   a name
     torch.device                  a call of the type, and perhaps the number
     argparse.Namespace            an instance, whose state is a dict
@@ -53,13 +53,18 @@ from shardvar.formats.leaves import is_generator_state
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
-from shardvar.wire.inert import SIZE, Global, Node, OrderedMap, Reference, Size
 from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import (
     ARRAY,
     MAX_DEPTH,
     MAX_TEXT,
     NUMPY_NAMES,
+    SIZE,
+    Global,
+    Node,
+    OrderedMap,
+    Reference,
+    Size,
     Tagged,
     tagged_array,
     too_large,

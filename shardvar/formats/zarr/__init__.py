@@ -59,8 +59,8 @@ from shardvar.formats.zarr.sink import (
 )
 from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.planning.capabilities import Capabilities, grid_steps
 from shardvar.planning.index import Metadata
+from shardvar.planning.slices import Capabilities, grid_steps
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import WRITE_AGAIN, invalid

@@ -30,20 +30,22 @@ from shardvar.formats.zarr.files import (
 from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
-from shardvar.planning.capabilities import grid_steps
 from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import SliceTable, grid_steps
 from shardvar.storage.protocol import Storage
-from shardvar.wire.btree import (
+from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
+from shardvar.wire.ocdbt import (
+    INLINE_NBYTES,
+    MAX_KEY_NBYTES,
     DatabaseHead,
     LeafNode,
     NodePlace,
     NodeRoom,
+    ValueRange,
+    build_database,
     parse_manifest,
     parse_node,
 )
-from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
-from shardvar.wire.ocdbt import INLINE_NBYTES, MAX_KEY_NBYTES, ValueRange, build_database
 
 # The values of the database of a checkpoint of Orbax: its nodes are read level by level, wherever
 # the folder is.

@@ -71,9 +71,8 @@ from shardvar.formats.zarr.sink import (
 from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.pictures.words import message
-from shardvar.planning.capabilities import Capabilities, grid_steps
 from shardvar.planning.index import KEY_IMPL, Metadata
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import Capabilities, SliceTable, grid_steps
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, past_limit

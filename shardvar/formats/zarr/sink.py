@@ -41,17 +41,15 @@ from shardvar.formats.zarr.files import (
 )
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.planning.capabilities import are_grids, check_holds, grid_steps
 from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import SliceTable, are_grids, check_holds, grid_steps
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.exchange import FolderBeside, sync_all
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import writing
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
-from shardvar.wire.zarr_dtypes import DTYPES_V2, DTYPES_V3, NATIVE
-from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, COMPLETE
+from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, COMPLETE, DTYPES_V2, DTYPES_V3, NATIVE
 
 # Descriptions of arrays and groups as they are written, and the names of chunks.
 #

@@ -1,30 +1,38 @@
 """Layouts of meshes: the regions of each device, by the frameworks' rules. Only geometry."""
 
-from shardvar.layout.meshes.copies import DeviceCopies
-from shardvar.layout.meshes.deepspeed import deepspeed
 from shardvar.layout.meshes.dtensor import (
     DTensorPlacement,
     Partial,
     Replicate,
     Shard,
     StridedShard,
+    deepspeed,
     dtensor,
+    fsdp,
+    fsdp_flat,
+    fsdp_placements,
     local_shapes_and_offsets,
 )
-from shardvar.layout.meshes.fsdp import fsdp, fsdp_flat, fsdp_placements
-from shardvar.layout.meshes.keras import (
+from shardvar.layout.meshes.layout import Layout
+from shardvar.layout.meshes.megatron import (
+    from_rank_offsets,
+    megatron,
+    padded_vocabulary,
+    pipeline_layers,
+    replica_id,
+    sharded_tensor,
+    vocabulary_range,
+)
+from shardvar.layout.meshes.named_sharding import (
+    UNCONSTRAINED,
     UNSHARDED,
     layouts_by_path,
+    named_sharding,
+    parameter_servers,
     tensor_layout,
     tensorflow_dtensor,
 )
-from shardvar.layout.meshes.layout import Layout
-from shardvar.layout.meshes.megatron import from_rank_offsets, megatron, replica_id, sharded_tensor
-from shardvar.layout.meshes.named_sharding import UNCONSTRAINED, named_sharding
-from shardvar.layout.meshes.parameter_servers import parameter_servers
-from shardvar.layout.meshes.pipeline import pipeline_layers
-from shardvar.layout.meshes.redistribution import Redistribution, plan_redistribution
-from shardvar.layout.meshes.vocabulary import padded_vocabulary, vocabulary_range
+from shardvar.layout.meshes.redistribution import DeviceCopies, Redistribution, plan_redistribution
 
 __all__ = [
     "UNCONSTRAINED",

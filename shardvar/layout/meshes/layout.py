@@ -15,8 +15,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.dtypes import Ints
-from shardvar.layout.meshes.intervals import Intervals, grid_columns
-from shardvar.layout.meshes.mesh import Mesh, check_mesh
+from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh, grid_columns
 from shardvar.layout.partition import check_tiles
 from shardvar.layout.region import Region, read_shape
 
@@ -24,8 +23,7 @@ REDUCTIONS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
 """The reductions that turn terms into values, in the words of ``torch.distributed``."""
 
 
-_MOST_NAMED = 16
-"""Groups of devices in the text of a layout, and devices and regions of each."""
+_MOST_NAMED = 16  # Groups of devices in the text of a layout, and devices and regions of each
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

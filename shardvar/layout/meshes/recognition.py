@@ -16,15 +16,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardvar.layout.cutting import Sizes
 from shardvar.layout.dtypes import Ints
-from shardvar.layout.meshes.dtensor import DTensorPlacement, Replicate, Shard, dtensor
-from shardvar.layout.meshes.fsdp import fsdp
-from shardvar.layout.meshes.intervals import Intervals, div_bounds
+from shardvar.layout.meshes.dtensor import DTensorPlacement, Replicate, Shard, dtensor, fsdp
 from shardvar.layout.meshes.layout import Layout
-from shardvar.layout.meshes.mesh import Mesh
-from shardvar.layout.meshes.parameter_servers import parameter_servers
-from shardvar.layout.partition import chunk, div
+from shardvar.layout.meshes.mesh import Intervals, Mesh, div_bounds
+from shardvar.layout.meshes.named_sharding import parameter_servers
+from shardvar.layout.partition import Sizes, chunk, div
 
 _MOST_DEVICES = 1024
 """Parts up to which FSDP2 over tensor parallelism is looked for: meshes are tried in turn."""
@@ -32,15 +29,7 @@ _MOST_DEVICES = 1024
 
 def recognize(shape: Sequence[int], offset: Ints, extent: Ints) -> Layout | None:
     """The layout whose devices hold exactly these regions, one each; None where no rule gives them.
-
-    ``offset`` and ``extent`` [n, rank] are the regions, in any order. Devices are counted in their
-    C order.
-
-    >>> recognize((13,), np.array([[0], [5]]), np.array([[5], [8]])) is None
-    True
-    >>> recognize((13,), np.array([[0], [7]]), np.array([[7], [6]]))
-    <Layout of (13,) on the mesh (0=2): DTensor placements, from left to right (torch 2.13)>
-    """
+    Devices are counted in their C order."""
     grid = _grid(tuple(shape), offset, extent)
     if grid is None:
         return None

@@ -19,6 +19,25 @@ all that another needs of it in one message.
    holders in turn, the largest first, so two holders of a group differ by at most one message.
 
 ``Redistribution`` can only be constructed if its copies fill every target region exactly.
+
+``plan_device_copies`` takes the steps 3 and 4.
+
+Collectives. The communication that copies amount to gets a name. Devices that exchange something,
+directly or through others, are a group. Each group is asked by itself which collective it carries
+out, from the numbers of elements that its devices hold before and after, keep, and send. The copies
+have a name where all groups have it and the other devices keep what they hold.
+
+    identity        every device holds what it held
+    local_slice     every device keeps a part of what it held
+    broadcast       one device holds all, and in the end each does
+    all_gather      the devices hold disjoint parts of what each of them holds in the end
+    permute         each device gives all that it holds to one other
+    all_to_all      disjoint parts become other disjoint parts
+    reduce_scatter  each device holds a term of all, and in the end the reduction of its part
+    all_reduce      each device holds a term of all, and in the end the reduction of all
+
+A broadcast is an all_gather in which all shards but one are empty, and a permute is an all_to_all.
+So where uneven shards make some groups the special case, the name of all is the general one.
 """
 
 from collections.abc import Sequence
@@ -28,11 +47,275 @@ from math import prod
 import numpy as np
 
 from shardvar.errors import LayoutError
-from shardvar.layout.dtypes import Ints
-from shardvar.layout.meshes.collectives import Flow, find_collective
-from shardvar.layout.meshes.copies import DeviceCopies, distinct_regions, plan_device_copies
+from shardvar.layout.dtypes import Bools, Ints
 from shardvar.layout.meshes.layout import Layout, check_reduction
-from shardvar.layout.region import Region
+from shardvar.layout.meshes.mesh import repeated
+from shardvar.layout.region import Region, intersect, overlapping_pairs
+
+_FEW = 1 << 21
+"""Pairs of regions up to which all are compared at once, which takes 2 MiB: enough for 1,024
+devices and some more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceCopies:
+    """Columns of copies between devices, sorted by receiver and term, and then by their place in
+    both layouts."""
+
+    sender: Ints
+    """[n] the device that holds the region."""
+    receiver: Ints
+    """[n] the device that gets it."""
+    term: Ints
+    """[n] the number of the term that is copied; 0 where nothing is reduced."""
+    source_row: Ints
+    """[n] the row of the source layout that holds the region on the sender."""
+    target_row: Ints
+    """[n] the row of the target layout that it goes to on the receiver."""
+    offset: Ints
+    """[n, rank] first indices in the whole tensor."""
+    extent: Ints
+    """[n, rank] extents."""
+
+    def __len__(self) -> int:
+        return len(self.sender)
+
+    def region(self, row: int) -> Region:
+        """The region of one copy.
+
+        Parameters
+        ----------
+        row : int
+            The row of the columns.
+
+        Returns
+        -------
+        Region
+            In the coordinates of the whole tensor.
+        """
+        return Region(self.offset[row].tolist(), self.extent[row].tolist())
+
+    def sizes(self) -> Ints:
+        """The number of elements of each copy."""
+        return np.asarray(np.prod(self.extent, axis=1, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DistinctRegions:
+    """Distinct regions, and the rows of a layout that hold each."""
+
+    offset: Ints  # [m, 2 + rank] the first index on each axis, the two axes of terms in front
+    extent: Ints  # [m, 2 + rank] the extents
+    device: Ints
+    """The devices that hold region ``i``, ascending, are ``device[start[i] : start[i + 1]]``."""
+    row: Ints  # the rows of the layout, like ``device``
+    start: Ints
+
+
+def distinct_regions(offset: Ints, extent: Ints, device: Ints) -> DistinctRegions:
+    """Return each region with elements once, and the devices and rows [n] that hold it."""
+    rank = offset.shape[1]
+    full = np.flatnonzero((extent > 0).all(axis=1))
+    matrix = np.column_stack([offset, extent])[full]
+    # Equal rows are neighbours once sorted. The device is the least significant key, so holders
+    # ascend.
+    order = np.lexsort((device[full], *matrix.T[::-1]))
+    matrix, rows = matrix[order], full[order]
+    differs = np.ones(len(rows), np.bool)
+    differs[1:] = (matrix[1:] != matrix[:-1]).any(axis=1)
+    first = np.flatnonzero(differs)
+    start = np.append(first, len(rows))
+    return DistinctRegions(matrix[first, :rank], matrix[first, rank:], device[rows], rows, start)
+
+
+def plan_device_copies(
+    holders: DistinctRegions, receivers: DistinctRegions, source: Layout, target: Layout
+) -> tuple[DeviceCopies, DeviceCopies]:
+    """The copies from one device to another, and the copies that stay on their device."""
+    wanted, held = _pairs(receivers, holders)
+    # A pair has one term; its common region covers the axes behind the axes of terms.
+    offset, extent = intersect(
+        receivers.offset[wanted, 2:],
+        receivers.extent[wanted, 2:],
+        holders.offset[held, 2:],
+        holders.extent[held, 2:],
+    )
+
+    # One copy for each receiver of each pair: [p] -> [n]. If the devices 4 and 5 want region 0 of
+    # the target, and it meets regions 1 and 2 of the source, the 2 pairs make 4 copies.
+    pair, within = repeated(np.diff(receivers.start)[wanted])
+    place = receivers.start[wanted[pair]] + within
+    receiver, region = receivers.device[place], held[pair]
+    term = holders.offset[region, 1]
+
+    # Senders: a receiver keeps what it holds itself; the other copies are dealt to the holders.
+    holder, is_kept = _own_row(holders, region, receiver)
+    moved = np.flatnonzero(~is_kept)
+    sizes = np.prod(extent, axis=1, dtype=np.int64)[pair[moved]]
+    holder[moved] = _deal(holders, region[moved], receiver[moved], sizes)
+
+    # Pairs are in the order of both layouts' regions, which a stable sort by receiver and term
+    # keeps. The two are one key: with 3 terms, receiver 2 and term 1 are 2 * 3 + 1 = 7.
+    order = np.argsort(receiver * (int(term.max(initial=0)) + 1) + term, kind="stable")
+
+    def table(rows: Ints) -> DeviceCopies:
+        source_row, target_row = holders.row[holder[rows]], receivers.row[place[rows]]
+        return DeviceCopies(
+            source.device[source_row], target.device[target_row], term[rows], source_row, target_row,
+            offset[pair[rows]], extent[pair[rows]],
+        )  # fmt: skip
+
+    return table(order[~is_kept[order]]), table(order[is_kept[order]])
+
+
+def _pairs(wanted: DistinctRegions, held: DistinctRegions) -> tuple[Ints, Ints]:
+    """[p] the numbers of the wanted and of the held region of each pair that meets, ascending."""
+    count = len(held.offset)
+    if len(wanted.offset) * count <= _FEW:
+        # A mask of all pairs is faster than the search, and ``nonzero`` gives the order.
+        meets = np.ones((len(wanted.offset), count), np.bool)
+        for axis in range(wanted.offset.shape[1]):
+            start, stop = wanted.offset[:, axis], wanted.offset[:, axis] + wanted.extent[:, axis]
+            meets &= start[:, None] < held.offset[:, axis] + held.extent[:, axis]
+            meets &= held.offset[:, axis] < stop[:, None]
+        i, j = np.nonzero(meets)
+        return i, j
+    found = overlapping_pairs(wanted.offset, wanted.extent, held.offset, held.extent)
+    # One number for a pair sorts faster than two columns; there are fewer than 2**31 regions.
+    pairs = np.sort(np.concatenate([np.zeros(0, np.int64), *(i * count + j for i, j in found)]))
+    i, j = np.divmod(pairs, max(1, count))
+    return i, j
+
+
+def _own_row(holders: DistinctRegions, region: Ints, receiver: Ints) -> tuple[Ints, Bools]:
+    """[n] the receiver's place among the holders of a region, and True if it is one."""
+    # Regions ascend in ``start``, devices within a region: so region * count + device ascends, and
+    # can be searched. With 8 devices, region 2 on the devices 0 and 5 has the keys 16 and 21;
+    # device 5 is found at 21, and device 3 is not found at 19.
+    count = max(int(holders.device.max(initial=0)), int(receiver.max(initial=0))) + 1
+    keys = (
+        np.repeat(np.arange(len(holders.offset)), np.diff(holders.start)) * count + holders.device
+    )
+    wanted = region * count + receiver
+    place = np.searchsorted(keys, wanted)
+    is_holder = np.zeros(len(wanted), np.bool)
+    inside = np.flatnonzero(place < len(keys))
+    is_holder[inside] = keys[place[inside]] == wanted[inside]
+    return place, is_holder
+
+
+def _deal(holders: DistinctRegions, region: Ints, receiver: Ints, sizes: Ints) -> Ints:
+    """[n] the holder that sends each copy: messages of a group of holders are dealt out in turn,
+    largest first."""
+    count = np.diff(holders.start)[region]
+    if not (count > 1).any():  # one holder each, or no copy at all: nothing to deal
+        return holders.start[region]
+
+    # Messages: all copies from one group to one receiver. A group is known by its first holder:
+    # devices that share one region share all, in a layout on a mesh.
+    num_receivers = int(receiver.max()) + 1
+    group = holders.device[holders.start[:-1]][region]
+    message_keys, message = np.unique(group * num_receivers + receiver, return_inverse=True)
+    total = np.zeros(len(message_keys), np.int64)
+    np.add.at(total, message, sizes)
+
+    # Turns: the largest message of a group goes first, and its holders take turns. Keys ascend by
+    # group and receiver, so ties go to receivers in order. The turn of a message is its rank in its
+    # group: positions 0 1 2 3 with groups 5 5 5 7 have the turns 0 1 2 0.
+    group_of = message_keys // num_receivers
+    order = np.lexsort((-total, group_of))
+    turn = np.empty(len(order), np.int64)
+    turn[order] = np.arange(len(order)) - np.searchsorted(group_of[order], group_of[order])
+    return np.asarray(holders.start[region] + turn[message] % count)
+
+
+_GENERAL = {"broadcast": "all_gather", "permute": "all_to_all"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """The elements that each device holds and sends."""
+
+    before: Ints  # [devices] elements held before
+    after: Ints  # [devices] elements held after
+    kept: Ints  # [devices] elements that a device copies to itself
+    sender: Ints  # [messages] the sender of each message
+    receiver: Ints  # [messages] its receiver
+    part: Ints
+    """[devices] a number for what a device holds after, equal for the same; -1 for nothing."""
+    num_terms: int  # the number of terms that are reduced; 1 without a reduction
+
+
+def find_collective(flow: Flow) -> str | None:
+    """Return the name of the collective, or None where the copies are a mixture of several."""
+    group = _groups(flow)
+    in_group = np.zeros(len(group), np.bool)
+    in_group[flow.sender] = in_group[flow.receiver] = True
+    stays = (flow.before == flow.after) & (flow.after == flow.kept)
+    if not in_group.any():
+        return "identity" if stays.all() else "local_slice"
+    if not stays[~in_group].all():
+        return None
+    order = np.argsort(group[in_group], kind="stable")
+    devices = np.flatnonzero(in_group)[order]
+    groups = np.split(devices, np.flatnonzero(np.diff(group[devices])) + 1)
+    names = {_name(flow, members) for members in groups}
+    if len(names) > 1:
+        names = {_GENERAL.get(name or "", name) for name in names}
+    return names.pop() if len(names) == 1 else None
+
+
+def _groups(flow: Flow) -> Ints:
+    """[devices] the smallest device of the group of each one."""
+    label = np.arange(len(flow.before))
+    while True:
+        lower = label.copy()
+        np.minimum.at(lower, flow.sender, label[flow.receiver])
+        np.minimum.at(lower, flow.receiver, label[flow.sender])
+        # A label is a device of the group too, which may have found a smaller one by now: a ring of
+        # n devices takes about log n rounds instead of n.
+        lower = lower[lower]
+        if (lower == label).all():
+            return label
+        label = lower
+
+
+def _name(flow: Flow, members: Ints) -> str | None:
+    """The collective of one group of at least two devices."""
+    before, after, kept = flow.before[members], flow.after[members], flow.kept[members]
+    if flow.num_terms > 1:
+        return _reduction(flow, before, after, kept)
+    # All end with as many elements as the group had: then these were disjoint, and each device gets
+    # all of them.
+    if (after == before.sum()).all() and (kept == before).all():
+        return "broadcast" if np.count_nonzero(before) == 1 else "all_gather"
+    parts = flow.part[members]
+    parts = parts[parts >= 0]
+    is_disjoint = len(np.unique(parts)) == len(parts)
+    # Disjoint parts come from within the group, so equal sums mean that each element went to one
+    # place.
+    if is_disjoint and after.sum() == before.sum():
+        return "permute" if _is_permutation(flow, members, kept) else "all_to_all"
+    return None
+
+
+def _reduction(flow: Flow, before: Ints, after: Ints, kept: Ints) -> str | None:
+    has_all_terms = (
+        len(before) == flow.num_terms and (before == before[0]).all() and (kept == after).all()
+    )
+    if has_all_terms and (after == before).all():
+        return "all_reduce"
+    return "reduce_scatter" if has_all_terms and after.sum() == before[0] else None
+
+
+def _is_permutation(flow: Flow, members: Ints, kept: Ints) -> bool:
+    mine: Bools = np.isin(flow.sender, members)
+    senders, receivers = flow.sender[mine], flow.receiver[mine]
+    return (
+        not kept.any()
+        and len(np.unique(senders)) == len(senders)
+        and len(np.unique(receivers)) == len(receivers)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

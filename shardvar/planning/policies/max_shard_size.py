@@ -9,16 +9,20 @@ without those shards exceeding a specified size."
 2. Fill files in order. Slices that fit go in; a slice that does not fit is cut, or begins the next
    file. Row ranges that fit are found by bisection, so the cost grows with the files, not with the
    slices.
-3. Cut (``cut_rules``). The RFC's appendix cuts along one axis (``cut_along_an_axis``). After such a
+3. Cut. The RFC's appendix cuts along one axis (``cut_along_an_axis``). After such a
    cut the rest may be awkward, so this can take more files than necessary. Where it takes more than
    ``fewest_files``, fill again and cut down to single elements (``cut_to_elements``). TensorFlow
    also fills in order, so it never needs fewer files.
 
-To add a way of cutting, write another rule in ``cut_rules``; ``fill`` does not change.
+A ``CutRule`` cuts a slice that does not fit in a file in two; ``fill`` does not change for another.
+
+    ``cut_along_an_axis``   the RFC's: what fills most of the file, by whole indices of one axis
+    ``cut_to_elements``     the same, and further as long as one element fits
+    ``cut_as_tensorflow``   parts of even size, exactly TensorFlow's
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal
@@ -29,22 +33,86 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import ITEMSIZES, STRING, Bools, Ints, code, is_whole
 from shardvar.layout.region import Region, read_integer
 from shardvar.limits import MAX_FILES
-from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment
-from shardvar.planning.policies.cut_rules import (
-    CutRule,
-    cut_along_an_axis,
-    cut_as_tensorflow,
-    cut_to_elements,
-)
 from shardvar.planning.policies.policy import ColumnarPolicy, Exceeding, take_parts
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import Capabilities, SliceTable, cuttable_rows
+
+CutRule = Callable[[Region, int, int, int], "tuple[Region, Region] | None"]
+"""(region, bytes of an element, bytes that remain in the file, limit) -> the region in two, or None
+to begin the next file."""
+
+
+def cut_along_an_axis(
+    region: Region, itemsize: int, remaining: int, limit: int
+) -> tuple[Region, Region] | None:
+    """Cut off as many indices along one axis as fill most of what remains.
+
+    R-POLICY-14 (RFC 001): "We want to partition along the axis that results in the most amount of
+    remaining shard space being filled up, so we don't create more shards than is necessary. We do
+    this by partitioning the tensor ... of maximum size <= the remaining shard size." If not one
+    index along any axis fits: "If the partition is larger than the remaining shard space, we start
+    over with a new shard." If it does not fit a whole file either, the longest axis is cut into
+    single indices, and these are cut further.
+    """
+    found = _most_filling(region, itemsize, remaining)
+    if found is None and remaining >= limit and region.size > 1:
+        return _split(region, region.shape.index(max(region.shape)), 1)
+    return found
+
+
+def cut_to_elements(
+    region: Region, itemsize: int, remaining: int, limit: int
+) -> tuple[Region, Region] | None:
+    """Cut as ``cut_along_an_axis`` does, and further as long as one element fits."""
+    found = _most_filling(region, itemsize, remaining)
+    if found is None and (remaining >= limit or remaining >= itemsize) and region.size > 1:
+        return _split(region, region.shape.index(max(region.shape)), 1)
+    return found
+
+
+def cut_as_tensorflow(
+    region: Region, itemsize: int, remaining: int, limit: int
+) -> tuple[Region, Region] | None:
+    """Cut off a part of even size, along the first axis that needs the fewest parts. If not one
+    index along any axis fits a whole file, TensorFlow begins file after file and never ends; such a
+    region is cut as in ``cut_along_an_axis``."""
+    best: tuple[int, int] | None = None
+    for axis, extent in enumerate(region.shape):
+        per_file = remaining // (region.size // extent * itemsize)
+        if per_file:
+            parts = -(-extent // per_file)
+            if best is None or parts < best[0]:
+                best = parts, axis
+    if best is None:
+        return cut_along_an_axis(region, itemsize, remaining, limit)
+    parts, axis = best
+    # Even parts instead of full ones: if 6 of 13 rows fit, three parts have ceil(13 / 3) = 5, 5 and
+    # 3 rows.
+    return _split(region, axis, -(-region.shape[axis] // parts))
+
+
+def _split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
+    """Return the first ``count`` indices along an axis, and the rest."""
+    shape, offset, rest = list(region.shape), list(region.offset), list(region.shape)
+    shape[axis], offset[axis], rest[axis] = count, offset[axis] + count, rest[axis] - count
+    return Region(region.offset, shape), Region(offset, rest)
+
+
+def _most_filling(region: Region, itemsize: int, remaining: int) -> tuple[Region, Region] | None:
+    """Split a region so that the first part is as large as one cut along an axis makes it; None if
+    no index fits."""
+    # Example: (4, 5) of 4 bytes with 50 bytes left. An index along axis 0 has 20 bytes, so 2 of
+    # them fill 40; one along axis 1 has 16 bytes, so 3 of them fill 48: cut along axis 1.
+    indices = [region.size // extent * itemsize for extent in region.shape]
+    filled = [remaining // nbytes * nbytes for nbytes in indices]
+    axis = filled.index(max(filled))
+    return _split(region, axis, filled[axis] // indices[axis]) if filled[axis] else None
+
 
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """TensorFlow's key for the graph of objects, a string."""
 
-_CHECKSUM_NBYTES = 4
-"""The checksum between the lengths of strings and the strings."""
+_CHECKSUM_NBYTES = 4  # the checksum between the lengths of strings and the strings
 
 
 # Weigh.
@@ -63,14 +131,8 @@ def weights_of(slices: SliceTable) -> Ints:
 
 def strings_nbytes(payload_nbytes: int, count: int) -> int:
     """Bytes of the elements in a payload of ``count`` strings, computed as if all had the same
-    length.
-
-    The true lengths are unknown without reading. The result is exact for one string, and where
-    every string is shorter than 128 bytes.
-
-    >>> strings_nbytes(4 + 3 * 1 + 6, 3), strings_nbytes(4 + 2 + 300, 1)
-    (6, 300)
-    """
+    length. The true lengths are unknown without reading. The result is exact for one string, and
+    where every string is shorter than 128 bytes."""
     rest = payload_nbytes - _CHECKSUM_NBYTES
     # A length is a varint, 7 bits a byte: take the fewest digits whose range holds the average
     # length. Example: one string of 300 bytes leaves rest = 302. With 1 digit it would have 301
@@ -90,32 +152,25 @@ class WeighedSlices:
 
     slices: SliceTable
     """All slices."""
-    weights: Ints
-    """[m] bytes of each slice that count against the limit."""
-    cuttable: Bools
-    """[m] True if the slice may be cut."""
-    limit: int
-    """The most bytes of a file, counted as the weights are."""
-    are_whole: bool = False
-    """True if the format holds only whole tensors."""
+    weights: Ints  # [m] bytes of each slice that count against the limit
+    cuttable: Bools  # [m] True if the slice may be cut
+    limit: int  # the most bytes of a file, counted as the weights are
+    are_whole: bool = False  # True if the format holds only whole tensors
 
 
 @dataclass(slots=True)
 class FileContents:
     """The files filled so far: ranges of rows, and parts of rows, in files."""
 
-    limit: int
-    """The most bytes of a file."""
+    limit: int  # the most bytes of a file
     rows: list[Ints] = field(default_factory=list)
     """Row ranges, in the order in which they were put in."""
-    files: list[int] = field(default_factory=list)
-    """The file of each row range."""
+    files: list[int] = field(default_factory=list)  # the file of each row range
     regions: dict[int, Region] = field(default_factory=dict)
     """Parts of slices that were cut, by the number of the row range, which is then a single row."""
     file: int = 0
     """The file that is being filled."""
-    remaining: int = field(init=False)
-    """Bytes that remain in it."""
+    remaining: int = field(init=False)  # bytes that remain in it
 
     def __post_init__(self) -> None:
         self.remaining = self.limit

@@ -36,9 +36,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.layout.cutting import plan_rows
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.layout.partition import Partition, div, read_counts
+from shardvar.layout.partition import Partition, div, plan_rows, read_counts
 from shardvar.reference.devices import operation_scope
 from shardvar.reference.nn.lookup import check_table, embedding_lookup, row_layout_of
 from shardvar.reference.random import stateless_uniform

@@ -96,12 +96,11 @@ from shardvar.verbs.locate import Path, find_target
 from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.wire.damage import invalid
-from shardvar.wire.protobuf import encode_bytes_field
+from shardvar.wire.protobuf import encode_bytes_field, encode_varint
 from shardvar.wire.protobuf import encode_map_field as map_field
 from shardvar.wire.protobuf import encode_message_field as message
 from shardvar.wire.protobuf import encode_text_field as text
 from shardvar.wire.protobuf import encode_varint_field as number
-from shardvar.wire.varint import encode_varint
 
 RESOURCE, STRING, INT64 = 20, ENUMS["string"], ENUMS["int64"]
 IDS, ROWS = "ids", "rows"

@@ -73,8 +73,12 @@ from shardvar.reference.variables.values import REPLACE, Resource, Write, holdin
 from shardvar.verbs.arguments import stored_dtype
 from shardvar.verbs.reader import Reader
 from shardvar.wire.damage import invalid, malformed, past_limit
-from shardvar.wire.protobuf import decode_spans, encode_bytes_field, encode_varint_field
-from shardvar.wire.varint import decode_varint
+from shardvar.wire.protobuf import (
+    decode_spans,
+    decode_varint,
+    encode_bytes_field,
+    encode_varint_field,
+)
 
 VARIABLE_VALUE = "VARIABLE_VALUE"
 """The attribute under which the value of a variable is stored."""

@@ -27,9 +27,8 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.cutting import Cut, plan_rows
 from shardvar.layout.dtypes import Array, Ints, dtype_name
-from shardvar.layout.partition import Partition
+from shardvar.layout.partition import Cut, Partition, plan_rows
 from shardvar.layout.region import Region
 from shardvar.reference.devices import Device, current_device, operation_scope
 from shardvar.reference.variables.initial_value import (

@@ -25,13 +25,11 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from shardvar.engine.arrays import lower
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.flat import FlatTensor
-from shardvar.engine.moves import lower
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, bytes_of
-from shardvar.engine.read import check_bool, read_arrays
-from shardvar.engine.regions import read_regions, wanted_regions
+from shardvar.engine.read import FlatTensor, check_bool, read_arrays, read_regions, wanted_regions
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (

@@ -10,5 +10,5 @@
     dialects      the deltas of other programs, read
     publication   the frames of a comparison, in the layout of another program
 
-``wire.frames`` has the bytes of a changed tensor, and docs/delta.md the whole format.
+``wire.digests`` has the bytes of a changed tensor, and docs/delta.md the whole format.
 """

@@ -7,7 +7,7 @@ write    ``join.PatchedSource`` through ``verbs.reshard``, so that formats, cuts
 commit   after comparing the digest of each tensor with the last delta
 
 Deltas of other programs are read first, leaf by leaf, with their base. The checksums that they have
-are compared, and frames of ``wire.frames`` from the base to the last result go to a scratch file. Then
+are compared, and frames of ``wire.digests`` from the base to the last result go to a scratch file. Then
 these are applied as a delta of shardvar is, so that a change of the base since is found.
 """
 

@@ -4,7 +4,7 @@ A delta is a native checkpoint. A text in its metadata, ``shardvar.delta``, says
 checkpoints by their digests. Its tensors are
 
     table          uint8: a JSON object with a row for each tensor of either checkpoint
-    changed/KEY    uint8: the leaves that differ (``wire.frames``)
+    changed/KEY    uint8: the leaves that differ (``wire.digests``)
     whole/KEY      the tensor as it is in the new checkpoint: a new one, one of another dtype or
                    shape, one of strings, or one that a delta would not make smaller
 
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import new_buffer
+from shardvar.engine.read import FlatTensor
 from shardvar.errors import (
     COPY_AGAIN,
     CorruptCheckpoint,
@@ -35,12 +35,14 @@ from shardvar.planning.index import DELTA, EntryTable
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.reader import Reader
 from shardvar.wire.damage import corrupt, invalid, malformed
-from shardvar.wire.digests import LEAF_NBYTES, digest_of_all, digest_of_leaves
-from shardvar.wire.frames import (
+from shardvar.wire.digests import (
+    LEAF_NBYTES,
     Frame,
     MaskWords,
     decode_frames,
     decode_mask,
+    digest_of_all,
+    digest_of_leaves,
     table_nbytes,
     word_nbytes,
 )

@@ -51,8 +51,8 @@ from typing import Protocol
 
 import numpy as np
 
-from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import new_buffer
+from shardvar.engine.read import FlatTensor
 from shardvar.errors import (
     COPY_AGAIN,
     ArgumentError,

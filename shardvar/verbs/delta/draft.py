@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardvar.engine.files import FileReport, FileTask, run_each
-from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import Progress, block_ranges, map_ahead, new_buffer, thread_buffer
+from shardvar.engine.read import FlatTensor
 from shardvar.engine.write import FileRunner
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
@@ -49,12 +49,14 @@ from shardvar.verbs.reader import Reader
 from shardvar.verbs.reshard import find_objects
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.writing import carry_out, plan_checkpoint, preview
-from shardvar.wire.digests import LEAF_NBYTES, digest_of_leaves, hash_leaf
-from shardvar.wire.frames import (
+from shardvar.wire.digests import (
+    LEAF_NBYTES,
     ROW_NBYTES,
     Frame,
+    digest_of_leaves,
     encode_frames,
     encode_mask,
+    hash_leaf,
     mask_of,
     word_nbytes,
 )

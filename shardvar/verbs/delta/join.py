@@ -28,7 +28,6 @@ from typing import NoReturn, Self
 
 import numpy as np
 
-from shardvar.engine.flat import FlatTensor
 from shardvar.engine.pool import (
     WORKERS,
     Progress,
@@ -38,7 +37,7 @@ from shardvar.engine.pool import (
     run_all,
     thread_buffer,
 )
-from shardvar.engine.read import check_bool
+from shardvar.engine.read import FlatTensor, check_bool
 from shardvar.errors import (
     COPY_AGAIN,
     ArgumentError,
@@ -87,8 +86,7 @@ from shardvar.verbs.delta.report import DeltaReport
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import Reader
 from shardvar.wire import strings
-from shardvar.wire.digests import LEAF_NBYTES, LeafHashes, hash_leaf
-from shardvar.wire.frames import Frame, apply_mask, encode_mask
+from shardvar.wire.digests import LEAF_NBYTES, Frame, LeafHashes, apply_mask, encode_mask, hash_leaf
 
 _KEPT_LEAVES = 2 * WORKERS
 """Leaves that are kept after a read of a part of them: the next part is read soon."""

@@ -8,7 +8,7 @@ from typing import Any
 from shardvar.pictures.words import count, human_size, short_name
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, DeltaRow
 from shardvar.verbs.reports import SCHEMA, WriteReport
-from shardvar.wire.frames import SPARSE
+from shardvar.wire.digests import SPARSE
 
 __all__ = ["ApplyReport", "DeltaReport", "TensorChange"]
 

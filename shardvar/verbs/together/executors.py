@@ -36,10 +36,9 @@ import numpy as np
 from shardvar._version import __version__
 from shardvar.engine.cast import CastSource
 from shardvar.engine.files import FileReport, FileTask, run_task
-from shardvar.engine.map_parts import MapPart, map_parts
+from shardvar.engine.mapped import MapPart, map_parts
 from shardvar.engine.pool import Done, Progress, in_this_thread
-from shardvar.engine.subtasks import restore_rows, shrink_entries, shrink_task
-from shardvar.engine.write import FileRunner
+from shardvar.engine.write import FileRunner, restore_rows, shrink_entries, shrink_task
 from shardvar.errors import (
     ArgumentTypeError,
     CheckpointError,

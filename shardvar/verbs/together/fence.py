@@ -59,7 +59,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import FileChecksums, Sink
 from shardvar.planning.index import Metadata
-from shardvar.planning.merging import name_processes
+from shardvar.planning.plan import name_processes
 from shardvar.planning.slices import TensorTable
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, OwnShare, Run, WaitPace, pace_of

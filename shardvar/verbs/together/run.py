@@ -44,7 +44,7 @@ from shardvar.formats.unfinished import parse_share_name, share_name, share_pref
 from shardvar.layout.region import read_integer
 from shardvar.limits import MAX_FILES
 from shardvar.planning.index import SOME_PROCESSES
-from shardvar.planning.merging import check_replicas
+from shardvar.planning.plan import check_replicas
 from shardvar.storage.posix import HeldDirectory
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Location, Path, find_target

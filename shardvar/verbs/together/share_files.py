@@ -64,8 +64,7 @@ from shardvar.planning.index import (
     References,
     concatenate_entries,
 )
-from shardvar.planning.merging import merge_entries
-from shardvar.planning.plan import Assignment, CopyTable, Plan
+from shardvar.planning.plan import Assignment, CopyTable, Plan, merge_entries
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
@@ -479,7 +478,7 @@ def merge_shares(run: Run, token: str, about: Metadata) -> tuple[Sink, FileCheck
     """Return the sink that commits one checkpoint of the shares of all processes; the caller holds the lock.
 
     ``about`` has the generation of the checkpoint; the user's metadata come from the shares. Raises
-    the errors of ``planning.merging``, and ``ArgumentError`` for metadata that differ.
+    the errors of ``planning.plan``, and ``ArgumentError`` for metadata that differ.
     """
     # Check, and plan: nothing is changed until the merged entries are proven whole.
     shares = _read_shares(run, token)

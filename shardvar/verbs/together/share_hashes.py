@@ -51,7 +51,7 @@ from shardvar.formats.native.names import native_index_name
 from shardvar.formats.native.source import NativeIndex, decode_native_index, open_native
 from shardvar.formats.sets import is_bare
 from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints
-from shardvar.layout.overlap import overlapping_pairs
+from shardvar.layout.region import overlapping_pairs
 from shardvar.planning.index import DIGEST_NBYTES, EntryTable
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage

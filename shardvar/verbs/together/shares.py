@@ -39,12 +39,17 @@ from shardvar.formats.deferred import outline_of
 from shardvar.formats.protocol import Format, SharedFormat
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.layout.region import Region, read_integers, read_shape
-from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import Decision
 from shardvar.planning.index import Metadata, concatenate_entries
-from shardvar.planning.merging import check_share
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable, TensorTable, pad, sum_by
+from shardvar.planning.plan import Assignment, check_share
+from shardvar.planning.slices import (
+    Capabilities,
+    SliceTable,
+    TensorTable,
+    cuttable_rows,
+    pad,
+    sum_by,
+)
 from shardvar.storage.local import split_place
 from shardvar.storage.remote import RemoteStorage
 from shardvar.verbs.arguments import check_mapping, stored_dtype, texts_of
@@ -555,7 +560,7 @@ def _report(found: Location) -> WriteReport:
     )
 
 
-# --- Claims that killed writers left in a bucket (``storage.claims``)
+# --- Claims that killed writers left in a bucket (``storage.uploads``)
 
 
 _CLAIM = re.compile(r"\..+\.claim", re.DOTALL)

@@ -41,7 +41,7 @@ from shardvar.errors import (
     StorageError,
 )
 from shardvar.pictures.words import message
-from shardvar.planning.merging import name_processes
+from shardvar.planning.plan import name_processes
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.together.run import Peers, WaitPace, pace_at
 from shardvar.verbs.training.step_records import (

@@ -19,11 +19,12 @@ from shardvar.layout.dtypes import Array, dtype_name, numpy_dtype
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.together.run import without_keys_of_some
 from shardvar.wire.damage import decoding, invalid
-from shardvar.wire.inert import OrderedMap, Size
 from shardvar.wire.plain import (
     ARRAY,
     MAX_TEXT,
     NUMPY_NAMES,
+    OrderedMap,
+    Size,
     Tagged,
     decode_value,
     encode_value,

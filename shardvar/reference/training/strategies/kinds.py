@@ -28,8 +28,8 @@ from typing import Any, Self
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.forks import new_lock
-from shardvar.layout.cutting import AnyPartitioner, plan_rows
 from shardvar.layout.dtypes import Array
+from shardvar.layout.partition import AnyPartitioner, plan_rows
 from shardvar.reference.devices import Cluster, Device, current_device, device_scope, make_cluster
 from shardvar.reference.training.module import (
     check_config,

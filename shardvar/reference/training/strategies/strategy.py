@@ -28,8 +28,7 @@ from typing import Any, Protocol, Self
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, ScopeError
-from shardvar.layout.cutting import AnyPartitioner, Cut
-from shardvar.layout.partition import PartitionSpec
+from shardvar.layout.partition import AnyPartitioner, Cut, PartitionSpec
 from shardvar.layout.region import read_declared_shape
 from shardvar.reference.devices import Device, device_scope, full_name, operation_scope
 from shardvar.reference.training.module import check_config

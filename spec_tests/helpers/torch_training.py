@@ -317,7 +317,8 @@ def killed(folder: Path, model: Any, rank: int, count: int) -> None:
     """Save, and save again while the last process is killed."""
     import torch.distributed.checkpoint as dcp
 
-    from shardvar.torch import StorageWriter, writer
+    from shardvar.torch import StorageWriter
+    from shardvar.torch import storage as writer
 
     optimizer = optimizer_of(model)
     train(model, optimizer, range(1))

@@ -46,7 +46,7 @@ HOMES = {
         *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",
         "wire/msgpack_tree.py",
-        "formats/keras/walk.py",
+        "formats/hdf5.py",
         *(f"layout/meshes/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),
     ),
     # A piece of a map, and the pieces that reads are made of.

@@ -166,13 +166,11 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
 
     # The headers: a file that cannot be read, or lacks a key, is a fault of its keys only.
     rows, headers = _Rows(), dict[str, Header]()
-    answers = dict(
-        as_answered(
-            lambda number: (number, _answer(storage, listing.data, number)),
-            range(len(names)),
-            storage.traits,
-        )
-    )
+
+    def read(number: int) -> tuple[int, Header | CheckpointError | StorageError]:
+        return number, _answer(storage, listing.data, number)
+
+    answers = dict(as_answered(read, range(len(names)), storage.traits))
     for number, file in enumerate(names):
         answer = answers[number]
         if not isinstance(answer, Header):
@@ -182,8 +180,8 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
         present = set(answer.keys)
         own = [key for key in keys_of[file] if key in present]
         _add_rows(rows, listing, answer, number, own)
-    absent = _absences(headers, weight_map)
-    listing.faults |= absent
+    listing.faults |= (absent := _absences(headers, weight_map))
+    listing.entries = rows.entries()
 
     # The index again: if it is another one now, the headers may come from two sets. It was kept
     # open until here, so that the file system cannot give its identity to another file. The files
@@ -207,18 +205,11 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
     }
     listing.findings += _disagreements(headers, weight_map, absent)
     listing.findings += _miscounts(storage, name, names)
-    # Old writers stored the total as a float, and some omit it.
-    total = index_metadata.get("total_size", rows.nbytes)
-    is_number = type(total) in (int, float) and total not in (inf, -inf)
-    if not listing.faults and not (is_number and total == rows.nbytes):
-        cause = f"Its total_size is {total!r}, but its tensors have {rows.nbytes} bytes."
-        listing.findings.append(Finding(name, cause, True))
-    metadata |= {
-        k: v if type(v) is str else json.dumps(v)
-        for k, v in index_metadata.items()
-        if k not in TOTALS
-    }
-    listing.entries = rows.entries()
+    if not listing.faults:
+        listing.findings += _missized(name, index_metadata, rows.nbytes)
+    for key, value in index_metadata.items():
+        if key not in TOTALS:
+            metadata[key] = value if type(value) is str else json.dumps(value)
     listing.metadata = metadata_of_texts(metadata)
     return listing
 
@@ -383,6 +374,14 @@ def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Fi
         yield Finding(
             file, "It lies next to the set, and the index does not name it.", file in strays
         )
+
+
+def _missized(name: str, index_metadata: Mapping[str, Any], nbytes: int) -> Iterator[Finding]:
+    """A total that is not the sum. Old writers stored it as a float, and some omit it."""
+    total = index_metadata.get("total_size", nbytes)
+    if type(total) not in (int, float) or total in (inf, -inf) or total != nbytes:
+        cause = f"Its total_size is {total!r}, but its tensors have {nbytes} bytes."
+        yield Finding(name, cause, True)
 
 
 def _saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:

@@ -127,6 +127,10 @@ def print_choices(
     if sys.stdout.isatty() and not everything and len(rows) > most:
         say(f"{len(rows) - most:,} before these, from {rows[0][0]} on (--all lists them)")
         rows = rows[-most:]
+    _print_rows(rows)
+
+
+def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
     # A terminal needs no column that is empty, and no format that is the same in all lines.
     kept = [column for column in range(6) if any(row[column] for row in rows) or column == 0]
     if len({row[1] for row in rows}) == 1:

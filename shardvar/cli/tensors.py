@@ -536,7 +536,7 @@ class Table:
 
 
 def print_rows(rows: Iterable[TableRow], with_numbers: bool = False) -> None:
-    """Print rows; a terminal leaves out columns that are the same in each row, and those that do not fit."""
+    """Print rows; a terminal leaves out columns that are the same in each row, and columns that do not fit."""
     headers = [*_HEADERS[:_FILES], "in files" if with_numbers else "files", *_HEADERS[_FILES + 1 :]]
     if not sys.stdout.isatty():
         cells_of = itemgetter(*_IN_A_PIPE)

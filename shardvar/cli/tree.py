@@ -353,7 +353,7 @@ def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def fold_words(labels: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield labels; those that differ in one word of one part share a label that lists the words.
+    """Yield labels; labels that differ in one word of one part share a label that lists the words.
 
     >>> list(fold_words(["a.k_proj.w", "b", "a.q_proj.w"]))
     [('a.{q,k}_proj.w', ['a.q_proj.w', 'a.k_proj.w']), ('b', ['b'])]

@@ -426,7 +426,7 @@ def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
         task.start[moves.target] + moves.target_start - (int(task.start[unit.first]) + unit.start)
     )
     clipped = moves.clip(places, unit.nbytes)
-    # The checksums that are written are those of the moves, and taken once for both, where each
+    # The checksums that are written are also the checksums of the moves, and taken once, where each
     # target's bytes in the unit come from one plain move, under the same kind of checksum. A target
     # of many moves may have only one of them in this unit.
     some, count = slice(unit.first, unit.last), unit.last - unit.first

@@ -207,7 +207,7 @@ def place_of_unit(targets: SliceTable, unit: Unit) -> tuple[int, int]:
 
 
 # Sums: the checksums of what is written, taken unit by unit while the bytes are in the cache, then
-# put together. The checksum of ``a + b`` follows from those of both and the length of ``b``
+# put together. The checksum of ``a + b`` follows from both checksums and the length of ``b``
 # (``wire.crc``): no byte is read twice.
 #
 #     what is taken of a unit                       what becomes of it

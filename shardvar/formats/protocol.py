@@ -52,6 +52,7 @@ __all__ = [
     "SharedFormat",
     "Sink",
     "Source",
+    "WrappedSource",
     "WrittenFiles",
 ]
 

@@ -165,7 +165,7 @@ def did_you_mean(name: str, names: Iterable[str], count: int = 1) -> str:
 
 
 def nearest_key(key: str, keys: Iterable[str]) -> str:
-    """Return the key nearest to a missing one, first of those that begin as it does; empty without one."""
+    """Return the key nearest to a missing one, first of the keys that begin as it does; empty without one."""
     beginning = key[: max(key.rfind("."), key.rfind("/")) + 1]
     listed = list(keys)
     siblings = [each for each in listed if each.startswith(beginning)] if beginning else []

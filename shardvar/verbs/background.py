@@ -263,7 +263,13 @@ class PendingSave:
         return self._future.result()
 
     def result(self, timeout: float | None = None) -> WriteReport:
-        """Wait as ``join`` does, under the name that futures have for it."""
+        """Return the report as ``join`` does, under the name that futures have for it.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            The seconds to wait; as long as it takes without one.
+        """
         return self.join(timeout)
 
     def abandon(self) -> None:

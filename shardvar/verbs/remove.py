@@ -152,7 +152,7 @@ def _finish(storage: Storage, stem: str) -> bool:
 
 
 def remove_leftovers(storage: Storage, stem: str) -> None:
-    """What killed writers left of a checkpoint without an index; ``LockHeld`` if one is at work."""
+    """Names that killed writers left of a checkpoint without an index; ``LockHeld`` if one is at work."""
     _remove_left(storage, stem)
     if stem in storage.folders():
         _remove_left(storage.folder(stem), "")

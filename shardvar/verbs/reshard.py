@@ -291,7 +291,7 @@ def graph_left_out(reader: Reader, form: Format, keys: Collection[str]) -> tuple
 
 
 def find_carry(reader: Reader, is_asked: bool, is_stored: bool, keep_going: bool) -> Carry | None:
-    """What gives a reshard its digests. ``is_stored``: the keys are the file's."""
+    """The digests that a reshard carries on or makes. ``is_stored``: the keys are the file's."""
     if not is_asked and not reader.metadata.has_digests:
         return None
     from shardvar.verbs.compare.claims import Claims  # only where digests are carried
@@ -516,17 +516,7 @@ def reshard(
     changes = Changes(*names, Conversions(cast or None, transpose or None), partition, keep_going)
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     plan = partial(plan_checkpoint, policy=policy, force=force)
-    sources = paths_of(source)
-    if not sources:
-        raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
-    if len(sources) > 1 and keep_going:
-        raise ArgumentError(
-            "Several sources are joined only if all are whole.",
-            "Rescue them one by one, then join.",
-        )
-    found = [find_checkpoint(each) for each in sources]
-    for each in found:
-        check_not_a_part(each.format, each.storage, each.name, is_alone=len(found) == 1)
+    found = _find_sources(source, keep_going)
     by_rank = given is not None and is_by_rank(given, target)
     goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format)
     if (reads := goal.format.reads) is not None:
@@ -552,6 +542,21 @@ def reshard(
             report = write(goal, reader)()
         report = replace(report, dequantized=keys_of_numbers(opened) if dequantize else ())
         return replace(report, map=report_of_map()) if dry_run and report_of_map else report
+
+
+def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Location]:
+    paths = paths_of(source)
+    if not paths:
+        raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
+    if len(paths) > 1 and keep_going:
+        raise ArgumentError(
+            "Several sources are joined only if all are whole.",
+            "Rescue them one by one, then join.",
+        )
+    locations = [find_checkpoint(each) for each in paths]
+    for each in locations:
+        check_not_a_part(each.format, each.storage, each.name, is_alone=len(locations) == 1)
+    return locations
 
 
 _UNCHANGED = Conversions(None, None)

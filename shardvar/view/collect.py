@@ -195,7 +195,7 @@ def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[st
 
 
 def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
-    """Return the differences of two checkpoints; rows are those of the first one's ``keys``."""
+    """Return the differences of two checkpoints; rows follow the first one's ``keys``."""
     row_of = {key: row for row, key in enumerate(keys)}
     return {
         "num_equal": report.num_equal,
@@ -387,7 +387,7 @@ def _statistics(
             name: packed([getattr(each, name) for _, _, each in found])
             for name in ("count", "nan", "inf", "zero")
         },
-        # One text: those of equal width follow each other, and spaces stand for none.
+        # One text: values of equal width follow each other, and spaces stand for none.
         "histogram": "".join(
             bar_heights(counts[key]) if key in counts else " " * NUM_BINS for _, key, _ in found
         ),

@@ -22,32 +22,19 @@ HOMES = {
     "chunk": (
         "layout/partition.py",
         "conformance/adapters/torch.py",
-        "formats/torch/metadata.py",
+        "formats/torch/dcp.py",
         "formats/torch/sink.py",
-        "torch/storage.py",
         "torch/storage.py",
         "verbs/lazy.py",
         "verbs/remove.py",
         *(
             f"formats/zarr/{name}.py"
-            for name in (
-                "__init__",
-                "build",
-                "contents",
-                "database",
-                "decoder",
-                "group",
-                "index",
-                "lost",
-                "names",
-                "orbax",
-            )
+            for name in ("__init__", "contents", "database", "files", "orbax", "sink", "source")
         ),
-        *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",
         "wire/msgpack_tree.py",
         "formats/hdf5.py",
-        *(f"layout/meshes/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),
+        *(f"layout/meshes/{name}.py" for name in ("dtensor", "mesh", "recognition")),
     ),
     # A piece of a map, and the pieces that reads are made of.
     "piece": (
@@ -56,11 +43,7 @@ HOMES = {
         "engine/pieces.py",
         "engine/lattices.py",
         "engine/mapped.py",
-        "engine/mapped.py",
-        *(
-            f"maps/{name}.py"
-            for name in ("contributions", "fitting", "placing", "plan", "report", "targets")
-        ),
+        *(f"maps/{name}.py" for name in ("fitting", "plan", "proof", "report")),
     ),
 }
 """A word -> the modules that may use it freely; others may only name what these define."""

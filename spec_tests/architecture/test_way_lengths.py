@@ -13,7 +13,7 @@ from spec_tests.helpers.way_counts import WAYS, Function, listing, warm_way
 FILES_AND_FUNCTIONS = {
     "save": (38, 251),
     "load": (28, 191),
-    "reshard": (46, 388),
+    "reshard": (40, 389),
     "save as torch": (38, 290),
     "verify": (33, 214),
     "diff": (37, 238),

@@ -440,7 +440,7 @@ class Law:
     rfc: str
     sentence: str
     needs: str
-    """The methods that it needs besides the maker of the variable."""
+    """The methods that it needs in addition to the maker of the variable."""
     text: str
     """The law; the phrase of the layout follows."""
     cases: Callable[[Start], st.SearchStrategy[Any]]

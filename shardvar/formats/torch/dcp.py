@@ -591,34 +591,22 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     for row, name in enumerate(items.file):
         if name not in number:
             key = items.keys[items.tensor[row]]
-            cause = (
-                f"{key!r}: {name[:200]!r} is not the name of a file in the folder of the "
-                "checkpoint."
-            )
-            faults.setdefault(
-                key, InvalidCheckpoint(cause, "Use a checkpoint whose files lie next to its index.")
-            )
+            cause = f"{key!r}: {name[:200]!r} is not the name of a file in the folder of the checkpoint."
+            remedy = "Use a checkpoint whose files lie next to its index."
+            faults.setdefault(key, InvalidCheckpoint(cause, remedy))
     # Items: tiling.
     sizes, overlapping, gaps = _tile(items, number)
     for row, place in enumerate(zip(items.file, items.start, strict=True)):
         if place in overlapping:
             key = items.keys[items.tensor[row]]
-            faults.setdefault(
-                key,
-                invalid(f"{key!r}: Its item shares bytes with another one."),
-            )
+            faults.setdefault(key, invalid(f"{key!r}: Its item shares bytes with another one."))
     remarks += [
         Finding(name, f"The {nbytes} bytes at offset {start} belong to no item.", True)
         for name, start, nbytes in gaps
     ]
     if items.rest_nbytes:
-        remarks.append(
-            Finding(
-                METADATA,
-                f"{items.rest_nbytes} bytes follow the pickle, which torch ignores.",
-                False,
-            )
-        )
+        message = f"{items.rest_nbytes} bytes follow the pickle, which torch ignores."
+        remarks.append(Finding(METADATA, message, False))
     data = DataFiles(storage, names, sizes)
     slices = _slices(items)
     file = np.array([number.get(name, 0) for name in items.file], np.int64)

@@ -8,7 +8,7 @@ ZeRO:
     zero_pp_rank_0_mp_rank_00_optim_states.pt, …     of every rank, its part of the flat float32
                                                      vectors; also with bf16_ before the name
 
-The keys are those that DeepSpeed's ``zero_to_fp32`` gives: the float32 parameters, the frozen
+The keys are as DeepSpeed's ``zero_to_fp32`` gives them: the float32 parameters, the frozen
 parameters, the buffers, and the shared parameters under both names.
 
     stages 1, 2     a group is one vector: the parts of the ranks, one after the other; its
@@ -67,7 +67,7 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.objects import payload_of
 from shardvar.formats.torch.archive import Record
 from shardvar.formats.torch.items import Stored, StoredObject, TensorView, read_view
-from shardvar.formats.torch.ranks import COPY, check_slices, files_of_ranks
+from shardvar.formats.torch.ranks import COPY, check_budget_of_slices, files_of_ranks
 from shardvar.formats.torch.source import FilesBelow, SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import Unpickled, unpickle
 from shardvar.formats.torch.values import StoredTensor, is_tensor, plain_of
@@ -101,8 +101,8 @@ _ZERO, _FLAT = "optimizer_state_dict.", ("single_partition_of_fp32_groups.", "fp
 _OPTIMIZER = ("base_optimizer_state.", "optimizer_state_dict.")
 _CONVERT = "Copy the whole folder again, or convert the checkpoint again with ds_to_universal.py."
 
-Shape = tuple[int, ...]
-Groups = Sequence[Mapping[str, Shape]]
+_Shape = tuple[int, ...]
+Groups = Sequence[Mapping[str, _Shape]]
 """The shapes of the parameters of each group, in order."""
 
 
@@ -114,8 +114,8 @@ def _below(leaves: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {key[len(prefix) :]: value for key, value in leaves.items() if key.startswith(prefix)}
 
 
-def _param_shapes(leaves: Mapping[str, Any]) -> list[dict[str, Shape]]:
-    groups: dict[str, dict[str, Shape]] = {}
+def _param_shapes(leaves: Mapping[str, Any]) -> list[dict[str, _Shape]]:
+    groups: dict[str, dict[str, _Shape]] = {}
     for text, shape in _below(leaves, "param_shapes.").items():
         group, _, key = text.partition(".")
         groups.setdefault(group, {})[key] = _checked(key, shape)
@@ -124,7 +124,7 @@ def _param_shapes(leaves: Mapping[str, Any]) -> list[dict[str, Shape]]:
     return [*groups.values()]
 
 
-def _checked(key: str, shape: Any) -> Shape:
+def _checked(key: str, shape: Any) -> _Shape:
     if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
         raise MalformedCheckpoint(f"The shape of {key!r} is not a tuple of sizes.", WRITE_AGAIN)
     is_large = len(shape) > MAX_RANK or max(shape, default=0) > MAX_NBYTES
@@ -207,7 +207,7 @@ class _Vector:
         return self.view.tensor.count
 
 
-Range = tuple[_Vector, int, int]
+_Range = tuple[_Vector, int, int]
 """The elements [start, stop) of a vector."""
 
 
@@ -218,7 +218,7 @@ def _vector(part: Unpickled, number: int, key: str) -> _Vector:
     return _Vector(number, view)
 
 
-def _filled(key: str, shape: Shape, ranges: Sequence[Range]) -> list[Stored]:
+def _filled(key: str, shape: _Shape, ranges: Sequence[_Range]) -> list[Stored]:
     """Return a parameter whose elements follow each other in ranges of vectors."""
     total, done, stored = prod(shape), 0, list[Stored]()
     for vector, start, stop in ranges:
@@ -238,7 +238,7 @@ def _filled(key: str, shape: Shape, ranges: Sequence[Range]) -> list[Stored]:
     return stored
 
 
-def _ranges(vectors: Sequence[_Vector], start: int, stop: int) -> list[Range]:
+def _ranges(vectors: Sequence[_Vector], start: int, stop: int) -> list[_Range]:
     """Return the ranges of vectors that hold the elements [start, stop) of them, put in a row."""
     ends = [*accumulate(vector.count for vector in vectors)]
     return [
@@ -299,7 +299,9 @@ def open_zero(storage: Storage, name: str, *, is_whole: bool = False) -> TorchSo
         _add_run(contents, 0, leaves | {"ds_version": parts[0].leaves.get("ds_version")}, groups)
     _add_shared(contents, states[0].leaves)
     files = (*parts, *states)
-    check_slices(sum(map(len, contents.stored.values())), sum(f.nbytes for f in files), data)
+    check_budget_of_slices(
+        sum(map(len, contents.stored.values())), sum(f.nbytes for f in files), data
+    )
     if not all(file.archive.has_checksums for file in files):
         contents.unguarded |= contents.stored.keys()
     return torch_source(data, contents)
@@ -487,7 +489,7 @@ def open_universal(storage: Storage, _name: str, *, is_whole: bool = False) -> T
 
     contents = SavedContents()
     states = [files[number] for number in range(len(models))]
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, _Shape] = {}
     for state, path in zip(states, models, strict=True):
         with prefix_errors(path):
             for group in _param_shapes(state.leaves):
@@ -542,7 +544,7 @@ def _read_all(
     return files, failed
 
 
-def _stored(part: Unpickled, number: int, shape: Shape | None, is_whole: bool) -> Stored:
+def _stored(part: Unpickled, number: int, shape: _Shape | None, is_whole: bool) -> Stored:
     """Return the content of the file of a state; a vector in the shape of its parameter."""
     about = {key: value for key, value in part.leaves.items() if key not in ("", "param")}
     if is_whole and about not in ({}, {"cat_dim": 0}):  # more than shardvar writes

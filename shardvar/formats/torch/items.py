@@ -53,9 +53,9 @@ from shardvar.formats.torch.values import (
     PickledArray,
     StoredTensor,
     TextRoom,
-    c_strides,
     is_tensor,
     plain_of,
+    strides_in_c_order,
     tensor_of,
     unsupported,
 )
@@ -130,7 +130,7 @@ class TensorView:
     def reshaped(self, shape: tuple[int, ...], start: int = 0) -> "TensorView":
         """Return elements of a contiguous tensor, from ``start`` on, in another shape."""
         offset = self.tensor.offset + start
-        tensor = replace(self.tensor, offset=offset, shape=shape, strides=c_strides(shape))
+        tensor = replace(self.tensor, offset=offset, shape=shape, strides=strides_in_c_order(shape))
         return replace(self, tensor=tensor)
 
 

@@ -73,7 +73,7 @@ class Part(NamedTuple):
     value: Share | StoredObject
 
 
-Parts = dict[str, list[Part]]
+_Parts = dict[str, list[Part]]
 Area = tuple[Part, TensorView, tuple[int, ...]]
 """A region that a rank holds, and its first indices in the whole tensor."""
 
@@ -129,7 +129,7 @@ def read_torch(file: ReadableFile, rank: int, *, may_be_value: bool = False) -> 
 
 def read_parts(
     data: DataFiles, files: Sequence[RankFile], contents: SavedContents
-) -> tuple[Parts, int]:
+) -> tuple[_Parts, int]:
     """Return the contents of files by key, and the size of their pickles; collect faults."""
     read: dict[int, tuple[list[tuple[str, Part | ShardvarError]], int]] = {}
 
@@ -153,7 +153,7 @@ def read_parts(
 
     do_all(read_file, range(len(files)), data.traits)
     data.check_in_place()
-    parts: Parts = {}
+    parts: _Parts = {}
     for number in range(len(files)):
         for key, part in read[number][0]:
             if isinstance(part, Part):
@@ -179,11 +179,11 @@ def join_parts(
             continue
         contents.stored[key], contents.replicas[key] = stored, copies
         count += len(stored) + len(copies)
-        check_slices(count, nbytes, data)
+        check_budget_of_slices(count, nbytes, data)
     return torch_source(data, contents)
 
 
-def check_slices(count: int, nbytes: int, data: DataFiles) -> None:
+def check_budget_of_slices(count: int, nbytes: int, data: DataFiles) -> None:
     """Raise if files describe more slices than the size of their pickles allows."""
     # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small file
     # very large.
@@ -480,7 +480,7 @@ class _Cut(NamedTuple):
 class _Llama:
     """A model in parts, one a rank."""
 
-    parts: Parts
+    parts: _Parts
     params: _Params
     world: int
     contents: SavedContents

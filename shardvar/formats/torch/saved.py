@@ -79,7 +79,7 @@ def set_of(name: str) -> str | None:
     return index[1] + (index[2] or "") if index else None
 
 
-class Dialect(NamedTuple):
+class FileDialect(NamedTuple):
     """A checkpoint in several files of ``torch.save``, from another program."""
 
     find: Callable[[Storage, str, Sequence[str]], list[str]]
@@ -91,11 +91,11 @@ class Dialect(NamedTuple):
 
 
 DIALECTS = (
-    Dialect(find_zero, open_zero, is_deepspeed=True),
-    Dialect(find_llama, open_llama),
-    Dialect(find_universal, open_universal, is_deepspeed=True),
-    Dialect(find_rankwise, open_rankwise),
-    Dialect(find_ranks, open_ranks),
+    FileDialect(find_zero, open_zero, is_deepspeed=True),
+    FileDialect(find_llama, open_llama),
+    FileDialect(find_universal, open_universal, is_deepspeed=True),
+    FileDialect(find_rankwise, open_rankwise),
+    FileDialect(find_ranks, open_ranks),
 )
 """In the order in which a name is offered to them. Files of the last may lie next to other files."""
 

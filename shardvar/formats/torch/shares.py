@@ -105,7 +105,7 @@ class Spread:
 
     @property
     def may_be_fsdp(self) -> bool:
-        """Return True if the split factors are those of FSDP2 over tensor parallelism."""
+        """Return True if FSDP2 over tensor parallelism has these split factors."""
         strided = [each for each in self.placements if each.split_factor is not None]
         return bool(strided) and all(each.split_factor == self._parts(each.dim) for each in strided)
 

@@ -87,7 +87,7 @@ class Unpickled:
 
 
 def unpickle(file: ReadableFile, *, may_be_value: bool = False) -> Unpickled:
-    """Return the values of a file, which may be one that is no tensor if it ``may_be_value``."""
+    """Return the values of a file, which may be one without a tensor if it ``may_be_value``."""
     with prefix_errors(file.name):
         archive, whole = _archive(file), frozenset[str]()
         if isinstance(archive, OldFile):

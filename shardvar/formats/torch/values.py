@@ -175,7 +175,7 @@ _HARMLESS = of_builtins("range", "xrange", "slice", "type", "object")
 """Calls of them that make a value and do nothing else."""
 
 
-def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def strides_in_c_order(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -203,7 +203,9 @@ class StoredTensor:
     @classmethod
     def whole(cls, dtype: str, shape: tuple[int, ...], record: str, nbytes: int) -> "StoredTensor":
         """Return a tensor that is all of a record, in C order."""
-        return StoredTensor(dtype, shape, c_strides(shape), 0, record, nbytes, False, False)
+        return StoredTensor(
+            dtype, shape, strides_in_c_order(shape), 0, record, nbytes, False, False
+        )
 
     @property
     def itemsize(self) -> int:

@@ -720,7 +720,7 @@ def _gather_block(
 
 @contextmanager
 def _scratch(count: int, like: Array) -> Iterator[Array]:
-    """Provide rows like those of ``like`` in memory that the thread keeps: new pages cost as much as the work."""
+    """Provide rows like ``like``'s in memory that the thread keeps: new pages cost as much as the work."""
     shape, nbytes = (count, *like.shape[1:]), count * like[:1].nbytes
     if like.dtype.hasobject or nbytes > _BLOCK_NBYTES:
         yield np.empty(shape, like.dtype)

@@ -56,6 +56,7 @@ from shardvar.errors import (
     InvalidCheckpoint,
     LockHeld,
     MalformedCheckpoint,
+    MissingFile,
     ShardvarError,
     prefix_errors,
 )
@@ -184,7 +185,10 @@ def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
 def read_state_file(storage: Storage, name: str) -> SeriesState | None:
     if name not in storage.names():
         return None
-    file = storage.open(name)
+    try:
+        file = storage.open(name)
+    except MissingFile:  # another process has removed it since
+        return None
     try:
         with prefix_errors(file.name):
             if file.size > MAX_STATE_NBYTES:

@@ -137,3 +137,16 @@ def test_every_public_name_is_in_the_reference() -> None:
             }
         listed |= set(re.findall(r"automodule:: shardvar\.(\w+)$", read(page), flags=re.MULTILINE))
     assert sorted(set(sv.__all__) - listed) == []
+
+
+def test_the_walk_through_the_kernel_names_modules_that_exist() -> None:
+    """A section of docs/design.md whose heading ends in a package names modules of it."""
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^### [^\n]*: `([\w/]+)`\n(.*?)(?=^#)", page, re.MULTILINE | re.DOTALL)
+    named = {
+        f"{package}/{module}"
+        for package, text in sections
+        for module in re.findall(r"`(\w+\.py)`", text)
+    }
+    assert len(named) >= 15
+    assert {name for name in named if not (ROOT / "shardvar" / name).exists()} == set()

@@ -8,6 +8,7 @@ step (``storage.exchange``).
 """
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -45,9 +46,9 @@ class FolderSink(Sink):
         """True on a disk: many small files are forced faster together than one by one."""
         return self.new.storage.local_path is not None
 
+    @abstractmethod
     def own(self, folder: str) -> set[str]:
         """Return the files in a folder that belong to a checkpoint, or to its writers."""
-        raise NotImplementedError
 
     def conclude(self) -> Mapping[str, bytes]:
         """Return the small files that are made of finished files, by path."""

@@ -1,6 +1,6 @@
 """Write a distributed checkpoint: files of items, and the index that names them.
 
-The index is ``.metadata``, the pickle of one ``Metadata``, which ``formats.torch.metadata``
+The index is ``.metadata``, the pickle of one ``Metadata``, which ``formats.torch.dcp``
 describes. It names the files, and no path, no machine and no time. One more attribute,
 ``shardvar``, which torch does not look at, is a dict of what torch has no place for:
 

@@ -412,8 +412,7 @@ class Redistribution:
 
     @property
     def collective(self) -> str | None:
-        """The collective that the copies amount to (``layouts.collectives``); None where they are
-        several.
+        """The collective that the copies amount to; None where they are several.
 
         Examples
         --------

@@ -155,7 +155,7 @@ verify
 .num_slices  their stored shards
 .num_files  the data files of the index
 .read_nbytes  the payload bytes that were read
-.unguarded_nbytes  as many of them as have no checksum
+.unguarded_nbytes  the payload bytes without a checksum
 .doubts  what may be wrong: a list of objects as in .damages
 .unverified  the tensors that are not verifiable: a list of objects
 .unverified[].key  the name

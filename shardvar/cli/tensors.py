@@ -30,12 +30,12 @@ from shardvar.cli.tree import Line, file_number, number_ranges
 from shardvar.errors import ReadError
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
+from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import Damage
 from shardvar.verbs.scalars import ScalarValue, has_settings
-from shardvar.wire.collection import without_collection
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes.layout import Layout

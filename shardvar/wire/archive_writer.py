@@ -57,15 +57,13 @@ def encode_name(name: str) -> bytes:
 
 
 def plan_local_nbytes(start: int, raw_name: bytes, nbytes: int) -> int:
-    """Return the size of the local header at ``start``, so that it ends at a multiple of
-    ``MEMBER_ALIGNMENT``."""
+    """Return the size of the local header at ``start``, which ends at ``MEMBER_ALIGNMENT``."""
     least = LOCAL.size + len(raw_name) + len(_zip64(nbytes))
     return least + plan_padding(start + least)
 
 
 def plan_padding(stop: int) -> int:
-    """Return the size of a field that brings the offset ``stop`` to a multiple of
-    ``MEMBER_ALIGNMENT``."""
+    """Return the size of a field that fills the gap at ``stop`` up to ``MEMBER_ALIGNMENT``."""
     # At offset 0 a header of 34 bytes is padded by 30. A gap of 1 to 5 bytes is too small for the
     # field that fills it, and becomes 64 bytes larger.
     padding = -stop % MEMBER_ALIGNMENT
@@ -73,8 +71,7 @@ def plan_padding(stop: int) -> int:
 
 
 def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> bytes:
-    """Return the local header of a member that is not compressed; ``plan_local_nbytes`` gives its
-    size."""
+    """Return the local header, of ``plan_local_nbytes``, of a member that is not compressed."""
     wide = _zip64(nbytes)
     extra = wide + _padding(header_nbytes - LOCAL.size - len(raw_name) - len(wide))
     return (
@@ -97,8 +94,7 @@ def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> b
 
 
 def build_central(start: int, raw_name: bytes, crc: int, nbytes: int, padding: int = 0) -> bytes:
-    """Return the directory's entry of the member whose local header is at ``start``, with so many
-    bytes of padding."""
+    """Return the directory's entry of the member whose local header is at ``start``."""
     # Size, stored size and offset, if too large for 32 bits, in this order.
     wide = [number for number in (nbytes, nbytes, start) if number >= ONES_32]
     extra = struct.pack(f"<2H{len(wide)}Q", ZIP64_EXTRA, 8 * len(wide), *wide) if wide else b""
@@ -130,8 +126,7 @@ def build_central(start: int, raw_name: bytes, crc: int, nbytes: int, padding: i
 
 
 def build_end(start: int, nbytes: int, count: int) -> bytes:
-    """Return the end records of an archive whose directory, of that size and count, begins at
-    ``start``."""
+    """Return the end records of an archive whose directory begins at ``start``."""
     end = END.pack(
         END_MAGIC,
         0,
@@ -166,11 +161,8 @@ def _zip64(nbytes: int) -> bytes:
 
 def _padding(nbytes: int) -> bytes:
     """Return the extra field that fills a gap of that size."""
-    return (
-        struct.pack("<3H", _PADDING_EXTRA, nbytes - 4, MEMBER_ALIGNMENT).ljust(nbytes, b"\0")
-        if nbytes
-        else b""
-    )
+    field = struct.pack("<3H", _PADDING_EXTRA, max(nbytes - 4, 0), MEMBER_ALIGNMENT)
+    return field.ljust(nbytes, b"\0") if nbytes else b""
 
 
 def _flags(raw_name: bytes) -> int:

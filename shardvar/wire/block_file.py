@@ -51,17 +51,15 @@ INDEX_HEADER = b"\x89SVX\r\n\x1a\n"
 INDEX_MAGIC = b"SVX\r\n\x1a\n\x89"
 INDEX_VERSION = 1
 NAMED_VERSION = 3
-"""The version of an index whose metadata name each data file; otherwise as version 1. There is no
-version 2: the published vectors have one, to be refused."""
+"""The version of an index whose metadata name each data file. There is no version 2: the published
+vectors have one, to be refused."""
 REFERRING_VERSION = 4
 """The version of an index whose metadata also give the checkpoint that wrote each data file."""
-
 _FOOTER = struct.Struct("<QQIIII8s")
 _GUARDED_NBYTES = 28  # the footer up to its own checksum: 8 + 8 + 4 + 4 + 4
 
 _TAIL_NBYTES = 1 << 16
-"""The bytes that are read from the end of the file at once: the footer, and mostly also the table
-and the metadata."""
+"""The bytes that are read from the end of the file at once: mostly footer, table and metadata."""
 
 _Read = Callable[[int, int], bytes]  # (offset, nbytes) -> these bytes of the file
 
@@ -74,7 +72,7 @@ _T = TypeVar("_T", int, str, bytes)
 class IndexBlock:
     """A decoded index block, whose values are read by name and type."""
 
-    values: Mapping[str, Any]  # the map, whose values are of any type yet
+    values: Mapping[str, Any]
 
     def integer(self, name: str, limit: int) -> int:
         value = self._value(name, int)
@@ -86,7 +84,6 @@ class IndexBlock:
         return self._value(name, str)
 
     def octets(self, name: str) -> bytes:
-        """Return a byte string."""
         return self._value(name, bytes)
 
     def numbers(self, name: str, dtype: str, count: int | None = None) -> NDArray[Any]:
@@ -98,8 +95,7 @@ class IndexBlock:
         return np.frombuffer(octets, dtype)
 
     def bounds(self, name: str, count: int | None = None) -> NDArray[np.int64]:
-        """Return [count + 1] the offsets in ``octets(name)`` where each packed string begins and
-        the last one ends."""
+        """Return [count + 1] the offsets in ``octets(name)`` between which the strings lie."""
         nbytes = self.numbers(f"{name}_nbytes", "<u4", count)
         bounds = np.zeros(len(nbytes) + 1, np.int64)
         # Lengths of 32 bits: no sum of sizes that fit in a file overflows 64 bits.
@@ -111,7 +107,6 @@ class IndexBlock:
         return bounds
 
     def strings(self, name: str, count: int | None = None) -> list[bytes]:
-        """Return the strings packed under ``name``."""
         octets, bounds = self.octets(name), self.bounds(name, count).tolist()
         return [octets[start:stop] for start, stop in pairwise(bounds)]
 
@@ -180,12 +175,11 @@ class BlockFile:
     """An open file of index blocks, which are read on demand."""
 
     metadata: IndexBlock
-    first_keys: Sequence[bytes]  # [b] the first key of each block
+    first_keys: Sequence[bytes]  # [b]
     start: NDArray[np.int64]  # [b] the first byte of each block, in bytes of the file
     nbytes: NDArray[np.int64]  # [b] the size of each block
     checksum: NDArray[np.uint32]  # [b] the CRC32C of each block
     read: _Read
-    """Reads the file."""
 
     def __len__(self) -> int:
         return len(self.first_keys)
@@ -202,9 +196,8 @@ class BlockFile:
             return decode_index_block(data)
 
     def numbers(self, key: bytes) -> range:
-        """Return the numbers of the blocks that may hold a key: the ones that begin with it, and
-        the one before them. With the first keys a, c, c, e, the key c may be in the blocks 0 (after
-        a) to 2, the key d only in block 2."""
+        """Return the numbers of the blocks that may hold a key. With the first keys a, c, c, e, the
+        key c may be in the blocks 0 (after a) to 2, the key d only in block 2."""
         return range(
             max(bisect_left(self.first_keys, key) - 1, 0), bisect_right(self.first_keys, key)
         )

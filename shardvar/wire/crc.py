@@ -41,20 +41,17 @@ _ONE = 1 << 31  # the polynomial 1, reflected
 class Checksum:
     """A 32-bit CRC whose register starts and ends complemented: no bytes give 0."""
 
-    name: str
-    """The name in messages."""
+    name: str  # in messages
     polynomial: int  # the generator without its leading term, reflected
     function: Callable[[Readable, int], int] = field(repr=False)
-    """The implementation: the checksum of ``data`` appended to bytes whose checksum is the second
-    argument."""
+    """Returns the checksum of ``data`` appended to bytes with the checksum of the second argument."""
 
     def compute(self, data: Readable, crc: int = 0) -> int:
         """Return the checksum of ``data``, appended to bytes whose checksum is ``crc``."""
         return self.function(data, crc)
 
     def combine(self, first: int, second: int, second_nbytes: int) -> int:
-        """Return the checksum of two byte strings, one after the other, from theirs and the length
-        of the second.
+        """Return the checksum of two byte strings in a row, from theirs and the second's length.
 
         >>> hex(CRC32C.combine(CRC32C.compute(b"1234"), CRC32C.compute(b"56789"), 5))
         '0xe3069283'
@@ -74,8 +71,7 @@ class Checksum:
     def combine_each(
         self, first: NDArray[Any], second: NDArray[Any], second_nbytes: int
     ) -> NDArray[np.int64]:
-        """[k] Return the checksums of ``k`` pairs of byte strings, whose second ones have one
-        length."""
+        """Return [k] the checksums of pairs, whose second strings have one length."""
         combined, rest = second.astype(np.int64), first.astype(np.int64)
         for products in _products(second_nbytes, self.polynomial):
             combined ^= np.array(products)[rest & 15]
@@ -83,16 +79,15 @@ class Checksum:
         return combined
 
 
-def _crc32c(data: Readable, crc: int = 0) -> int:
-    """Return a CRC32C by the package of that name."""
-    return _function_of_package()(data, crc)
-
-
 @cache
 def _function_of_package() -> Callable[[Readable, int], int]:
     from crc32c import crc32c  # not above: it loads ``importlib.metadata``, a fifth of a start-up
 
     return crc32c
+
+
+def _crc32c(data: Readable, crc: int = 0) -> int:
+    return _function_of_package()(data, crc)
 
 
 CRC32C = Checksum("CRC32C", 0x82F63B78, _crc32c)
@@ -115,7 +110,6 @@ def unmask(masked: _Word) -> _Word:
 
 
 def _times_x(power: int, polynomial: int) -> int:
-    """Return ``power * x`` modulo the generator."""
     return (power >> 1) ^ (power & 1) * polynomial
 
 
@@ -132,7 +126,7 @@ def _multiply(factor: int, word: int, polynomial: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _products(nbytes: int, polynomial: int) -> list[list[int]]:
-    """Eight tables, lowest bits first: ``x**(8 * nbytes)`` times each value of four bits."""
+    """Return ``x**(8 * nbytes)`` times each value of four bits, eight tables, lowest bits first."""
     of_bit, power = [0] * 32, _power(nbytes, polynomial)
     for bit in range(31, -1, -1):
         of_bit[bit] = power

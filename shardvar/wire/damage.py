@@ -4,14 +4,12 @@ A codec knows offsets and not files; its caller names the file with ``errors.pre
 *Malformed* bytes cannot be decoded, *invalid* ones can be decoded and break a law of their format,
 *corrupt* ones disagree with their checksum.
 
-A file that has the wrong name altogether is refused by ``foreign_file``, whose error says what the
-file is instead; a zip archive by ``foreign_archive``, which knows the names of members.
+A file that has the wrong name altogether is refused by ``foreign_file``, whose error names its
+kind; a zip archive by ``foreign_archive``, which knows the names of members.
 
 Kinds. Files go by wrong names: a page that a server sent instead of a model, a pointer instead of
-the file, a model of another program. ``kind_of`` names the common kinds, so that an error can say
-what the file is and what to do. A guess from the first bytes is good enough for that, and for
-nothing else.
-
+the file, a model of another program. ``kind_of`` names the common kinds for errors. A guess from the
+first bytes is good enough for that, and for nothing else.
 To add a kind, add a row to ``_MAGICS``, or to ``_PATTERNS`` if its first bytes vary.
 """
 
@@ -36,8 +34,7 @@ class FileKind(NamedTuple):
 
 
 SNIFF_NBYTES = 512
-"""The bytes at the beginning of a file that ``kind_of`` is given: the first block of a tar
-archive."""
+"""The bytes at the beginning of a file that ``kind_of`` is given: a block of a tar archive."""
 
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The first pickle of files that torch.save wrote before version 1.6: a number."""
@@ -93,7 +90,7 @@ _MAGICS = (
     (0, b"%PDF", FileKind("a PDF document", "Name the file that holds the tensors.")),
     (0, b"\x7fELF", FileKind("a program", "Name the file that holds the tensors.")),
 )  # fmt: skip
-"""Offset, bytes there, and the kind that they tell."""
+"""An offset, the bytes there, and the kind that they show."""
 
 _PATTERNS = (
     # The size of the header, 8 bytes, and the header. It stands first, because a size may begin as
@@ -130,8 +127,7 @@ _IS_TEXT = re.compile(rb"[\t\n\r\f -~\x80-\xff]{8,}")
 
 
 def kind_of(first: bytes) -> FileKind | None:
-    """Return the kind of a file that begins with ``first``; None if it is unknown, or if the file
-    is empty."""
+    """Return the kind of a file that begins with ``first``; None if it is unknown or empty."""
     for offset, magic, kind in _MAGICS:
         if first.startswith(magic, offset):
             return kind
@@ -140,18 +136,14 @@ def kind_of(first: bytes) -> FileKind | None:
             return kind
     if first and not any(first):
         return _ZEROS
-    if _IS_TEXT.fullmatch(first) and _is_utf8(first):
+    if _IS_TEXT.fullmatch(first):
+        try:
+            first[:-3].decode("utf-8")
+        except UnicodeDecodeError as error:
+            if error.start <= len(first) - 7:  # not only a last character that is cut
+                return None
         return _JSON if first.lstrip().startswith((b"{", b"[")) else _TEXT
     return None
-
-
-def _is_utf8(first: bytes) -> bool:
-    """Return True if bytes are UTF-8, apart from a last character that may be cut."""
-    try:
-        first[:-3].decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.start > len(first) - 7
-    return True
 
 
 WRITE_AGAIN = (
@@ -175,9 +167,11 @@ _KNOWN_MEMBERS = (
 
 
 class decoding:  # noqa: N801  # used as a function is
-    """Within, raise what a decoder raises as an error of ours, and let those pass. Our errors
-    derive from the builtins that a caller expects, so ``except ValueError`` around a decoder would
-    also catch what one of its hooks has refused, and call it something else."""
+    """Raise the errors of a decoder as ours, and let ours pass.
+
+    Ours derive from the builtins that a caller expects, so ``except ValueError`` around a decoder
+    would also catch those that its hooks raise.
+    """
 
     __slots__ = ("_kinds", "_make")
 
@@ -229,8 +223,7 @@ def check_key(key: str, what: str = "The name of a tensor") -> None:
 
 
 def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedCheckpoint:
-    """Return the error for a file of ``size`` bytes that begins with ``first`` and is not
-    ``expected``."""
+    """Return the error for a file that begins with ``first`` and is not ``expected``."""
     if not size:
         return MalformedCheckpoint(f"The file is empty, not {expected}.", COPY_AGAIN)
     kind = kind_of(first)
@@ -240,8 +233,7 @@ def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedC
 
 
 def is_known_archive(names: Collection[str]) -> bool:
-    """Return True if a zip archive of members with these names is of a program that
-    ``foreign_archive`` names."""
+    """Return True if ``foreign_archive`` names the program of a zip archive by its members."""
     return any(_has_member(names, known) for known, _, _ in _KNOWN_MEMBERS)
 
 

@@ -73,12 +73,12 @@ Octets = bytes | bytearray | memoryview
 
 
 def has_unused_bits(dtype: str) -> bool:
-    """Return True if an element does not use all bits of its byte: the others do not count."""
+    """Return True if an element does not use all bits of its byte, of which the others do not
+    count."""
     return dtype in _USED_BITS
 
 
 def hash_of(data: Octets) -> bytes:
-    """Return the SHA-256 of some bytes."""
     return hashlib.sha256(data).digest()
 
 
@@ -115,13 +115,12 @@ class LeafHashes:
         self.num_missing = count
 
     def inside(self, start: int, stop: int) -> range:
-        """Return the numbers of the leaves that lie wholly in the data's bytes ``[start,
-        stop)``."""
+        """Return the numbers of the leaves wholly in the bytes ``[start, stop)`` of the data."""
         last = len(self.is_known) if stop == self.nbytes else stop // LEAF_NBYTES
         return range(-(-start // LEAF_NBYTES), last)
 
     def bounds(self, leaf: int) -> tuple[int, int]:
-        """Return the first byte of a leaf in the data, and the one past it."""
+        """Return the first byte of a leaf in the data, and the byte past it."""
         return leaf * LEAF_NBYTES, min((leaf + 1) * LEAF_NBYTES, self.nbytes)
 
     def add(self, dtype: str, start: int, payload: memoryview) -> None:
@@ -138,8 +137,7 @@ class LeafHashes:
         extent: tuple[int, ...],
         payload: memoryview,
     ) -> None:
-        """Hash the leaves that lie wholly in a region of the tensor, whose bytes are the payload.
-        Columns hold few whole leaves or none: parts of rows that are not next to each other."""
+        """Hash the leaves that lie wholly in a region of the tensor, whose bytes are the payload."""
         if not len(payload):
             return
         # The region is runs of the data: all of some last axes, and a range of the axis before.
@@ -148,7 +146,7 @@ class LeafHashes:
             axis -= 1
         run_nbytes = len(payload) // prod(extent[: max(axis, 0)])
         count = len(payload) // run_nbytes
-        # Of short runs, only the one at the end of the data may have a whole leaf, the last.
+        # Of short runs, only the last of the data may have a whole leaf.
         first = 0 if run_nbytes >= LEAF_NBYTES else count - 1
         for number in range(first, count):
             index, place, stride = number, 0, self.nbytes // prod(shape)
@@ -177,7 +175,6 @@ class LeafHashes:
         }
 
     def missing(self) -> Iterator[int]:
-        """Yield the numbers of the leaves whose hash is not known."""
         return (leaf for leaf, is_known in enumerate(self.is_known) if not is_known)
 
     def digest(self, key: str, dtype: str, shape: tuple[int, ...]) -> str:
@@ -220,7 +217,10 @@ def decode_digests(text: str, place: str) -> tuple[dict[str, str], dict[str, str
     of_all, tensors, files = "", dict[str, str](), dict[str, str]()
     for number, line in enumerate(lines, start=2):
         if found := _TENSOR.fullmatch(line):
-            key = _key(found[2])
+            try:
+                key = str(json.loads(found[2]))
+            except json.JSONDecodeError:
+                key = None
             if key is None or key in tensors:
                 raise MalformedCheckpoint(
                     f"{place} has a wrong key in line {number}, or one twice.", WRITE_AGAIN
@@ -256,9 +256,11 @@ def is_digests(octets: bytes) -> bool:
 
 
 def decode_sums(octets: bytes) -> list[tuple[str, str, str]]:
-    """Return the algorithm, the digits and the name of the file of each line of checksums. As
-    sha256sum and its like write them, also with ``--tag``, on Windows, or without a name, which is
-    empty then. Other lines are left out."""
+    """Return the algorithm, the digits and the name of the file of each line of checksums.
+
+    The lines are those of sha256sum and its like, also with ``--tag``, on Windows, or without a
+    name, which is empty then. Other lines are left out.
+    """
     is_wide = octets.startswith((b"\xff\xfe", b"\xfe\xff"))  # as PowerShell writes texts
     text = (
         octets.decode("utf-16", "replace")
@@ -294,14 +296,6 @@ def not_digests(place: str, head: str) -> MalformedCheckpoint:
     return MalformedCheckpoint(cause, _WRITE_ONE)
 
 
-def _key(text: str) -> str | None:
-    """The key in a JSON string, or None."""
-    try:
-        return str(json.loads(text))
-    except json.JSONDecodeError:
-        return None
-
-
 def with_digests(texts: Mapping[str, str], digests: Mapping[str, str]) -> dict[str, str]:
     """Return the texts of the user's metadata, and the text of the digests."""
     return {**texts, DIGESTS: encode_digests(digests)}
@@ -324,19 +318,19 @@ def check_digests_fit(digests: Mapping[str, str], nbytes: int) -> None:
 
 
 class CarriedDigests(Mapping[str, str]):
-    """The digests in the metadata of a checkpoint, whose text is read when they are asked for.
-    ``MalformedCheckpoint`` is raised then if the text is not one of digests."""
+    """The digests in the metadata of a checkpoint. Asking for one raises ``MalformedCheckpoint`` if
+    their text is wrong."""
 
-    __slots__ = ("_found", "text")
+    __slots__ = ("_digests", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._found: dict[str, str] | None = None
+        self._digests: dict[str, str] | None = None
 
     def _tensors(self) -> dict[str, str]:
-        if self._found is None:
-            self._found, _ = decode_digests(self.text, f"The text {DIGESTS!r} of the metadata")
-        return self._found
+        if self._digests is None:
+            self._digests, _ = decode_digests(self.text, f"The text {DIGESTS!r} of the metadata")
+        return self._digests
 
     def __getitem__(self, key: str) -> str:
         return self._tensors()[key]
@@ -361,7 +355,7 @@ _COUNT = struct.Struct("<I")
 _ROW = struct.Struct("<IIII32s")
 _GAP = np.dtype("<u4")
 _SPARSE_LEVEL, _DENSE_LEVEL = 6, 1
-"""The levels of zlib: what is sparse is small, so that a better level costs little."""
+"""The levels of zlib: sparse data are small, so that a better level costs little."""
 _MOST_SPARSE, _LEAST_DENSE = 4, 64
 """A mask is tried as sparse if at most a quarter of the elements changed, and as dense if at least
 one in 64 did. In between, both are tried, and the smaller one is kept."""
@@ -373,25 +367,23 @@ MaskWords = npt.NDArray[Any]  # elements of a leaf as unsigned integers
 class Frame:
     """The change of one leaf."""
 
-    leaf: int  # the number of the leaf
-    encoding: int  # the encoding of the mask
-    nbytes: int  # the bytes of the body
+    leaf: int  # its number
+    encoding: int  # of the mask
+    nbytes: int  # of the body
     num_changed: int  # the elements that differ
-    digest: bytes
-    """SHA-256 of the new leaf."""
+    digest: bytes  # SHA-256 of the new leaf
 
     def row(self) -> bytes:
         return _ROW.pack(self.leaf, self.encoding, self.nbytes, self.num_changed, self.digest)
 
 
 def word_nbytes(itemsize: int) -> int:
-    """Return the bytes of a word: an element is one, or two of complex128; without a size, a
-    byte."""
+    """Return the bytes of a word: an element, half of a complex128, or a byte without a size."""
     return min(max(itemsize, 1), 8)
 
 
 def mask_of(old: memoryview, new: memoryview, width: int) -> MaskWords:
-    """Return the mask between two leaves, as words of ``width`` bytes; both are a number of words."""
+    """Return the mask between two leaves, as words of ``width`` bytes."""
     kind = np.dtype(f"<u{width}")
     mask: MaskWords = np.bitwise_xor(np.frombuffer(old, kind), np.frombuffer(new, kind))
     return mask
@@ -400,18 +392,20 @@ def mask_of(old: memoryview, new: memoryview, width: int) -> MaskWords:
 def encode_mask(mask: MaskWords) -> tuple[int, int, bytes]:
     """Return the encoding, the number of changed elements and the body of a mask that is not 0."""
     places = np.flatnonzero(mask)
-    count, found = len(places), (STORED, mask.tobytes())
+    count, smallest = len(places), (STORED, mask.tobytes())
+
+    def keep(encoding: int, planes: bytes, level: int) -> None:
+        nonlocal smallest
+        body = zlib.compress(planes, level)
+        if len(body) < len(smallest[1]):
+            smallest = encoding, body
+
     if _MOST_SPARSE * count <= len(mask):
         gaps = np.diff(places, prepend=-1) - 1
-        planes = _planes(gaps.astype(_GAP)) + _planes(mask[places])
-        found = min(found, (SPARSE, zlib.compress(planes, _SPARSE_LEVEL)), key=_size)
+        keep(SPARSE, _planes(gaps.astype(_GAP)) + _planes(mask[places]), _SPARSE_LEVEL)
     if _LEAST_DENSE * count >= len(mask):
-        found = min(found, (DENSE, zlib.compress(_planes(mask), _DENSE_LEVEL)), key=_size)
-    return found[0], count, found[1]
-
-
-def _size(found: tuple[int, bytes]) -> int:
-    return len(found[1])
+        keep(DENSE, _planes(mask), _DENSE_LEVEL)
+    return smallest[0], count, smallest[1]
 
 
 def decode_mask(
@@ -454,7 +448,7 @@ def apply_mask(mask: MaskWords, leaf: memoryview) -> None:
 
 
 def encode_frames(frames: list[Frame]) -> bytes:
-    """Return the beginning of a payload: all that comes before the bodies."""
+    """Return all of a payload that comes before the bodies."""
     return _COUNT.pack(len(frames)) + b"".join([each.row() for each in frames])
 
 
@@ -484,7 +478,7 @@ def decode_frames(table: bytes | memoryview, nbytes: int, tensor_nbytes: int) ->
 
 
 def inflate(body: bytes | memoryview, nbytes: int) -> bytes:
-    """Return the data of a zlib stream, which must be exactly ``nbytes`` and end there."""
+    """Return the data of a zlib stream of exactly ``nbytes``."""
     stream = zlib.decompressobj()
     try:
         # One byte more than is due, so that a longer stream is seen and not unpacked.

@@ -39,15 +39,12 @@ from shardvar.errors import UnsupportedError
 
 
 class _Codebook(NamedTuple):
-    """The points that there could be, and the ones that there are."""
+    """A set of points, each ``length`` values of a small set."""
 
     values: tuple[int, ...]
-    """The values of a point are from this set."""
     length: int
-    """The number of values of a point."""
     points: str
-    """Bit ``n`` is set if the point whose number in base ``len(values)`` is ``n`` belongs to the
-    codebook."""
+    """Bit ``n`` is set if the point whose number in base ``len(values)`` is ``n`` is in the set."""
 
 
 @cache
@@ -246,8 +243,7 @@ def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
 
 
 def _unpack(octets: _Array, width: int, bits: int) -> _Array:
-    """Return small integers: of each ``width`` bytes first all lowest ``bits``, then all next ones,
-    and so on.
+    """Return small integers: of each ``width`` bytes first all lowest ``bits``, then all next ones.
 
     >>> _unpack(np.array([[0x21, 0x43]], np.uint8), 2, 4).tolist()
     [[1, 3, 2, 4]]
@@ -262,10 +258,10 @@ def _scale(fields: _Array, name: str = "d") -> _Floats:
     return np.asarray(fields[name].astype(np.float32)[:, None])
 
 
-def _grouped(scales: _Array, integers: _Array) -> tuple[_Floats, _Floats]:
-    """Scales [blocks, groups, 1] and integers [blocks, groups, numbers], both as floats."""
+def _scaled(scales: _Array, integers: _Array) -> _Floats:
+    """Return scales [blocks, groups] times integers [blocks, numbers], in groups."""
     shape = (*scales.shape, integers.shape[1] // scales.shape[1])
-    return scales.astype(np.float32)[..., None], integers.astype(np.float32).reshape(shape)
+    return scales.astype(np.float32)[..., None] * integers.astype(np.float32).reshape(shape)
 
 
 def _nibbles(fields: _Array, width: int = 16) -> _Array:
@@ -279,11 +275,10 @@ def _five_bits(fields: _Array) -> _Array:
 
 
 def _six_bit_scales(octets: _Array) -> tuple[_Array, _Array]:
-    """Scales and minimums [blocks, 8] of Q4_K and Q5_K, of six bits each.
+    """Return scales and minimums [blocks, 8] of Q4_K and Q5_K, of six bits each.
 
-    Bytes 0 to 3 hold the first four scales and bytes 4 to 7 the first four minimums, in their lower
-    six bits. The others have four bits in bytes 8 to 11, and the upper two bits of the bytes
-    before.
+    Bytes 0 to 3 have the first four scales and bytes 4 to 7 the first four minimums, in their lower
+    six bits. The others have four bits in bytes 8 to 11, and the upper two of the bytes before.
     """
     scales, minimums, rest = octets[:, :4], octets[:, 4:8], octets[:, 8:]
     return (
@@ -293,11 +288,8 @@ def _six_bit_scales(octets: _Array) -> tuple[_Array, _Array]:
 
 
 def _q2_k(fields: _Array) -> _Array:
-    scales, integers = _grouped(
-        _scale(fields) * (fields["scales"] & 15), _unpack(fields["low"], 32, 2)
-    )
-    minimums = _scale(fields, "m") * (fields["scales"] >> 4)
-    return scales * integers - minimums[..., None]
+    numbers = _scaled(_scale(fields) * (fields["scales"] & 15), _unpack(fields["low"], 32, 2))
+    return np.asarray(numbers - (_scale(fields, "m") * (fields["scales"] >> 4))[..., None])
 
 
 def _q3_k(fields: _Array) -> _Array:
@@ -312,37 +304,26 @@ def _q3_k(fields: _Array) -> _Array:
         + 4 * _unpack(fields["high"], 32, 1).astype(np.int8)
         - 4
     )
-    scales, numbers = _grouped(_scale(fields) * six_bits, integers)
-    return scales * numbers
+    return _scaled(_scale(fields) * six_bits, integers)
 
 
 def _q4_k(fields: _Array, high: int | _Array = 0) -> _Array:
     scales, minimums = _six_bit_scales(fields["scales"])
-    factors, integers = _grouped(_scale(fields) * scales, _nibbles(fields, 32) | high)
-    return factors * integers - (_scale(fields, "m") * minimums)[..., None]
-
-
-def _q5_k(fields: _Array) -> _Array:
-    return _q4_k(fields, _unpack(fields["high"], 32, 1) << np.uint8(4))
+    numbers = _scaled(_scale(fields) * scales, _nibbles(fields, 32) | high)
+    return np.asarray(numbers - (_scale(fields, "m") * minimums)[..., None])
 
 
 def _q6_k(fields: _Array) -> _Array:
     integers = (_nibbles(fields, 64) | _unpack(fields["high"], 32, 2) << np.uint8(4)).astype(
         np.int8
     ) - np.int8(32)
-    scales, numbers = _grouped(_scale(fields) * fields["scales"], integers)
-    return scales * numbers
+    return _scaled(_scale(fields) * fields["scales"], integers)
 
 
 def _iq4_xs(fields: _Array) -> _Array:
     high = fields["high"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     six_bits = (_unpack(fields["scales"], 1, 4) | high << 4).astype(np.int8) - np.int8(32)
-    scales, numbers = _grouped(_scale(fields) * six_bits, _UNEVEN[_nibbles(fields)])
-    return scales * numbers
-
-
-def _q1_0(fields: _Array) -> _Array:
-    return np.asarray(np.where(_unpack(fields["low"], 1, 1) == 1, _scale(fields), -_scale(fields)))
+    return _scaled(_scale(fields) * six_bits, _UNEVEN[_nibbles(fields)])
 
 
 def _tq1_0(fields: _Array) -> _Array:
@@ -353,7 +334,7 @@ def _tq1_0(fields: _Array) -> _Array:
 
 
 def _ternary(octets: _Array, count: int) -> _Array:
-    """[blocks, count * octets] all first digits, then all second ones, and so on.
+    """Return [blocks, count * octets] all first digits, then all second ones, and so on.
 
     Example: 0.2101 in base 3 is 64 / 81, stored as 203 of 256, rounded up. 203 * 3 = 609 = 2 * 256
     + 97: the first digit is 2, and the others are the digits of 97.
@@ -390,6 +371,12 @@ def _four_signs(words: _Array) -> _Floats:
     return _even_signs(numbers).reshape(*words.shape, 32)
 
 
+def _four_bit_scales(fields: _Array, integers: _Array, factor: float) -> _Floats:
+    """Return scales whose four bits count halves."""
+    scales = integers.astype(np.float32) + np.float32(0.5)
+    return np.asarray(_scale(fields) * scales * np.float32(factor), np.float32)
+
+
 def _points(name: str, scales: _Floats, numbers: _Array, signs: _Floats) -> _Array:
     """Points by number [blocks, points], times scales [blocks, groups], times signs."""
     points = codebook(name)[numbers].reshape(*scales.shape, -1)
@@ -397,19 +384,13 @@ def _points(name: str, scales: _Floats, numbers: _Array, signs: _Floats) -> _Arr
 
 
 def _iq2_scales(fields: _Array) -> _Floats:
-    """[blocks, 16] scales of four bits."""
-    scales = _unpack(fields["scales"], 1, 4).astype(np.float32) + np.float32(0.5)
-    return np.asarray(_scale(fields) * scales * np.float32(0.25), np.float32)
+    return _four_bit_scales(fields, _unpack(fields["scales"], 1, 4), 0.25)
 
 
 def _iq2_xxs(fields: _Array) -> _Array:
-    groups = fields["groups"]
-    scales = (
-        _scale(fields)
-        * (np.float32(0.5) + (groups["signs"] >> 28).astype(np.float32))
-        * np.float32(0.25)
-    )
-    return _points("IQ2_XXS", scales, groups["point"], _four_signs(groups["signs"]))
+    points, words = fields["groups"]["point"], fields["groups"]["signs"]
+    scales = _four_bit_scales(fields, words >> 28, 0.25)
+    return _points("IQ2_XXS", scales, points, _four_signs(words))
 
 
 def _iq2_xs(fields: _Array) -> _Array:
@@ -425,7 +406,7 @@ def _iq2_s(fields: _Array) -> _Array:
 
 def _iq3_xxs(fields: _Array) -> _Array:
     words = fields["signs"]
-    scales = _scale(fields) * (np.float32(0.5) + (words >> 28).astype(np.float32)) * np.float32(0.5)
+    scales = _four_bit_scales(fields, words >> 28, 0.5)
     return _points("IQ3_XXS", scales, fields["point"], _four_signs(words))
 
 
@@ -476,11 +457,13 @@ _DECODERS: dict[str, Callable[[_Array], _Array]] = {
     "Q8_0": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
     "Q8_1": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
     "Q8_K": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
-    "Q1_0": _q1_0,
+    "Q1_0": lambda fields: np.where(
+        _unpack(fields["low"], 1, 1) == 1, _scale(fields), -_scale(fields)
+    ),
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
     "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
+    "Q5_K": lambda fields: _q4_k(fields, _unpack(fields["high"], 32, 1) << np.uint8(4)),
     "Q6_K": _q6_k,
     "IQ1_S": _iq1_s,
     "IQ1_M": _iq1_m,

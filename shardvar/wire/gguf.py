@@ -56,13 +56,11 @@ _SHOWN = 8
 
 Scalar = int | float | bool | str
 ReadAt = Callable[[int, int], bytes]
-"""A function that returns the bytes [start, start + nbytes) of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    type: str
-    """The type of its elements, such as ``"string"``."""
+    type: str  # of its elements, such as "string"
     count: int
     first: tuple[Scalar, ...]
 
@@ -72,25 +70,18 @@ class GgufTensor:
     name: str
     shape: tuple[int, ...]
     """Its extents, first axis first: the elements', also if blocks are stored."""
-    type: int
-    """The number of its type (``wire.ggml``)."""
-    offset: int
-    """Its first byte, counted from the beginning of the data."""
+    type: int  # a number of ``wire.ggml``
+    offset: int  # in the data
 
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """All that a file has before the data."""
-
     is_big_endian: bool
     """True if numbers are big-endian, also in the data."""
     metadata: dict[str, Scalar | GgufArray]
-    """The metadata by name, in the order of the file."""
     tensors: Sequence[GgufTensor]
-    alignment: int
-    """Each offset is a multiple of this."""
-    data_start: int
-    """The first byte of the data, in bytes of the file."""
+    alignment: int  # of each offset
+    data_start: int  # in bytes of the file
 
 
 @dataclass(slots=True)
@@ -107,7 +98,17 @@ class _Cursor:
         """Pass over some bytes, which are in ``data`` then, and return their place."""
         start, stop = self.position, self.position + nbytes
         if stop > len(self.data):
-            self._extend(stop)
+            if stop > self.file_nbytes:
+                cause = (
+                    f"The header reaches to byte {stop} or beyond, but the file has "
+                    f"{self.file_nbytes}."
+                )
+                raise IncompleteCheckpoint(cause, COPY_AGAIN)
+            if stop > MAX_GGUF_HEADER_NBYTES:
+                raise past_limit(f"The header has {stop} bytes or more", "MAX_GGUF_HEADER_NBYTES")
+            # Each time twice as far, so that few reads and copies are needed.
+            wide = min(max(2 * len(self.data), _FIRST_NBYTES, stop), self.file_nbytes)
+            self.data += self.read(len(self.data), wide - len(self.data))
         self.position = stop
         return start
 
@@ -133,19 +134,6 @@ class _Cursor:
                 "more bytes."
             )
             raise IncompleteCheckpoint(cause, COPY_AGAIN)
-
-    def _extend(self, stop: int) -> None:
-        """Read on, at least up to ``stop``: each time twice as far, so that few reads and copies
-        are needed."""
-        if stop > self.file_nbytes:
-            cause = (
-                f"The header reaches to byte {stop} or beyond, but the file has {self.file_nbytes}."
-            )
-            raise IncompleteCheckpoint(cause, COPY_AGAIN)
-        if stop > MAX_GGUF_HEADER_NBYTES:
-            raise past_limit(f"The header has {stop} bytes or more", "MAX_GGUF_HEADER_NBYTES")
-        wide = min(max(2 * len(self.data), _FIRST_NBYTES, stop), self.file_nbytes)
-        self.data += self.read(len(self.data), wide - len(self.data))
 
 
 def parse_gguf(read: ReadAt, file_nbytes: int) -> GgufHeader:
@@ -203,9 +191,19 @@ def _read_value(cursor: _Cursor, kind: int, name: str) -> Scalar | GgufArray:
 
 
 def _read_array(cursor: _Cursor, kind: int, count: int, name: str) -> GgufArray:
-    """Return the beginning of an array, and pass over it."""
     if kind == _ARRAY:
-        _skip_arrays(cursor, count, name)
+        # The arrays that are left, at each level; a loop, because a file may have a million levels.
+        left = [count]
+        while left:
+            if not left[-1]:
+                left.pop()
+                continue
+            left[-1] -= 1
+            inner_kind, inner = cursor.number("I"), cursor.number("Q")
+            if inner_kind == _ARRAY:
+                left.append(inner)
+            else:
+                _skip_elements(cursor, inner_kind, inner, name)
         return GgufArray("array", count, ())
     if kind == _STRING:
         cursor.check_room(count, 8, f"strings of {name!r}")
@@ -219,22 +217,6 @@ def _read_array(cursor: _Cursor, kind: int, count: int, name: str) -> GgufArray:
     return GgufArray(
         type_name, count, struct.unpack_from(f"{cursor.order}{shown}{code}", cursor.data, start)
     )
-
-
-def _skip_arrays(cursor: _Cursor, count: int, name: str) -> None:
-    """Pass over the elements of an array of arrays, which may have arrays in turn."""
-    # The arrays that are left, at each level; a loop, because a file may have a million levels.
-    left = [count]
-    while left:
-        if not left[-1]:
-            left.pop()
-            continue
-        left[-1] -= 1
-        kind, inner = cursor.number("I"), cursor.number("Q")
-        if kind == _ARRAY:
-            left.append(inner)
-        else:
-            _skip_elements(cursor, kind, inner, name)
 
 
 def _skip_elements(cursor: _Cursor, kind: int, count: int, name: str) -> None:

@@ -1,8 +1,8 @@
 r"""The texts of attributes in an HDF5 file, as they are stored. All else in HDF5 is read by h5py.
 
 HDF5 takes the memory that a text claims, up to 4 GiB, before it looks for the text, and a thousand
-claims may lead to one text. Here a text is looked for first, and what is read of all attributes is
-at most twice the size of the file: headers, values and texts have their bytes to themselves.
+claims may lead to one text. Here a text is looked for first, and all bytes that are read for
+attributes are at most twice the file's: headers, values and texts do not share any.
 
     size        content
     object header, version 1, and each of its messages:
@@ -10,10 +10,10 @@ at most twice the size of the file: headers, values and texts have their bytes t
     4, 4        size of the messages; zeros
     8           type (2), size (2), flags (1), zeros (3); then the message
     object header, version 2, and each of its messages:
-    6           OHDR, version (1), flags (1); then times (16) and limits (4), if the flags say so
+    6           OHDR, version (1), flags (1); then, by the flags, times (16) and limits (4)
     1, 2, 4, 8  size of the messages
-    4           type (1), size (2), flags (1); then its number (2), if the header's flags say so,
-                and the message
+    4           type (1), size (2), flags (1); then, by the header's flags, its number (2); then the
+                message
     message of type 16: more messages; version 2's between OCHK and a checksum (4)
     8, 8        the place of the first byte; size
     message of type 12: an attribute
@@ -59,17 +59,15 @@ class Hdf5Texts:
     """The texts of one file."""
 
     read: Callable[[int, int], bytes]
-    """Returns the bytes [start, start + nbytes) of the file."""
     nbytes: int
     _spent_nbytes: int = 0
     _values: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
-    """The values of the attributes by their names, for each object header that was read."""
+    """The values of the attributes by name, of each object header."""
     _objects: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    """The short objects by their numbers, for each collection that was read."""
+    """The short objects by number, of each collection."""
 
     def read_texts(self, header: int, name: bytes, count: int) -> list[bytes] | None:
-        """Return the ``count`` texts of an attribute; None if the object header at that place does
-        not hold it."""
+        """Return the ``count`` texts of an attribute; None if the object header lacks it."""
         if header not in self._values:
             self._values[header] = dict(self._attributes(header))
         values = self._values[header].get(name)
@@ -81,8 +79,7 @@ class Hdf5Texts:
         return [self._text(*each) for each in _TEXT.iter_unpack(values[: count * _TEXT.size])]
 
     def spend(self, nbytes: int) -> None:
-        """Count bytes of attributes that are read, and raise if they are more than the file can
-        hold."""
+        """Count bytes that are read, and raise if they are more than the file can hold."""
         self._spent_nbytes += nbytes
         if self._spent_nbytes > 2 * self.nbytes:
             raise InvalidCheckpoint("Its texts also belong to other attributes.", DISTRUST)
@@ -104,8 +101,7 @@ class Hdf5Texts:
         return text.partition(b"\0")[0]
 
     def _collection(self, place: int) -> Iterator[tuple[int, bytes]]:
-        """Walk the objects of a collection that are short enough for a name, each with its
-        number."""
+        """Yield the objects of a collection that are short enough for a name, by number."""
         magic, nbytes = _COLLECTION.unpack(self._take(place, _COLLECTION.size))
         if magic != b"GCOL":
             raise malformed(f"Texts are said to be at {place}, where they are not.")
@@ -113,7 +109,7 @@ class Hdf5Texts:
         octets, position = self._take(place, nbytes), _COLLECTION.size
         while position + _OBJECT.size <= nbytes:
             number, size = _OBJECT.unpack_from(octets, position)
-            if not number:  # what is left is free
+            if not number:  # the rest is free
                 return
             position += _OBJECT.size
             if size <= MAX_KEY_NBYTES:
@@ -130,8 +126,7 @@ class Hdf5Texts:
             yield name, message[start + sum(-(-nbytes // unit) * unit for nbytes in sizes) :]
 
     def _messages(self, header: int) -> Iterator[bytes]:
-        """Walk the messages of an object that are attributes, in the header and wherever it
-        continues."""
+        """Yield the messages of an object that are attributes, wherever it continues."""
         head, skipped, trailer, block = self._frame(header)
         left = [block]
         while left:
@@ -152,8 +147,8 @@ class Hdf5Texts:
                     left.append((place + trailer, max(size - 2 * trailer, 0)))
 
     def _frame(self, header: int) -> tuple[struct.Struct, int, int, tuple[int, int]]:
-        """Return how messages begin, the bytes after that, the bytes around a continuation, and the
-        first messages."""
+        """Return how messages begin, the bytes after that and around a continuation, and the first
+        messages."""
         first = self._take(header, max(min(_FIRST_NBYTES, self.nbytes - header), 0))
         if first.startswith(b"\1"):
             return _OLD_MESSAGE, 0, 0, (header + 16, int.from_bytes(first[8:12], "little"))

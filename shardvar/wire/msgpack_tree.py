@@ -54,11 +54,9 @@ _FIXED_EXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 class PlacedArray:
     """An array, and the ranges of the file that have its elements."""
 
-    dtype: str
-    """The name of its dtype, as NumPy has it; it may be unknown."""
+    dtype: str  # a name of NumPy, or unknown
     shape: tuple[int, ...]
-    spans: tuple[tuple[int, int], ...]
-    """The first byte of each range, in bytes of the file, and its size."""
+    spans: tuple[tuple[int, int], ...]  # the first byte of each range in the file, and its size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +79,6 @@ class _Cursor:
         return self.read(start, nbytes)
 
     def skip(self, nbytes: int) -> int:
-        """Pass over some bytes, and return the first one's place."""
         start = self.position
         if nbytes > self.stop - start:
             cause = f"The value at offset {start} needs {nbytes} bytes, but has {self.stop - start} left."
@@ -126,8 +123,8 @@ class _Open:
 
 
 def parse_msgpack(read: _ReadAt, nbytes: int) -> Any:
-    """Return the value that fills a file of ``nbytes``: dicts and lists of plain values,
-    ``PlacedArray`` and ``RefusedValue``.
+    """Return the value that fills a file: dicts and lists of plain values, ``PlacedArray`` and
+    ``RefusedValue``.
 
     >>> data = b"\\x82\\xa1w\\xc7\\x0c\\x01\\x93\\x91\\x02\\xa4int8\\xc4\\x02ab\\xa1n\\x07"
     >>> parse_msgpack(lambda start, count: data[start : start + count], len(data))
@@ -196,32 +193,27 @@ def _put(container: _Open, value: Any, start: int) -> None:
 
 
 def _leaf(cursor: _Cursor, kind: str, value: Any) -> Any:
-    """Return a value that is neither a map nor a list; ``value`` is what its head says."""
+    """Return a value that is neither a map nor a list, whose head was read."""
     if kind == "value":
         return value
     if kind == "ext":
-        return _extension(cursor, value)
+        code = cursor.number(">b")
+        start = cursor.skip(value)
+        inner = _Cursor(cursor.read, start + value, start)
+        try:
+            if code in (_ARRAY, _SCALAR):
+                return _array(inner)
+            if code == _COMPLEX:
+                return _complex(inner)
+        except ShardvarError as error:
+            return RefusedValue(error)
+        cause = f"It is an extension of msgpack with the number {code}, which Flax does not write."
+        return RefusedValue(UnsupportedError(cause, "Load it with the program that wrote it."))
     if value > MAX_TEXT:
         cursor.skip(value)
         return RefusedValue(too_large())
     octets = cursor.take(value)
     return octets if kind == "bin" else octets.decode("utf-8", "surrogateescape")
-
-
-def _extension(cursor: _Cursor, nbytes: int) -> Any:
-    """Return an array, or a complex number; ``RefusedValue`` for what Flax does not write."""
-    code = cursor.number(">b")
-    start = cursor.skip(nbytes)
-    inner = _Cursor(cursor.read, start + nbytes, start)
-    try:
-        if code in (_ARRAY, _SCALAR):
-            return _array(inner)
-        if code == _COMPLEX:
-            return _complex(inner)
-    except ShardvarError as error:
-        return RefusedValue(error)
-    cause = f"It is an extension of msgpack with the number {code}, which Flax does not write."
-    return RefusedValue(UnsupportedError(cause, "Load it with the program that wrote it."))
 
 
 def _array(cursor: _Cursor) -> PlacedArray:
@@ -287,7 +279,7 @@ def _joined(chunked: dict[Any, Any]) -> PlacedArray | RefusedValue:
 
 
 def _items(numbered: Any) -> list[Any]:
-    """Return the values of a map of the keys "0", "1", and so on, which is how Flax writes a tuple."""
+    """Return the values of a map of the keys "0", "1", and so on, as which Flax writes a tuple."""
     if type(numbered) is not dict or [*numbered] != [*map(str, range(len(numbered)))]:
         raise invalid("The shape or the chunks of its array are not numbered.")
     return [*numbered.values()]

@@ -82,13 +82,11 @@ class NpyHeader:
     dtype: str
     itemsize: int
     swap_nbytes: int
-    """The number of bytes that are reversed together to make the elements little-endian; 1 if none
-    are."""
+    """The bytes that are reversed together to make the elements little-endian; 1 if none are."""
     is_fortran: bool
     """True if the first axis varies fastest and the shape is such that this makes a difference."""
     shape: tuple[int, ...]
-    data_start: int
-    """The first byte of the elements, counted from the magic bytes."""
+    data_start: int  # counted from the magic bytes
 
     @property
     def nbytes(self) -> int:
@@ -101,10 +99,7 @@ class NpyHeader:
 
 
 def preamble_nbytes(first: bytes, nbytes: int) -> int:
-    """Return the size of the bytes before the elements.
-
-    ``first`` are the first 12 bytes of an array that has ``nbytes`` bytes with its header.
-    """
+    """Return the size of the bytes before the elements, of which ``first`` are the first 12."""
     if first[: len(NPY_MAGIC)] != NPY_MAGIC:
         raise malformed(f"It is not an npy array: it begins with {first[:6]!r}.")
     version = _VERSIONS.get(first[6:8])
@@ -151,8 +146,7 @@ def parse_preamble(preamble: bytes) -> NpyHeader:
 
 
 def build_preamble(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the bytes before the elements of a little-endian array in C order, as NumPy writes
-    them."""
+    """Return the bytes before the elements of a little-endian array in C order, as NumPy's."""
     text = f"{{'descr': {_DESCRS[dtype]!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     # Magic, version and size take 10 bytes, the newline one: rounded up to the alignment, the rest
     # is text and spaces.
@@ -176,7 +170,23 @@ def _parse_dictionary(text: str) -> tuple[str, bool, tuple[int, ...]]:
             raise malformed(
                 f"The npy header is not a dictionary of three fields: see character {position}."
             )
-        fields[field["name"]] = _parse_value(field)
+        value: str | bool | tuple[int, ...]
+        if field["text"]:
+            value = field["text"][1:-1]
+        elif field["word"]:
+            value = field["word"] == "True"
+        elif field["other"] == "[" and field["name"] == "descr":
+            cause = "It is a structured array, whose elements have fields."
+            raise UnsupportedError(cause, "Save each field as a separate array.")
+        elif field["other"] or not _TUPLE.fullmatch(field["tuple"]):
+            raise invalid(
+                f"The {field['name']} in the npy header is not a string, True, False or a tuple of "
+                "natural numbers."
+            )
+        else:
+            numbers = (each.strip().rstrip("L") for each in field["tuple"].split(","))
+            value = tuple(int(number) for number in numbers if number)
+        fields[field["name"]] = value
         position = field.end()
     # The types are checked here and not by the expression, so that the message can name all three
     # fields.
@@ -191,27 +201,8 @@ def _parse_dictionary(text: str) -> tuple[str, bool, tuple[int, ...]]:
     )
 
 
-def _parse_value(field: re.Match[str]) -> str | bool | tuple[int, ...]:
-    if field["text"]:
-        return field["text"][1:-1]
-    if field["word"]:
-        return field["word"] == "True"
-    if field["other"] == "[" and field["name"] == "descr":
-        cause = "It is a structured array, whose elements have fields."
-        raise UnsupportedError(cause, "Save each field as a separate array.")
-    if field["other"] or not _TUPLE.fullmatch(field["tuple"]):
-        raise invalid(
-            f"The {field['name']} in the npy header is not a string, True, False or a tuple of "
-            "natural numbers."
-        )
-    return tuple(
-        int(number.strip().rstrip("L")) for number in field["tuple"].split(",") if number.strip()
-    )
-
-
 def _parse_descr(descr: str) -> tuple[str, int, int]:
-    """Return the dtype's name, the bytes of an element, and how many of them are reversed
-    together."""
+    """Return the dtype's name, the bytes of an element, and of a part that is reversed."""
     match = _DESCR.fullmatch(descr)
     if match is None:
         raise invalid(f"The npy header has the invalid descr {descr!r}.")

@@ -38,6 +38,7 @@ Zstandard may be millions of keys, and a key of a few bytes may repeat 65535 of 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import lt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,12 +63,11 @@ _WRITTEN_ENTRY_NBYTES = 24  # About what an entry takes in addition to its key a
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """A value that is a range of a file."""
+    """A value that is a range of a file, by the file's number."""
 
     file: int
-    """The number of the file."""
-    start: int  # its first byte
-    nbytes: int  # its size
+    start: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Node:
     """A node that was built."""
 
     key: bytes  # its first key
-    octets: bytes  # its bytes
+    octets: bytes
     totals: tuple[int, int, int]
     """The keys below it, the bytes of its nodes, and the bytes of spans below it."""
 
@@ -89,11 +89,12 @@ def build_database(
     node_nbytes: int = NODE_NBYTES,
 ) -> tuple[bytes, bytes]:
     """Return the manifest of a database, and the file ``own`` that holds its nodes."""
-    keys = sorted(values)
-    level = [
-        _leaf([(key, values[key]) for key in keys[rows.start : rows.stop]], files)
-        for rows in _runs([len(key) + _size(values[key]) for key in keys], node_nbytes)
+    entries = sorted(values.items())
+    sizes = [
+        len(key) + _WRITTEN_ENTRY_NBYTES + (len(value) if type(value) is bytes else 0)
+        for key, value in entries
     ]
+    level = [_leaf(entries[rows.start : rows.stop], files) for rows in _runs(sizes, node_nbytes)]
     nodes = bytearray()
     height = 0
     while True:
@@ -105,17 +106,15 @@ def build_database(
             break
         height += 1
         runs = [*_runs([len(node.key) for node in level], node_nbytes)]
-        # A node that leads to a single one leads nowhere: the largest have two at least.
-        runs = runs if len(runs) < len(level) else [*_pairs(len(level))]
+        # A node that leads to a single one leads nowhere, so the largest have two at least.
+        if len(runs) == len(level):
+            ends = [*range(2, len(level) - 1, 2), len(level)]
+            runs = [*map(range, [0, *ends], ends)]
         level = [
             _branch(height, level[rows.start : rows.stop], starts[rows.start : rows.stop], own)
             for rows in runs
         ]
     return _manifest(level, starts, height, own, uuid, nanoseconds, node_nbytes), bytes(nodes)
-
-
-def _size(value: bytes | ValueRange) -> int:
-    return _WRITTEN_ENTRY_NBYTES + (0 if type(value) is ValueRange else len(value))  # type: ignore[arg-type]
 
 
 def _runs(sizes: Sequence[int], most: int) -> Iterator[range]:
@@ -128,14 +127,6 @@ def _runs(sizes: Sequence[int], most: int) -> Iterator[range]:
         total += size
     if sizes:
         yield range(start, len(sizes))
-
-
-def _pairs(count: int) -> Iterator[range]:
-    """Yield ranges of two neighbours, the last of three if their number is odd."""
-    for start in range(0, count - 1, 2):
-        yield range(start, count if start + 3 >= count else start + 2)
-        if start + 3 >= count:
-            return
 
 
 def _leaf(entries: Sequence[tuple[bytes, bytes | ValueRange]], files: Sequence[str]) -> _Node:
@@ -239,8 +230,7 @@ def _build_files(paths: Sequence[str]) -> bytes:
 
 
 def _parts(path: str) -> tuple[bytes, bytes]:
-    """Return the folder of the database that a path leads to, and the path in it. Nodes name files
-    relative to the folder of their own database."""
+    """Return the folder of the database that a path leads to, and the path in it."""
     before, slash, name = path.rpartition("d/")
     return before.encode(), (slash + name).encode()
 
@@ -267,17 +257,16 @@ _ENTRY_NBYTES = 256  # About what a key takes in memory in addition to its bytes
 _MAX_NUMBER = (1 << 63) - 1
 _NOWHERE = (1 << 64) - 1  # the first byte, and the size, of a root that is missing
 _MAX_ARITY = 16
-_LONGEST_PATH = 65535
 
 
 @dataclass(slots=True)
 class NodeRoom:
     """The bytes that a database may still become in memory."""
 
-    nbytes: int = _FREE_NBYTES  # Bytes
+    nbytes: int = _FREE_NBYTES
 
     def add(self, stored: int) -> None:
-        """Take note of more bytes that are stored."""
+        """Count more bytes that are stored."""
         self.nbytes += stored * MAX_NODE_EXPANSION
 
     def take(self, nbytes: int) -> None:
@@ -293,10 +282,9 @@ class NodeRoom:
 @dataclass(frozen=True, slots=True)
 class NodePlace:
     file: str
-    """The path of its file."""
     folder: str  # the folder of the database that wrote it, to which its own paths are relative
-    start: int  # its first byte
-    nbytes: int  # its size
+    start: int
+    nbytes: int
     height: int  # the levels below it
     prefix: bytes = b""  # the beginning of all its keys, which it leaves out
     least: bytes = b""  # No key of it is smaller
@@ -317,13 +305,12 @@ class DatabaseHead:
 class LeafNode:
     """A node of keys and values."""
 
-    keys: list[bytes]
-    """Its keys, sorted."""
+    keys: list[bytes]  # sorted
     files: list[str]  # the paths of the files of values
     file: _Ints
     """[n] the number of the file of each value; -1 for values in the node."""
     start: _Ints  # [n] the first byte of each value, in its file or in the body of the node
-    nbytes: _Ints  # [n] the size of each value
+    nbytes: _Ints
     body: bytes  # the body of the node; empty if no value is in it
 
 
@@ -334,18 +321,15 @@ class _Body:
         self.octets, self.at, self.room = octets, 0, room
 
     def take(self, nbytes: int) -> bytes:
-        """Return the next bytes."""
         if nbytes > len(self.octets) - self.at:
             raise malformed(f"{nbytes} bytes are due at byte {self.at} of {len(self.octets)}.")
         self.at += nbytes
         return self.octets[self.at - nbytes : self.at]
 
     def byte(self) -> int:
-        """Return the next byte."""
         return self.take(1)[0]
 
     def number(self) -> int:
-        """Return the next varint."""
         value, self.at = decode_varint(self.octets, self.at)
         return value
 
@@ -364,15 +348,32 @@ class _Body:
         self.at += end
         return values.astype(np.int64)
 
-    def take_room(self, nbytes: int, count: int) -> None:
-        """Take the room of so many keys or paths, which have ``nbytes`` bytes together."""
-        most = MAX_KEY_EXPANSION * len(self.octets)
-        if nbytes > most:
+    def texts(
+        self, what: str, count: int, outside: int, has_parts: bool = True, copies: int = 1
+    ) -> tuple[list[bytes], _Ints]:
+        """Return keys or paths, each of which leaves out its beginning in the last one, and the length
+        of a part of each. The caller puts ``outside`` bytes in front, and copies parts."""
+        shared = np.append(0, self.column(count - 1, MAX_KEY_NBYTES))
+        added = self.column(count, MAX_KEY_NBYTES)
+        parts = self.column(count, MAX_KEY_NBYTES) if has_parts else np.zeros(count, np.int64)
+        lengths = shared + added
+        if (shared[1:] > lengths[:-1]).any() or (parts > lengths).any():
+            raise malformed(f"A {what} has more in common with another one than that has.")
+        longest = outside + int(lengths.max())
+        if longest > MAX_KEY_NBYTES:
+            raise malformed(f"A {what} has {longest} bytes; {MAX_KEY_NBYTES} are allowed.")
+        nbytes = int((lengths + (copies - 1) * parts).sum()) + copies * count * outside
+        if nbytes > MAX_KEY_EXPANSION * len(self.octets):
             raise past_limit(
-                f"The keys or paths of a node of {len(self.octets)} bytes have {nbytes} bytes",
+                f"The {what}s of a node of {len(self.octets)} bytes have {nbytes} bytes",
                 "MAX_KEY_EXPANSION",
             )
         self.room.take(nbytes + count * _ENTRY_NBYTES)
+        joined, at, text, texts = self.take(int(added.sum())), 0, b"", []
+        for begin, more in zip(shared.tolist(), added.tolist(), strict=True):
+            text, at = text[:begin] + joined[at : at + more], at + more
+            texts.append(text)
+        return texts, parts
 
     def finish(self) -> None:
         """Raise if there are more bytes."""
@@ -394,7 +395,14 @@ def parse_manifest(octets: bytes, unpack: Unpack, room: NodeRoom) -> DatabaseHea
         return DatabaseHead(uuid, is_numbered=True, root=None)
     files = _read_files(body, "")
     root = _read_versions(body, files, 1 << arity)
-    _pass_old_versions(body, len(files))
+    count = body.number()  # of the columns that lead to nodes of older versions
+    if count > 64:  # one for each height; a number of 64 bits has no more
+        raise malformed(f"The manifest leads to {count} nodes of versions.")
+    body.words(count)
+    body.column(count, max(len(files) - 1, 0))
+    for _ in range(3):
+        body.words(count)
+    body.take(8 * count + count)
     body.finish()
     return DatabaseHead(uuid, is_numbered=False, root=root)
 
@@ -417,21 +425,10 @@ def _read_versions(body: _Body, files: Sequence[tuple[str, str]], most: int) -> 
         if height:
             raise malformed(f"The root has {height} levels below it, and is missing.")
         return None
-    _check_range(start, nbytes)
+    if start + nbytes > _MAX_NUMBER:
+        raise malformed(f"The {nbytes} bytes from byte {start} on end nowhere.")
     folder, path = files[file]
     return NodePlace(path, folder, start, nbytes, height)
-
-
-def _pass_old_versions(body: _Body, num_files: int) -> None:
-    """Pass over what leads to the nodes of older versions."""
-    count = body.number()
-    if count > 64:  # one for each height; a number of 64 bits has no more
-        raise malformed(f"The manifest leads to {count} nodes of versions.")
-    body.words(count)
-    body.column(count, max(num_files - 1, 0))
-    for _ in range(3):
-        body.words(count)
-    body.take(8 * count + count)
 
 
 def parse_node(
@@ -446,37 +443,18 @@ def parse_node(
     count = body.number()
     if not 1 <= count <= MAX_ENTRIES:
         raise malformed(f"The node has {count} entries, and not 1 to {MAX_ENTRIES}.")
-    keys, common = _read_keys(body, place, count)
+    texts, common = body.texts("key", count, len(place.prefix), height > 0)
+    if not all(map(lt, texts, texts[1:])):
+        row = next(row for row in range(1, count) if texts[row] <= texts[row - 1])
+        raise malformed(f"The key {texts[row][:100]!r} follows {texts[row - 1][:100]!r}.")
+    keys = [place.prefix + text for text in texts]
+    if keys[0] < place.least or (place.stop is not None and keys[-1] >= place.stop):
+        raise malformed("The node has keys that are a neighbour's.")
     if height:
         found = _read_places(body, place, files, keys, common)
         body.finish()
         return found
     return _read_values(body, [path for _, path in files], keys)
-
-
-def _read_keys(body: _Body, place: NodePlace, count: int) -> tuple[list[bytes], _Ints]:
-    """Return the keys, and in a branch the bytes of each that the keys below it leave out."""
-    shared = np.append(0, body.column(count - 1, MAX_KEY_NBYTES))
-    added = body.column(count, MAX_KEY_NBYTES)
-    common = body.column(count, MAX_KEY_NBYTES) if place.height else np.zeros(count, np.int64)
-    lengths = shared + added
-    if (shared[1:] > lengths[:-1]).any() or (common > lengths).any():
-        raise malformed("A key has more in common with another one than that has.")
-    longest = len(place.prefix) + int(lengths.max())
-    if longest > MAX_KEY_NBYTES:
-        raise malformed(f"A key has {longest} bytes; {MAX_KEY_NBYTES} are allowed.")
-    body.take_room(int(lengths.sum()) + count * len(place.prefix), count)
-    text, at, key = body.take(int(added.sum())), 0, b""
-    keys: list[bytes] = []
-    for begin, more in zip(shared.tolist(), added.tolist(), strict=True):
-        before, key = key, key[:begin] + text[at : at + more]
-        at += more
-        if keys and key <= before:
-            raise malformed(f"The key {key[:100]!r} follows {before[:100]!r}.")
-        keys.append(place.prefix + key)
-    if keys[0] < place.least or (place.stop is not None and keys[-1] >= place.stop):
-        raise malformed("The node has keys that are a neighbour's.")
-    return keys, common
 
 
 def _read_places(
@@ -530,31 +508,16 @@ def _read_values(body: _Body, files: list[str], keys: list[bytes]) -> LeafNode:
 
 
 def _read_files(body: _Body, folder: str) -> list[tuple[str, str]]:
-    """Return the files that the body leads to, each with the folder of the database that wrote
-    it."""
+    """Return the files of a body, each with the folder of the database that wrote it."""
     count = body.number()
     if not count:
         return []
-    shared = np.append(0, body.column(count - 1, _LONGEST_PATH))
-    added = body.column(count, _LONGEST_PATH)
-    bases = body.column(count, _LONGEST_PATH)
-    lengths = shared + added
-    if (shared[1:] > lengths[:-1]).any() or (bases > lengths).any():
-        raise malformed("A path has more in common with another one than that has.")
-    if int(lengths.max()) + len(folder) > _LONGEST_PATH:
-        raise malformed(f"A path has more than {_LONGEST_PATH} bytes.")
-    body.take_room(int((lengths + bases).sum()) + 2 * count * len(folder), count)
-    text, at, path, found = body.take(int(added.sum())), 0, b"", []
-    for begin, more, base in zip(shared.tolist(), added.tolist(), bases.tolist(), strict=True):
-        path, at = path[:begin] + text[at : at + more], at + more
+    paths, bases = body.texts("path", count, len(folder), copies=2)
+    files = []
+    for path, base in zip(paths, bases.tolist(), strict=True):
         before, whole = (each.decode("utf-8", "surrogateescape") for each in (path[:base], path))
-        found.append((folder + before, folder + whole))
-    return found
-
-
-def _check_range(start: int, nbytes: int) -> None:
-    if start + nbytes > _MAX_NUMBER:
-        raise malformed(f"The {nbytes} bytes from byte {start} on end nowhere.")
+        files.append((folder + before, folder + whole))
+    return files
 
 
 def _unframe(octets: bytes, magic: bytes, unpack: Unpack, room: NodeRoom) -> _Body:

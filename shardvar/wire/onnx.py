@@ -1,4 +1,4 @@
-"""The tensors of an ONNX model: where a ``ModelProto`` has them, and what it says about each.
+"""The tensors of an ONNX model: where a ``ModelProto`` has them, and their descriptions.
 
     ModelProto       producer_name 2, producer_version 3, graph 7, metadata_props 14,
                      training_info 20, functions 25
@@ -18,7 +18,7 @@ OUTPUT/ATTRIBUTE, with a number in a list of tensors, and the initializers of a 
 are OUTPUT/ATTRIBUTE/NAME, after the node's first output.
 
 ``parse_model`` passes over the structure once, and skips the elements. A message is believed to be
-one only where its field says so, and every length is compared with what its message has left.
+one only where its field is one, and every length is compared with the rest of its message.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,15 +48,12 @@ _FREE_LENGTH = 1 << 20
 class OnnxTensor:
     """A tensor, as the model describes it."""
 
-    name: str
-    """Its name, with the names of the nodes around it."""
-    kind: int = 0
-    """The number of its data type."""
+    name: str  # with the names of the nodes around it
+    kind: int = 0  # the number of its data type
     dims: tuple[int, ...] = ()
     data: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The first byte and the end of its elements in the file, by the number of the field."""
-    strings: list[tuple[int, int]] = field(default_factory=list)
-    """The same of each string."""
+    strings: list[tuple[int, int]] = field(default_factory=list)  # the same of each string
     external: dict[str, str] | None = None
     """The file, the offset and the length of its elements outside of the model, as texts."""
     error: ShardvarError | None = None
@@ -66,10 +63,8 @@ class OnnxTensor:
 class OnnxModel:
     """All that a model has apart from its program."""
 
-    tensors: list[OnnxTensor] = field(default_factory=list)
-    """The tensors in the order of the file."""
+    tensors: list[OnnxTensor] = field(default_factory=list)  # in the order of the file
     producer: str = ""
-    """Name and version of the program that wrote it."""
     properties: dict[str, str] = field(default_factory=dict)
     has_training: bool = False
     """True if it also has graphs for training, whose tensors are not listed."""
@@ -80,8 +75,7 @@ class _Parser:
     """Reads messages of a model."""
 
     read: _ReadAt
-    room: int
-    """The characters that names may still have."""
+    room: int  # the characters that names may still have
 
     def text(self, start: int, stop: int, most: int = MAX_TEXT) -> str:
         if stop - start > most:
@@ -108,12 +102,20 @@ class _Parser:
         return texts[1], texts[2]
 
     def tensor(self, path: str, start: int, stop: int, name: str | None = None) -> OnnxTensor:
-        """Return a tensor; ``name`` is its name, unless it is its own."""
+        """Return a tensor; ``name`` replaces its own name."""
         found, own, location, external = OnnxTensor(path), "", 0, dict[str, str]()
         dims: list[int] = []
         for number, begin, end in walk_fields(self.read, start, stop):
             if number == 1:
-                dims += [begin] if end < 0 else self.numbers(begin, end)
+                if end < 0:
+                    dims.append(begin)
+                    continue
+                # Packed varints, a few more than a shape can have at most.
+                octets, at = self.read(begin, min(end - begin, 10 * (MAX_RANK + 1))), 0
+                count = len(dims) + MAX_RANK
+                while at < len(octets) and len(dims) <= count:
+                    value, at = decode_varint(octets, at)
+                    dims.append(value)
             elif number == 2 and end < 0:
                 found.kind = begin
             elif number == 3:
@@ -134,8 +136,7 @@ class _Parser:
                 else:
                     found.data[number] = begin, end
             elif number == 13 and end >= 0:
-                key, value = self.pair(begin, end)
-                external[key] = value
+                external.update([self.pair(begin, end)])
             elif number == 14 and end < 0:
                 location = begin
         found.dims = tuple(each - (1 << 64) if each >> 63 else each for each in dims)
@@ -143,14 +144,6 @@ class _Parser:
         found.name = self.named(path + (own if name is None else name))
         if len(dims) > MAX_RANK:
             found.error = invalid(f"It has {len(dims)} axes or more; NumPy has at most {MAX_RANK}.")
-        return found
-
-    def numbers(self, start: int, stop: int) -> list[int]:
-        """Return packed varints, a few more than a shape can have at most."""
-        octets, at, found = self.read(start, min(stop - start, 10 * (MAX_RANK + 1))), 0, list[int]()
-        while at < len(octets) and len(found) <= MAX_RANK:
-            value, at = decode_varint(octets, at)
-            found.append(value)
         return found
 
     def named(self, name: str) -> str:
@@ -237,10 +230,7 @@ class _Parser:
 
 
 def parse_model(read: _ReadAt, nbytes: int) -> OnnxModel:
-    """Return the tensors of a model of ``nbytes``, and its metadata.
-
-    A file without a graph is ``MalformedCheckpoint``.
-    """
+    """Return the tensors of a model and its metadata; ``MalformedCheckpoint`` without a graph."""
     model, has_graph, producer = OnnxModel(), False, {2: "", 3: ""}
     parser = _Parser(read, _KEYS_EXPANSION * nbytes + _FREE_LENGTH)
     for number, begin, end in walk_fields(read, 0, nbytes):
@@ -252,8 +242,7 @@ def parse_model(read: _ReadAt, nbytes: int) -> OnnxModel:
             has_graph = True
             model.tensors += parser.graph("", begin, end, 0)
         elif number == 14:
-            key, value = parser.pair(begin, end)
-            model.properties[key] = value
+            model.properties.update([parser.pair(begin, end)])
         elif number == 20:
             model.has_training = True
         elif number == 25:

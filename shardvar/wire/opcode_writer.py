@@ -34,27 +34,24 @@ from shardvar.wire.plain import ENCODE, ORDERED_DICT, Global, OrderedMap, Refere
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    name: str
-    """The name with its module, such as "torch.Size"."""
-    args: tuple[Any, ...]  # the arguments
-    state: tuple[Any, ...] | None = None  # the state of the result, if it gets one
+    name: str  # with its module, such as "torch.Size"
+    args: tuple[Any, ...]
+    state: tuple[Any, ...] | None = None  # of the result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LazyDict:
     """A dict of many values, each made when it is written, and dropped then."""
 
-    items: Callable[[], Iterable[tuple[Any, Any]]]  # Makes the keys and values in order
+    items: Callable[[], Iterable[tuple[Any, Any]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """An instance of a class, which is made without arguments and then given its state; it may be
-    the key of a dict."""
+    """An instance of a class that is made without arguments; it may be the key of a dict."""
 
-    name: str
-    """The name of the class with its module."""
-    state: Any  # the state: a dict of attributes, or what the ``__setstate__`` of the class takes
+    name: str  # of the class, with its module
+    state: Any  # a dict of attributes, or the argument of ``__setstate__``
 
 
 def build_pickle(value: Any, protocol: int = 2) -> bytes:
@@ -78,7 +75,6 @@ class _Writer:
         self.count = 0  # the number of the next value
 
     def push(self, value: Any) -> None:
-        """Add the opcodes that push a value."""
         _PUSH[type(value)](self, value)
 
     def push_once(self, kind: type, key: Any, push: Callable[[], object]) -> None:
@@ -93,28 +89,32 @@ class _Writer:
             self.write(_numbered(b"h", b"j", number))
 
     def number(self) -> None:
-        """Give the last value a number, under which nothing looks for it."""
+        """Give the last value a number, which nothing refers to."""
         if self.numbers_all:
             self.write(b"\x94")
             self.count += 1
 
     def push_name(self, name: str) -> None:
-        """Add the opcodes that push a name."""
-        self.push_once(Global, name, lambda: self.push_parts(*name.rsplit(".", 1)))
+        def push() -> None:
+            module, _, last = name.rpartition(".")
+            if self.numbers_all:
+                self.push_text(module)
+                self.push_text(last)
+            self.write(b"\x93" if self.numbers_all else f"c{module}\n{last}\n".encode("ascii"))
 
-    def push_parts(self, module: str, name: str) -> None:
-        """Add the opcodes that push a name of a module."""
-        if self.numbers_all:
-            self.push_text(module)
-            self.push_text(name)
-        self.write(b"\x93" if self.numbers_all else f"c{module}\n{name}\n".encode("ascii"))
+        self.push_once(Global, name, push)
 
     def push_text(self, text: str) -> None:
-        """Add the opcodes that push a text."""
-        self.push_once(str, text, lambda: self.write(_text(text, self.numbers_all)))
+        def push() -> None:
+            octets = text.encode("utf-8", "surrogatepass")
+            if self.numbers_all and len(octets) < 1 << 8:
+                self.write(b"\x8c" + bytes([len(octets)]) + octets)
+            else:
+                self.write(b"X" + struct.pack("<L", len(octets)) + octets)
+
+        self.push_once(str, text, push)
 
     def push_bytes(self, octets: bytes) -> None:
-        """Add the opcodes that push bytes."""
         if self.numbers_all:
             self.write(b"B" + struct.pack("<L", len(octets)) + octets)
             self.number()
@@ -122,7 +122,6 @@ class _Writer:
             self.push_call(Call(ENCODE, (octets.decode("latin1"), "latin1")))
 
     def push_tuple(self, items: tuple[Any, ...]) -> None:
-        """Add the opcodes that push a tuple."""
         short = _TUPLES.get(len(items))
         self.push_all(items) if short else self.push_marked(items, b"t")
         self.write(short or b"")
@@ -130,44 +129,39 @@ class _Writer:
             self.number()
 
     def push_marked(self, items: Any, collect: bytes) -> None:
-        """Add a mark, the items, and the opcode that collects what is above the mark."""
+        """Add a mark, the items, and the opcode that collects the values above the mark."""
         self.write(b"(")
         self.push_all(items)
         self.write(collect)
 
     def push_all(self, items: Any) -> None:
-        """Add the opcodes of several values."""
         for item in items:
             self.push(item)
 
     def push_dict(self, items: "dict[Any, Any] | LazyDict") -> None:
-        """Add the opcodes that push a dict."""
         self.write(b"}")
         self.number()
         self.push_marked((each for pair in items.items() for each in pair), b"u")
 
     def push_ordered(self, items: OrderedMap) -> None:
-        """Add the opcodes that push an ``OrderedDict``."""
         self.push_new_call(Call(ORDERED_DICT, ()))
         self.number()
         if items:
             self.push_marked((each for pair in items.items() for each in pair), b"u")
 
     def push_list(self, items: list[Any]) -> None:
-        """Add the opcodes that push a list."""
         self.write(b"]")
         self.number()
         self.push_marked(items, b"e")
 
     def push_call(self, call: Call) -> None:
-        """Add the opcodes of a call."""
         if self.numbers_all:
             self.push_once(Call, call, lambda: self.push_new_call(call))
         else:
             self.push_new_call(call)
 
     def push_new_call(self, call: Call) -> None:
-        """Add the opcodes of a call that is not a reference to an earlier one."""
+        """Add the opcodes of a call, also if there was an equal one."""
         self.push_name(call.name)
         self.push_tuple(call.args)
         self.write(b"R")
@@ -176,7 +170,6 @@ class _Writer:
             self.write(b"b")
 
     def push_instance(self, instance: Instance) -> None:
-        """Add the opcodes of an instance."""
         self.push_name(instance.name)
         self.write(b")\x81")
         self.number()
@@ -184,27 +177,16 @@ class _Writer:
         self.write(b"b")
 
     def push_reference(self, reference: Reference) -> None:
-        """Add the opcodes of a reference."""
         self.push(reference.value)
         self.write(b"Q")
 
 
 def _numbered(short: bytes, wide: bytes, number: int) -> bytes:
-    """Return an opcode of the memo with its number, in one byte or in four."""
     return short + bytes([number]) if number < 1 << 8 else wide + struct.pack("<L", number)
 
 
-def _text(text: str, is_short: bool) -> bytes:
-    """Return the opcode of a text; protocol 4 has a short one."""
-    octets = text.encode("utf-8", "surrogatepass")
-    if is_short and len(octets) < 1 << 8:
-        return b"\x8c" + bytes([len(octets)]) + octets
-    return b"X" + struct.pack("<L", len(octets)) + octets
-
-
 def _integer(value: int) -> bytes:
-    """Return the shortest opcode of an integer: 1 or 2 bytes without a sign, 4 bytes with one, or
-    any number."""
+    """Return the shortest opcode of an integer."""
     if 0 <= value < 1 << 16:
         return b"K" + bytes([value]) if value < 1 << 8 else b"M" + struct.pack("<H", value)
     if -(1 << 31) <= value < 1 << 31:

@@ -39,7 +39,7 @@ They need a memo whose numbers never change their values, and no PUT opcodes.
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from shardvar.errors import MalformedCheckpoint, ShardvarError
@@ -91,13 +91,12 @@ _SIGNED, _LONG1, _TEXT1 = b"J\x8a\x8c"
 _GETS, _INTS, _SHORT_GET, _LONG_GET = b"hj", b"KMJ", ord("h"), ord("j")
 _CONSTANTS = {0x88: True, 0x89: False, ord("N"): None}
 _LONGEST_GET = 5
-"""Bytes of a reference to the memo with its opcode; a reference to ``torch.Size`` and its tuple
-take more."""
+"""Bytes of a reference to the memo with its opcode; longer values begin with a call."""
 _TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}  # the number of items that TUPLE1, TUPLE2 and TUPLE3 take
 _integer = int.from_bytes
 
 Known = dict[bytes, tuple[Sequence[Any], Any]]
-"""By opcodes that come again, the values that they add to the memo, and the one that they push."""
+"""By opcodes that come again, the values that they add to the memo, and the value that they push."""
 
 
 class Effect(NamedTuple):
@@ -111,12 +110,21 @@ class Effect(NamedTuple):
 def read_usual(
     name: str, data: bytes, position: int, memo: list[Any], known: Known
 ) -> Effect | None:
-    """Return what the opcodes after a name do, from offset ``position`` on, and extend the memo;
-    None if not usual."""
+    """Return the effect of the opcodes after a name, from ``position`` on, and extend the memo; None
+    if they are unusual."""
     if data.startswith(_NEW_DICT, position):
-        return _instance(name, data, position, memo, known) or _begin(
-            name, {}, memo, position + len(_NEW_DICT)
-        )
+        count, state = len(memo), dict[Any, Any]()
+        node = Node(name, (), state)
+        memo += node, state
+        match, read = _INSTANCE.match(data, position), _read_fields
+        if match is None:
+            match, read = _TENSOR.match(data, position), _read_tensor
+        if match is not None:
+            if read(state, match.groups(), memo, known):
+                return Effect([node], False, match.end())
+            known.clear()  # its values may be of the memo that is dropped here
+        del memo[count:]
+        return _begin(name, {}, memo, position + len(_NEW_DICT))
     if name == SIZE:
         match = _SIZE.match(data, position)
         size = (known.get(match[0]) or _size(match[0], known)) if match else None
@@ -139,30 +147,10 @@ def _begin(name: str, state: dict[Any, Any] | None, memo: list[Any], stop: int) 
     return Effect(begun, True, stop)
 
 
-def _instance(
-    name: str, data: bytes, position: int, memo: list[Any], known: Known
-) -> Effect | None:
-    """Return a whole instance that has a dict; None, and the memo is as before, if it is not one of
-    the usual ones."""
-    count = len(memo)
-    state: dict[Any, Any] = {}
-    node = Node(name, (), state)
-    memo += node, state
-    match, read = _INSTANCE.match(data, position), _read_fields
-    if match is None:
-        match, read = _TENSOR.match(data, position), _read_tensor
-    if match is not None:
-        if read(state, match.groups(), memo, known):
-            return Effect([node], False, match.end())
-        known.clear()  # it may lead to what is taken from the memo here
-    del memo[count:]
-    return None
-
-
 def _read_fields(
     state: dict[Any, Any], texts: Sequence[Any], memo: list[Any], known: Known
 ) -> bool:
-    """Set names and their values; return False if one of them is left to the opcodes."""
+    """Set names and their values; return False to leave one of them to the opcodes."""
     pairs = iter(texts)
     for name, text in zip(pairs, pairs, strict=True):
         if name is None:
@@ -189,8 +177,8 @@ def _read_fields(
 def _read_tensor(
     state: dict[Any, Any], texts: Sequence[Any], memo: list[Any], known: Known
 ) -> bool:
-    """Set an instance, a field, and a list of one instance; return False if one of them is left to
-    the opcodes."""
+    """Set an instance, a field, and a list of one instance; return False to leave one of them to the
+    opcodes."""
     name, called, values, field, text, list_name, item_called, *fields = texts
     classes = [memo[_integer(each[1:], "little")] for each in (called, item_called)]
     key, list_key = [known.get(each) or _key(each, memo, known) for each in (name, list_name)]
@@ -212,36 +200,31 @@ def _read_tensor(
 
 
 def _another(name: str, text: bytes, memo: list[Any], known: Known) -> Node:
-    """Return an instance that has a tuple of references and constants."""
+    """Return an instance whose state is a tuple of references and constants."""
     node = Node(name, ())
     memo.append(node)
     found = known.get(text)
     if found is None:
         # Equal references lead to the same values, so the tuple is the same each time.
-        values = tuple(_values(text, memo))
-        found = known[text] = (values,), values
+        values, position = [], 0
+        while position < len(text):
+            opcode = text[position]
+            size = {_SHORT_GET: 2, _LONG_GET: _LONGEST_GET}.get(opcode, 1)
+            values.append(
+                memo[_integer(text[position + 1 : position + size], "little")]
+                if size > 1
+                else _CONSTANTS[opcode]
+            )
+            position += size
+        state = tuple(values)
+        found = known[text] = (state,), state
     node.state = found[1]
     memo.append(node.state)
     return node
 
 
-def _values(text: bytes, memo: list[Any]) -> Iterator[Any]:
-    """Yield the values of references and constants that follow one another."""
-    position = 0
-    while position < len(text):
-        opcode = text[position]
-        size = {_SHORT_GET: 2, _LONG_GET: _LONGEST_GET}.get(opcode, 1)
-        yield (
-            memo[_integer(text[position + 1 : position + size], "little")]
-            if size > 1
-            else _CONSTANTS[opcode]
-        )
-        position += size
-
-
 def _key(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], Any] | None:
-    """Return the text that a reference leads to; None if it is something else, and left to the
-    opcodes."""
+    """Return the text that a reference leads to; None to leave anything else to the opcodes."""
     value = memo[_integer(text[1:], "little")]
     if type(value) is not str:
         return None
@@ -250,8 +233,8 @@ def _key(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], Any
 
 
 def _value(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], Any] | None:
-    """Return what the opcodes of a value add to the memo, and the value; None if they are left to
-    the opcodes."""
+    """Return the values that opcodes add to the memo, and the value; None to leave them to the
+    opcodes."""
     if text[0] == _LONG1:
         return (), _integer(text[2:], "little", signed=True)
     if text[0] == _TEXT1:
@@ -272,8 +255,7 @@ def _value(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], A
 
 
 def _size(text: bytes, known: Known) -> tuple[Sequence[Any], Any] | None:
-    """Return the same for a tuple of integers that becomes a ``torch.Size``, which is a tuple
-    here."""
+    """Return the same for a tuple of integers that becomes a ``torch.Size``: a tuple here."""
     numbers = text[: -len(b"\x85\x94R\x94")]
     items = [
         _integer(each[1:], "little", signed=each[0] == _SIGNED)
@@ -295,8 +277,8 @@ def parse_pickle(
     most: int = MAX_NBYTES,
     start: int = 0,
 ) -> tuple[Any, int]:
-    """Return the value of a pickle, and the offset of the byte after it; ``MalformedCheckpoint`` if
-    it is damaged. The pickle begins at offset ``start``, and so do the offsets of errors."""
+    """Return the value of the pickle that begins at ``start``, and the offset of the byte after it;
+    ``MalformedCheckpoint`` if it is damaged."""
     machine = _Machine(data, check, fast, is_typed, most)
     machine.position = start
     try:
@@ -349,7 +331,6 @@ class _Machine:
         self.is_typed = is_typed
 
     def run(self) -> None:
-        """Read opcodes to the bound, or until STOP raises."""
         data, steps = self.data, _STEPS
         while self.position < self.bound:
             opcode = data[self.position]
@@ -360,11 +341,10 @@ class _Machine:
         self.stack.append(value)
 
     def pop(self) -> Any:
-        """Take a value from the stack."""
         return self.stack.pop()
 
     def pop_mark(self) -> list[Any]:
-        """Return the values above the last mark, and take them from the stack."""
+        """Take the values above the last mark from the stack."""
         items, self.stack = self.stack, self.marks.pop()
         return items
 
@@ -383,19 +363,15 @@ class _Machine:
         return self.data[start:stop]
 
     def count(self, nbytes: int) -> int:
-        """Return the next unsigned integer of that many bytes."""
         return int.from_bytes(self.take(nbytes), "little")
 
     def integer(self, nbytes: int) -> int:
-        """Return the next signed integer of that many bytes."""
         return int.from_bytes(self.take(nbytes), "little", signed=True)
 
     def text(self, nbytes: int) -> str:
-        """Return the next bytes as text."""
         return self.take(nbytes).decode("utf-8", "surrogatepass")
 
     def line(self) -> str:
-        """Return the next line, without its end."""
         start, stop = self.position, self.data.find(b"\n", self.position)
         self.position = stop + 1 if stop >= 0 else len(self.data)
         if stop < 0:
@@ -403,7 +379,6 @@ class _Machine:
         return self.data[start:stop].decode("ascii")
 
     def check_version(self) -> None:
-        """Refuse protocols that torch does not write."""
         version = self.count(1)
         if not 2 <= version <= 5:
             raise MalformedCheckpoint(
@@ -411,19 +386,16 @@ class _Machine:
             )
 
     def check_frame(self) -> None:
-        """Refuse a frame that reaches beyond the end."""
         nbytes = self.count(8)
         if nbytes > len(self.data) - self.position:
             raise malformed(f"A frame of {nbytes} bytes reaches beyond the end of the pickle.")
 
     def stop(self) -> None:
-        """End."""
         if len(self.stack) != 1 or self.marks:
             raise malformed(f"The pickle ends at offset {self.position} with values left over.")
         raise _Stop
 
     def mark(self) -> None:
-        """Begin a list of values."""
         if len(self.marks) == MAX_NESTING:
             raise malformed(
                 f"The pickle has more than {MAX_NESTING} unfinished values in each other at offset "
@@ -443,20 +415,53 @@ class _Machine:
     def get(self, number: int) -> None:
         """Push the value of a number, or the instance that follows if it is a class."""
         value = self.memo[number]
-        if type(value) is not Global or not self.fast or not self.push_call(value):
-            self.stack.append(value)
+        if type(value) is Global and self.fast:
+            effect = read_usual(value.name, self.data, self.position, self.memo, self.known)
+            if effect is not None:
+                self.stack += effect.stack
+                if effect.begins:
+                    self.mark()
+                self.position = effect.stop
+                return
+        self.stack.append(value)
 
-    def push_call(self, called: Global) -> bool:
-        """Push what the next opcodes make of a name, if they are usual ones; return False if
-        not."""
-        found = read_usual(called.name, self.data, self.position, self.memo, self.known)
-        if found is None:
-            return False
-        self.stack += found.stack
-        if found.begins:
-            self.mark()
-        self.position = found.stop
-        return True
+    def get_short(self) -> None:
+        number = self.data[self.position]
+        self.position += 1
+        self.get(number)
+
+    def get_long(self) -> None:
+        start = self.position
+        self.position = stop = start + 4
+        if stop > len(self.data):
+            raise IndexError
+        self.get(int.from_bytes(self.data[start:stop], "little"))
+
+    def push_byte(self) -> None:
+        self.stack.append(self.data[self.position])
+        self.position += 1
+
+    def push_tuple(self, count: int) -> None:
+        if len(self.stack) < count:
+            raise IndexError
+        self.stack[-count:] = [tuple(self.stack[-count:])]
+
+    def fill(self, change: Callable[[Any, list[Any]], None], values: list[Any]) -> None:
+        """Append values to the last value, or set them in it."""
+        change(self.stack[-1], values)
+
+    def push_dict(self) -> None:
+        items = self.pop_mark()
+        self.stack.append({})
+        set_items(self.stack[-1], items)
+
+    def new(self) -> None:
+        args = self.stack.pop()
+        self.stack[-1] = Node(name_of(self.stack[-1]), args)
+
+    def reduce(self) -> None:
+        args = self.stack.pop()
+        self.stack[-1] = call(self.stack[-1], args, self.is_typed)
 
     def build(self) -> None:
         """Set the state of the last value, once."""
@@ -470,78 +475,24 @@ class _Machine:
             )
 
     def push_name(self, module: str, name: str) -> None:
-        """Push a name, which is checked first."""
         joined = f"{module}.{name}"
         self.check(joined)
         self.stack.append(Global(joined))
 
     def stack_name(self) -> None:
-        """Push the name whose two parts are on the stack."""
         name, module = self.stack.pop(), self.stack.pop()
         if type(name) is not str or type(module) is not str:
             raise malformed(f"A name at offset {self.position} of the pickle is not text.")
         self.push_name(module, name)
 
     def refuse(self) -> None:
-        """Refuse an opcode that imports or calls in ways that torch does not use."""
+        """Refuse an opcode that torch does not use."""
         opcode = self.data[self.position - 1]
         cause = (
             f"The pickle has the opcode {opcode:#04x} at offset {self.position - 1}, which torch "
             "does not write."
         )
         raise MalformedCheckpoint(cause, DISTRUST)
-
-
-def _get(machine: _Machine) -> None:
-    number = machine.data[machine.position]
-    machine.position += 1
-    machine.get(number)
-
-
-def _get_long(machine: _Machine) -> None:
-    start = machine.position
-    machine.position = stop = start + 4
-    if stop > len(machine.data):
-        raise IndexError
-    machine.get(int.from_bytes(machine.data[start:stop], "little"))
-
-
-def _push_byte(machine: _Machine) -> None:
-    machine.stack.append(machine.data[machine.position])
-    machine.position += 1
-
-
-def _make_dict(items: list[Any]) -> dict[Any, Any]:
-    made: dict[Any, Any] = {}
-    set_items(made, items)
-    return made
-
-
-def _new(machine: _Machine, args: Any) -> None:
-    machine.push(Node(name_of(machine.pop()), args))
-
-
-def _reduce(machine: _Machine, args: Any) -> None:
-    machine.push(call(machine.pop(), args, machine.is_typed))
-
-
-def _make_tuple(machine: _Machine, count: int) -> None:
-    if len(machine.stack) < count:
-        raise IndexError
-    machine.stack[-count:] = [tuple(machine.stack[-count:])]
-
-
-def _set_item(machine: _Machine, value: Any) -> None:
-    key = machine.pop()
-    set_items(machine.stack[-1], [key, value])
-
-
-def _set_all(machine: _Machine, items: list[Any]) -> None:
-    set_items(machine.stack[-1], items)
-
-
-def _append(machine: _Machine, values: list[Any]) -> None:
-    extend(machine.stack[-1], values)
 
 
 _OPCODES: dict[bytes, Callable[[_Machine], Any]] = {
@@ -557,13 +508,13 @@ _OPCODES: dict[bytes, Callable[[_Machine], Any]] = {
     b"\x94": lambda m: m.memo.append(m.stack[-1]),
     b"q": lambda m: m.put(m.count(1)),
     b"r": lambda m: m.put(m.count(4)),
-    b"h": _get,
-    b"j": _get_long,
+    b"h": _Machine.get_short,
+    b"j": _Machine.get_long,
     # Plain values.
     b"N": lambda m: m.push(None),
     b"\x88": lambda m: m.push(True),
     b"\x89": lambda m: m.push(False),
-    b"K": _push_byte,
+    b"K": _Machine.push_byte,
     b"M": lambda m: m.push(m.count(2)),
     b"J": lambda m: m.push(m.integer(4)),
     b"\x8a": lambda m: m.push(m.integer(m.count(1))),
@@ -581,23 +532,23 @@ _OPCODES: dict[bytes, Callable[[_Machine], Any]] = {
     b"]": lambda m: m.push([]),
     b"}": lambda m: m.push({}),
     b"\x8f": lambda m: m.push(Node("builtins.set", ())),
-    b"\x85": lambda m: _make_tuple(m, 1),
-    b"\x86": lambda m: _make_tuple(m, 2),
-    b"\x87": lambda m: _make_tuple(m, 3),
+    b"\x85": lambda m: m.push_tuple(1),
+    b"\x86": lambda m: m.push_tuple(2),
+    b"\x87": lambda m: m.push_tuple(3),
     b"t": lambda m: m.push(tuple(m.pop_mark())),
     b"l": lambda m: m.push(m.pop_mark()),
-    b"d": lambda m: m.push(_make_dict(m.pop_mark())),
+    b"d": _Machine.push_dict,
     b"\x91": lambda m: m.push(Node("builtins.frozenset", (m.pop_mark(),))),
-    b"a": lambda m: _append(m, [m.pop()]),
-    b"e": lambda m: _append(m, m.pop_mark()),
-    b"\x90": lambda m: _append(m, m.pop_mark()),
-    b"s": lambda m: _set_item(m, m.pop()),
-    b"u": lambda m: _set_all(m, m.pop_mark()),
+    b"a": lambda m: m.fill(extend, [m.pop()]),
+    b"e": lambda m: m.fill(extend, m.pop_mark()),
+    b"\x90": lambda m: m.fill(extend, m.pop_mark()),
+    b"s": lambda m: m.fill(set_items, [m.pop(), m.pop()][::-1]),
+    b"u": lambda m: m.fill(set_items, m.pop_mark()),
     # Names, and what would be calls.
     b"c": lambda m: m.push_name(m.line(), m.line()),
     b"\x93": _Machine.stack_name,
-    b"R": lambda m: _reduce(m, m.pop()),
-    b"\x81": lambda m: _new(m, m.pop()),
+    b"R": _Machine.reduce,
+    b"\x81": _Machine.new,
     b"b": _Machine.build,
     b"Q": lambda m: m.push(Reference(m.pop())),
 }

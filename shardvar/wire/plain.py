@@ -114,7 +114,7 @@ class Node:
 
     def __init__(self, name: Any, args: Any, state: Any = None) -> None:
         self.name = name
-        """The name that would be called; a ``Node`` where the result of another call would be."""
+        """The name, or a ``Node`` where the result of another call would be called."""
         self.args = args  # the arguments, usually a tuple
         self.state = state  # the state that BUILD would set; None if there is none
         self.items: list[Any] | None = None
@@ -170,7 +170,7 @@ def extend(target: Any, values: list[Any]) -> None:
 
 
 def set_items(target: Any, items: list[Any]) -> None:
-    """Set keys and values, which follow each other in ``items``."""
+    """Set keys and values, which alternate in ``items``."""
     keys, values = items[::2], items[1::2]
     if type(target) is Node:
         target.items = [*(target.items or ()), *items]
@@ -181,8 +181,7 @@ def set_items(target: Any, items: list[Any]) -> None:
 
 
 def _is_key(value: Any) -> bool:
-    """Return True if a value may be a key: hashing it is quick, and goes no deeper than a few
-    tuples."""
+    """Return True if hashing a value is quick, and goes no deeper than a few tuples."""
     if type(value) not in (tuple, Size):
         return type(value) in _HASHED
     left, count = [*value[: _KEY_ITEMS + 1]], len(value)
@@ -250,13 +249,17 @@ def encode_value(value: Any) -> str:
 
 
 def _node(value: Any, depth: int) -> Any:
-    """Return a value as JSON has it."""
     if depth > MAX_DEPTH:
         raise too_large()
     if value is None or type(value) is bool:
         return value
+    if isinstance(value, np.str_):
+        return {"numpy.str_": _text_node(str(value), 0)}
+    if isinstance(value, np.bytes_):
+        return {"numpy.bytes_": _base64(bytes(value))}
     if isinstance(value, np.generic):
-        return _numpy_node(value)
+        octets = np.asarray(value, value.dtype.newbyteorder("<")).tobytes()
+        return {f"numpy.{value.dtype.name}": octets.hex()}
     return _NODES[type(value)](value, depth + 1)
 
 
@@ -268,24 +271,18 @@ def _text_node(text: str, _depth: int) -> Any:
     return text
 
 
-def _numpy_node(value: Any) -> Any:
-    name = value.dtype.name
-    if isinstance(value, np.str_):
-        return {"numpy.str_": _text_node(str(value), 0)}
-    if isinstance(value, np.bytes_):
-        return {"numpy.bytes_": _base64(bytes(value))}
-    return {f"numpy.{name}": np.asarray(value, value.dtype.newbyteorder("<")).tobytes().hex()}
-
-
 def _named_node(value: Tagged, depth: int) -> Any:
+    content = value.value
     if value.kind in ("torch.dtype", "text"):
-        return {value.kind: _text_node(value.value, depth)}
-    if value.kind == "argparse.Namespace":
-        return {value.kind: _pairs(value.value, depth)}
-    if value.kind == ARRAY:
-        name, shape, octets = value.value
-        return {ARRAY: [name, [*shape], _base64(octets)]}
-    return {value.kind: _items(value.value, depth)}
+        content = _text_node(content, depth)
+    elif value.kind == "argparse.Namespace":
+        content = _pairs(content, depth)
+    elif value.kind == ARRAY:
+        name, shape, octets = content
+        content = [name, [*shape], _base64(octets)]
+    else:
+        content = _items(content, depth)
+    return {value.kind: content}
 
 
 def _items(values: Iterable[Any], depth: int) -> list[Any]:
@@ -327,23 +324,26 @@ _NODES: dict[type, Callable[[Any, int], Any]] = {
 
 
 def decode_value(text: str) -> Any:
-    """Return the value that has an encoding."""
     return value_of_node(parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH))
 
 
 def value_of_node(node: Any) -> Any:
     """Return the value that parsed JSON encodes."""
-    with decoding(_wrong, ValueError, TypeError, OverflowError, struct.error):
+    with decoding(
+        lambda error: invalid(
+            f"The encoding of an object is wrong: {str(error) or type(error).__name__}."
+        ),
+        ValueError,
+        TypeError,
+        OverflowError,
+        struct.error,
+    ):
         value = _value(node)
         # One value has one encoding. So what differs, such as a key that occurs twice, a float
         # with needless digits, or an integer that should be a number, was not written by a writer.
         if _node(value, 0) != node:
             raise ValueError("another text is its encoding")
     return value
-
-
-def _wrong(error: Exception) -> Exception:
-    return invalid(f"The encoding of an object is wrong: {str(error) or type(error).__name__}.")
 
 
 def _value(node: Any) -> Any:
@@ -354,17 +354,14 @@ def _value(node: Any) -> Any:
         if len(node) != 1:
             raise ValueError(f"an object has {len(node)} names")
         ((tag, content),) = node.items()
-        return _tagged(tag, content)
+        decode = _VALUES.get(tag)
+        return _scalar(tag, content) if decode is None else decode(content)
     if kind is float:
         raise ValueError("a number has a point or an exponent")
     return node
 
 
-def _tagged(tag: str, content: Any) -> Any:
-    """Return the value of a tag and what it tags."""
-    decode = _VALUES.get(tag)
-    if decode is not None:
-        return decode(content)
+def _scalar(tag: str, content: Any) -> Any:
     if tag.removeprefix("numpy.") in NUMPY_NAMES and tag.startswith("numpy."):
         dtype = np.dtype(tag.removeprefix("numpy."))
         octets = bytes.fromhex(content)
@@ -383,11 +380,6 @@ def _float_of(text: Any) -> float:
         number: float = struct.unpack(">d", struct.pack(">Q", bits))[0]
         return number
     return float(text)
-
-
-def _complex_of(parts: list[str]) -> complex:
-    real, imaginary = parts
-    return complex(_float_of(real), _float_of(imaginary))
 
 
 def _octets_of(text: Any) -> bytes:
@@ -412,29 +404,15 @@ def _dict_of(pairs: Any, make: Callable[[Any], dict[Any, Any]] = dict) -> dict[A
     return made
 
 
-def _namespace_of(pairs: Any) -> Tagged:
-    made = _dict_of(pairs)
-    if not all(type(name) is str for name in made):
-        raise TypeError("a name of a Namespace is not text")
-    return Tagged("argparse.Namespace", made)
-
-
-def _dtype_of(name: Any) -> Tagged:
-    if type(name) is not str or not _DTYPE.fullmatch(name):
-        raise TypeError("a dtype of torch has no name")
-    return Tagged("torch.dtype", name)
-
-
-def _text_of(node: Any) -> Tagged:
-    text = _value(node)
-    if type(text) is not str:
-        raise TypeError("a text of Orbax is not text")
-    return Tagged("text", text)
+def _checked(kind: str, value: Any, is_right: object) -> Tagged:
+    if not is_right:
+        raise TypeError(f"the value of {kind!r} is of another type")
+    return Tagged(kind, value)
 
 
 def tagged_array(name: str, shape: tuple[int, ...], octets: bytes) -> Tagged | None:
-    """Return an array of NumPy, from its elements in C order, little-endian; None if there is no such
-    array."""
+    """Return an array of NumPy from its little-endian elements in C order; None if it is
+    impossible."""
     if name not in NUMPY_NAMES or any(type(each) is not int or each < 0 for each in shape):
         return None
     dtype = np.dtype(name)
@@ -456,18 +434,11 @@ def _array_of(parts: Any) -> Tagged:
     return made
 
 
-def _device_of(parts: Any) -> Tagged:
-    kinds = [*map(type, parts)]
-    if kinds not in ([str], [str, int]):
-        raise TypeError("a device of torch is not a type and a number")
-    return Tagged("torch.device", tuple(parts))
-
-
 _VALUES: dict[str, Callable[[Any], Any]] = {
     "str": lambda text: _octets_of(text).decode("utf-8", "surrogatepass"),
     "int": lambda text: int(text, 16),
     "float": _float_of,
-    "complex": _complex_of,
+    "complex": lambda parts: complex(*map(_float_of, parts)),
     "bytes": _octets_of,
     "bytearray": lambda text: bytearray(_octets_of(text)),
     "tuple": lambda items: tuple(_list_of(items)),
@@ -476,10 +447,16 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
     "frozenset": lambda items: Tagged("frozenset", _list_of(items)),
     "dict": _dict_of,
     "OrderedDict": lambda pairs: _dict_of(pairs, OrderedMap),
-    "argparse.Namespace": _namespace_of,
-    "torch.dtype": _dtype_of,
-    "torch.device": _device_of,
-    "text": _text_of,
+    "argparse.Namespace": lambda pairs: _checked(
+        "argparse.Namespace", made := _dict_of(pairs), all(type(name) is str for name in made)
+    ),
+    "torch.dtype": lambda name: _checked(
+        "torch.dtype", name, type(name) is str and _DTYPE.fullmatch(name)
+    ),
+    "torch.device": lambda parts: _checked(
+        "torch.device", tuple(parts), [*map(type, parts)] in ([str], [str, int])
+    ),
+    "text": lambda node: _checked("text", text := _value(node), type(text) is str),
     ARRAY: _array_of,
     "numpy.str_": lambda node: np.str_(_value(node)),
     "numpy.bytes_": lambda text: np.bytes_(_octets_of(text)),
@@ -515,13 +492,13 @@ def parse_objects(text: str) -> dict[str, Any]:
     pairs = root.get("objects") if type(version) is int else None
     if type(pairs) is not list or not all(type(each) is list and len(each) == 2 for each in pairs):
         raise invalid("The objects are not a version and a list of keys and values.")
-    found: dict[str, Any] = {}
+    nodes: dict[str, Any] = {}
     for name, node in pairs:
         key = value_of_node(name)
-        if type(key) is not str or key in found:
+        if type(key) is not str or key in nodes:
             raise invalid(f"A key of an object is not text, or occurs twice: {str(name)[:100]}.")
-        found[key] = node
-    return found
+        nodes[key] = node
+    return nodes
 
 
 _TOLD = ("bool", "int64", "float64", "complex128")  # the dtypes that NumPy gives elements of Python
@@ -529,8 +506,7 @@ _TOLD = ("bool", "int64", "float64", "complex128")  # the dtypes that NumPy give
 
 def literal_of(value: Any) -> str:
     """Return a plain value as Python writes it, for people; ``UnsupportedError`` if it is too long.
-    The literals of a tuple and of a ``torch.Size``, of a dict and of an ``OrderedDict`` are
-    equal."""
+    A ``torch.Size`` is written as a tuple, and an ``OrderedDict`` as a dict."""
     parts: list[str] = []
     _Literal(parts).add(value)
     return "".join(parts)
@@ -544,7 +520,6 @@ class _Literal:
         self.length = 0
 
     def write(self, text: str) -> None:
-        """Add a text."""
         self.length += len(text)
         if self.length > MAX_TEXT:
             raise too_large()
@@ -574,11 +549,10 @@ class _Literal:
             self.write(repr(value))
 
     def add_items(self, begin: str, items: Iterable[Any], end: str) -> None:
-        """Add values with commas between them."""
         self.add_pairs(begin, [("", "", each) for each in items], end)
 
     def add_pairs(self, begin: str, pairs: Iterable[tuple[Any, str, Any]], end: str) -> None:
-        """Add names or keys, each with its value after a sign; a pair without a sign has none."""
+        """Add names or keys, each with its value after a sign, which may be empty."""
         self.write(begin)
         for position, (name, sign, value) in enumerate(pairs):
             if position:
@@ -591,19 +565,7 @@ class _Literal:
             self.add(value)
         self.write(end)
 
-    def add_array(self, name: str, shape: tuple[int, ...], octets: bytes) -> None:
-        """Add an array of NumPy, with its dtype unless the elements tell it, as NumPy does."""
-        elements = np.frombuffer(octets, np.dtype(name).newbyteorder("<")).reshape(shape)
-        self.write("array(")
-        self.add(elements.tolist() if elements.size else [])
-        if not elements.size and len(shape) != 1:
-            self.write(f", shape={shape}")
-        if not elements.size or name not in _TOLD:
-            self.write(f", dtype={name}")
-        self.write(")")
-
     def add_named(self, value: Tagged) -> None:
-        """Add a value whose type Python's literals lack."""
         if value.kind == "text":
             self.write(value.value)
         elif value.kind == "torch.dtype":
@@ -611,7 +573,16 @@ class _Literal:
         elif value.kind == "torch.device":
             self.write(f"torch.device({':'.join(map(str, value.value))!r})")
         elif value.kind == ARRAY:
-            self.add_array(*value.value)
+            # With its dtype unless the elements tell it, as NumPy does.
+            name, shape, octets = value.value
+            elements = np.frombuffer(octets, np.dtype(name).newbyteorder("<")).reshape(shape)
+            self.write("array(")
+            self.add(elements.tolist() if elements.size else [])
+            if not elements.size and len(shape) != 1:
+                self.write(f", shape={shape}")
+            if not elements.size or name not in _TOLD:
+                self.write(f", dtype={name}")
+            self.write(")")
         elif value.kind == "argparse.Namespace":
             pairs = [(name, "=", each) for name, each in value.value.items()]
             self.add_pairs("Namespace(", pairs, ")")

@@ -40,8 +40,7 @@ _ONE_BYTE = [bytes([value]) for value in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
-    """Return the varint of ``value``, which is taken modulo 2**64 as protobuf does with negative
-    numbers."""
+    """Return the varint of ``value`` modulo 2**64, as protobuf has negative numbers."""
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
     value &= 0xFFFFFFFFFFFFFFFF
@@ -54,8 +53,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, start: int, stop: int | None = None) -> tuple[int, int]:
-    """Return the varint at ``data[start]`` and the offset after it; it may not reach beyond
-    ``stop``."""
+    """Return the varint at ``data[start]``, which ends before ``stop``, and the offset after it."""
     stop = len(data) if stop is None else stop
     value = 0
     for position in range(start, min(start + MAX_VARINT_NBYTES, stop)):
@@ -89,10 +87,9 @@ def encode_varints(values: NDArray[np.uint64]) -> bytes:
 def decode_varints(
     data: bytes | bytearray | memoryview, count: int
 ) -> tuple[NDArray[np.uint64], int]:
-    """Return the ``count`` varints at the front of ``data`` and the offset after them. Each value
-    takes a byte at least, so an array larger than ``data`` is never allocated for a false
-    ``count``."""
-    # The comments follow the example ``ac 02 05``, the varints of 300 and 5.
+    """Return the ``count`` varints at the front of ``data`` and the offset after them."""
+    # Each value takes a byte at least, so a false ``count`` allocates no more than ``data`` has. The
+    # comments follow the example ``ac 02 05``, the varints of 300 and 5.
     octets = np.frombuffer(data, np.uint8)[: count * MAX_VARINT_NBYTES]
 
     # A byte below 0x80 ends a varint. stops = [2, 3], starts = [0, 2], widths = [2, 1].
@@ -137,7 +134,6 @@ class Field:
     offset: int  # the field's first byte, counted from the beginning of its message
 
     def uint(self) -> int:
-        """Return the value as an unsigned integer."""
         if isinstance(self.value, int):
             return self.value
         raise malformed(
@@ -145,13 +141,11 @@ class Field:
         )
 
     def int64(self) -> int:
-        """Return the value as protobuf's ``int32``, ``int64`` or an enum: two's complement of 64
-        bits."""
+        """Return the value as protobuf's ``int32``, ``int64`` or an enum."""
         value = self.uint()
         return value - (1 << 64) if value >> 63 else value
 
     def octets(self) -> bytes:
-        """Return the value as bytes, which may be a message."""
         if isinstance(self.value, int):
             raise malformed(
                 f"Field {self.number} at offset {self.offset} holds a number where bytes belong."
@@ -170,37 +164,33 @@ class Field:
 
 
 def decode_fields(message: bytes) -> Iterator[Field]:
-    """Each field of a message, in the order in which the message stores them."""
+    """Yield the fields of a message in the order in which it stores them."""
     offset = 0
     while offset < len(message):
         start = offset
         tag, offset = decode_varint(message, offset)
         number, wire_type = tag >> 3, tag & 7
-        # Protobuf's field numbers have 29 bits. A larger one is a sign that the bytes are not a
-        # message at all.
-        if not 0 < number < 1 << 29:
-            raise malformed(f"The field at offset {start} has the invalid number {number}.")
-        # Fixed words become integers like varints, so that a reader need not know which of the two
-        # a writer chose.
-        value: int | bytes
-        if wire_type == VARINT:
-            value, offset = decode_varint(message, offset)
-        elif wire_type in (FIXED32, FIXED64, BYTES):
-            value, offset = _decode_bytes(message, offset, wire_type, number)
+        nbytes, offset = _decode_long(message, offset, len(message), number, wire_type)
+        value: int | bytes = nbytes
+        if wire_type != VARINT:
+            # Compared before slicing: a slice beyond the end would silently be shorter than claimed.
+            if nbytes > len(message) - offset:
+                raise _past_end(number, nbytes, offset, len(message))
+            value = message[offset : offset + nbytes]
+            offset += nbytes
+            # Fixed words become integers like varints, so that a reader need not know which of the
+            # two a writer chose.
             value = value if wire_type == BYTES else int.from_bytes(value, "little")
-        else:
-            raise malformed(
-                f"Field {number} at offset {start} has wire type {wire_type}, which checkpoints "
-                "do not use."
-            )
         yield Field(number, value, start)
 
 
 def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Fields of the message in ``message[start:stop]``: ``decode_fields`` for messages of many
-    small fields. A field of wire type 2 is (number, start, stop), where its bytes are
-    ``message[start:stop]``; a varint is (number, value, -1). Fixed words are skipped. Nothing is
-    copied, and tags and lengths of one byte, which nearly all are, are read without a call."""
+    """Yield the fields of ``message[start:stop]``, which are many and small, without a copy.
+
+    A field of wire type 2 is (number, start, stop) of its bytes in ``message``; a varint is
+    (number, value, -1). Fixed words are skipped.
+    """
+    # Tags and lengths of one byte, which nearly all are, are read without a call.
     while start < stop:
         # A tag of one byte has the numbers 1 to 15: 0x08 is the smallest valid tag, and 0x80 begins
         # a longer one.
@@ -219,10 +209,7 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
         if wire_type == VARINT:
             yield number, value, -1
         elif value > stop - start:
-            raise malformed(
-                f"Field {number} claims {value} bytes at offset {start}, where its message has "
-                f"{stop - start} left."
-            )
+            raise _past_end(number, value, start, stop)
         else:
             if wire_type == BYTES:
                 yield number, start, start + value
@@ -233,8 +220,8 @@ _LONGEST_HEAD = 2 * MAX_VARINT_NBYTES  # bytes of a tag with a length, or with a
 
 
 def walk_fields(read: _ReadAt, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Fields of the message in the bytes [start, stop) of a file, as ``decode_spans`` yields them.
-    Only tags, lengths and varints are read, with ``read(start, nbytes)``: bytes are passed over."""
+    """Yield the fields in the bytes [start, stop) of a file, as ``decode_spans`` does. Only tags,
+    lengths and varints are read."""
     while start < stop:
         head = read(start, min(_LONGEST_HEAD, stop - start))
         tag, at = decode_varint(head, 0)
@@ -246,19 +233,24 @@ def walk_fields(read: _ReadAt, start: int, stop: int) -> Iterator[tuple[int, int
             start = begin
             continue
         if value > stop - begin:
-            raise malformed(
-                f"Field {number} claims {value} bytes at offset {begin}, where its message has "
-                f"{stop - begin} left."
-            )
+            raise _past_end(number, value, begin, stop)
         start = begin + value
         if wire_type == BYTES:
             yield number, begin, start
+
+
+def _past_end(number: int, nbytes: int, start: int, stop: int) -> Exception:
+    return malformed(
+        f"Field {number} claims {nbytes} bytes at offset {start}, where its message has "
+        f"{stop - start} left."
+    )
 
 
 def _decode_long(
     message: bytes, start: int, stop: int, number: int, wire_type: int
 ) -> tuple[int, int]:
     """Return the value of a varint, or the length of any other field, and the offset after that."""
+    # Protobuf's field numbers have 29 bits: the bytes of a larger one are no message at all.
     if not 0 < number < 1 << 29:
         raise malformed(f"The field before offset {start} has the invalid number {number}.")
     if wire_type in WIDTHS:
@@ -271,30 +263,12 @@ def _decode_long(
     )
 
 
-def _decode_bytes(message: bytes, offset: int, wire_type: int, number: int) -> tuple[bytes, int]:
-    """Return the bytes of a field of a fixed or a stored length, and the offset after them."""
-    if wire_type == BYTES:
-        nbytes, offset = decode_varint(message, offset)
-    else:
-        nbytes = WIDTHS[wire_type]
-    # Compared as a difference, and before slicing: a slice beyond the end would silently be shorter
-    # than claimed.
-    if nbytes > len(message) - offset:
-        rest = len(message) - offset
-        raise malformed(
-            f"Field {number} claims {nbytes} bytes at offset {offset}, where its message has "
-            f"{rest} left."
-        )
-    return message[offset : offset + nbytes], offset + nbytes
-
-
 def encode_varint_field(number: int, value: int) -> bytes:
-    """Return an integer field; empty if the value is 0."""
+    """Return an integer field; empty if the value is 0, as for ``encode_fixed32_field``."""
     return encode_varint(number << 3 | VARINT) + encode_varint(value) if value else b""
 
 
 def encode_fixed32_field(number: int, value: int) -> bytes:
-    """Return a ``fixed32`` field; empty if the value is 0."""
     return encode_varint(number << 3 | FIXED32) + struct.pack("<I", value) if value else b""
 
 
@@ -304,16 +278,13 @@ def encode_bytes_field(number: int, value: bytes) -> bytes:
 
 
 def encode_text_field(number: int, text: str) -> bytes:
-    """Return a field of text, which is present even if it is empty."""
     return encode_bytes_field(number, text.encode("utf-8", "surrogateescape"))
 
 
 def encode_message_field(number: int, *fields: bytes) -> bytes:
-    """Return a field that holds a message of these fields."""
     return encode_bytes_field(number, b"".join(fields))
 
 
 def encode_map_field(number: int, key: str, *fields: bytes) -> bytes:
-    """Return one entry of a map from texts to messages: a message of the key and of the message
-    under it."""
+    """Return one entry of a map from texts to messages."""
     return encode_message_field(number, encode_text_field(1, key), encode_message_field(2, *fields))

@@ -90,15 +90,12 @@ class Header:
     """The content of a header in columns, one row a tensor, in the order of the names."""
 
     keys: Sequence[str]
-    """[n] the tensors' names."""
     dtypes: Sequence[str]
     """[n] their element types, as NumPy and ml_dtypes name them."""
     shapes: Sequence[Sequence[int]]
-    """[n] their shapes."""
     start: _Ints
     """[n] the first byte of each, in bytes of the file."""
     nbytes: _Ints
-    """[n] the size of each in the file."""
     metadata: Mapping[str, str]
     """The texts under ``METADATA``."""
 
@@ -137,8 +134,7 @@ def header_nbytes(first: bytes, file_nbytes: int) -> int:
 
 
 def parse_header(header: bytes, file_nbytes: int) -> Header:
-    """Return the content of the header of a file of ``file_nbytes`` bytes, once every law has been
-    checked."""
+    """Return the content of the header of a file of ``file_nbytes`` bytes; every law is checked."""
     # Law 1, names.
     tensors = strict_json.parse_json(header, _MAX_DEPTH)
     if type(tensors) is not dict:
@@ -157,7 +153,15 @@ def parse_header(header: bytes, file_nbytes: int) -> Header:
 
     # Law 3, sizes. BEGIN and END count from the end of the header.
     nbytes = sizes_of(keys, shapes, bits)
-    begin, end = _offsets(keys, [info["data_offsets"] for info in infos])
+    pairs = [info["data_offsets"] for info in infos]
+    try:
+        matrix = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    except OverflowError:
+        row = next(row for row, pair in enumerate(pairs) if max(pair) >= 2**63)
+        raise invalid(
+            f"The tensor {keys[row]!r} has offsets {pairs[row]}, beyond any file."
+        ) from None
+    begin, end = matrix[:, 0], matrix[:, 1]
     wrong = np.flatnonzero((begin > end) | (end - begin != nbytes))
     if len(wrong):
         row = int(wrong[0])
@@ -174,11 +178,9 @@ def parse_header(header: bytes, file_nbytes: int) -> Header:
 def build_header(
     rows: Sequence[tuple[str, str, Sequence[int]]], metadata: Mapping[str, str]
 ) -> bytes:
-    """Return the first bytes of a file whose tensors (name, dtype, shape) follow each other without
-    gaps.
+    """Return the first bytes of a file whose tensors (name, dtype, shape) follow each other.
 
-    They are padded with spaces to a multiple of 64. ``UnsupportedError`` if a name or the header as
-    a whole does not fit.
+    They are padded to a multiple of 64. ``UnsupportedError`` if a name or the header does not fit.
     """
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     header, begin = bytearray(b"{"), 0
@@ -222,8 +224,7 @@ def build_header(
 
 
 def sizes_of(keys: Sequence[str], shapes: Sequence[Sequence[int]], bits: Sequence[int]) -> _Ints:
-    """Return [n] the bytes that dtypes and shapes need, or raise if a tensor is too large to
-    exist."""
+    """Return [n] the bytes of dtypes and shapes; raise if a tensor is too large to exist."""
     sizes = []  # of Python's integers, which do not overflow
     for key, shape, width in zip(keys, shapes, bits, strict=True):
         size = _product(shape) * width
@@ -241,10 +242,16 @@ def sizes_of(keys: Sequence[str], shapes: Sequence[Sequence[int]], bits: Sequenc
 
 
 def _check_types(keys: Sequence[str], infos: Sequence[Any]) -> None:
-    """Raise if a tensor is not described by the three fields, each of its type and known to this
-    reader."""
+    """Raise unless each tensor is described by the three fields, each of its type."""
     for key, info in zip(keys, infos, strict=True):
-        if not _has_fields(info):
+        if not (
+            type(info) is dict
+            and info.keys() >= _FIELDS
+            and type(info["dtype"]) is str
+            and type(info["shape"]) is list
+            and type(info["data_offsets"]) is list
+            and len(info["data_offsets"]) == 2
+        ):
             fields = ", ".join(sorted(_FIELDS))
             raise invalid(f"The tensor {key!r} is not described by {fields}, each of its type.")
     # All numbers at once: nearly every header passes, and then it is not asked which tensor has a
@@ -262,28 +269,16 @@ def _check_types(keys: Sequence[str], infos: Sequence[Any]) -> None:
             )
 
 
-def _has_fields(info: Any) -> bool:
-    return (
-        type(info) is dict
-        and info.keys() >= _FIELDS
-        and type(info["dtype"]) is str
-        and type(info["shape"]) is list
-        and type(info["data_offsets"]) is list
-        and len(info["data_offsets"]) == 2
-    )
-
-
 def _are_naturals(numbers: Sequence[Any]) -> bool:
     """Return True if all are integers and none is negative; True and 2.0 are not integers here."""
     return set(map(type, numbers)) <= {int} and min(numbers, default=0) >= 0
 
 
 def _product(shape: Sequence[int]) -> int:
-    """Return the product of extents, as far as it is possible: of larger ones, some number above
-    ``8 * MAX_NBYTES``.
+    """Return the product of extents, or some number above ``8 * MAX_NBYTES``.
 
-    The time of a product of big numbers grows with the square of their digits, and a header may
-    have a million extents, of thousands of digits each.
+    A header may have a million extents of thousands of digits each, whose product takes a time that
+    grows with the square of their digits.
     """
     if len(shape) <= MAX_RANK and max(shape, default=0) <= MAX_NBYTES:
         return prod(shape)
@@ -295,29 +290,13 @@ def _product(shape: Sequence[int]) -> int:
     return product
 
 
-def _offsets(keys: Sequence[str], pairs: Sequence[Sequence[int]]) -> tuple[_Ints, _Ints]:
-    """Return [n] BEGIN and [n] END; they count from the end of the header."""
-    try:
-        matrix = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    except OverflowError:
-        row = next(row for row, pair in enumerate(pairs) if max(pair) >= 2**63)
-        raise invalid(
-            f"The tensor {keys[row]!r} has offsets {pairs[row]}, beyond any file."
-        ) from None
-    return matrix[:, 0], matrix[:, 1]
-
-
 def _check_cover(
     keys: Sequence[str], begin: _Ints, end: _Ints, data_start: int, file_nbytes: int
 ) -> None:
-    """Raise unless each tensor, sorted by BEGIN, begins where the one before it ends, and the last
-    ends with the file.
-
-    ``data_start`` is the end of the header, from which BEGIN and END count.
-    """
+    """Raise unless the tensors, sorted by BEGIN, follow each other from ``data_start`` to the end."""
     # Tensors of no bytes share their BEGIN with the next tensor; END sorts them before it.
     order = np.lexsort((end, begin))
-    # Each must begin where the one before it ends: of [0, 8), [8, 12) and [12, 20) the expected
+    # Each must begin where the last one ends: of [0, 8), [8, 12) and [12, 20) the expected
     # beginnings are 0, 8 and 12, and the file ends at 20.
     expected = np.concatenate([[0], end[order]])
     wrong = np.flatnonzero(begin[order] != expected[:-1])

@@ -24,17 +24,13 @@ _MAX_DEPTH = 32
 
 @dataclass(frozen=True, slots=True)
 class SetIndex:
-    """The content of an index."""
-
     weight_map: Mapping[str, str]
     """The file of each key; the name is not checked yet, and may lead anywhere."""
     metadata: Mapping[str, Any]
-    """Other facts, as JSON."""
 
 
 def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
-    """Return the content of an index of ``size`` bytes; ``read`` returns bytes of the file by
-    offset and count."""
+    """Return the content of an index of ``size`` bytes, read by offset and count."""
     if size > MAX_HEADER_NBYTES:
         raise malformed(f"The index has {size} bytes, more than {MAX_HEADER_NBYTES}.")
     text = read(0, size)

@@ -65,7 +65,6 @@ _STRING = re.compile(rb"((?:[^\x00\xff]++|\x00\xff|\xff\x00)*+)\x00\x01")
 
 
 def encode_num(value: int) -> bytes:
-    """Return an unsigned 64-bit integer in ordered code."""
     nbytes = (value.bit_length() + 7) // 8
     return bytes([nbytes]) + value.to_bytes(nbytes, "big")
 
@@ -82,7 +81,6 @@ def decode_num(data: bytes, start: int) -> tuple[int, int]:
 
 
 def encode_string(value: bytes) -> bytes:
-    """Return a byte string in ordered code."""
     return _SPECIAL.sub(lambda match: _ESCAPES[match[0]], value) + _TERMINATOR
 
 
@@ -95,7 +93,6 @@ def decode_string(data: bytes, start: int) -> tuple[bytes, int]:
 
 
 def encode_signed(value: int) -> bytes:
-    """Return a signed 64-bit integer in ordered code."""
     magnitude = ~value if value < 0 else value
     # n bytes have 7n - 1 bits for the number: 63 has 6 bits and fits in one byte, 64 has 7 bits and
     # needs two.
@@ -123,8 +120,7 @@ def decode_signed(data: bytes, start: int) -> tuple[int, int]:
 
 
 def _header(nbytes: int) -> int:
-    """Return a word of ``nbytes`` bytes that begins with ``nbytes`` ones and is zero after them:
-    0xc000 for 2."""
+    """Return a word of ``nbytes`` bytes with ``nbytes`` ones in front: 0xc000 for 2."""
     return _all_ones(nbytes) ^ ((1 << 7 * nbytes) - 1)
 
 
@@ -148,14 +144,12 @@ class SortedTable:
     """A table whose index was read; its table blocks are read on demand."""
 
     read: _Read
-    """Reads the table's file."""
     limit: int  # the offset of the footer, which no block may reach
-    separators: list[bytes]  # [blocks] the separator of each table block
-    handles: list[bytes]  # [blocks] the handle of each table block, still encoded
+    separators: list[bytes]  # of each table block
+    handles: list[bytes]  # of each table block, still encoded
 
     def blocks(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """The keys and the values of each table block in turn; ``InvalidCheckpoint`` if keys do not
-        rise."""
+        """Yield the keys and the values of each block; ``InvalidCheckpoint`` if keys do not rise."""
         floor, end = None, 0
         for number, separator in enumerate(self.separators):
             # Without this, a block could hold the next one as a value, which holds the next one:
@@ -188,9 +182,13 @@ class SortedTable:
     def _read(self, number: int) -> tuple[list[bytes], list[bytes]]:
         offset, nbytes, _ = decode_handle(self.handles[number], 0)
         with prefix_errors(f"table block {number}"):
-            return decode_table_block(
-                read_table_block(self.read, offset, nbytes, self.limit), offset
-            )
+            return _read_entries(self.read, offset, nbytes, self.limit)
+
+
+def _read_entries(
+    read: _Read, offset: int, nbytes: int, limit: int
+) -> tuple[list[bytes], list[bytes]]:
+    return decode_table_block(read_table_block(read, offset, nbytes, limit), offset)
 
 
 def open_table(read: _Read, size: int) -> SortedTable:
@@ -209,9 +207,7 @@ def open_table(read: _Read, size: int) -> SortedTable:
         _, _, position = decode_handle(footer, 0)
         offset, nbytes, _ = decode_handle(footer, position)
     with prefix_errors("table index"):
-        separators, handles = decode_table_block(
-            read_table_block(read, offset, nbytes, limit), offset
-        )
+        separators, handles = _read_entries(read, offset, nbytes, limit)
     return SortedTable(read, limit, separators, handles)
 
 
@@ -251,8 +247,8 @@ def read_table_block(read: _Read, offset: int, nbytes: int, limit: int) -> bytes
 
 
 def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys, which rise strictly, and the values of the block that began at ``offset`` of
-    its file."""
+    """Return the keys, which rise strictly, and the values of the block from ``offset`` of its
+    file."""
     stop = _check_restarts(block, offset)
     keys: list[bytes] = []
     values: list[bytes] = []
@@ -275,7 +271,7 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
                 f"The entry at offset {position} of the block at offset {offset} uses bytes that "
                 "do not exist."
             )
-        # Compared before the key is made: a key of a few bytes may repeat all of the one before it.
+        # Compared before the key is made: a key of a few bytes may repeat all of the last one.
         room -= shared + unshared
         if room < 0:
             what = (
@@ -297,10 +293,11 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
 
 
 def _check_restarts(block: bytes, offset: int) -> int:
-    """Return the offset in ``block`` where its entries end, after checking its restarts. Restarts
-    must rise strictly from 0 and be offsets of whole keys, whose first varint (shared) is 0. A
-    restart at the end of the entries is allowed only in a block without entries, where it is the 0
-    that every block has."""
+    """Return the offset in ``block`` where its entries end.
+
+    Its restarts must rise strictly from 0 and be offsets of whole keys, whose first varint (shared)
+    is 0. Only in a block without entries may one be at their end.
+    """
     # A block ends with its restarts, 4 bytes each, and their count: 100 bytes with 3 restarts have
     # entries up to byte 100 - 4 - 12 = 84.
     count = struct.unpack_from("<I", block, len(block) - 4)[0] if len(block) >= 4 else 0
@@ -331,11 +328,10 @@ class _BlockBuilder:
     """A block that is being written."""
 
     interval: int  # the number of keys from one whole key to the next
-    entries: bytearray = field(default_factory=bytearray)  # the entries so far
+    entries: bytearray = field(default_factory=bytearray)
     restarts: list[int] = field(default_factory=lambda: [0])
     """The offsets of the whole keys, in bytes of ``entries``."""
-    count: int = 0
-    """The number of keys since the last restart, that one included."""
+    count: int = 0  # of keys since the last restart, including its own
     last: bytes = b""  # the key that was added last
 
     def add(self, key: bytes, value: bytes) -> None:
@@ -367,8 +363,7 @@ class _TableBuilder:
     """The file so far, and the index of its table blocks."""
 
     parts: list[bytes] = field(default_factory=list)
-    """The bytes of the file, in order."""
-    nbytes: int = 0  # the number of these bytes
+    nbytes: int = 0  # of the parts
     index: _BlockBuilder = field(default_factory=lambda: _BlockBuilder(1))
 
     def append(self, block: _BlockBuilder) -> bytes:
@@ -382,17 +377,18 @@ class _TableBuilder:
 
 def encode_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the table of these keys and values; keys come in strictly rising order."""
-    table, block, pending = _TableBuilder(), _BlockBuilder(RESTART_INTERVAL), b""
-    # the last key of the block whose handle is pending: its separator needs the next block's first
-    # key
-    last = b""
+    table, block, pending, last = _TableBuilder(), _BlockBuilder(RESTART_INTERVAL), b"", b""
     # The separator of a block lies between its last key and the first key of the next one, so a
     # closed block's handle is kept as ``pending`` until the next key is known.
     for key, value in entries:
         if block.entries and len(key) + len(value) >= 2 * TABLE_BLOCK_NBYTES:
             last, pending, block = block.last, table.append(block), _BlockBuilder(RESTART_INTERVAL)
         if pending:
-            table.index.add(_separator(last, key), pending)
+            # A short key that is not below the block's last key and is below this one.
+            shared, separator = _shared_nbytes(last, key), last
+            if shared < min(len(last), len(key)) and last[shared] + 1 < key[shared]:
+                separator = last[:shared] + bytes([last[shared] + 1])
+            table.index.add(separator, pending)
             pending = b""
         block.add(key, value)
         if block.nbytes() >= TABLE_BLOCK_NBYTES:
@@ -402,7 +398,10 @@ def encode_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     # The end of the file: the metaindex, which is empty, the table index, and the handles of both.
     metaindex = table.append(_BlockBuilder(1))
     if pending:
-        table.index.add(_successor(last), pending)
+        # A short key that is not below the last one: cut after the first byte that can be raised.
+        rest = last.lstrip(b"\xff")
+        raised = last[: -len(rest)] + bytes([rest[0] + 1]) if rest else last
+        table.index.add(raised, pending)
     handles = metaindex + table.append(table.index)
     return (
         b"".join(table.parts)
@@ -422,24 +421,6 @@ def _shared_nbytes(first: bytes, second: bytes) -> int:
     nbytes = min(len(first), len(second))
     difference = int.from_bytes(first[:nbytes], "big") ^ int.from_bytes(second[:nbytes], "big")
     return nbytes - (difference.bit_length() + 7) // 8
-
-
-def _separator(last: bytes, following: bytes) -> bytes:
-    """Return a short key that is not below ``last`` and is below ``following``."""
-    shared = _shared_nbytes(last, following)
-    if shared < len(last) and shared < len(following) and last[shared] + 1 < following[shared]:
-        return last[:shared] + bytes([last[shared] + 1])
-    return last
-
-
-def _successor(last: bytes) -> bytes:
-    """Return a short key that is not below ``last``: cut after the first byte that can be
-    raised."""
-    rest = last.lstrip(b"\xff")
-    if not rest:
-        return last
-    shared = len(last) - len(rest)
-    return last[:shared] + bytes([rest[0] + 1])
 
 
 # --- Snappy, decoding only: the compression that a block may have. Tensor bundles are never written
@@ -462,8 +443,16 @@ def decompress_snappy(data: bytes) -> bytes:
         )
     output = bytearray()
     while position < len(data):
-        if data[position] & 3:
-            nbytes, distance, position = _decode_copy(data, position)
+        tag = data[position]
+        if tag & 3:
+            # Tag 1 has three bits of the size (less 4), three high bits of the distance, and a byte
+            # of its low bits: the bytes ``0d 02`` are tag 1, size 3 + 4, distance 2. Tags 2 and 3
+            # have six bits of the size (less 1) and then the distance in two or four bytes.
+            start = position + 1
+            position = start + (1, 2, 4)[(tag & 3) - 1]
+            nbytes, distance = (tag >> 2) + 1, int.from_bytes(data[start:position], "little")
+            if tag & 3 == 1:
+                nbytes, distance = (tag >> 2 & 7) + 4, (tag >> 5) << 8 | distance
             if not 0 < distance <= len(output):
                 raise malformed(
                     f"A snappy copy before offset {position} reaches {distance} bytes back of "
@@ -475,7 +464,11 @@ def decompress_snappy(data: bytes) -> bytes:
             pattern = output[start : start + nbytes]
             output += (pattern * (nbytes // len(pattern) + 1))[:nbytes]
         else:
-            nbytes, position = _decode_literal(data, position)
+            # Lengths 60 to 63 mean that the length follows in one to four bytes.
+            nbytes, start = (tag >> 2) + 1, position + 1
+            position = start + max(nbytes - 60, 0)
+            if position > start:
+                nbytes = int.from_bytes(data[start:position], "little") + 1
             output += data[position : position + nbytes]
             position += nbytes
         if position > len(data) or len(output) > size:
@@ -488,26 +481,3 @@ def decompress_snappy(data: bytes) -> bytes:
             f"{len(data)} bytes of snappy become {len(output)}, but claim to become {size}."
         )
     return bytes(output)
-
-
-def _decode_literal(data: bytes, position: int) -> tuple[int, int]:
-    """Return the size of a literal and the offset of its bytes."""
-    length = data[position] >> 2
-    # Lengths 60 to 63 mean that the length follows in one to four bytes.
-    width = max(length - 59, 0)
-    start = position + 1 + width
-    return (int.from_bytes(data[position + 1 : start], "little") if width else length) + 1, start
-
-
-def _decode_copy(data: bytes, position: int) -> tuple[int, int, int]:
-    """Return the size of a copy, its distance back from the end of the output, and the offset after
-    the element."""
-    # Tag 1 has three bits of the size (less 4), three high bits of the distance, and a byte of its
-    # low bits: the bytes ``0d 02`` are tag 1, size 3 + 4, distance 2. Tags 2 and 3 have six bits of
-    # the size (less 1) and then the distance in two or four bytes.
-    tag = data[position]
-    if tag & 3 == 1:
-        low = int.from_bytes(data[position + 1 : position + 2], "little")
-        return (tag >> 2 & 7) + 4, (tag >> 5) << 8 | low, position + 2
-    stop = position + (3 if tag & 3 == 2 else 5)
-    return (tag >> 2) + 1, int.from_bytes(data[position + 1 : stop], "little"), stop

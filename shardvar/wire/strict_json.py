@@ -38,7 +38,15 @@ def parse_json(data: bytes, max_depth: int, *, allow_nan: bool = False) -> Any:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise malformed(f"The JSON is not UTF-8 at offset {error.start}.") from None
-    _check_depth(data, max_depth)
+    # A quote that is not escaped opens or closes a string, so a mark is outside strings if the
+    # number of quotes up to it is even. In ``{"a[": [1]}`` the marks are { " [ " [ ] }; the first [
+    # has one quote before it; the depth of the others is 1, 2, 1, 0. Escapes are blanked first, so
+    # that \\" is not taken for a quote.
+    octets = _ESCAPE.sub(b"  ", data) if b"\\" in data else data
+    marks = np.frombuffer(octets.translate(None, delete=_NO_MARKS), np.uint8)
+    outside = np.cumsum(marks == ord('"'), dtype=np.int32) & 1 == 0
+    if np.cumsum(_STEP[marks] * outside, dtype=np.int32).max(initial=0) > max_depth:
+        raise malformed(f"The JSON nests values deeper than {max_depth}.")
     try:
         value = json.loads(
             text, object_pairs_hook=_object, parse_constant=float if allow_nan else _no_constant
@@ -51,7 +59,12 @@ def parse_json(data: bytes, max_depth: int, *, allow_nan: bool = False) -> Any:
     except ValueError:
         raise malformed("The JSON has a number of thousands of digits.") from None
     if b"\\u" in data:
-        _check_surrogates(value)
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            raise malformed(
+                "The JSON escapes half of a surrogate pair, which is not a character."
+            ) from None
     return value
 
 
@@ -66,25 +79,3 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise malformed(f"The JSON has {name}, which JSON does not allow.")
-
-
-def _check_depth(data: bytes, max_depth: int) -> None:
-    """Raise if brackets nest too deep, without parsing: brackets in strings do not count."""
-    # A quote that is not escaped opens or closes a string, so a mark is outside strings if the
-    # number of quotes up to it is even. In ``{"a[": [1]}`` the marks are { " [ " [ ] }; the first [
-    # has one quote before it; the depth of the others is 1, 2, 1, 0. Escapes are blanked first, so
-    # that \\" is not taken for a quote.
-    octets = _ESCAPE.sub(b"  ", data) if b"\\" in data else data
-    marks = np.frombuffer(octets.translate(None, delete=_NO_MARKS), np.uint8)
-    outside = np.cumsum(marks == ord('"'), dtype=np.int32) & 1 == 0
-    if np.cumsum(_STEP[marks] * outside, dtype=np.int32).max(initial=0) > max_depth:
-        raise malformed(f"The JSON nests values deeper than {max_depth}.")
-
-
-def _check_surrogates(value: Any) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise malformed(
-            "The JSON escapes half of a surrogate pair, which is not a character."
-        ) from None

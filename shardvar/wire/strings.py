@@ -43,8 +43,7 @@ def encode(strings: NDArray[np.object_]) -> bytes:
 
 
 def decode(payload: Readable, shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Return the array of ``bytes`` of that shape; lengths are compared with their checksum, the
-    bytes are not."""
+    """Return the array of ``bytes`` of that shape; the checksum of the lengths is compared."""
     lengths, start = _read_lengths(payload, prod(shape))
     _check_lengths(payload, lengths, start, "<")
     # [n] the end of each element, in bytes of the payload; it begins its length before that.
@@ -60,15 +59,13 @@ def decode(payload: Readable, shape: tuple[int, ...]) -> NDArray[np.object_]:
 
 
 def bundle_checksum(payload: Readable, count: int, byteorder: str = "<") -> int:
-    """Return the CRC32C, unmasked, of a string payload of ``count`` elements as a tensor bundle
-    defines it."""
+    """Return the CRC32C, unmasked, that a tensor bundle has of a payload of strings."""
     lengths, start = _read_lengths(payload, count)
     return CRC32C.compute(memoryview(payload)[start:], _lengths_checksum(lengths, byteorder))
 
 
 def variant_checksum(payload: Readable, count: int) -> int:
-    """Return the CRC32C, unmasked, of a variant payload of ``count`` elements as a tensor bundle
-    defines it."""
+    """Return the CRC32C, unmasked, that a tensor bundle has of a payload of variants."""
     octets, crc, position = bytes(payload), 0, 0
     if count > len(octets):
         raise malformed(f"{count} variants cannot be in {len(octets)} bytes.")
@@ -100,8 +97,8 @@ def from_big_endian(payload: Readable, count: int) -> bytes:
 
 
 def _read_lengths(payload: Readable, count: int) -> tuple[NDArray[np.uint64], int]:
-    """Return the elements' lengths and the offset of their checksum in the payload. An empty
-    payload has no elements; some writers store no checksum for it."""
+    """Return the elements' lengths and the offset of their checksum in the payload."""
+    # Some writers store no checksum for an empty payload.
     if not count and not len(payload):
         return np.zeros(0, np.uint64), 0
     # Every length takes a byte at least, so a false count is refused before anything of its size is

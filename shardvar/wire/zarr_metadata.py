@@ -92,9 +92,9 @@ _SHARDING = "sharding_indexed"
 _CHECKSUM = {"name": "crc32c", "configuration": {}}
 CORE_V2 = ("shape", "chunks", "dtype", "order", "fill_value")
 CORE_V3 = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
-"""The fields of a description that say what the elements are, and where."""
+"""The fields of a description of elements and their places."""
 COMPLETE = {"all_chunks_are_stored": True}
-"""The attributes by which shardvar says that an absent chunk is lost. Zarr itself takes it for the
+"""The attributes by which shardvar marks an absent chunk as lost. Zarr itself takes it for the
 fill value."""
 ARRAYS_ATTRIBUTE = "shardvar_arrays"
 """The attribute of a group with which shardvar lists the arrays in it, where it writes no
@@ -107,28 +107,21 @@ _INDEX_ENTRY_NBYTES = 16
 class ArrayMetadata:
     """A checked description of an array."""
 
-    version: int  # the version of Zarr, 2 or 3
-    dtype: str  # the name of the element type
-    shape: tuple[int, ...]  # the extents
+    version: int  # 2 or 3
+    dtype: str
+    shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]  # the extents of a chunk, which is a file
     inner_shape: tuple[int, ...]
-    """The extents of what can be decoded by itself: a chunk, or an inner chunk."""
+    """The extents of the least that can be decoded by itself: a chunk, or an inner chunk."""
     separator: str  # the text between the numbers in the name of a chunk
-    prefix: str
-    """The beginning of the name of a chunk: "c" of the default encoding of version 3, else
-    empty."""
+    prefix: str  # the beginning of the name of a chunk: "c" in version 3, or empty
     has_fill: bool
-    """True if the array has a fill value, which stands for chunks that are absent; in version 2 it
-    may be null."""
+    """True if a fill value stands for absent chunks; in version 2 it may be null."""
     is_raw: bool
-    """True if chunks are stored as they are in memory: little-endian, in C order, not
-    compressed."""
+    """True if chunks are stored as in memory: little-endian, in C order, not compressed."""
     is_framed: bool
-    """True if chunks are stored as they are in memory, and then their CRC32C: 4 bytes,
-    little-endian."""
-    is_complete: bool
-    """True if the writer says that it stored every chunk, so that the fill value stands for
-    none."""
+    """True if chunks are stored as in memory, and then their CRC32C as 4 bytes, little-endian."""
+    is_complete: bool  # True if the writer stored every chunk, so that absent ones are lost
     is_sharded: bool  # True if chunks consist of inner chunks
     is_guarded: bool  # True if a checksum covers every byte of a chunk
     document: Mapping[str, Any]  # the fields that a decoder needs, as JSON
@@ -167,8 +160,8 @@ def _names_of_places(lead: str, separator: str, counts: Sequence[int]) -> Iterat
 
 
 def parse_array(data: bytes, version: int) -> ArrayMetadata:
-    """Return the description of an array; ``UnsupportedError`` names the dtype or the codec that is
-    not read."""
+    """Return the description of an array; ``UnsupportedError`` names a dtype or codec that is not
+    read."""
     document = parse_document(data, version)
     if version == 3 and document.get("node_type") != "array":
         raise invalid("Its node_type is not 'array'.")
@@ -186,7 +179,7 @@ def parse_document(data: bytes, version: int, most: int = MAX_DOCUMENT_NBYTES) -
 
 
 def parse_object(data: bytes, expected: str) -> dict[str, Any]:
-    """Return a JSON object; an error says what the bytes are instead of ``expected``."""
+    """Return a JSON object; ``expected`` names it in errors."""
     if not data.lstrip().startswith(b"{"):
         raise foreign_file(
             expected, data[:SNIFF_NBYTES], len(data), "it does not begin a JSON object"
@@ -202,10 +195,14 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
     dtype = DTYPES_V2.get(text) if type(text) is str else None
     if dtype is None:
         raise _not_held(text, _kind_v2(text, document.get("filters")), shape)
-    if document.get("filters"):
-        raise UnsupportedError(
-            f"It has the filters {_names(document['filters'])}.", "Write it without filters."
+    filters = document.get("filters")
+    if filters:
+        if type(filters) is not list:
+            raise InvalidCheckpoint("Its filters are not a list.", WRITE_AGAIN)
+        names = ", ".join(
+            repr(each.get("id") if type(each) is dict else each) for each in filters[:8]
         )
+        raise UnsupportedError(f"It has the filters {names}.", "Write it without filters.")
     compressor = document.get("compressor")
     if compressor is not None:
         if type(compressor) is not dict:
@@ -243,11 +240,10 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
 
 
 def _kind_v2(dtype: Any, filters: Any) -> str:
-    """Return the kind of a dtype that no tensor has; empty if it is not known."""
     if type(dtype) is list:
         return _KINDS_V3["structured"]
     if dtype == "|O":
-        # The first filter says how the objects became bytes.
+        # The first filter made bytes of the objects.
         name = (
             filters[0].get("id")
             if type(filters) is list and filters and type(filters[0]) is dict
@@ -265,10 +261,8 @@ def _not_held(dtype: Any, kind: str, shape: Sequence[int]) -> UnsupportedError:
 
 
 def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
-    shape, chunks = (
-        _extents(document, "shape"),
-        _extents(_configuration(document, "chunk_grid"), "chunk_shape", 1),
-    )
+    shape = _extents(document, "shape")
+    chunks = _extents(_configuration(document, "chunk_grid"), "chunk_shape", 1)
     grid, encoding = _name(document.get("chunk_grid")), _name(document.get("chunk_key_encoding"))
     if grid != "regular" or encoding not in ("default", "v2"):
         cause = f"Its chunk_grid is {grid!r} and its chunk_key_encoding {encoding!r}."
@@ -317,7 +311,7 @@ def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
 
 
 def _metadata(**fields: Any) -> ArrayMetadata:
-    """Return the description, after the laws that both versions share."""
+    """Return the description, which obeys the laws of both versions."""
     metadata = ArrayMetadata(**fields)
     rank = len(metadata.shape)
     if len(metadata.chunk_shape) != rank:
@@ -348,20 +342,19 @@ def _extents(fields: Mapping[str, Any], name: str, least: int = 0) -> tuple[int,
 
 
 def may_be_guarded(data: bytes) -> bool:
-    """Return True if an array that is not read may have a checksum: one of its codecs is one, or is
-    not known."""
+    """Return True if an array that is not read may have a checksum: a codec is one, or unknown."""
     try:
         document = parse_object(data, "a description of Zarr")
     except CheckpointError:
         return True
-    found = [
+    codecs = [
         document.get("compressor"),
         *_listed(document.get("filters")),
         *_listed(document.get("codecs")),
     ]
     names = [
         each.get("id", each.get("name")) if type(each) is dict else each
-        for each in found
+        for each in codecs
         if each is not None
     ]
     return any(
@@ -374,8 +367,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _codecs(value: Any) -> list[dict[str, Any]]:
-    """Return codecs, each with its configuration, after checking that all are known, also inner
-    ones."""
+    """Return codecs, each with its configuration; all are known, also inner ones."""
     if type(value) is not list or not value:
         raise invalid("Its codecs are not a list of codecs.")
     codecs: list[dict[str, Any]] = []
@@ -424,8 +416,7 @@ def _guards(codecs: Sequence[Mapping[str, Any]]) -> bool:
         name, configuration = codec["name"], codec["configuration"]
         if name == "crc32c" or (name == "zstd" and configuration.get("checksum") is True):
             return True
-        # The index says which inner chunks there are, so that a change of it would make the fill
-        # value of one.
+        # A change of the index, which lists the inner chunks, would make the fill value of one.
         index = any(_name(each) == "crc32c" for each in _listed(configuration.get("index_codecs")))
         if name == _SHARDING and index and _guards(_codecs(configuration.get("codecs"))):
             return True
@@ -439,11 +430,5 @@ def _configuration(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _name(value: Any) -> Any:
-    """Return the name of an extension: it is text, or an object with a name."""
+    """Return the name of an extension, which is text, or an object with a name."""
     return value.get("name") if type(value) is dict else value
-
-
-def _names(filters: Any) -> str:
-    if type(filters) is not list:
-        raise InvalidCheckpoint("Its filters are not a list.", WRITE_AGAIN)
-    return ", ".join(repr(each.get("id") if type(each) is dict else each) for each in filters[:8])

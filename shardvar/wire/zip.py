@@ -69,39 +69,27 @@ class Member(NamedTuple):
     """A member as the central directory describes it; a tuple, since an archive may have very
     many."""
 
-    name: str
-    """The name, decoded: from UTF-8 if a flag says so, else from code page 437."""
+    name: str  # decoded: from UTF-8 if a flag says so, or from code page 437
     raw_name: bytes
-    """The name as it is stored."""
-    flags: int
-    """Bits, such as ``FLAG_UTF8``."""
-    method: int
-    """The compression: ``STORED``, ``DEFLATED`` or another number."""
-    crc: int
-    """The CRC32 of its bytes after decompression."""
-    stored_nbytes: int
-    """Its size in the archive."""
-    nbytes: int
-    """Its size after decompression."""
-    start: int
-    """The first byte of its local header, in bytes of the archive."""
+    flags: int  # bits, such as ``FLAG_UTF8``
+    method: int  # ``STORED``, ``DEFLATED`` or another number
+    crc: int  # the CRC32 of its bytes after decompression
+    stored_nbytes: int  # its size in the archive
+    nbytes: int  # its size after decompression
+    start: int  # the first byte of its local header, in bytes of the archive
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryPlace:
     """The place of the central directory."""
 
-    start: int
-    """Its first byte, in bytes of the archive."""
+    start: int  # in bytes of the archive
     nbytes: int
-    """Its size in bytes."""
-    count: int
-    """The number of members that it lists."""
+    count: int  # of members
 
 
 def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
-    """Return the central directory's place, from the last bytes of an archive: all or at least
-    ``TAIL_NBYTES``.
+    """Return the central directory's place, from at least ``TAIL_NBYTES`` at the end of an archive.
 
     The directory must end where the end records begin. Otherwise another reader could take bytes
     between them, or in front of the archive, for another directory.
@@ -145,8 +133,7 @@ def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
 
 
 def read_directory(read: Callable[[int, int], bytes], nbytes: int) -> tuple[list[Member], int]:
-    """Return the members of an archive that is a whole file, and the first byte of its directory,
-    before which they end."""
+    """Return the members of an archive that is a whole file, and the first byte of its directory."""
     tail_nbytes = min(TAIL_NBYTES, nbytes)
     place = find_directory(read(nbytes - tail_nbytes, tail_nbytes), nbytes)
     if place.nbytes > MAX_DIRECTORY_NBYTES:
@@ -155,11 +142,8 @@ def read_directory(read: Callable[[int, int], bytes], nbytes: int) -> tuple[list
 
 
 def parse_directory(directory: bytes, count: int) -> list[Member]:
-    """Return the members that the central directory lists, in its order.
-
-    ``MalformedCheckpoint`` if its entries do not end where it ends, or if a name is not in the
-    encoding that it claims.
-    """
+    """Return the members that the central directory lists, in its order; ``MalformedCheckpoint`` if
+    its entries do not end where it ends, or a name is not in the encoding that it claims."""
     members = []
     position = 0
     for row in range(count):
@@ -180,9 +164,13 @@ def parse_directory(directory: bytes, count: int) -> list[Member]:
             extra = directory[extra_start : extra_start + extra_nbytes]
             nbytes, stored, start = _widen(extra, (nbytes, stored, start))
         raw_name = directory[name_start:extra_start]
-        members.append(
-            Member(_decode(raw_name, flags), raw_name, flags, method, crc, stored, nbytes, start)
-        )
+        try:
+            name = raw_name.decode("utf-8" if flags & FLAG_UTF8 else "cp437")
+        except UnicodeDecodeError:
+            raise malformed(
+                f"The name of the member {raw_name!r} is not UTF-8, as it claims."
+            ) from None
+        members.append(Member(name, raw_name, flags, method, crc, stored, nbytes, start))
     if position != len(directory):
         raise malformed(
             f"The central directory has {len(directory)} bytes, but its {count} entries have "
@@ -192,7 +180,7 @@ def parse_directory(directory: bytes, count: int) -> list[Member]:
 
 
 def check_member(member: Member) -> None:
-    """Raise ``InvalidCheckpoint`` if what the directory says of a member contradicts itself."""
+    """Raise ``InvalidCheckpoint`` if the directory contradicts itself about a member."""
     if "\0" in member.name or not member.name:
         raise invalid("Its name is empty or contains a NUL, where other readers cut it.")
     if member.flags & _FLAG_PATCH:
@@ -216,11 +204,9 @@ def check_member(member: Member) -> None:
 
 
 def check_supported(member: Member) -> None:
-    """Raise ``UnsupportedError`` if a member is encrypted, or compressed by another method than
-    deflate.
+    """Raise ``UnsupportedError`` if a member is encrypted, or its method is not read.
 
-    Call ``check_local`` first: where the two descriptions of a member disagree, it is damaged and
-    not unsupported.
+    Call ``check_local`` first: a member with two different descriptions is damaged.
     """
     if member.flags & _ENCRYPTED_FLAGS:
         raise UnsupportedError("It is encrypted.", "Write the archive again without encryption.")
@@ -235,8 +221,7 @@ def check_supported(member: Member) -> None:
 
 
 def local_nbytes(fixed: bytes) -> int:
-    """Return the size of a local header with name and extra field, from its first ``LOCAL.size``
-    bytes."""
+    """Return the size of a local header from its first ``LOCAL.size`` bytes."""
     magic, *_, name_nbytes, extra_nbytes = LOCAL.unpack(fixed)
     if magic != LOCAL_MAGIC:
         raise malformed("The central directory points to bytes that are not a local header.")
@@ -244,8 +229,7 @@ def local_nbytes(fixed: bytes) -> int:
 
 
 def check_local(local: bytes, member: Member) -> None:
-    """Raise ``InvalidCheckpoint`` if the local header and the directory describe a member
-    differently."""
+    """Raise ``InvalidCheckpoint`` if the local header disagrees with the directory."""
     _, _, flags, method, _, _, crc, stored, nbytes, name_nbytes, _ = LOCAL.unpack_from(local)
     extra_start = LOCAL.size + name_nbytes
     if ONES_32 in (stored, nbytes):
@@ -272,8 +256,8 @@ def check_local(local: bytes, member: Member) -> None:
 
 
 def locate_member(read: Callable[[int, int], bytes], member: Member, stop: int) -> int:
-    """Return a member's first byte after its local header, which must agree with the directory; all
-    members end before ``stop``. Offsets are bytes of the file."""
+    """Return the offset in the file of a member's bytes, after its local header, which is checked.
+    All members end before ``stop``."""
     check_member(member)
     start = member.start + LOCAL.size
     if start <= stop:
@@ -289,8 +273,7 @@ def locate_member(read: Callable[[int, int], bytes], member: Member, stop: int) 
 
 
 def overlapping(start: _Ints, stop: _Ints) -> _Ints:
-    """Return the positions of those ranges [start, stop) of an archive that share bytes with
-    another one.
+    """Return the positions of the ranges [start, stop) that share bytes with another one.
 
     >>> overlapping(np.array([0, 30, 10]), np.array([20, 40, 30]))
     array([0, 2])
@@ -306,17 +289,8 @@ def overlapping(start: _Ints, stop: _Ints) -> _Ints:
     return np.sort(order[shares])
 
 
-def _decode(raw_name: bytes, flags: int) -> str:
-    try:
-        return raw_name.decode("utf-8" if flags & FLAG_UTF8 else "cp437")
-    except UnicodeDecodeError:
-        raise malformed(
-            f"The name of the member {raw_name!r} is not UTF-8, as it claims."
-        ) from None
-
-
 def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the values, each that is all ones replaced by the next number of the zip64 field.
+    """Return the values, all ones replaced by the next number of the zip64 field.
 
     >>> _widen(struct.pack("<2HQ", 1, 8, 5 << 30), (7, 0xFFFFFFFF))
     (7, 5368709120)
@@ -338,11 +312,8 @@ def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _read_end64(tail: bytes, locator: int, file_nbytes: int) -> tuple[int, int, int, int]:
-    """Return the offset of the zip64 end record, and the count, size and start of the directory
-    that it gives.
-
-    ``locator`` is the offset of the locator in ``tail``, the last bytes of the archive.
-    """
+    """Return the offset of the zip64 end record, and the count, size and start of the directory.
+    ``locator`` is an offset in ``tail``, the last bytes of the archive."""
     _, disk, record, num_disks = LOCATOR.unpack_from(tail, locator)
     # From an offset in the archive to one in ``tail``.
     position = record - (file_nbytes - len(tail))

@@ -301,8 +301,8 @@ MUTANTS = [
         "database-loses-the-last-of-three",
         "Of an odd number of nodes of OCDBT, the last is in no node above.",
         "wire/ocdbt.py",
-        "        yield range(start, count if start + 3 >= count else start + 2)",
-        "        yield range(start, start + 2)",
+        "            ends = [*range(2, len(level) - 1, 2), len(level)]",
+        "            ends = [*range(2, len(level) + 1, 2)]",
         "ocdbt::test_tensorstore_finds_every_value_in_trees_of_any_height",
     ),
     mutant(

@@ -67,9 +67,8 @@ from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.storage.concurrency import do_all
+from shardvar.storage.concurrency import do_all, without_collection
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.collection import without_collection
 from shardvar.wire.damage import (
     DISTRUST,
     SNIFF_NBYTES,

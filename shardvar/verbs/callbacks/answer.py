@@ -48,6 +48,7 @@ from shardvar.planning.policies import (
 )
 from shardvar.planning.policies.policy import Exceeding, parse_slice_spec, take_parts
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, stack
+from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.arguments import as_array, check_policy
 from shardvar.verbs.callbacks.shardable_tensor import (
     LazySlice,
@@ -57,7 +58,6 @@ from shardvar.verbs.callbacks.shardable_tensor import (
     is_held_by,
     row_of,
 )
-from shardvar.wire.collection import without_collection
 
 REMEDY = (
     "A callback returns, for each file, a dict of checkpoint keys to dicts of slice specs to "

@@ -8,11 +8,14 @@ time limit.
 
 import locale
 import os
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -65,6 +68,20 @@ def _sync_nothing(descriptor: int) -> None:
 
 
 os.fsync = _sync_nothing
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the cases of a test marked ``sample(every)`` whose turn it is not, unless one is named."""
+    if EXHAUSTIVE or any("[" in argument for argument in config.args):
+        return
+    cases: Counter[str] = Counter()
+    taken: dict[bool, list[pytest.Item]] = {False: [], True: []}
+    for item in items:
+        test, marker = item.nodeid.partition("[")[0], item.get_closest_marker("sample")
+        taken[marker is None or cases[test] % marker.args[0] == 0].append(item)
+        cases[test] += 1
+    config.hook.pytest_deselected(items=taken[False])
+    items[:] = taken[True]
 
 
 @pytest.fixture(autouse=True)

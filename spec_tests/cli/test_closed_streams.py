@@ -45,6 +45,7 @@ def execute(directory: Path, words: str, redirected: str) -> "subprocess.Complet
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("redirected", [">&-", ">/dev/full"])
 @pytest.mark.parametrize("words", VERBS)
 def test_a_result_that_cannot_be_printed_is_an_error(

@@ -158,6 +158,7 @@ def test_one_file_in_the_place_of_a_set_is_two_steps_and_is_asked_for(
     assert new == {("old",), ("old", "new"), ("new",)}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("in_threads", [False, True], ids=["one thread", "threads"])
@@ -198,6 +199,7 @@ def test_a_reshard_that_is_killed_is_taken_up_by_the_same_reshard(
     assert seen <= (allowed if is_there else {"new", "CheckpointNotFound", "MissingFile"}), seen
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("after", [False, True], ids=["instead of the step", "after the step"])
@@ -221,6 +223,7 @@ def test_a_step_that_fails_leaves_nothing_of_the_new_checkpoint_or_all_of_it(
                     assert os.listdir(directory) == [], fault.log
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_interrupt_keeps_what_a_second_run_can_use_and_nothing_else(
     form: str, source: Path, tmp_path: Path
@@ -281,6 +284,7 @@ def test_a_first_save_that_was_killed_is_said_to_be_unfinished(form: str, tmp_pa
     assert seen > 2
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("after", [False, True], ids=["instead of the step", "after the step"])
 def test_an_error_takes_back_its_own_run_and_not_what_an_earlier_one_had_finished(

@@ -80,6 +80,7 @@ def failed(
             at, cuts = at + step, list(turn(CUTS, at + step))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("verb", "form", "stays"),
     [

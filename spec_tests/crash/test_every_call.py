@@ -72,6 +72,7 @@ def may_stay(disk: Disk, found: str) -> Callable[[str], bool]:
     return lambda name: call == "scandir" and found == "new"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("form", WRITTEN)
 @pytest.mark.parametrize(
     ("kind", "after"), [*((kind, False) for kind in KINDS), ("interrupt", True)]

@@ -104,6 +104,7 @@ HOWS: dict[str, tuple[Callable[[], BaseException], bool, bool]] = {
 """What a call meets, whether it takes effect before, and whether all writing fails from then on."""
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("has_swap", [True, False], ids=["exchange", "two renames"])
 @pytest.mark.parametrize("how", HOWS)
 def test_an_overwrite_that_ends_at_any_call_leaves_the_old_or_the_new_and_the_users_files(

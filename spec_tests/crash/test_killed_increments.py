@@ -21,7 +21,7 @@ from spec_tests.helpers.incremental_stage import (
     tensors,
     three,
 )
-from spec_tests.helpers.thoroughness import EXHAUSTIVE
+from spec_tests.helpers.thoroughness import stride
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def calls_of(directory: Path, meet: Callable[[int], None]) -> Iterator[None]:
         yield
 
 
-_STEP = 1 if EXHAUSTIVE else 7
+_STEP = stride(7)
 """Of the calls at which one meets another, each in ``make crash``, else some."""
 
 
@@ -142,10 +142,11 @@ def test_a_kill_at_any_call_loses_nothing_and_later_removals_leave_nothing(
         shutil.rmtree(place)
         if not is_dead:
             break
-        at += 1
+        at += stride(3)
     assert at > 5
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("inner", EVENTS)
 @pytest.mark.parametrize("outer", EVENTS)
 def test_two_at_a_time_lose_nothing(outer: str, inner: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from shardvar.storage import local
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
 from spec_tests.helpers.step_jobs import end_job, run_job, start_job
 from spec_tests.helpers.system_calls import Disk, Killed, snapshot
-from spec_tests.helpers.thoroughness import EXHAUSTIVE
+from spec_tests.helpers.thoroughness import EXHAUSTIVE, stride
 
 JOBS = 12 if EXHAUSTIVE else 3
 RULES = {"keep_last": 2, "keep_every": 10, "keep_best": 1}
@@ -122,6 +122,7 @@ def test_a_job_that_stops_at_any_call_leaves_nothing_for_ever(form: str, tmp_pat
         assert run(at, number)[0] == clean, (at, number)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_removal_in_a_bucket_that_stops_at_any_request_is_finished_by_any_later_job(
     form: str,
@@ -150,7 +151,7 @@ def test_a_removal_in_a_bucket_that_stops_at_any_request_is_finished_by_any_late
             assert all(kinds(files) == kinds(clean) for files, _ in found), number
             if not found[0][1]:
                 break
-            number += 1
+            number += stride(2)
         assert number >= 2
 
 

@@ -495,6 +495,7 @@ def check_on(stage: Stage, verb: str) -> None:
         check_law(stage, verb)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_verb_on_a_disk_means_the_checkpoint_at_its_path(
@@ -504,6 +505,7 @@ def test_a_verb_on_a_disk_means_the_checkpoint_at_its_path(
     check_on(Disk(layout, str(tmp_path)), verb)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_verb_in_a_bucket_means_the_checkpoint_at_its_path(layout: str, verb: str) -> None:
@@ -527,7 +529,7 @@ def check_steps(stage: Stage) -> None:
         sv.SavedSteps(run).save(number, arrays(number), format=form)
     begin = stage.files()
     for at in range(10_000):
-        if not is_due(at, 5):
+        if not is_due(at, 11):
             continue
         calls = []
         for gone, is_save in (("step-1", True), ("step-2", False)):

@@ -62,6 +62,7 @@ HOWS = [(form, "killed") for form in ("shardvar", "tensorflow", "safetensors set
 HOWS += [("shardvar", "killed after"), ("tensorflow", "refused")]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("unsynced")
 @pytest.mark.parametrize(("form", "how"), HOWS)
 def test_a_save_that_stops_at_any_step_leaves_the_old_checkpoints_or_the_new_ones(

@@ -117,6 +117,7 @@ def find_loss(
 
 
 # A folder has many files; ``test_folders_of_arrays`` takes a sample of them.
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", WRITTEN if EXHAUSTIVE else [*FORMATS, "pt"])
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_power_cut_in_a_save_leaves_the_old_or_the_new_and_the_next_save_is_clean(
@@ -130,6 +131,7 @@ def test_a_power_cut_in_a_save_leaves_the_old_or_the_new_and_the_next_save_is_cl
     assert not find_loss(tmp_path, before, events, form, partial(run, force=True))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_reshard_is_taken_up_after_a_power_cut_and_believes_no_file_that_did_not_reach_the_disk(
     form: str, source: Path, tmp_path: Path

@@ -291,9 +291,9 @@ GRIDS = {"whole": (1, 1), "rows": (3, 1), "grid": (2, 2), "columns": (1, 3)}
 
 
 def some_bytes(source: MemorySource, grid: str) -> Iterator[tuple[int, int, int]]:
-    """Yield ``payloads``, of which each grid tries another third; ``make crash`` tries all."""
+    """Yield ``payloads``, of which each grid tries another ninth; ``make crash`` tries all."""
     for number, each in enumerate(list(payloads(source)), list(GRIDS).index(grid)):
-        if is_due(number, 3):
+        if is_due(number, 9):
             yield each
 
 

@@ -43,6 +43,7 @@ from spec_tests.helpers.format_protocol import (
     some_arrays,
     write_arrays,
 )
+from spec_tests.helpers.thoroughness import stride
 
 CASES = golden_cases("npz")
 FAULTS = {
@@ -231,7 +232,7 @@ def test_no_flipped_bit_changes_a_value(method: int, tmp_path: Path) -> None:
     """Every single bit of a small archive: what is still read is what was written."""
     arrays = {"x": GOOD, "y": GOOD.T}
     data = archive({f"{key}.npy": npy(array) for key, array in arrays.items()}, method)
-    for bit in range(8 * len(data)):
+    for bit in range(0, 8 * len(data), stride(5)):  # shares no factor with the bits of a byte
         try:
             found, errors = read_whole(
                 opened(damaged(bytes(data), [(bit // 8, 1 << bit % 8)]), tmp_path)

@@ -23,6 +23,15 @@ def turn(cases: Sequence[Case], number: int) -> Sequence[Case]:
     return cases if EXHAUSTIVE else cases[number % len(cases) :][:1]
 
 
+def stride(every: int) -> int:
+    """Return the step over cases: 1 for all, or ``every`` in a sample.
+
+    >>> stride(1)
+    1
+    """
+    return 1 if EXHAUSTIVE else every
+
+
 def is_due(number: int, every: int) -> bool:
     """Return True for all steps, or in a sample for each ``every``-th one.
 

@@ -60,6 +60,7 @@ def test_every_method_of_an_adapter_is_explained_and_asked_for() -> None:
     assert asked == protocol.METHODS
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 @pytest.mark.parametrize("adapter", [ShardvarAdapter(), NumpyAdapter()], ids=["shardvar", "numpy"])
 def test_what_is_claimed_is_kept(adapter: Any, rule: Rule) -> None:

@@ -101,6 +101,7 @@ BOUNDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], int], int, int]]
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("what", BOUNDS)
 def test_a_strategy_reaches_its_bounds_and_never_passes_them(what: str) -> None:
     strategy, measure, least, greatest = BOUNDS[what]

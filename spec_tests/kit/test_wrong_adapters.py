@@ -23,6 +23,7 @@ def levels_of(adapter: type) -> set[int]:
     return {6, 7, 8} if FILES & vars(adapter).keys() else {1, 2, 3, 4, 5}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_adapter_breaks_its_own_rules_and_no_others(name: str) -> None:
     adapter, must = getattr(wrong_adapters, name), wrong_adapters.BREAKS[name]

@@ -6,6 +6,4 @@ seed. ``tracing`` records once which test executes which line. ``trial`` makes e
 of the repository and runs the tests that execute its line, with ``selection`` in the process of the
 tests. ``judgements.toml`` says of mutants that no test can notice why they are the same program,
 and ``page`` writes docs/mutation.md.
-
-The mutants of ``spec_tests/mutants`` are bugs that somebody made, written by hand; these are drawn.
 """

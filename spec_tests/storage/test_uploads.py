@@ -150,6 +150,7 @@ def test_a_request_that_fails_leaves_the_old_checkpoint_or_the_new_one(
     assert number > 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("form", "is_shared"),
     [*[(form, False) for form in FORMS], *[(form, True) for form in FORMS if form != "orbax"]],

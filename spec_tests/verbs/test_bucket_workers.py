@@ -250,6 +250,7 @@ def test_workers_write_every_format_and_leave_nothing_else(form: str, bucket: Me
         assert len(bucket.files) == len(alone.files)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_caller_killed_at_any_request_is_taken_up(
@@ -285,6 +286,7 @@ def test_a_caller_killed_at_any_request_is_taken_up(
     assert number > 3 and reused
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_of_two_equal_reshards_at_a_time_one_checkpoint_comes(form: str, few: MemoryBucket) -> None:
     """Another process does the same between two requests; whoever wins, the checkpoint is whole and

@@ -571,6 +571,7 @@ def test_a_large_array_is_mapped_and_outlives_its_reader(form: str, tmp_path: Pa
 # Resharding
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("other", FORMATS)
 @pytest.mark.parametrize("form", FORMATS)
 @FEW

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from threading import RLock
 from typing import TypeVar
 
@@ -64,7 +63,7 @@ class State(Enum):
 
 
 def add_state(error: BaseException, state: State) -> None:
-    """Say in an error of the storage what there is, unless it says so."""
+    """Say in an error of the storage what there is, unless it does."""
     if not isinstance(error, StorageError) or isinstance(error, LockHeld):
         return
     if error.state is None:
@@ -90,8 +89,8 @@ ATTEMPTS = 16
 def look_into(
     storage: Storage, name: str, look: Callable[[ReadableFile], Found], otherwise: Found
 ) -> Found:
-    """Return the result of ``look`` at a file of any format; ``otherwise`` if it cannot be read. Of
-    a server that does not answer (``ServerError``) nothing is known: the next look waits as long."""
+    """Return the result of ``look`` at a file of any format; ``otherwise`` if it cannot be read. The
+    error of a server that does not answer is raised, since the next look would wait as long."""
     try:
         file = storage.open(name)
         try:
@@ -110,11 +109,7 @@ def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
 
 
 def check_same(storage: FileOpener, name: str, stamp: str) -> None:
-    """Raise ``CorruptCheckpoint`` if the file of that name is not the one with the stamp any more.
-
-    Nor is it where the name is gone: a checkpoint of fewer files has replaced this one. A listing
-    of a bucket is of one moment, and is asked again without a request.
-    """
+    """Raise ``CorruptCheckpoint`` if the file of that name is gone, or has another stamp."""
     try:
         file = storage.open(name)
     except MissingFile:
@@ -133,8 +128,7 @@ def open_below(root: Storage, path: str) -> ReadableFile:
 
 
 def strangers(storage: FileOpener, wanted: Sequence[str]) -> list[str]:
-    """Return the files next to an index that could be files of a set of its kind, if the files that
-    it names, ``wanted``, are all missing."""
+    """Return files that could be of a set of its kind, if all ``wanted`` files are missing."""
     # An opener of paths below a folder has no names.
     names: Sequence[str] = getattr(storage, "names", list)()
     kinds = set(map(_kind, wanted)) - {("", "")}
@@ -163,22 +157,19 @@ def of_another_set(others: Sequence[str], wanted: Sequence[str], index: str = ""
 
 
 def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
-    """Return True if a file other than the open ``file`` has that name now."""
     return storage.stamp(name) not in (None, file.stamp)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class DataFiles:
     """The data files of an open checkpoint, by number; safe to use from several threads.
 
-    At most ``OPEN_FILES`` are held open, the most recently used ones. Others are dropped and not
-    closed: a thread may be reading. A file is closed when its last user drops it.
+    At most ``OPEN_FILES`` are held open. Others are dropped and not closed, since a thread may be
+    reading: a file is closed when its last user drops it.
     """
 
     storage: FileOpener
-    """The directory that holds them."""
     names: Sequence[str]
-    """[files] their names in it."""
     nbytes: Ints | None = None
     """[files] the size that the index gives each file; None if it gives none."""
     named: str = ""
@@ -192,22 +183,22 @@ class DataFiles:
     )
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _watched: list[Callable[[], bool]] = field(init=False, default_factory=list)
-    _strangers: list[list[str]] = field(init=False, default_factory=list)
-    _closed: list[bool] = field(init=False, default_factory=partial(list, (False,)))
-    _holds_none: list[bool] = field(init=False, default_factory=partial(list, (False,)))
+    _strangers: list[str] | None = field(init=False, default=None)
+    _is_closed: bool = field(init=False, default=False)
+    _holds_none: bool = field(init=False, default=False)
     _lock: RLock = field(init=False, default_factory=new_lock)
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request to the storage that holds the files."""
+        """The cost of a request."""
         return self.storage.traits
 
     def open(self, number: int) -> ReadableFile:
         """Return a file, open; ``CorruptCheckpoint`` if another has taken its place."""
         with self._lock:
-            if self._closed[0]:
+            if self._is_closed:
                 raise ArgumentError("The checkpoint was closed.", "Open it again.")
-            if self._holds_none[0]:
+            if self._holds_none:
                 return self._open_anew(number)
             file = self._open.get(number)
             if file is None:
@@ -218,10 +209,10 @@ class DataFiles:
             return file
 
     def hold_none(self) -> None:
-        """Close all files; each is opened again whenever it is read. One in a bucket is not open."""
+        """Close all files, and open each only to read it. None in a bucket is open."""
         if self.storage.traits is None:
             with self._lock:
-                self._holds_none[0] = True
+                self._holds_none = True
                 self._open.clear()
 
     def map(self, number: int) -> memoryview:
@@ -229,8 +220,8 @@ class DataFiles:
         return self.open(number).map()
 
     def view(self, number: int, start: int, stop: int) -> memoryview:
-        """Return bytes of a file: a part of its map on a disk, and a copy in memory from elsewhere.
-        The last copies are kept, so that blocks in a row are fetched once."""
+        """Return bytes of a file: a part of its map on a disk, and a copy from elsewhere, of which
+        the last are kept."""
         if self.storage.traits is None:
             return self.map(number)[start:stop]
         place = number, start, stop
@@ -246,8 +237,8 @@ class DataFiles:
         return copy
 
     def fault(self, number: int) -> CheckpointError | None:
-        """Return what is wrong with a file, or None; the file is opened for that once. A refusal by
-        the machine, such as a missing permission, is raised when the file is read."""
+        """Return the damage of a file, or None. A refusal by the machine, such as a missing
+        permission, is raised when the file is read."""
         if number not in self._faults:
             self._faults[number] = None
             try:
@@ -259,8 +250,7 @@ class DataFiles:
         return self._faults[number]
 
     def hold(self) -> bool:
-        """Open as many of the files as are held open at a time; return False if one is missing. An
-        open file keeps its bytes when a new commit removes its name."""
+        """Open as many of the files as are held open; return False if one is missing."""
         for number in range(min(len(self.names), OPEN_FILES)):
             if isinstance(self.fault(number), MissingFile):
                 return False
@@ -278,7 +268,7 @@ class DataFiles:
     def close(self) -> None:
         """Close all files. Maps that were handed out stay valid."""
         with self._lock:
-            self._closed[0] = True
+            self._is_closed = True
             for file in self._open.values():
                 file.close()
             self._open.clear()
@@ -292,11 +282,11 @@ class DataFiles:
             if isinstance(error, MissingFile) and number in self._stamps:  # it was there
                 raise replaced_error(self.names[number]) from error
             if isinstance(error, MissingFile):
-                if not self._strangers:
+                if self._strangers is None:
                     wanted = self.names[len(self.names) == 1 :]  # one file may have no index
-                    self._strangers.append(strangers(self.storage, wanted))
-                if self._strangers[0]:  # so that no single file is missing
-                    raise of_another_set(self._strangers[0], self.names, self.index) from None
+                    self._strangers = strangers(self.storage, wanted)
+                if self._strangers:  # so that no single file is missing
+                    raise of_another_set(self._strangers, self.names, self.index) from None
             error.in_file(self.names[number])
             raise
         if self.traits is None and self.names[number] != self.named:
@@ -354,15 +344,12 @@ def put_in_place(
     is_shared: bool = False,
     is_checkpoint: bool = True,
 ) -> None:
-    """Rename data files, then the ``last`` file, from the names under which they were written to
-    their final names.
+    """Rename data files, then the ``last`` file, from temporary names to their final ones.
 
-    ``content`` is the content of the last file, if it is not written yet. ``tidy`` removes what the
-    new checkpoint leaves unnamed.
-
-    On an error or an interrupt, either the new checkpoint is in place whole or all its files are
-    removed. Data files that are ``is_shared`` were written by others: they stay, under either name,
-    so that the commit can be made again. The error of a checkpoint says what there is then.
+    ``content`` is the content of the last file, if it is not written yet. ``tidy`` removes files
+    that the new checkpoint leaves unnamed. On an error, either the new checkpoint is in place whole
+    or all its files are removed. Data files that are ``is_shared``, written by others, stay under
+    either name, so that the commit can be made again.
     """
     (aside, final), moved, is_committing = last, list[str](), False
 
@@ -401,8 +388,7 @@ def _give_up(
     is_committing: bool,
     tidy: Callable[[], None],
 ) -> State:
-    """Remove what was written, or, if the last rename has succeeded and only what follows failed,
-    what it replaced. Return what there is."""
+    """Remove files that were written, or, after the last rename, files that it replaced."""
     # All files stay as long as it is unknown which checkpoint is in place.
     try:
         if is_committing and aside not in storage.names():
@@ -418,25 +404,21 @@ def _give_up(
 
 
 def check_written(storage: Storage, names: Sequence[Sequence[str]], nbytes: Ints) -> list[str]:
-    """Return the names of files that were written before: of each, the first name that exists of
-    those it may have.
-
-    ``MissingFile`` if a file has none of its names, ``IncompleteCheckpoint`` if it has another size
-    than ``nbytes``.
-    """
-    found = []
-    for known, expected in zip(names, nbytes.tolist(), strict=True):
+    """Return the first name that exists of the names that each file may have; ``MissingFile`` if
+    there is none, ``IncompleteCheckpoint`` if it has another size than ``nbytes``."""
+    there = []
+    for may, expected in zip(names, nbytes.tolist(), strict=True):
         sizes = {
-            name: status.nbytes for name in known if (status := storage.status(name)) is not None
+            name: status.nbytes for name in may if (status := storage.status(name)) is not None
         }
         if not sizes:
-            raise MissingFile(f"{known[0]} is missing in {storage.path}.", _SAVE_AGAIN)
+            raise MissingFile(f"{may[0]} is missing in {storage.path}.", _SAVE_AGAIN)
         name = next(iter(sizes))
         if sizes[name] != expected:
             cause = f"{name} has {sizes[name]} bytes, but its index says {expected}."
             raise IncompleteCheckpoint(cause, _SAVE_AGAIN)
-        found.append(name)
-    return found
+        there.append(name)
+    return there
 
 
 def write_file(storage: Storage, name: str, content: bytes) -> None:
@@ -449,11 +431,9 @@ def write_file(storage: Storage, name: str, content: bytes) -> None:
 
 
 def discard_files(storage: Storage, names: Iterable[str]) -> None:
-    """Remove files as far as the disk allows; a file that stays is removed by the next commit.
-
-    Errors are suppressed: one raised here would hide the error that led here, or report a
-    checkpoint as failed that is in place.
-    """
+    """Remove files as far as the disk allows; the next commit removes the others."""
+    # Errors are suppressed: one raised here would hide the error that led here, or report a
+    # checkpoint as failed that is in place.
 
     def discard(name: str) -> None:
         with suppress(StorageError):
@@ -463,11 +443,7 @@ def discard_files(storage: Storage, names: Iterable[str]) -> None:
 
 
 def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str]]) -> None:
-    """Remove the files that a commit has left without an index that names them.
-
-    ``unnamed`` selects them from the names in the directory. Call it once the new checkpoint is in
-    place.
-    """
+    """Remove the files, among the names in the directory, that a commit has left unnamed."""
     with suppress(StorageError):
         names = list(unnamed(storage.names()))
         if storage.traits is None:
@@ -491,19 +467,15 @@ class Window:
     """A file, and the bytes of it that were read last."""
 
     file: ReadableFile
-    """The file."""
     most: int = WINDOW_NBYTES
     """The bytes that are read at once, unless more are asked for."""
     near: int | None = None
-    """The longest jump after which so many are read; after a longer one only a few are. None if all
+    """The longest jump after which so many are read, and only a few after a longer one. None if all
     jumps count as short."""
     start: int = 0
-    """The first byte that is held, in bytes of the file."""
     data: bytes = b""
-    """The bytes that are held."""
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes [start, start + nbytes) of the file."""
         begin = start - self.start
         if begin < 0 or begin + nbytes > len(self.data):
             # Not past the end of the file, unless the caller asks for bytes there: only then is a
@@ -518,10 +490,7 @@ class Window:
 
 
 def structure_of(file: ReadableFile, traits: Traits | None) -> Window:
-    """Return a window for one pass over the structure of a file that skips payloads.
-
-    A payload that takes no longer to read than a request is read and dropped, so that structures
-    with many small payloads take few requests, one after the other; large payloads are jumped over.
-    """
+    """Return a window for one pass over the structure of a file that skips payloads. One that takes
+    no longer to read than a request is read and dropped, and a larger one is jumped over."""
     most = WINDOW_NBYTES if traits is None else traits.small_nbytes
     return Window(file, most, most)

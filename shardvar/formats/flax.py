@@ -44,7 +44,6 @@ _MAP = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9.)[ -~]", re.
 
 
 def _read(storage: Storage, name: str) -> Listing:
-    """Return the contents of a file, or of a set by the name of its index."""
     if not name.endswith(_INDEX):
         listing = Listing(DataFiles(storage, [name], named=name))
         _add(listing, 0, None)
@@ -68,10 +67,21 @@ def _read(storage: Storage, name: str) -> Listing:
 
 
 def _add(listing: Listing, number: int, wanted: set[str] | None) -> list[str]:
-    """Add the values of one file, either those with wanted keys or all; return the keys of all."""
+    """Add the values of one file, all or those of wanted keys; return the keys of all."""
     file = listing.data.open(number)
     with prefix_errors(file.name):
-        root = _root(listing.data, number)
+        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        foreign = foreign_file(_WHAT, first, file.size, "its bytes are not one map of msgpack")
+        window = structure_of(file, listing.data.traits)
+        try:
+            root = parse_msgpack(window.read, file.size) if first else None
+        except READ_ERRORS:
+            # A text, a pickle or an archive begins as a number or a short map of msgpack does.
+            if kind_of(first) is not None:
+                raise foreign from None
+            raise
+        if not isinstance(root, dict | list | PlacedArray):
+            raise foreign
         leaves, clashes = leaves_of(root, lambda each: isinstance(each, PlacedArray), file.size)
     keys = [key if wanted is None else key.replace("/", ".") for key in leaves]
     for key, value in zip(keys, leaves.values(), strict=True):
@@ -91,25 +101,7 @@ def _add(listing: Listing, number: int, wanted: set[str] | None) -> list[str]:
     return keys
 
 
-def _root(data: DataFiles, number: int) -> Any:
-    """Return the value of a file."""
-    file = data.open(number)
-    first = file.read(0, min(SNIFF_NBYTES, file.size))
-    foreign = foreign_file(_WHAT, first, file.size, "its bytes are not one map of msgpack")
-    try:
-        root = parse_msgpack(structure_of(file, data.traits).read, file.size) if first else None
-    except READ_ERRORS:
-        # A text, a pickle or an archive begins as a number or a short map of msgpack does.
-        if kind_of(first) is not None:
-            raise foreign from None
-        raise
-    if not isinstance(root, dict | list | PlacedArray):
-        raise foreign
-    return root
-
-
 def _stored(key: str, number: int, array: PlacedArray) -> ListedTensor:
-    """Return the place of an array; raise if its dtype or its size is impossible."""
     try:
         itemsize = int(ITEMSIZES[code(array.dtype)]) if has_values(array.dtype) else 0
     except UnsupportedError:
@@ -144,7 +136,7 @@ def _read_spans(
 
 
 def _plain(value: Any) -> Any:
-    """Return a plain value; raise if one in it, at any depth, is not plain."""
+    """Return a value; raise if one in it, at any depth, is not plain."""
     left = [value]
     while left:
         each = left.pop()

@@ -12,7 +12,7 @@ Nothing in a file tells if its data were changed: it has no checksums.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -48,7 +48,6 @@ from shardvar.wire.zip import overlapping
 
 
 def _read(storage: Storage, name: str) -> Listing:
-    """Return the contents of a file, or of the split file whose first part is ``name``."""
     listing = Listing(DataFiles(storage, _parts(storage, name), named=name))
     blocks: dict[str, BlockType] = {}
     headers: list[GgufHeader] = []
@@ -61,7 +60,17 @@ def _read(storage: Storage, name: str) -> Listing:
             blocks |= _add(listing, header, number, file.name, file.size)
         headers.append(header)
     listing.data.check_in_place()
-    _check_counts(listing, headers, f"{storage.path}: {name}")
+    # Keys of several tensors, and a split file of another number of tensors than it states.
+    place = f"{storage.path}: {name}"
+    keys = Counter(tensor.name for header in headers for tensor in header.tensors)
+    claim = headers[0].metadata.get("split.tensors.count", keys.total())
+    if count > 1 and claim != keys.total():
+        cause = f"{place}: The parts have {keys.total()} tensors, not {claim}."
+        raise IncompleteCheckpoint(cause, COPY_AGAIN)
+    for key, times in keys.items():
+        if times > 1:
+            cause = f"{place}: {key!r}: {times} tensors have this name."
+            listing.faults[key] = InvalidCheckpoint(cause, WRITE_AGAIN)
     texts = {key: _text(value) for key, value in headers[0].metadata.items()}
     listing.metadata = Metadata(user=texts)
     blocks = {key: each for key, each in blocks.items() if key not in listing.faults}
@@ -87,7 +96,7 @@ def _parts(storage: Storage, name: str) -> list[str]:
 
 
 def _check_split(metadata: Mapping[str, Scalar | GgufArray], number: int, count: int) -> None:
-    """Raise if a file's part or number of parts is not the one in its name."""
+    """Raise if a file's part or number of parts contradicts its name."""
     parts, part = metadata.get("split.count", count), metadata.get("split.no", number)
     if parts == 0 and count == 1:  # a file that was joined again
         return
@@ -102,19 +111,6 @@ def _check_split(metadata: Mapping[str, Scalar | GgufArray], number: int, count:
             f"(from 0) of {parts}.",
             "Give each part the name that it had.",
         )
-
-
-def _check_counts(listing: Listing, headers: Sequence[GgufHeader], place: str) -> None:
-    """Find keys of several tensors; raise if a split file states another number of tensors."""
-    keys = [tensor.name for header in headers for tensor in header.tensors]
-    claim = headers[0].metadata.get("split.tensors.count", len(keys))
-    if len(headers) > 1 and claim != len(keys):
-        cause = f"{place}: The parts have {len(keys)} tensors, not {claim}."
-        raise IncompleteCheckpoint(cause, COPY_AGAIN)
-    for key, times in Counter(keys).items():
-        if times > 1:
-            cause = f"{place}: {key!r}: {times} tensors have this name."
-            listing.faults[key] = InvalidCheckpoint(cause, WRITE_AGAIN)
 
 
 def _add(
@@ -139,30 +135,33 @@ def _add(
         key = some[row].key
         cause = f"{name}: {key!r}: Its bytes from {start[row]} on also belong to another tensor."
         listing.faults[key] = InvalidCheckpoint(cause, DISTRUST)
-    spare = (
-        [*_spare(start, stop, header, file_nbytes)] if len(readable) == len(header.tensors) else []
-    )
-    if spare:
-        cause = f"{sum(spare)} bytes of the data belong to no tensor."
-        listing.findings.append(Finding(listing.data.names[number], cause, False))
-    return blocks
-
-
-def _spare(
-    start: np.ndarray, stop: np.ndarray, header: GgufHeader, file_nbytes: int
-) -> Iterator[int]:
-    """The sizes of gaps before, between and behind tensors that are too wide to be padding."""
+    # Gaps before, between and behind tensors that are too wide to be padding.
     ends = np.concatenate([[header.data_start], np.sort(stop)])
     begins = np.concatenate([np.sort(start), [max(file_nbytes, int(ends[-1]))]])
-    gaps = begins - ends
-    yield from gaps[gaps >= header.alignment].tolist()
+    spare = int((begins - ends)[begins - ends >= header.alignment].sum())
+    if spare and len(readable) == len(header.tensors):
+        cause = f"{spare} bytes of the data belong to no tensor."
+        listing.findings.append(Finding(listing.data.names[number], cause, False))
+    return blocks
 
 
 def _stored(
     tensor: GgufTensor, header: GgufHeader, number: int, file_nbytes: int
 ) -> tuple[ListedTensor, BlockType | None]:
     """Return one tensor; raise if its type, its shape or its place is impossible."""
-    dtype, shape, block = _payload(tensor)
+    block, shape = BLOCKS.get(tensor.type), tensor.shape
+    dtype = NUMBERS.get(tensor.type, "uint8")
+    if dtype == "uint8":
+        if block is None:
+            cause = f"It has the type {tensor.type}, which is unknown or was given up by ggml."
+            raise UnsupportedError(cause, "Write the file again with a newer llama.cpp.")
+        row = shape[-1] if shape else 1
+        if row % block.length:
+            raise invalid(
+                f"Its rows have {row} numbers, which is not a multiple of the {block.length} in a "
+                f"block of {block.name}."
+            )
+        shape = (*shape[:-1], row // block.length * block.nbytes)
     if tensor.offset % header.alignment:
         raise invalid(
             f"Its offset {tensor.offset} is not a multiple of the alignment, {header.alignment}."
@@ -178,23 +177,6 @@ def _stored(
         raise IncompleteCheckpoint(cause, COPY_AGAIN)
     is_swapped = header.is_big_endian and stored.itemsize > 1
     return stored._replace(decode=swapped if is_swapped else None), block
-
-
-def _payload(tensor: GgufTensor) -> tuple[str, tuple[int, ...], BlockType | None]:
-    """Return dtype and shape of a tensor's payload, and the type of its blocks."""
-    if tensor.type in NUMBERS:
-        return NUMBERS[tensor.type], tensor.shape, None
-    block = BLOCKS.get(tensor.type)
-    if block is None:
-        cause = f"It has the type {tensor.type}, which is unknown or was given up by ggml."
-        raise UnsupportedError(cause, "Write the file again with a newer llama.cpp.")
-    row = tensor.shape[-1] if tensor.shape else 1
-    if row % block.length:
-        raise invalid(
-            f"Its rows have {row} numbers, which is not a multiple of the {block.length} in a "
-            f"block of {block.name}."
-        )
-    return "uint8", (*tensor.shape[:-1], row // block.length * block.nbytes), block
 
 
 def _numbers(listing: Listing, blocks: Mapping[str, BlockType], big: set[str]) -> Listing:
@@ -228,8 +210,7 @@ def _decode(
 
 
 def _text(value: Scalar | GgufArray) -> str:
-    """Return a metadatum as text: of a long array the beginning, its number of elements and their
-    type.
+    """Return a metadatum as text, shortened.
 
     >>> _text(GgufArray("int32", 3, (1, 2, 3))), _text(GgufArray("string", 32000, ("<s>", "</s>")))
     ('[1, 2, 3]', "['<s>', '</s>', ... 32000 of string]")

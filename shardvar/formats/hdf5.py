@@ -1,4 +1,4 @@
-"""HDF5 files: their arrays, which h5py reads, and what is wrong with them. No other module imports h5py.
+"""HDF5 files: their arrays, which h5py reads, and their faults. No other module imports h5py.
 
 h5py is given the bytes of the file, and no path. A *contiguous* dataset of little-endian elements
 lies in the file byte for byte, and h5py tells where: it is read in place. Any other is decoded by
@@ -76,42 +76,32 @@ choose these."""
 
 
 class Span(NamedTuple):
-    """The bytes of a file that are an HDF5 file, and their checksum."""
+    """The bytes of a file that are an HDF5 file."""
 
     start: int
-    """The first byte, in bytes of the file."""
     nbytes: int
-    crc: int | None = None
-    """Their CRC-32; None for a file that is all HDF5."""
+    crc: int | None = None  # their CRC-32; None for a file that is all HDF5
 
 
 class Dataset(NamedTuple):
     """An array that can be read."""
 
-    key: str
-    """Its path, without the slash in front."""
+    key: str  # its path, without the slash in front
     dtype: str
     shape: tuple[int, ...]
-    start: int | None
-    """Its first byte, in bytes of the file; None if h5py decodes it."""
-    has_fletcher32: bool
-    """True if each chunk that was written with all filters has a Fletcher-32, which h5py
-    compares."""
+    start: int | None  # its first byte in the file; None if h5py decodes it
+    has_fletcher32: bool  # True if each chunk has one, which h5py compares
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the payload."""
         return prod(self.shape) * numpy_dtype(self.dtype).itemsize
 
 
 @dataclass(slots=True)
 class Datasets:
-    """The content of a file."""
-
     datasets: list[Dataset] = field(default_factory=list)
     faults: dict[str, ReadError] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    """Links that were not followed."""
+    notes: list[str] = field(default_factory=list)  # links that were not followed
     attributes: dict[str, str] = field(default_factory=dict)
     """Short texts that belong to the whole file, such as Keras' version."""
 
@@ -150,8 +140,7 @@ class _TextAttributes:
         return bool(self.library.h5a.exists(owner, name.encode()))
 
     def read(self, owner: Any, name: str) -> list[bytes] | None:
-        """Return the texts of an attribute; None if its elements are not texts, or lie where they
-        are not read."""
+        """Return the texts of an attribute; None if it has none, or lies where it is not read."""
         attribute, h5 = self.library.h5a.open(owner, name.encode()), self.library
         kind, space = attribute.get_type(), attribute.get_space()
         count = (
@@ -179,7 +168,7 @@ class _TextAttributes:
         return texts[0].decode("utf-8", "replace") if texts and is_short else ""
 
     def lists_of(self, group: Any) -> Iterator[str]:
-        """Walk the names of a group's attributes that are lists, or parts of lists."""
+        """Yield the names of a group's attributes that are lists, or parts of lists."""
         for name in _LISTS:
             if self.has(group, name):
                 yield name
@@ -191,8 +180,7 @@ class _TextAttributes:
 class _NameList(NamedTuple):
     """A list of names, or a part of one."""
 
-    path: str
-    """The path of its group, which is empty or ends with a slash."""
+    path: str  # of its group, which is empty or ends with a slash
     attribute: str
     names: list[bytes]
 
@@ -207,11 +195,8 @@ class _Walk:
     attributes: _TextAttributes
     found: Datasets = field(default_factory=Datasets)
     lists: list[_NameList] = field(default_factory=list)
-    """The lists of names that groups have."""
-    decoded_nbytes: int = 0
-    """Bytes in which the arrays are stored that h5py decodes, all together."""
-    lost_nbytes: int = 0
-    """Bytes of what the lists name and the file lacks."""
+    decoded_nbytes: int = 0  # stored bytes of all arrays that h5py decodes
+    lost_nbytes: int = 0  # bytes of all that the lists name and the file lacks
 
     def run(self) -> None:
         """Enter each group once, look at its links, then compare the lists with what was found."""
@@ -328,7 +313,7 @@ class _Walk:
         )
 
     def _dataset(self, stored: Any, key: str) -> Dataset:
-        """Return what is needed to read a dataset; raise if it cannot or must not be read."""
+        """Return a dataset's facts; raise if it cannot or must not be read."""
         plist, h5d = stored.get_create_plist(), self.library.h5d
         layout = plist.get_layout()
         # Before the shape is asked for: a virtual dataset may be looked up in other files.
@@ -358,8 +343,16 @@ class _Walk:
             raise invalid(f"Its shape needs {dataset.nbytes} bytes, and {nbytes} are stored.")
         if layout == h5d.COMPACT:
             return dataset
-        start = self._check_contiguous(stored, nbytes)
-        return dataset._replace(start=self.span.start + start) if is_native else dataset
+        start = stored.get_offset()
+        if start is None:
+            raise IncompleteCheckpoint(_NEVER_WRITTEN, WRITE_AGAIN)
+        if start + nbytes > self.span.nbytes:
+            cause = (
+                f"Its bytes from {start} to {start + nbytes} are not all in the file, which has "
+                f"{self.span.nbytes}."
+            )
+            raise IncompleteCheckpoint(cause, COPY_AGAIN)
+        return dataset._replace(start=self.span.start + int(start)) if is_native else dataset
 
     def _dtype(self, stored: Any) -> tuple[str, bool]:
         """Return the name of a dataset's dtype, and True if it is stored as in memory."""
@@ -382,23 +375,8 @@ class _Walk:
         usual = self.library.h5t.py_create(numpy_dtype(name).newbyteorder("<"), logical=True)
         return name, bool(kind.equal(usual))
 
-    def _check_contiguous(self, stored: Any, nbytes: int) -> int:
-        """Return the first byte of a contiguous dataset in the HDF5 file, or raise what is wrong
-        with its place."""
-        start = stored.get_offset()
-        if start is None:
-            raise IncompleteCheckpoint(_NEVER_WRITTEN, WRITE_AGAIN)
-        if start + nbytes > self.span.nbytes:
-            cause = (
-                f"Its bytes from {start} to {start + nbytes} are not all in the file, which has "
-                f"{self.span.nbytes}."
-            )
-            raise IncompleteCheckpoint(cause, COPY_AGAIN)
-        return int(start)
-
     def _check_chunks(self, stored: Any, plist: Any, dataset: Dataset) -> bool:
-        """Return True if the filters include Fletcher-32; raise if chunks are missing or too
-        large."""
+        """Return True if the filters include Fletcher-32; raise if chunks are missing or too large."""
         filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
         for number in filters:
             if number not in _FILTERS:
@@ -471,10 +449,10 @@ class _Pages:
         if len(octets) >= _PAGE_NBYTES or stop > self._span.nbytes:
             self._open().read_into(self._span.start + start, octets)
             return
-        found, begin = self._page(first), start - first * _PAGE_NBYTES
+        octets_of, begin = self._page(first), start - first * _PAGE_NBYTES
         if stop > (first + 1) * _PAGE_NBYTES:
-            found += self._page(first + 1)
-        octets[:] = found[begin : begin + len(octets)]
+            octets_of += self._page(first + 1)
+        octets[:] = octets_of[begin : begin + len(octets)]
 
     def _page(self, number: int) -> bytes:
         """Return a page, the last to be forgotten."""
@@ -574,8 +552,7 @@ class Hdf5File:
 
 
 def _elements(stored: Any, dataset: Dataset, first: int, stop: int) -> Iterator[bytes]:
-    """The elements [first, stop) of the payload, read in units along the one axis whose units are
-    small enough."""
+    """Yield the elements [first, stop) of the payload, in units along one axis."""
     dtype, shape = numpy_dtype(dataset.dtype), dataset.shape
     if not shape:
         yield _octets(stored[()], dtype)
@@ -597,7 +574,7 @@ def _elements(stored: Any, dataset: Dataset, first: int, stop: int) -> Iterator[
 
 
 def _octets(values: Any, dtype: np.dtype[Any]) -> bytes:
-    """Values that h5py returned, as little-endian bytes."""
+    """Return values that h5py returned as little-endian bytes."""
     array = np.asarray(values)
     return (
         array.tobytes()

@@ -86,14 +86,10 @@ _BLOCK_NBYTES = 1 << 22
 
 @dataclass(slots=True, eq=False)
 class _KerasListing(Listing):
-    """The arrays of all files."""
-
     opened: dict[int, Hdf5File] = field(default_factory=dict)
     """The files that h5py has open to decode some of their arrays, by number."""
-    spans: dict[int, Span] = field(default_factory=dict)
-    """The HDF5 bytes of each file."""
-    file_of: dict[str, int] = field(default_factory=dict)
-    """The number of the file of each array."""
+    spans: dict[int, Span] = field(default_factory=dict)  # the HDF5 bytes of each file
+    file_of: dict[str, int] = field(default_factory=dict)  # of each array
 
     def close(self) -> None:
         for file in self.opened.values():
@@ -102,7 +98,6 @@ class _KerasListing(Listing):
 
 
 def _read(storage: Storage, name: str) -> _KerasListing:
-    """Return the contents of the file, the archive, or the set with the index ``name``."""
     layers, stamp = _read_index(storage, name) if name.endswith(_INDEX) else ({}, "")
     # A model without weights has a set without files.
     names = sorted(layers) if name.endswith(_INDEX) else [name]
@@ -264,30 +259,27 @@ class _KerasSource(ListedSource):
 
     listing: _KerasListing
     _compared: dict[int, bool] = field(init=False, default_factory=dict)
-    """True if the member of an archive agrees with its checksum, by the number of the file, once it
-    was compared."""
+    """True if the member of an archive agrees with its checksum, by the number of the file."""
     _lock: RLock = field(init=False, default_factory=new_lock)
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from the payload of one entry, once its archive was compared."""
         self._check(int(entries.file[row]))
         ListedSource.read_into(self, entries, row, start, buffer)
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one file, once it was compared."""
         self._check(file)
         FileSource.read_span(self, file, start, buffer)
 
     @property
     def bare_index(self) -> str:
-        """Empty: a checksum covers each member of an archive. Other files have none at all."""
+        """Empty: a checksum covers each member of an archive, and no other file has any."""
         return ""
 
     def close(self) -> None:
         self.listing.close()
 
     def findings(self) -> Sequence[Finding]:
-        """Return the links that were not followed; compares an archive without arrays."""
+        """Return the links that were not followed; an archive without arrays is compared."""
         findings = list(self.listing.findings)
         for number, span in self.listing.spans.items():
             if not self.listing.tensors and not self._is_right(number):
@@ -299,17 +291,13 @@ class _KerasSource(ListedSource):
         return findings
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if the checksum of an archive covers a key and agrees.
-
-        Fletcher-32 finds most damage to the bytes of a chunk. It does not cover the places and the
-        filter mask of the chunk, nor the shape and the dtype of the dataset.
-        """
+        """Return True if the checksum of an archive covers a key and agrees. Fletcher-32 does not
+        cover the places of chunks, nor shapes and dtypes."""
         number = self.listing.file_of.get(key)
         return number is not None and self.listing.spans[number].crc is not None
 
     def _check(self, number: int) -> None:
-        """Raise ``CorruptCheckpoint`` if an archive disagrees with its checksum, which covers all
-        arrays at once."""
+        # The checksum covers all arrays at once.
         if not self._is_right(number):
             span, name = self.listing.spans[number], self.data.open(number).name
             raise corrupt(
@@ -331,26 +319,17 @@ class _KerasSource(ListedSource):
 
 
 def _find(storage: Storage, name: str) -> list[str]:
-    """Return the files, and the indexes of sets, that a name may mean."""
     names = storage.names()
     files = find_files(storage, name, _SUFFIXES, _begins)
-    return (
-        sorted({_index_of(names, each) for each in files}) if not name or name in names else files
-    )
-
-
-def _index_of(names: list[str], name: str) -> str:
-    """Return the index of the set that a file is a part of; the file itself if it is the only one.
-
-    >>> _index_of(["m.weights.json", "m_00000.weights.h5"], "m_00000.weights.h5")
-    'm.weights.json'
-    """
-    part = _PART.fullmatch(name)
-    return part[1] + _INDEX if part and part[1] + _INDEX in names else name
+    if name and name not in names:
+        return files
+    # A file that is a part of a set means the set.
+    parts = {each: _PART.fullmatch(each) for each in files}
+    indexes = {each: part[1] + _INDEX if part else "" for each, part in parts.items()}
+    return sorted({index if index in names else each for each, index in indexes.items()})
 
 
 def _begins(storage: Storage, name: str) -> bool:
-    """Return True if a file begins as HDF5, or as a zip archive with a first member of Keras."""
     first = read_beginning(storage, name, LOCAL.size + max(map(len, _FIRST_MEMBERS)))
     if first.startswith(_HDF5_MAGIC):
         return True

@@ -49,16 +49,11 @@ class ListedTensor(NamedTuple):
     key: str
     dtype: str
     shape: tuple[int, ...]
-    file: int
-    """The number of its file."""
-    start: int
-    """Its first byte, in bytes of the file."""
-    decode: Decode | None = None
-    """None if the payload lies in the file byte for byte."""
-    is_in_order: bool = False
-    """True if it is best read from its beginning to its end."""
-    size: int | None = None
-    """Bytes of the payload, if dtype and shape do not tell them."""
+    file: int  # the number of its file
+    start: int  # in bytes of the file
+    decode: Decode | None = None  # None if the payload lies in the file byte for byte
+    is_in_order: bool = False  # True if it is best read from its beginning to its end
+    size: int | None = None  # bytes of the payload, if dtype and shape do not tell them
 
     @property
     def itemsize(self) -> int:
@@ -74,7 +69,6 @@ class Listing:
     """The contents of the files of a checkpoint."""
 
     data: DataFiles
-    """The files, open."""
     tensors: list[ListedTensor] = field(default_factory=list)
     entries: EntryTable | None = None
     """The entries, of a format that has them as columns, in place of ``tensors``; all are plain."""
@@ -83,9 +77,7 @@ class Listing:
     objects: dict[str, str] = field(default_factory=dict)
     """The encodings of plain values by key (``wire.plain``)."""
     faults: dict[str, ShardvarError] = field(default_factory=dict)
-    """The keys that cannot be read, with the reason."""
     findings: list[Finding] = field(default_factory=list)
-    """Findings about the files that no single key shows."""
     encodings: Mapping[str, str] = field(default_factory=dict)
     """The types of blocks that are listed as bytes, by key."""
     numbers: Callable[[], "Listing"] | None = None
@@ -102,8 +94,7 @@ class Listing:
     def shared(
         self, file_nbytes: Ints, counts: Callable[[ListedTensor], bool] = lambda _tensor: True
     ) -> list[ListedTensor]:
-        """Return the readable tensors that share too many bytes with others that count
-        (``find_shared``)."""
+        """Return the readable tensors that share too many bytes with others that count."""
         tensors = [each for each in self._readable() if counts(each)]
         return [tensors[row] for row in np.flatnonzero(find_shared(_entries(tensors), file_nbytes))]
 
@@ -124,7 +115,6 @@ class Listing:
 
 
 def _entries(tensors: Sequence[ListedTensor]) -> EntryTable:
-    """Return the entries of tensors, each with its place in the file."""
     slices = TensorTable.of((each.key, each.dtype, each.shape) for each in tensors).whole()
     own = np.array([-1 if each.size is None else each.size for each in tensors], np.int64)
     nbytes = np.where(own < 0, slices.nbytes, own)
@@ -158,7 +148,6 @@ class ListedSource(FileSource):
         return self.listing.data
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for tensors that are decoded from their beginning on."""
         answers = ~entries.plain[rows]
         numbers = entries.start[rows][answers].tolist()
         answers[answers] = [self.listing.tensors[number].is_in_order for number in numbers]
@@ -204,10 +193,12 @@ class DequantizedSource(WrappedSource):
         return self
 
 
-def swapped(read: ReadSpan, tensor: ListedTensor, start: int, buffer: memoryview) -> None:
-    """Fill a buffer from big-endian elements."""
+def swapped(
+    read: ReadSpan, tensor: ListedTensor, start: int, buffer: memoryview, size: int = 0
+) -> None:
+    """Fill a buffer from big-endian elements, or parts of elements, of ``size`` bytes."""
     # Elements 3 to 6 hold the bytes 13 to 26, if each has 4: the first byte is dropped.
-    size = tensor.itemsize
+    size = size or tensor.itemsize
     first, stop = start // size * size, -(-(start + len(buffer)) // size) * size
     stored = np.empty(stop - first, np.uint8)
     read(tensor.file, tensor.start + first, stored.data)
@@ -216,7 +207,7 @@ def swapped(read: ReadSpan, tensor: ListedTensor, start: int, buffer: memoryview
 
 @dataclass(frozen=True, slots=True)
 class FileNames:
-    """The names of a checkpoint of one file, or of a set of parts, and what a person may type."""
+    """The names of a checkpoint of one file, or of a set of parts, and the names that mean it."""
 
     suffix: str
     begins: Callable[[Storage, str], bool] = lambda _storage, _name: False
@@ -224,7 +215,7 @@ class FileNames:
     index: str = ""
     """The ending of the index by which a set is called; empty if its first part is its name."""
     others: re.Pattern[str] | None = None
-    """Matches names without the ending that are looked into, as ``begins`` says."""
+    """Matches names without the ending for which ``begins`` is asked."""
 
     def part(self, name: str) -> re.Match[str] | None:
         """Return the stem, the number and the count in the name of a part."""
@@ -232,7 +223,7 @@ class FileNames:
         return re.fullmatch(pattern, name, re.DOTALL)
 
     def whole(self, name: str, names: Sequence[str]) -> str:
-        """Return the checkpoint that a file belongs to, by the name that it is called by."""
+        """Return the name of the checkpoint that a file belongs to."""
         part = self.part(name)
         if part is None:
             return name
@@ -242,17 +233,15 @@ class FileNames:
         return index if index in names or int(part["count"]) > 1 else name
 
     def find(self, storage: Storage, name: str) -> list[str]:
-        """Return the checkpoints that a name may mean.
-
-        A set without its index or first file still has its name, so that opening it reports the
-        missing file.
-        """
+        """Return the checkpoints that a name may mean, also a set without its index or first file."""
         names, ends = storage.names(), tuple(filter(None, (self.suffix, self.index)))
         if not name:
-            found = {self.whole(each, names) for each in names if each.endswith(ends)}
+            wholes = {self.whole(each, names) for each in names if each.endswith(ends)}
             others = [each for each in names if self.others and self.others.fullmatch(each)]
             # They are alike, so one is looked at.
-            return sorted(found | {*(others if others and self.begins(storage, others[0]) else ())})
+            return sorted(
+                wholes | {*(others if others and self.begins(storage, others[0]) else ())}
+            )
         if name in names and name.endswith(ends):
             whole = self.whole(name, names)
             return [whole if whole in names or not self.index else name]
@@ -260,14 +249,14 @@ class FileNames:
             may = self.others is None or self.others.fullmatch(name)
             return [self.whole(name, names)] if may and self.begins(storage, name) else []
         stem = name.removesuffix(self.index).removesuffix(self.suffix)
-        known = {stem + self.suffix, *([stem + self.index] if self.index else ())}
+        usual = {stem + self.suffix, *([stem + self.index] if self.index else ())}
         parts = [each for each in names if (part := self.part(each)) and part["stem"] == stem]
-        found = {self.whole(each, names) for each in parts} | known.intersection(names)
-        return sorted(found | {name}.intersection(self.whole(each, names) for each in names))
+        wholes = {self.whole(each, names) for each in parts} | usual.intersection(names)
+        return sorted(wholes | {name}.intersection(self.whole(each, names) for each in names))
 
 
 def begins_with(magic: bytes) -> Callable[[Storage, str], bool]:
-    """Return a function that tells if a file begins with these bytes."""
+    """Return a function that compares the beginning of a file."""
     return lambda storage, name: read_beginning(storage, name, len(magic)) == magic
 
 
@@ -278,7 +267,7 @@ def find_files(
     begins: Callable[[Storage, str], bool] = lambda _storage, _name: False,
 ) -> list[str]:
     """Return the files that a name may mean, if each is a checkpoint. An ending is believed; of a
-    file of another name, the first bytes decide, as ``begins`` says."""
+    file of another name, ``begins`` decides."""
     names = storage.names()
     if not name:
         return [each for each in names if each.endswith(suffixes)]
@@ -293,11 +282,8 @@ class ListedFormat(Format):
 
     name: str
     find: Callable[[Storage, str], list[str]]
-    """Returns the checkpoints that a name may mean."""
     read: Callable[[Storage, str], Listing]
-    """Returns the contents of a checkpoint that was found."""
     source: Callable[[Any], ListedSource] = ListedSource
-    """Returns the source of such contents."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         return self.find(storage, name)

@@ -18,6 +18,7 @@ from shardvar.formats.listing import (
     ReadSpan,
     begins_with,
     find_files,
+    swapped,
 )
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES, foreign_file
@@ -35,13 +36,13 @@ def _read(storage: Storage, name: str) -> Listing:
     file = data.open(0)
     with prefix_errors(file.name):
         header = _read_header(file)
-    decode = None if header.is_plain else partial(_decode, header, data)
+    decode = None if header.is_plain else partial(swapped, size=header.swap_nbytes)
+    decode = partial(_decode, header, data) if header.is_fortran else decode
     array = ListedTensor(KEY, header.dtype, header.shape, 0, header.data_start, decode, True)
     return Listing(data, [array])
 
 
 def _read_header(file: ReadableFile) -> NpyHeader:
-    """Return the header of the array that fills a file."""
     first = file.read(0, min(SNIFF_NBYTES, file.size))
     if not first.startswith(NPY_MAGIC):
         raise foreign_file("a NumPy array (.npy)", first, file.size, "it begins otherwise")
@@ -61,27 +62,21 @@ def _read_header(file: ReadableFile) -> NpyHeader:
 def _decode(
     header: NpyHeader,
     data: DataFiles,
-    read: ReadSpan,
+    _read: ReadSpan,
     tensor: ListedTensor,
     start: int,
     buffer: memoryview,
 ) -> None:
-    """Fill a buffer from elements in Fortran order, or that are big-endian."""
+    """Fill a buffer from elements in Fortran order, which may be big-endian."""
     if not buffer:
         return
-    # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte is
-    # dropped.
     size = header.itemsize
     first, stop = start // size, -(-(start + len(buffer)) // size)
-    if header.is_fortran:
-        stored = data.view(0, tensor.start, tensor.start + header.nbytes)
-        array = np.ndarray(header.shape[::-1], f"V{size}", stored).T
-        elements = np.frombuffer(array.flat[first:stop].tobytes(), np.uint8)
-    else:
-        elements = np.empty((stop - first) * size, np.uint8)
-        read(0, tensor.start + first * size, elements.data)
-    swapped = elements.reshape(-1, header.swap_nbytes)[:, ::-1].tobytes()
-    buffer[:] = swapped[start - first * size :][: len(buffer)]
+    stored = data.view(0, tensor.start, tensor.start + header.nbytes)
+    array = np.ndarray(header.shape[::-1], f"V{size}", stored).T
+    elements = np.frombuffer(array.flat[first:stop].tobytes(), np.uint8)
+    in_order = elements.reshape(-1, header.swap_nbytes)[:, ::-1].tobytes()
+    buffer[:] = in_order[start - first * size :][: len(buffer)]
 
 
 _find = partial(find_files, suffixes=(".npy",), begins=begins_with(NPY_MAGIC))

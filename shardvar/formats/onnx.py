@@ -68,14 +68,9 @@ _BLOCK_NBYTES = 1 << 22
 
 
 class _Type(NamedTuple):
-    """A data type of ONNX."""
-
-    dtype: str
-    """The dtype of the payload."""
-    field: int
-    """The field of a tensor that has its numbers, if ``raw_data`` has not."""
-    bits: int = 0
-    """Bits of an element, if they are less than the payload's."""
+    dtype: str  # of the payload
+    field: int  # of a tensor, which has its numbers if ``raw_data`` has not
+    bits: int = 0  # of an element, if they are less than the payload's
 
 
 _TYPES = {
@@ -102,11 +97,9 @@ class _Folder:
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request."""
         return self.root.traits
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file in the folder or below."""
         return open_below(self.root, name)
 
 
@@ -114,8 +107,7 @@ class _Guard(NamedTuple):
     """The checksum of the file that a tensor is in."""
 
     file: int
-    nbytes: int
-    """The bytes of the tensor in it."""
+    nbytes: int  # of the tensor in it
     checksum: str
 
 
@@ -126,8 +118,7 @@ class _OnnxListing(Listing):
     storage: Storage
     model: onnx.OnnxModel
     names: list[str]
-    sizes: list[int]
-    """[files] the size of each file; -1 if it is missing."""
+    sizes: list[int]  # [files] -1 if it is missing
     numbers_of: dict[str, int] = field(default_factory=dict)
     """The number of each file of external data, by its path."""
     guards: dict[str, _Guard] = field(default_factory=dict)
@@ -180,8 +171,7 @@ def _read(storage: Storage, name: str) -> _OnnxListing:
 
 
 def _placed(tensor: onnx.OnnxTensor, listing: _OnnxListing) -> ListedTensor:
-    """Return one tensor with the place of its elements; raise if it has none, or an impossible
-    one."""
+    """Return one tensor with the place of its elements; raise if it has none."""
     if tensor.error is not None:
         raise tensor.error
     if tensor.kind not in _TYPES:
@@ -192,6 +182,12 @@ def _placed(tensor: onnx.OnnxTensor, listing: _OnnxListing) -> ListedTensor:
         raise invalid(f"An extent of its shape {list(shape)} is negative.")
     check_size(shape, 16)
     if kind.dtype == STRING:
+        count = prod(shape)
+        if tensor.data or tensor.external is not None or len(tensor.strings) != count:
+            raise IncompleteCheckpoint(
+                f"It has {len(tensor.strings)} of the {count} texts that its shape {list(shape)} needs.",
+                COPY_AGAIN,
+            )
         return _texts(tensor, listing.data.open(0))
     extents = np.array([shape], np.int64).reshape(1, len(shape))
     nbytes = int(slice_nbytes(np.array([code(kind.dtype)]), extents)[0])
@@ -227,13 +223,7 @@ def _placed(tensor: onnx.OnnxTensor, listing: _OnnxListing) -> ListedTensor:
 
 def _texts(tensor: onnx.OnnxTensor, file: ReadableFile) -> ListedTensor:
     """Return a tensor of texts, which are read at once."""
-    count = prod(tensor.dims)
-    if tensor.data or tensor.external is not None or len(tensor.strings) != count:
-        raise IncompleteCheckpoint(
-            f"It has {len(tensor.strings)} of the {count} texts that its shape {list(tensor.dims)} needs.",
-            COPY_AGAIN,
-        )
-    texts = np.empty(count, object)
+    texts = np.empty(len(tensor.strings), object)
     texts[:] = [file.read(start, stop - start) for start, stop in tensor.strings]
     payload = strings.encode(texts)
 
@@ -289,9 +279,8 @@ def _number(external: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 class _Varints:
-    """The numbers of a model that are varints, which have no positions: a range is decoded from the
-    nearest place before it that a read has reached, so that reading a payload block by block passes
-    over it once."""
+    """The numbers of a model that are varints, which have no positions. A range is decoded from the
+    nearest place that a read has reached, so that reading block by block passes over them once."""
 
     def __init__(self, data: DataFiles) -> None:
         self._data, self._lock = data, new_lock()
@@ -301,8 +290,7 @@ class _Varints:
     def read(
         self, tensor: ListedTensor, end: int, total: int, first: int, stop: int
     ) -> npt.NDArray[np.uint64]:
-        """Return the varints [first, stop) of a tensor, of ``total`` that take its bytes to
-        ``end``."""
+        """Return the varints [first, stop) of ``total`` up to the byte ``end``."""
         with self._lock:
             counts, places = self._reached.setdefault(tensor.key, ([0], [tensor.start]))
             at = bisect_right(counts, first) - 1
@@ -329,19 +317,16 @@ class _Varints:
 class _Elements:
     """The elements of a tensor that are not in the file as in its payload."""
 
-    stop: int
-    """The byte after the last one."""
+    stop: int  # the byte after the last one
     bits: int
     """Bits of an element in the file, if its elements share bytes and the payload's do not."""
-    count: int = 0
-    """The number of varints."""
+    count: int = 0  # of varints
     varints: _Varints | None = None
     """The reader, if a varint has each element, or each byte of elements that share one."""
 
     def read_into(
         self, read: ReadSpan, tensor: ListedTensor, start: int, buffer: memoryview
     ) -> None:
-        """Fill a buffer from the payload."""
         if self.bits:
             # Of elements of 6 bits, 4 have 3 bytes of the file. So the elements 5 to 9, which are
             # bytes of the payload, are in the groups 1 and 2, from element 4 on.
@@ -370,7 +355,7 @@ class _Elements:
 
 
 def _unpacked(octets: npt.NDArray[np.uint8], dtype: str, width: int) -> npt.NDArray[np.uint8]:
-    """Return elements that share bytes, a byte each as ``ml_dtypes`` has them."""
+    """Return elements that share bytes as ``ml_dtypes`` has them, a byte each."""
     bits = np.unpackbits(octets, bitorder="little")
     rows = bits[: len(bits) // width * width].reshape(-1, width)
     elements = np.packbits(rows, axis=1, bitorder="little").reshape(-1)
@@ -384,14 +369,13 @@ def _unpacked(octets: npt.NDArray[np.uint8], dtype: str, width: int) -> npt.NDAr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OnnxSource(ListedSource):
-    """An open model; a checksum covers a whole file, and no read of only a tensor compares it."""
+    """An open model; a checksum covers a whole file, which reading one tensor does not compare."""
 
     listing: _OnnxListing
     _digests: dict[int, str] = field(init=False, default_factory=dict)
     """The SHA-1 of files, once they were computed."""
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if the model has the checksum of the tensor's file."""
         return key in self.listing.guards and key not in self.listing.faults
 
     is_part = is_guarded
@@ -399,7 +383,6 @@ class _OnnxSource(ListedSource):
     def storage_errors(
         self, keys: Collection[str], only_read: bool = False
     ) -> Mapping[str, ReadError]:
-        """Return the errors of those keys whose file has another checksum than the model says."""
         guards = {
             each.key: self.listing.guards[each.key]
             for each in self.listing.tensors

@@ -51,11 +51,8 @@ def add_files(
     names: Sequence[str],
     add: Callable[[int, set[str]], Collection[str]],
 ) -> tuple[dict[str, ShardvarError], list[Finding]]:
-    """Call ``add`` for each file, with its number and the keys that it should have, and return the
-    faults of keys and the findings.
-
-    ``add`` returns all keys that the file has.
-    """
+    """Call ``add`` for each file, with its number and the keys that it should have, which returns all
+    keys that it has; return the faults of keys and the findings."""
     faults: dict[str, ShardvarError] = {}
     findings: list[Finding] = []
     keys_of: dict[str, set[str]] = {file: set() for file in names}

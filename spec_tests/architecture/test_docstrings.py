@@ -127,7 +127,7 @@ def repeated_entries(member: Member) -> Iterator[str]:
     head = None if isinstance(member.value, property) else head_of(member.value)
     if head is None:
         return
-    own, theirs = sections(member.docstring), sections(inspect.getdoc(head) or "")
+    own, theirs = sections(member.docstring), whole_sections(head)
     for heading in own.keys() & theirs.keys() - {"", "Examples", "Notes"}:
         if both := set(entries(own[heading])).intersection(entries(theirs[heading])):
             yield f"{heading} repeats {sorted(both)} of the member that it refers to"

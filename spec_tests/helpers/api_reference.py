@@ -170,15 +170,16 @@ def head_of(value: Any) -> Any | None:
 
 
 def whole_sections(value: Any) -> dict[str, str]:
-    """Return the sections of a member, with those that it leaves to the head of its family.
+    """Return the sections of a member, with those that it leaves to the head of its family, which
+    may leave some to another.
 
     Parameters come in the order of the signature, and only those that it has. Of the head's errors,
     those of a class that the member names itself are left out.
     """
     own, head = sections(inspect.getdoc(value) or ""), head_of(value)
-    if head is None:
+    if head is None or head is value:
         return own
-    theirs = sections(inspect.getdoc(head) or "")
+    theirs = whole_sections(head)
     order = [name.lstrip("*") for name in inspect.signature(value).parameters]
     merged = {
         "Parameters": _merged(theirs, own, "Parameters", order),

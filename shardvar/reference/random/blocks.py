@@ -1,6 +1,4 @@
-"""Draws of a region of a tensor, block by block, and what all streams check of their arguments.
-
-The arguments of random functions: dtypes, seeds, limits, checked.
+"""Draws of a region of a tensor, block by block, and the checks of all streams' arguments.
 
 A value block is a part of the region, of bounded size, whose values are addressed by flat index.
 Its span is the range of flat indices from its first element to its last.
@@ -38,7 +36,6 @@ TRUNCATED_AT = 2
 
 
 def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
-    """Return the dtype, one of the allowed ones."""
     name = parse_dtype(dtype)
     if name not in allowed:
         raise ArgumentError(
@@ -48,7 +45,7 @@ def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
 
 
 def read_seed(seed: object) -> Array:
-    """Return the seed as an array of two integers of its dtype; others become int64, or uint64 if needed."""
+    """Return two integers: an array in its dtype, others as int64, or uint64 if needed."""
     # The dtype of an array matters: `split` returns new seeds of the same one.
     if isinstance(seed, np.ndarray) and seed.shape == (2,) and seed.dtype.kind in "iu":
         return seed
@@ -109,7 +106,7 @@ def read_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike) -> tuple[float, fl
 
 
 def scaled(values: Array, factor: npt.ArrayLike, summand: npt.ArrayLike) -> Array:
-    """Return ``values * factor + summand`` in place, each operation rounded to the dtype of ``values``."""
+    """Compute ``values * factor + summand`` in place, each operation rounded to their dtype."""
     # In place, so that factors that would broadcast the values to another shape raise instead.
     try:
         values *= np.asarray(factor).astype(values.dtype)
@@ -153,7 +150,7 @@ def row_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_region(shape: tuple[int, ...], region: Region | None) -> Region:
-    """Return the region, by default the whole; errors where it reaches out, or indices pass 64 bits."""
+    """Return the region, by default the whole, which must lie in the shape."""
     whole = Region.whole(shape)
     if whole.size >= 2**63:
         raise ArgumentError(
@@ -170,18 +167,11 @@ def check_region(shape: tuple[int, ...], region: Region | None) -> Region:
 
 
 def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
-    """Yield the blocks that tile a region, each of at most ``BLOCK_SIZE``; the strides are the whole tensor's.
-
-    >>> [str(block) for block in blocks_of((3, 200_000), (200_000, 1))][:3]
-    ['[0:1, 0:131072]', '[0:1, 131072:200000]', '[1:2, 0:131072]']
-    """
+    """Yield the blocks of at most ``BLOCK_SIZE`` that tile a region; the strides are the tensor's."""
     if 0 in shape:
         return
     # An axis of one, so that rank 0 needs no case by itself.
-    extents, steps = (
-        (1, *shape),
-        (1, *strides),
-    )
+    extents, steps = (1, *shape), (1, *strides)
     # inner[d] is the span of one index of axis d, all of the axes behind it included. A region of
     # shape (2, 3, 4) in a tensor of strides (100, 10, 1) has the spans 1 for an element, 1 + 3 * 1
     # = 4 for a row, 4 + 2 * 10 = 24 for one index of the first axis, and 24 + 1 * 100 = 124 for

@@ -1,12 +1,10 @@
 """Streams of random numbers that are addressed by index: the library's own, and JAX's.
 
-Random numbers addressed by index: an element depends only on the seed and its flat index in the
-full tensor.
-
-So any region can be drawn by itself, and the concatenation of the parts of any partition is bit for
-bit the whole. The words come from Philox4x64-10, as ``numpy.random.Philox`` gives them by
-``random_raw``, which NEP 19 keeps stable. ``docs/random.md`` gives the stream word by word; in
-short, with 64-bit words ``w[k]`` and fractions in [0, 1) made of the HIGH bits of a word:
+An element depends only on the seed and its flat index in the full tensor. So any region can be
+drawn by itself, and the parts of any partition, put together, are bit for bit the whole. The words
+come from Philox4x64-10, as ``numpy.random.Philox`` gives them by ``random_raw``, which NEP 19 keeps
+stable. ``docs/random.md`` gives the stream word by word; in short, with 64-bit words ``w[k]`` and
+fractions in [0, 1) made of the HIGH bits of a word:
 
     float32     element i is the low half of w[i // 2] for even i, the high half for odd i; 23 bits
     float64     element i is w[i]; 52 bits
@@ -20,12 +18,9 @@ short, with 64-bit words ``w[k]`` and fractions in [0, 1) made of the HIGH bits 
 
 Only the region and a few words at a time are held in memory.
 
-JAX's uniform numbers under its partitionable threefry, bit for bit: the default of
-``jax.random`` since 0.5.
-
-The bits of element ``i`` are a function of the key and of ``i``, the flat index in the full array:
-threefry2x32 of the counter (high 32 bits of i, low 32 bits of i). Any region can be drawn by
-itself, as JAX does on every device.
+JAX's uniform numbers are those of its partitionable threefry, the default of ``jax.random`` since
+0.5. The bits of element ``i`` are threefry2x32 of the key and the counter (high 32 bits of i, low
+32 bits of i).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -80,12 +75,10 @@ class IndexedStream:
         return np.concatenate([np.empty(0, np.uint64), *self.iter_words(start, count, attempt)])
 
     def iter_words(self, start: int, count: int, attempt: int = 0) -> Iterator[_Words64]:
-        """Yield the same words in order, at most ``_WORDS_AT_ONCE`` at a time.
-
-        Words ``4 b`` to ``4 b + 4`` are Philox4x64-10 at the counter (b + 1, 0, 0, attempt), least
-        word first: NumPy's generator counts before it computes.
-        """
-        # Word 6 is word 2 of counter block 1: start at counter 6 // 4 = 1 and skip 6 % 4 = 2 words.
+        """Yield the same words in order, at most ``_WORDS_AT_ONCE`` at a time."""
+        # Words 4 b to 4 b + 4 are Philox4x64-10 at the counter (b + 1, 0, 0, attempt), least word
+        # first: NumPy's generator counts before it computes. Word 6 is word 2 of counter block 1:
+        # start at counter 6 // 4 = 1 and skip 6 % 4 = 2 words.
         counter = np.array([start // 4, 0, 0, attempt], np.uint64)
         generator = np.random.Philox(key=np.array(self.key, np.uint64), counter=counter)
         generator.random_raw(start % 4)
@@ -198,16 +191,23 @@ def indexed_uniform(
     >>> bool((indexed_uniform((13, 4), 7, region=Region((9, 1), (2, 2))) == whole[9:11, 1:3]).all())
     True
     """
-    extents, kind, stream = (
-        read_shape(shape),
-        read_dtype(dtype, (*FLOATS, *INTEGERS)),
-        IndexedStream.of(seed),
-    )
-    if kind.name in INTEGERS:
-        draw = _integers(stream, *read_integer_limits(minval, maxval, kind), kind)
-    else:
+    extents, kind = read_shape(shape), read_dtype(dtype, (*FLOATS, *INTEGERS))
+    stream = IndexedStream.of(seed)
+    if kind.name not in INTEGERS:
         draw = _uniform(stream, *read_limits(minval, maxval), kind)
-    return draw_blocks(extents, region, kind, draw)
+        return draw_blocks(extents, region, kind, draw)
+    low, count = read_integer_limits(minval, maxval, kind)
+
+    def integers(start: int, out: Array) -> None:
+        words = stream.words(start, len(out))
+        # Sums wrap around, so a negative minimum is added as its complement; the cast keeps the low
+        # bits, which are the value's. The modulo favours small values by one part in 2**64 / count:
+        # too little to notice, and reproducible.
+        words %= np.uint64(count)
+        words += np.uint64(low % 2**64)
+        out[:] = words.astype(kind, copy=False)
+
+    return draw_blocks(extents, region, kind, integers)
 
 
 def indexed_normal(
@@ -220,7 +220,7 @@ def indexed_normal(
 ) -> Array:
     """Return normal values, each a function of the seed and its index in the full array.
 
-    Otherwise as ``indexed_uniform``.
+    See ``indexed_uniform`` for the other parameters.
 
     Parameters
     ----------
@@ -247,24 +247,9 @@ def indexed_truncated_normal(
     dtype: npt.DTypeLike = "float32",
     region: Region | None = None,
 ) -> Array:
-    """Return normal values within two standard deviations of the mean: those beyond are drawn
-    again.
+    """Return normal values within two standard deviations of the mean; others are drawn again.
 
-    Otherwise as ``indexed_uniform``.
-
-    Parameters
-    ----------
-    mean : float, default 0.0
-        The mean.
-    stddev : float, default 1.0
-        The standard deviation.
-    dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
-        The dtype.
-
-    Raises
-    ------
-    ArgumentError
-        If `seed` is not one integer or two, or the dtype cannot be drawn.
+    See ``indexed_normal`` for the parameters.
     """
     return _scaled_draw(IndexedStream.truncated_normal, shape, seed, mean, stddev, dtype, region)
 
@@ -329,37 +314,22 @@ def _uniform(
     return values
 
 
-def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> DrawFunction:
-    def values(start: int, out: Array) -> None:
-        words = stream.words(start, len(out))
-        # Sums wrap around, so a negative minimum is added as its complement; the cast keeps the low
-        # bits, which are the value's. The modulo favours small values by one part in 2**64 / count:
-        # too little to notice, and reproducible.
-        words %= np.uint64(count)
-        words += np.uint64(low % 2**64)
-        out[:] = words.astype(kind, copy=False)
-
-    return values
-
-
 def _in_a_word(values: Array) -> int:
-    """Return the number of values, float32 or float64, that one word gives."""
     return 8 // values.itemsize
 
 
 def _halves(words: _Words64, values: Array) -> Array:
-    """Return the words as integers of the size of the values: of each the low half, then the high half."""
+    """Return the words as integers of the values' size: of each the low half, then the high half."""
     if values.itemsize == 8:
         return words
     return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
 
 
 def _fractions(words: Array, out: Array | None = None) -> Array:
-    """Return the high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in place.
-
-    The bits become the fraction of a number in [1, 2), and subtracting 1 is exact. The 32-bit word
-    0x80000000 gives 0x80000000 >> 9 | 0x3F800000 = 0x3FC00000, which is 1.5 as float32, and so 0.5.
-    """
+    """Return the high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in place."""
+    # The bits become the fraction of a number in [1, 2), and subtracting 1 is exact. The 32-bit
+    # word 0x80000000 gives 0x80000000 >> 9 | 0x3F800000 = 0x3FC00000, which is 1.5 as float32, and
+    # so 0.5.
     shift, exponent, one = _FORMS[words.itemsize]
     words >>= shift
     words |= exponent
@@ -410,11 +380,7 @@ def jax_key(seed: int) -> tuple[int, int]:
 
 
 def threefry2x32(key: tuple[int, int], x0: _Words, x1: _Words) -> tuple[_Words, _Words]:
-    """Return two words for two words of counter: twenty rounds of threefry (Salmon et al., 2011).
-
-    >>> [hex(int(word[0])) for word in threefry2x32((0, 0), np.zeros(1, np.uint32), np.zeros(1, np.uint32))]
-    ['0x6b200159', '0x99ba4efe']
-    """
+    """Return two words for two words of counter: twenty rounds of threefry (Salmon et al., 2011)."""
     # Five groups of four rounds; after group g the keys (g + 1) % 3 and (g + 2) % 3 are injected,
     # and the number of the group, so that no two groups are alike. Sums of 32-bit words wrap
     # around.
@@ -461,7 +427,13 @@ def jax_bits(
     """
     if bits not in (8, 16, 32, 64):
         raise ArgumentError(f"Invalid number of bits {bits}.", "Ask for 8, 16, 32 or 64.")
-    pair, kind = _read_key(key), np.dtype(f"u{bits // 8}")
+    array = np.asarray(key)
+    if array.shape != (2,) or array.dtype.kind not in "iu":
+        raise ArgumentTypeError(
+            f"Invalid key {key!r}.", "Give two 32-bit integers, such as jax_key(seed)."
+        )
+    pair = int(array[0]) & _MASK, int(array[1]) & _MASK
+    kind = np.dtype(f"u{bits // 8}")
 
     def values(start: int, out: Array) -> None:
         # The two words of an element are one value of 64 bits; for fewer bits JAX folds them
@@ -489,7 +461,7 @@ def jax_uniform(
     with limits is rounded twice, and may differ from JAX's in the last place. So may float16:
     JAX itself rounds once on processors with half-precision arithmetic, and twice on others.
 
-    Otherwise as ``jax_bits``.
+    See ``jax_bits`` for the other parameters.
 
     Parameters
     ----------
@@ -516,39 +488,23 @@ def jax_uniform(
     words |= np.ones((), kind).view(words.dtype)
     values: np.ndarray[Any, Any] = words.view(kind)
     values -= kind.type(1)
+    factor = high - low
     if kind == np.float32:
-        values = _fused(values, high - low, low)
+        # The product of two float32 is exact in float64, which has more than twice as many bits.
+        # The sum may be inexact; it is then rounded to odd, to the neighbour whose last bit is 1.
+        # So the rounding to float32 sees on which side of a tie the true sum lies. With decimal
+        # digits: 0.1250 + 0.00004 kept as 0.1250 would round to 0.12, a tie to even, and the true
+        # 0.12504 rounds to 0.13; kept as 0.1251 it does too. Knuth's TwoSum: `error` is exactly
+        # what the rounded `total` lacks of the sum, and 0 where it is exact.
+        wide, summand = values.astype(np.float64) * np.float64(factor), np.float64(low)
+        total = wide + summand
+        part = total - wide
+        error = (wide - (total - part)) + (summand - part)
+        is_even = total.view(np.int64) & 1 == 0
+        odd = np.nextafter(total, np.copysign(np.inf, error))
+        values = np.where((error != 0) & is_even, odd, total).astype(np.float32)
     else:
-        values *= high - low
+        values *= factor
         values += low
     # Rounding may fall below the minimum, which JAX prevents in the same way.
     return np.asarray(np.maximum(values, low, out=values))
-
-
-def _fused(values: Array, factor: Array, summand: Array) -> Array:
-    """Return ``values * factor + summand`` in float32, rounded once.
-
-    The product of two float32 is exact in float64, which has more than twice as many bits. The sum
-    may be inexact; it is then rounded to odd, to the neighbour whose last bit is 1. So the rounding
-    to float32 sees on which side of a tie the true sum lies. With decimal digits: 0.1250 + 0.00004
-    kept as 0.1250 would round to 0.12, a tie to even, and the true 0.12504 rounds to 0.13; kept as
-    0.1251 it does too.
-    """
-    # Knuth's TwoSum: `error` is exactly what the rounded `total` lacks of product + low, and 0
-    # where it is exact.
-    product, low = values.astype(np.float64) * np.float64(factor), np.float64(summand)
-    total = product + low
-    part = total - product
-    error = (product - (total - part)) + (low - part)
-    is_even = total.view(np.int64) & 1 == 0
-    odd = np.where((error != 0) & is_even, np.nextafter(total, np.copysign(np.inf, error)), total)
-    return np.asarray(odd.astype(np.float32))
-
-
-def _read_key(key: tuple[int, int] | Sequence[int]) -> tuple[int, int]:
-    array = np.asarray(key)
-    if array.shape != (2,) or array.dtype.kind not in "iu":
-        raise ArgumentTypeError(
-            f"Invalid key {key!r}.", "Give two 32-bit integers, such as jax_key(seed)."
-        )
-    return int(array[0]) & _MASK, int(array[1]) & _MASK

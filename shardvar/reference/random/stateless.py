@@ -59,19 +59,27 @@ sqrt(-2 log(1e-7)) = 5.68."""
 _BLOCKS_AT_ONCE = 1 << 13
 """Counter blocks computed at a time: 64 KiB a column, so that all stay in the cache."""
 
+_FRACTIONS = {
+    "float16": (0x3FF, 15 << 10),
+    "bfloat16": (0x7F, 127 << 7),
+    "float32": (0x7FFFFF, 127 << 23),
+}
+"""By dtype: the bits of a word that become a fraction, and the exponent bits of 1.0."""
+
+_FRACTIONS = {
+    "float16": (0x3FF, 15 << 10),
+    "bfloat16": (0x7F, 127 << 7),
+    "float32": (0x7FFFFF, 127 << 23),
+}
+"""By dtype: the bits of a word that become a fraction, and the exponent bits of 1.0."""
+
 _Transform = Callable[[Words], Array]
 """Words [n, 4] of n counter blocks -> values [n, k]."""
 
 
 def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> Words:
-    """Return the words [n, 4] of counters [4, n], whose values have 32 bits each.
-
-    Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the
-    example is one of its authors' test vectors.
-
-    >>> [hex(word) for word in philox4x32(np.zeros((4, 1), np.uint64), (0, 0))[0].tolist()]
-    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
-    """
+    """Return the words [n, 4] of counters [4, n], whose values have 32 bits each."""
+    # Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     c0, c1, c2, c3 = counter
     k0, k1 = key
     # Values of 32 bits in words of 64: a product fits, and `>> 32` and `& _LOW` are its halves.
@@ -175,7 +183,19 @@ def stateless_uniform(
     """
     extents, kind = read_shape(shape), read_dtype(dtype, (*FLOATS, *INTEGERS))
     if kind.name in INTEGERS:
-        return _integers(extents, seed, minval, maxval, kind)
+        if (minval is None) != (maxval is None):
+            raise ArgumentError(
+                f"{kind} values were asked for with minval={minval!r}, maxval={maxval!r}.",
+                "Give both.",
+            )
+        words = _draw(extents, seed, np.dtype(f"u{kind.itemsize}"), _word_transform(kind))
+        if minval is not None and maxval is not None:
+            minimum, count = read_integer_limits(minval, maxval, kind)
+            # Unsigned sums wrap around, so a negative minimum is added as its complement: for int32
+            # -5 is 2**32 - 5, and 3 + 2**32 - 5 is 2**32 - 2, which has the bits of -2.
+            words %= words.dtype.type(count)
+            words += words.dtype.type(minimum % (1 << 8 * kind.itemsize))
+        return words.view(kind)
     # TensorFlow rounds the limits to the dtype first, then their difference, the product and the
     # sum.
     low = np.asarray(0 if minval is None else minval).astype(kind)
@@ -190,7 +210,9 @@ def stateless_normal(
     stddev: npt.ArrayLike = 1.0,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Return normal values, as ``tf.random.stateless_normal``; otherwise as ``stateless_uniform``.
+    """Return normal values, as ``tf.random.stateless_normal``.
+
+    See ``stateless_uniform`` for the other parameters.
 
     Parameters
     ----------
@@ -223,25 +245,9 @@ def stateless_truncated_normal(
     stddev: npt.ArrayLike = 1.0,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Return normal values within two standard deviations of the mean: those beyond are drawn
-    again.
+    """Return normal values within two standard deviations of the mean; others are drawn again.
 
-    Otherwise as ``stateless_uniform``.
-
-    Parameters
-    ----------
-    mean : array_like, default 0.0
-        The mean; an array is broadcast to the shape.
-    stddev : array_like, default 1.0
-        The standard deviation; an array is broadcast to the shape.
-    dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
-        The dtype.
-
-    Raises
-    ------
-    ArgumentError
-        If `seed` is not two integers, the dtype cannot be drawn, or `mean` or `stddev` does not
-        broadcast to the shape.
+    See ``stateless_normal`` for the parameters.
     """
     extents, kind = read_shape(shape), read_dtype(dtype, FLOATS)
     transform, group = _normal_of(kind), 2 if kind.name == "float64" else 4
@@ -334,64 +340,42 @@ def _draw(
     return out
 
 
-def _integers(
-    extents: tuple[int, ...],
-    seed: npt.ArrayLike,
-    minval: npt.ArrayLike | None,
-    maxval: npt.ArrayLike | None,
-    kind: np.dtype[Any],
-) -> Array:
-    if (minval is None) != (maxval is None):
-        raise ArgumentError(
-            f"{kind} values were asked for with minval={minval!r}, maxval={maxval!r}.", "Give both."
-        )
-    unsigned = np.dtype(f"u{kind.itemsize}")
-    words = _draw(extents, seed, unsigned, _words64 if kind.itemsize == 8 else lambda words: words)
-    if minval is not None and maxval is not None:
-        low, count = read_integer_limits(minval, maxval, kind)
-        # Unsigned sums wrap around, so a negative minimum is added as its complement: for int32 -5
-        # is 2**32 - 5, and 3 + 2**32 - 5 is 2**32 - 2, which has the bits of -2.
-        words %= unsigned.type(count)
-        words += unsigned.type(low % (1 << 8 * kind.itemsize))
-    return words.view(kind)
-
-
-def _words64(words: Words) -> Array:
-    return words[:, 0::2] | words[:, 1::2].astype(np.uint64) << np.uint64(32)
+def _word_transform(kind: np.dtype[Any]) -> _Transform:
+    """Return the function of words that makes unsigned integers of the size of the dtype."""
+    if kind.itemsize == 4:
+        return lambda words: words
+    return lambda words: words[:, 0::2] | words[:, 1::2].astype(np.uint64) << np.uint64(32)
 
 
 def _uniform_of(kind: np.dtype[Any]) -> _Transform:
-    """Return the function of words that makes values in [0, 1) of the dtype.
+    """Return the function of words that makes values in [0, 1) of the dtype."""
 
-    The fraction bits under the exponent of 1 are a number in [1, 2), and subtracting 1 is exact. In
-    float32 the word 0x00400000 has the bits 0x3F800000 | 0x00400000, which is 1.5, and gives 0.5.
-    """
+    # The fraction bits under the exponent of 1 are a number in [1, 2), and subtracting 1 is exact.
+    # In float32 the word 0x00400000 has the bits 0x3F800000 | 0x00400000, which is 1.5, and gives
+    # 0.5.
+    def of_pairs(words: Words) -> Array:
+        upper = (words[:, 0::2] & np.uint32(0xFFFFF) | np.uint32(1023 << 20)).astype(np.uint64)
+        return (upper << np.uint64(32) | words[:, 1::2]).view(np.float64) - 1
+
+    def of_words(words: Words) -> Array:
+        bits = (words & np.uint32(fraction) | np.uint32(one)).astype(
+            f"u{kind.itemsize}", copy=False
+        )
+        return bits.view(kind) - kind.type(1)
+
     if kind.name == "float64":
-        return _uniform64
-    if kind.name == "float32":
-        return _uniform32
-    fraction, one = (0x3FF, 15 << 10) if kind.name == "float16" else (0x7F, 127 << 7)
-    return lambda words: (words & fraction | one).astype(np.uint16).view(kind) - kind.type(1)
-
-
-def _uniform32(words: Words) -> Array:
-    return (words & np.uint32(0x7FFFFF) | np.uint32(127 << 23)).view(np.float32) - np.float32(1)
-
-
-def _uniform64(words: Words) -> Array:
-    upper = (words[:, 0::2] & np.uint32(0xFFFFF) | np.uint32(1023 << 20)).astype(np.uint64)
-    return (upper << np.uint64(32) | words[:, 1::2]).view(np.float64) - 1
+        return of_pairs
+    fraction, one = _FRACTIONS[kind.name]
+    return of_words
 
 
 def _normal_of(kind: np.dtype[Any]) -> _Transform:
-    """Return the function of words that makes normal values, in float32 for narrower dtypes.
+    """Return the function of words that makes normal values, in float32 for narrower dtypes."""
+    uniform = _uniform_of(np.promote_types(kind, np.float32))
 
-    Logarithm, sine and cosine of float32 are computed in float64 and rounded. Libraries differ in
-    the last bits of their float32 functions; rounding the wider result is as near to TensorFlow's
-    as can be.
-    """
-    uniform = _uniform64 if kind.name == "float64" else _uniform32
-
+    # Logarithm, sine and cosine of float32 are computed in float64 and rounded. Libraries differ in
+    # the last bits of their float32 functions; rounding the wider result is as near to TensorFlow's
+    # as can be.
     def normal(words: Words) -> Array:
         # Two fractions u, v give sqrt(-2 log u) times sin(2 pi v), then times cos(2 pi v), in their
         # places.
@@ -410,7 +394,7 @@ def _normal_of(kind: np.dtype[Any]) -> _Transform:
 def _accepted(
     stream: PhiloxStream, first: npt.NDArray[np.uint64], transform: _Transform, group: int
 ) -> Array:
-    """Return the first ``group`` values within the limit from each number of a counter block on: [n, group]."""
+    """Return the first ``group`` values within the limit from each counter block on: [n, group]."""
     values = np.empty((len(first), group), transform(np.zeros((1, 4), np.uint32)).dtype)
     filled = np.zeros(len(first), np.int64)
     active = np.arange(len(first))

@@ -137,6 +137,16 @@ def test_of_sampled_losses_by_weights_biases_and_inputs(
     assert np.allclose(of_inputs, by_inputs, atol=1e-4)
 
 
+def test_of_a_loss_has_the_defaults_of_the_loss() -> None:
+    """``sampled_softmax_loss`` removes accidental hits unless it is told otherwise."""
+    weights, biases, inputs = Variable(np.eye(5, 2)), Variable(np.zeros(5)), np.ones((2, 2))
+    sampled = nn.log_uniform_sampler([[1], [2]], 3, 5, seed=1)
+    assert {1, 2} & set(sampled.sampled_candidates.tolist())
+    arguments = (weights, biases, [[1], [2]], inputs, 3, 5, 1, sampled)
+    value, _ = vjp(nn.sampled_softmax_loss, *arguments)
+    assert value.tolist() == nn.sampled_softmax_loss(*arguments).tolist()
+
+
 @settings(deadline=None)
 @given(REALS, st.data())
 def test_of_indexing_is_none_for_shards_that_the_index_does_not_touch(

@@ -16,7 +16,7 @@ from shardvar.layout.partition import div_owner
 from shardvar.reference.devices import Device, track_transfers
 from shardvar.reference.nn import embedding_lookup, mod_to_div
 from shardvar.reference.nn.lookup import clip_rows
-from shardvar.reference.nn.rebalance import mod_owner, mod_sizes
+from shardvar.reference.nn.rebalance import mod_sizes
 from shardvar.reference.variables import ShardedVariable, Variable, create_sharded_variable
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 
@@ -172,7 +172,7 @@ def test_a_max_norm_that_is_no_number_is_refused(max_norm: object) -> None:
 def test_a_table_cut_by_mod_is_the_same_table_once_converted(rows: int, num_shards: int) -> None:
     """R-MOD-1."""
     full = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
-    owner, _ = mod_owner(np.arange(rows), rows, num_shards)
+    owner = np.arange(rows) % num_shards
     devices = [Device(f"ps:{i}") for i in range(num_shards)]
     by_mod = [Variable(full[owner == i], device=devices[i]) for i in range(num_shards)]
     assert tuple(variable.shape[0] for variable in by_mod) == mod_sizes(rows, num_shards)
@@ -192,18 +192,11 @@ def test_shards_that_were_not_cut_by_mod_are_refused() -> None:
         mod_to_div([Variable(1.0)])
 
 
-def test_ids_that_no_shard_by_mod_holds_are_refused() -> None:
-    """As many shards as rows, and the last id, are within the bounds."""
-    assert [each.tolist() for each in mod_owner([12], 13, 13)] == [[12], [0]]
+def test_numbers_of_rows_and_shards_that_no_table_has_are_refused() -> None:
     assert mod_sizes(3, 1) == (3,)
     assert sum(mod_sizes(np.uint8(200), np.uint8(100))) == 200
     with pytest.raises(ArgumentTypeError, match="3.5"):
         mod_sizes(3.5, 2)  # type: ignore[arg-type]
-    for ids in ([13], [-1], [0, 13]):
-        with pytest.raises(OutOfRange, match=r"outside \[0, 13\)"):
-            mod_owner(ids, 13, 5)
-    with pytest.raises(ArgumentTypeError, match="float64"):
-        mod_owner([0.0], 13, 5)
     for num_shards in (0, -1):
         with pytest.raises(ArgumentError, match="into .* shards"):
             mod_sizes(13, num_shards)

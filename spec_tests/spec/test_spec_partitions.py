@@ -14,7 +14,8 @@ from shardvar.layout import shard_counts
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.partition import chunk, div, div_owner
 from shardvar.layout.region import format_slice_text, parse_slice_text
-from shardvar.reference.nn.rebalance import mod_owner
+from shardvar.reference.nn.rebalance import mod_to_div
+from shardvar.reference.variables import Variable
 from shardvar.spec import checkpoints, meshes, partitioners, partitions
 from shardvar.testing import regions
 
@@ -53,9 +54,13 @@ def test_div_owner(length: int, num_shards: int, ids: list[int]) -> None:
 @given(st.integers(1, 30), counts)
 def test_mod_owner(length: int, num_shards: int) -> None:
     """R-MOD-1 (RFC 000): 'We are not going to support other partition strategies like "mod".'"""
-    shard, row = mod_owner(np.arange(length), length, num_shards)
-    found = list(zip(shard.tolist(), row.tolist(), strict=True))
-    assert found == [partitions.mod_owner(one, num_shards) for one in range(length)]
+    shards: list[list[int]] = [[] for _ in range(num_shards)]
+    for one in range(length):
+        shard, row = partitions.mod_owner(one, num_shards)
+        assert row == len(shards[shard])
+        shards[shard].append(one)
+    by_div = mod_to_div([Variable(np.array(ids, np.int64)) for ids in shards])
+    assert by_div.numpy().tolist() == list(range(length))
 
 
 @st.composite

@@ -18,7 +18,7 @@ b[2:3]``.
 ``vjp(function, *args)`` returns the function's value and its pullback. The pullback takes the
 gradient of a scalar with respect to that value, and returns the gradients with respect to the
 function's differentiable arguments: for a variable pairs (gradient, shard), for an array an array.
-A program chains pullbacks, and needs no tape. The table at the end says which functions have one.
+A program chains pullbacks, and needs no tape. The table at the end has the functions with one.
 
 R-GRAD-1 (RFC 000): "gradient computation and update are always performed at the component variable
 level". The gradient of rows that were looked up is one ``IndexedSlices`` a shard, with local row
@@ -55,7 +55,6 @@ from shardvar.reference.nn.lookup import (
     SparseTensor,
     as_integers,
     bag_gradients,
-    check_combiner,
     check_max_norm,
     check_table,
     clip_rows,
@@ -117,25 +116,37 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
         if isinstance(a, VariableInterface):
             other = _value(b)
             check_product(a.shape, other.shape)
-            return _rows_of_product(a, other, mode)
+            # Each shard gives its own rows.
+            out = np.empty((a.shape[0], other.shape[1]), np.result_type(a.dtype, other.dtype))
+            for shard, rows in _shards(a):
+                _multiply(shard, other, out[rows], lambda x, w, y: np.matmul(w, x, y), mode)
+            return out
         if isinstance(b, VariableInterface):
             other = _value(a)
             check_product(other.shape, b.shape)
-            batch, rows = other.shape[:-1], prod(other.shape[:-1])
-            return _sum_of_products(other.reshape(rows, other.shape[-1]), b, mode).reshape(
-                *batch, b.shape[1]
-            )
+            left = other.reshape(prod(other.shape[:-1]), other.shape[-1])
+            # Each shard gives the term of its rows and their columns of ``left``. Terms are added
+            # in the order of the shards, into the first one, so that only two products are ever in
+            # memory.
+            shape, dtype = (len(left), b.shape[1]), np.result_type(left.dtype, b.dtype)
+            total: Array | None = None
+            for shard, rows in _shards(b):
+                term = np.empty(shape, dtype)
+                _multiply(shard, left[:, rows], term, np.matmul, mode)
+                total = term if total is None else np.add(total, term, out=total)
+            out = np.zeros(shape, dtype) if total is None else total
+            return out.reshape(*other.shape[:-1], b.shape[1])
         left, right = _value(a), _value(b)
         check_product(left.shape, right.shape)
         return np.asarray(left @ right)
 
 
 def matmul_transposed(a: Array, b: VariableInterface, mode: MatmulMode = "concat") -> Array:
-    """Return ``a @ b.T`` for ``a`` [n, m] and ``b`` [k, m] -> [n, k]; each shard gives the columns of its rows."""
+    """Return ``a @ b.T`` [n, k]; each shard gives the columns of its rows."""
     with operation_scope("matmul"):
         out = np.empty((a.shape[0], b.shape[0]), np.result_type(a.dtype, b.dtype))
         for shard, rows in _shards(b):
-            _multiply(shard, a, out[:, rows], _shard_transposed, mode)
+            _multiply(shard, a, out[:, rows], lambda x, w, y: np.matmul(x, w.T, y), mode)
         return out
 
 
@@ -145,27 +156,6 @@ def check_product(left: tuple[int, ...], right: tuple[int, ...]) -> None:
         raise ArgumentError(
             f"Shapes {left} and {right} have no product.", "Give [n, k] and [k, m]."
         )
-
-
-def _rows_of_product(a: VariableInterface, b: Array, mode: MatmulMode) -> Array:
-    """Return ``a @ b``, [rows of a, columns of b]; each shard gives its own rows."""
-    out = np.empty((a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype))
-    for shard, rows in _shards(a):
-        _multiply(shard, b, out[rows], _shard_first, mode)
-    return out
-
-
-def _sum_of_products(a: Array, b: VariableInterface, mode: MatmulMode) -> Array:
-    """Return ``a @ b``; each shard gives the term of its rows and their columns of ``a``."""
-    shape, dtype = (a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype)
-    # Terms are added in the order of the shards, into the first one, so that only two products are
-    # ever in memory.
-    out: Array | None = None
-    for shard, rows in _shards(b):
-        term = np.empty(shape, dtype)
-        _multiply(shard, a[:, rows], term, np.matmul, mode)
-        out = term if out is None else np.add(out, term, out=out)
-    return np.zeros(shape, dtype) if out is None else out
 
 
 def _multiply(
@@ -187,14 +177,6 @@ def _multiply(
         product(moved, value, computed)
     # Bring the product back.
     copy_into(out, computed, there, here)
-
-
-def _shard_first(other: Array, shard: Array, out: Array) -> None:
-    np.matmul(shard, other, out=out)
-
-
-def _shard_transposed(other: Array, shard: Array, out: Array) -> None:
-    np.matmul(other, shard.T, out=out)
 
 
 @contextmanager
@@ -235,8 +217,7 @@ Pullback = Callable[[Any], tuple[Any, ...]]
 
 
 def sparse_gradients(table: VariableInterface, ids: Array, values: Array) -> ShardGradients:
-    """Return the shards' parts of a gradient with ``values`` [n, *row] in the rows ``ids`` [n],
-    which are in range."""
+    """Return the shards' parts of a gradient with ``values`` [n, *row] in the rows ``ids`` [n]."""
     shards, layout = components(table), row_layout_of(table)
     # A shard without rows that were read has an empty gradient, not None: Adam decays the slots of
     # such a shard too.
@@ -287,21 +268,21 @@ def gradient(contributions: Iterable[Any], sources: Sequence[Any]) -> list[Gradi
                 f"A contribution is {type(pair).__name__}.", "Give pairs (gradient, variable)."
             )
         part, variable = pair
-        if part is not None:
-            known = sums.get(id(variable))
-            sums[id(variable)] = part if known is None else add_gradients(known, part)
+        if part is None:
+            continue
+        before = sums.get(id(variable))
+        if before is None:
+            total = part
+        elif isinstance(before, IndexedSlices) and isinstance(part, IndexedSlices):
+            total = IndexedSlices(
+                np.concatenate([before.values, part.values]),
+                np.concatenate([before.indices, part.indices]),
+                before.dense_shape,
+            )
+        else:
+            total = _dense(before) + _dense(part)
+        sums[id(variable)] = total
     return [sums.get(id(variable)) for variable in check_sources(sources)]
-
-
-def add_gradients(first: Gradient, second: Gradient) -> Gradient:
-    """Return the sum: sparse if both are, with the second's rows after the first's."""
-    if isinstance(first, IndexedSlices) and isinstance(second, IndexedSlices):
-        return IndexedSlices(
-            np.concatenate([first.values, second.values]),
-            np.concatenate([first.indices, second.indices]),
-            first.dense_shape,
-        )
-    return _dense(first) + _dense(second)
 
 
 def check_sources(sources: Any) -> list[Variable]:
@@ -320,13 +301,11 @@ def check_sources(sources: Any) -> list[Variable]:
     return list(sources)
 
 
-def check_upstream(upstream: Any, value: Array) -> Array:
-    """Return the gradient of a computed value, in its shape and dtype."""
-    return upstream_check(value)(upstream)
-
-
 def upstream_check(value: Array) -> Callable[[Any], Array]:
-    """Return ``check_upstream`` for a value that need not be kept until its gradient comes."""
+    """Return a function that makes an array of the value's dtype of its gradient, of its shape.
+
+    The value need not be kept until its gradient comes.
+    """
     shape, dtype = value.shape, value.dtype
 
     def check(upstream: Any) -> Array:
@@ -345,8 +324,8 @@ def _dense(part: Gradient) -> Array:
     return part.to_dense() if isinstance(part, IndexedSlices) else part
 
 
-# Pullbacks. A rule of ``_RULES`` has the signature of its function, and returns the value and the
-# pullback.
+# Pullbacks. A rule of ``_RULES`` takes all arguments of its function by name, and returns the value
+# and the pullback.
 
 
 def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Array, Pullback]:
@@ -387,11 +366,13 @@ def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Arra
     """
     rule = _RULES.get(function)
     if rule is None:
-        known = ", ".join(known.__name__ for known in _RULES)
+        names = ", ".join(known.__name__ for known in _RULES)
         raise ArgumentError(
-            f"{getattr(function, '__name__', function)} has no pullback.", f"Give one of {known}."
+            f"{getattr(function, '__name__', function)} has no pullback.", f"Give one of {names}."
         )
-    return rule(**_signature(function).bind(*args, **kwargs).arguments)
+    bound = _signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return rule(**bound.arguments)
 
 
 _signature = cache(signature)
@@ -399,7 +380,7 @@ _signature = cache(signature)
 
 
 def _lookup(
-    params: Any, ids: Any, max_norm: float | None = None, name: str | None = None
+    params: Any, ids: Any, max_norm: float | None, name: str | None
 ) -> tuple[Array, Pullback]:
     table = check_table(params)
     limit = check_max_norm(max_norm, table.dtype)
@@ -421,7 +402,7 @@ def _lookup(
 
 
 def clip_gradient(rows: Array, upstream: Array, max_norm: float, first_axis: int) -> Array:
-    """Return the gradient of ``clip_rows``: ``(g - x (x . g) / |x|^2) m / |x|`` for a row x shortened to m."""
+    """Return the gradient of ``clip_rows``: ``(g - x (x . g) / |x|^2) m / |x|`` for a long row x."""
     # A shortened row is m x / |x|, which does not change when x gets longer. So the part of g along
     # x is taken out: for x = (3, 4) and g = (5, 0) that is x * 15 / 25 = (1.8, 2.4), and the rest,
     # (3.2, -2.4), is scaled by m / 5.
@@ -440,46 +421,40 @@ def _lookup_sparse(
     params: Any,
     sp_ids: SparseTensor,
     sp_weights: SparseTensor | None,
-    combiner: str | None = None,
-    max_norm: float | None = None,
-    name: str | None = None,
-    compat: EmptyRows | None = None,
+    combiner: str | None,
+    max_norm: float | None,
+    name: str | None,
+    compat: EmptyRows | None,
 ) -> tuple[Array, Pullback]:
+    table = check_table(params)
     return _bags(
-        check_table(params), plan_bags(sp_ids, sp_weights, compat), combiner, max_norm, name, None
+        table, plan_bags(table.dtype, sp_ids, sp_weights, combiner, compat), max_norm, name
     )
 
 
 def _safe_lookup_sparse(
     embedding_weights: Any,
     sparse_ids: SparseTensor,
-    sparse_weights: SparseTensor | None = None,
-    combiner: str | None = "mean",
-    default_id: int | None = None,
-    max_norm: float | None = None,
-    name: str | None = None,
+    sparse_weights: SparseTensor | None,
+    combiner: str | None,
+    default_id: int | None,
+    max_norm: float | None,
+    name: str | None,
 ) -> tuple[Array, Pullback]:
     table = check_table(embedding_weights)
-    chosen = check_combiner(combiner, table.dtype)
-    bags = plan_safe_bags(table.dtype, sparse_ids, sparse_weights, chosen, default_id)
-    return _bags(table, bags, chosen, max_norm, name, sparse_ids.dense_shape[:-1])
+    bags = plan_safe_bags(table.dtype, sparse_ids, sparse_weights, combiner, default_id)
+    return _bags(table, bags, max_norm, name)
 
 
 def _bags(
-    table: VariableInterface,
-    bags: Bags,
-    combiner: str | None,
-    max_norm: float | None,
-    name: str | None,
-    batch: tuple[int, ...] | None,
+    table: VariableInterface, bags: Bags, max_norm: float | None, name: str | None
 ) -> tuple[Array, Pullback]:
-    chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)
-    answer = read_bags(table, bags, chosen, limit, name or "embedding_lookup_sparse")
-    value = answer.reshape(*((bags.count,) if batch is None else batch), *table.shape[1:])
+    limit = check_max_norm(max_norm, table.dtype)
+    value = read_bags(table, bags, limit, name or "embedding_lookup_sparse")
+    check = upstream_check(value)
 
     def pullback(upstream: Any) -> tuple[ShardGradients]:
-        above = check_upstream(upstream, value).reshape(answer.shape)
-        ids, gradient = bag_gradients(bags, chosen, above, table.dtype)
+        ids, gradient = bag_gradients(bags, check(upstream), table.dtype)
         # The rows are read again: to keep them would cost memory until the pullback is called.
         if limit is not None:
             gradient = clip_gradient(
@@ -490,7 +465,7 @@ def _bags(
     return value, pullback
 
 
-def _matmul(a: Any, b: Any, mode: MatmulMode = "concat") -> tuple[Array, Pullback]:
+def _matmul(a: Any, b: Any, mode: MatmulMode) -> tuple[Array, Pullback]:
     value = matmul(a, b, mode)
     check = upstream_check(value)
 
@@ -520,20 +495,26 @@ def _sampled(
 ) -> Any:
     """Return the rule of a sampled loss, given the loss and its derivative by the logits."""
 
-    def rule(
-        weights: Any, biases: Any, labels: Any, inputs: Any, *args: Any, **kwargs: Any
-    ) -> tuple[Array, Pullback]:
-        sampled = losses.sampled_logits(weights, biases, labels, inputs, *args, **kwargs)
-        value = scores(sampled)
+    def rule(weights: Any, biases: Any, **arguments: Any) -> tuple[Array, Pullback]:
+        sampled = losses.sampled_logits(weights, biases, **arguments)
+        value, inputs = scores(sampled), sampled.inputs
+        check = upstream_check(value)
 
         def pullback(upstream: Any) -> tuple[ShardGradients, ShardGradients, Array]:
-            by_logits = slopes(sampled) * check_upstream(upstream, value)[:, None]
-            of_rows, of_offsets, of_inputs = _logit_gradients(sampled, by_logits)
-            of_weights = sparse_gradients(check_table(weights), sampled.ids, of_rows)
+            # Each example has its own labels, and all share the samples: logits are
+            # einsum("btd,bd->bt") and x @ rows.T. The products below are their transposes, in the
+            # order of ``sampled.ids``: labels of all examples, then samples.
+            by_logits = slopes(sampled) * check(upstream)[:, None]
+            num_true = sampled.true_rows.shape[1]
+            true, others = by_logits[:, :num_true], by_logits[:, num_true:]
+            of_true = np.einsum("bt,bd->btd", true, inputs).reshape(-1, inputs.shape[1])
+            of_rows = np.concatenate([of_true, others.T @ inputs])
+            of_offsets = np.concatenate([true.ravel(), others.sum(axis=0)])
+            of_inputs = np.einsum("bt,btd->bd", true, sampled.true_rows)
             return (
-                of_weights,
+                sparse_gradients(check_table(weights), sampled.ids, of_rows),
                 sparse_gradients(check_table(biases), sampled.ids, of_offsets),
-                of_inputs,
+                of_inputs + others @ sampled.sampled_rows,
             )
 
         return value, pullback
@@ -541,21 +522,8 @@ def _sampled(
     return rule
 
 
-def _logit_gradients(sampled: losses.SampledLogits, by_logits: Array) -> tuple[Array, Array, Array]:
-    """Return gradients of rows [ids, dim], biases [ids] and inputs [batch, dim]."""
-    # Each example has its own labels, and all share the samples: logits are einsum("btd,bd->bt")
-    # and x @ rows.T. The products below are their transposes, in the order of ``sampled.ids``:
-    # labels of all examples, then samples.
-    num_true = sampled.true_rows.shape[1]
-    true, others = by_logits[:, :num_true], by_logits[:, num_true:]
-    of_true = np.einsum("bt,bd->btd", true, sampled.inputs).reshape(-1, sampled.inputs.shape[1])
-    of_rows = np.concatenate([of_true, others.T @ sampled.inputs])
-    of_inputs = np.einsum("bt,btd->bd", true, sampled.true_rows) + others @ sampled.sampled_rows
-    return of_rows, np.concatenate([true.ravel(), others.sum(axis=0)]), of_inputs
-
-
 def _softmax_slopes(sampled: losses.SampledLogits) -> Array:
-    """Return the derivative of ``-S y log softmax(z)`` by z: ``softmax(z) S y - y``, where ``S y`` is about 1."""
+    """Return the derivative of ``-S y log softmax(z)`` by z: ``softmax(z) S y - y``."""
     weight = sampled.labels.sum(axis=1, keepdims=True)
     return np.asarray(np.exp(losses.log_softmax(sampled.logits)) * weight - sampled.labels)
 
@@ -573,19 +541,18 @@ def _getitem(a: VariableInterface, b: Any) -> tuple[Array, Pullback]:
     """Return ``a[b]`` and its pullback; the gradient of an untouched shard is None."""
     table = check_table(a)
     value = table[b]
+    check = upstream_check(value)
 
     def pullback(upstream: Any) -> tuple[ShardGradients]:
         dense = np.zeros(table.shape, value.dtype)
         # An index may name an element twice: add, not assign.
-        np.add.at(dense, b, check_upstream(upstream, value))
-        # The index itself says which elements it selects: it may hold slices, lists and masks.
+        np.add.at(dense, b, check(upstream))
+        # Indexed like the value, since the index may hold slices, lists and masks.
         touched = np.zeros(table.shape, np.bool_)
         touched[b] = True
         marks = [np.asarray(mark).any() for mark, _ in dense_gradients(table, touched)]
         parts = zip(dense_gradients(table, dense), marks, strict=True)
-        return (
-            tuple((part if is_touched else None, shard) for (part, shard), is_touched in parts),
-        )
+        return (tuple((part if mark else None, shard) for (part, shard), mark in parts),)
 
     return value, pullback
 

@@ -21,8 +21,8 @@ answer, and one without entries gives zeros. ``safe_embedding_lookup_sparse`` fi
 entries, negative ids and weights that are not positive, and fills rows that are then empty with
 ``default_id``.
 
-1. ``plan_bags`` and ``plan_safe_bags`` say which rows are combined, as a ``Bags`` value; nothing
-   has moved yet.
+1. ``plan_bags`` and ``plan_safe_bags`` find the rows to combine, a ``Bags`` value; nothing has
+   moved yet.
 2. ``read_bags`` fetches every row that any bag holds, once, and combines:
 
        sum     S(w * e)          mean    S(w * e) / S(w)          sqrtn    S(w * e) / sqrt(S(w^2))
@@ -145,16 +145,12 @@ def row_layout_of(params: VariableInterface) -> RowLayout:
 # Numbers: ids, and the dtype to compute in.
 
 
-def is_half(dtype: np.dtype[Any]) -> bool:
-    """Return True for float16, bfloat16 and float8: so few bits that sums are taken in float32."""
+def exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype to compute in: float32 for float16, bfloat16 and float8, else the same."""
     # bool and integers of one or two bytes are exact in sums, so they are excluded by kind and not
     # by size.
-    return dtype.itemsize < np.dtype(np.float32).itemsize and dtype.kind not in "iub"
-
-
-def exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype to compute in: float32 for dtypes of few bits, else the same."""
-    return np.dtype(np.float32) if is_half(dtype) else dtype
+    is_half = dtype.itemsize < np.dtype(np.float32).itemsize and dtype.kind not in "iub"
+    return np.dtype(np.float32) if is_half else dtype
 
 
 def as_integers(values: Any, what: str) -> Array:
@@ -175,11 +171,9 @@ def as_integers(values: Any, what: str) -> Array:
 
 
 def clip_rows(rows: Array, max_norm: float, first_axis: int) -> Array:
-    """Return the rows, scaled down to ``max_norm`` where their l2 norm over the axes from ``first_axis`` is larger.
-
-    R-LOOKUP-4 (RFC 002): "each embedding is clipped if its l2-norm is larger than this value".
-    """
-    exact = rows.astype(np.float32) if is_half(rows.dtype) else rows
+    """Return the rows, scaled down to ``max_norm`` where their ``row_norms`` are larger."""
+    # R-LOOKUP-4 (RFC 002): "each embedding is clipped if its l2-norm is larger than this value".
+    exact = rows.astype(exact_dtype(rows.dtype), copy=False)
     with np.errstate(over="ignore"):
         norm = row_norms(exact, first_axis)
     # Squares of numbers above 2**64 or below 2**-63 do not fit float32, but float64.
@@ -195,7 +189,7 @@ def clip_rows(rows: Array, max_norm: float, first_axis: int) -> Array:
 
 
 def row_norms(rows: Array, first_axis: int) -> Array:
-    """Return the l2 norms over the axes from ``first_axis`` on; over no axes, the absolute values."""
+    """Return the l2 norms over the axes from ``first_axis`` on; over none, absolute values."""
     axes = tuple(range(first_axis, rows.ndim))
     return np.asarray(np.sqrt(np.sum(rows * rows, axis=axes, keepdims=True)))
 
@@ -265,7 +259,17 @@ class SparseTensor:
             self, "values", as_value(values) if np.size(values) else np.asarray(values).reshape(-1)
         )
         object.__setattr__(self, "dense_shape", shape)
-        self._check()
+        if self.values.shape != self.indices.shape[:1]:
+            raise ArgumentError(
+                f"There are {len(self.indices)} indices and values of shape {self.values.shape}.",
+                "Give one value for each index.",
+            )
+        outside = np.flatnonzero(
+            ((self.indices < 0) | (self.indices >= np.array(shape))).any(axis=1)
+        )
+        if len(outside):
+            first = int(outside[0])
+            raise OutOfRange(f"Index {self.indices[first].tolist()} at {first} is outside {shape}.")
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[Any]], dtype: npt.DTypeLike | None = None) -> Self:
@@ -299,21 +303,6 @@ class SparseTensor:
             [value for row in rows for value in row], dtype or (None if indices else np.int64)
         )
         return cls(indices, values, (len(rows), max(map(len, rows), default=0)))
-
-    def _check(self) -> None:
-        if self.values.shape != self.indices.shape[:1]:
-            raise ArgumentError(
-                f"There are {len(self.indices)} indices and values of shape {self.values.shape}.",
-                "Give one value for each index.",
-            )
-        outside = np.flatnonzero(
-            ((self.indices < 0) | (self.indices >= np.array(self.dense_shape))).any(axis=1)
-        )
-        if len(outside):
-            first = int(outside[0])
-            raise OutOfRange(
-                f"Index {self.indices[first].tolist()} at {first} is outside {self.dense_shape}."
-            )
 
 
 Combiner = Literal["sum", "mean", "sqrtn"]
@@ -368,9 +357,9 @@ def embedding_lookup_sparse(
         combiner.
     """
     table = check_table(params)
-    chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)
-    bags = plan_bags(sp_ids, sp_weights, compat)
-    return read_bags(table, bags, chosen, limit, name or "embedding_lookup_sparse")
+    limit = check_max_norm(max_norm, table.dtype)
+    bags = plan_bags(table.dtype, sp_ids, sp_weights, combiner, compat)
+    return read_bags(table, bags, limit, name or "embedding_lookup_sparse")
 
 
 def safe_embedding_lookup_sparse(
@@ -421,13 +410,12 @@ def safe_embedding_lookup_sparse(
         sorted, or the table's dtype has no such combiner.
     """
     table = check_table(embedding_weights)
-    chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)
-    bags = plan_safe_bags(table.dtype, sparse_ids, sparse_weights, chosen, default_id)
-    combined = read_bags(table, bags, chosen, limit, name or "safe_embedding_lookup_sparse")
-    return combined.reshape(*sparse_ids.dense_shape[:-1], *table.shape[1:])
+    limit = check_max_norm(max_norm, table.dtype)
+    bags = plan_safe_bags(table.dtype, sparse_ids, sparse_weights, combiner, default_id)
+    return read_bags(table, bags, limit, name or "safe_embedding_lookup_sparse")
 
 
-# Bags, and what they make of rows and of gradients.
+# Bags: the rows that they combine, and the gradients of those.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -440,79 +428,67 @@ class Bags:
     """The bag of each entry, [n], ascending."""
     weights: Array | None
     """The weight of each entry, [n]; None where all are 1."""
-    count: int
-    """The number of bags; those without entries give zeros."""
-
-    def coefficients(self, combiner: Combiner, dtype: np.dtype[Any]) -> Array:
-        """Return the factor of each entry's row in its bag's answer, [n]."""
-        weights = self.weights_as(dtype)
-        return (
-            weights
-            if combiner == "sum"
-            else _divide(weights, self._divisors(combiner, weights)[self.owners])
-        )
+    shape: tuple[int, ...]
+    """The shape [*batch] of the bags, which owners count in C order; empty bags give zeros."""
+    combiner: Combiner
 
     def weights_as(self, dtype: np.dtype[Any]) -> Array:
         """Return the weights in a dtype, ones where none are given, [n]."""
         return np.ones(len(self.ids), dtype) if self.weights is None else self.weights.astype(dtype)
 
     def sums(self, values: Array) -> Array:
-        """Return the sums of the entries' values, [count, ...], each in order."""
-        out = np.zeros((self.count, *values.shape[1:]), values.dtype)
+        """Return the sums of the entries' values, [bags, ...], each in order."""
+        out = np.zeros((prod(self.shape), *values.shape[1:]), values.dtype)
         scatter_sorted(out, self.owners, values, ADD)
         return out
 
-    def divide(self, totals: Array, combiner: Combiner, weights: Array) -> Array:
-        """Return the totals of the bags, [count, *row], over the divisors of the combiner."""
-        return (
-            totals
-            if combiner == "sum"
-            else _divide(totals, _beside(self._divisors(combiner, weights), totals))
-        )
-
-    def _divisors(self, combiner: Combiner, weights: Array) -> Array:
-        """Return ``S(w)`` of each bag, or ``sqrt(S(w^2))`` for "sqrtn", [count]."""
-        return self.sums(weights) if combiner == "mean" else np.sqrt(self.sums(weights * weights))
+    def divided(self, values: Array, weights: Array, bags: Ints | slice = slice(None)) -> Array:
+        """Return values [n, ...] of the bags over ``S(w)``, or ``sqrt(S(w^2))`` for "sqrtn"."""
+        if self.combiner == "sum":
+            return values
+        is_mean = self.combiner == "mean"
+        divisors = self.sums(weights) if is_mean else np.sqrt(self.sums(weights * weights))
+        divisors = _with_axes(divisors[bags], values)
+        # Weights may cancel: a divisor of 0 gives 0.
+        return np.divide(values, divisors, out=np.zeros_like(values), where=divisors != 0)
 
 
-def read_bags(
-    table: VariableInterface, bags: Bags, combiner: Combiner, max_norm: float | None, name: str
-) -> Array:
-    """Return the combined rows, [count, *row]."""
+def read_bags(table: VariableInterface, bags: Bags, max_norm: float | None, name: str) -> Array:
+    """Return the combined rows, [*batch, *row]."""
     distinct, inverse = distinct_ids(bags.ids)
     rows = table.sparse_read(distinct, name)
     if max_norm is not None:
         rows = clip_rows(rows, max_norm, 1)
     dtype = exact_dtype(table.dtype)
     entries = rows.astype(dtype, copy=False)[inverse]
-    if combiner == "sum" and bags.weights is None:
-        return bags.sums(entries).astype(table.dtype, copy=False)
-    # Sum first, divide last, so that whole numbers stay whole: the mean of seven rows of 3.0 is
-    # then 21 / 7 = 3 exactly, where the sum of seven 3.0 * (1 / 7) in float32 is not.
-    weights = bags.weights_as(dtype)
-    totals = bags.sums(entries * _beside(weights, entries))
-    return bags.divide(totals, combiner, weights).astype(table.dtype, copy=False)
+    if bags.combiner == "sum" and bags.weights is None:
+        answer = bags.sums(entries)
+    else:
+        # Sum first, divide last, so that whole numbers stay whole: the mean of seven rows of 3.0 is
+        # then 21 / 7 = 3 exactly, where the sum of seven 3.0 * (1 / 7) in float32 is not.
+        weights = bags.weights_as(dtype)
+        answer = bags.divided(bags.sums(entries * _with_axes(weights, entries)), weights)
+    return answer.astype(table.dtype, copy=False).reshape(*bags.shape, *table.shape[1:])
 
 
-def bag_gradients(
-    bags: Bags, combiner: Combiner, upstream: Array, dtype: np.dtype[Any]
-) -> tuple[Array, Array]:
-    """Return the distinct ids that were read, and their summed gradients [n, *row], given [count, *row]."""
+def bag_gradients(bags: Bags, upstream: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return the distinct ids, and their summed gradients [n, *row], given [*batch, *row]."""
     exact = exact_dtype(dtype)
     distinct, inverse = distinct_ids(bags.ids)
     # An answer is linear in its rows: answer[b] = S coefficient[i] * row[i] over the entries i of
     # bag b. So entry i gets coefficient[i] * upstream[b]: for the mean of two rows, half of the
     # bag's gradient each.
-    entries = upstream.astype(exact)[bags.owners]
-    entries = entries * _beside(bags.coefficients(combiner, exact), entries)
-    gradient = np.zeros((len(distinct), *upstream.shape[1:]), exact)
+    row_shape, weights = upstream.shape[len(bags.shape) :], bags.weights_as(exact)
+    entries = upstream.astype(exact).reshape(-1, *row_shape)[bags.owners]
+    entries = entries * _with_axes(bags.divided(weights, weights, bags.owners), entries)
+    gradient = np.zeros((len(distinct), *row_shape), exact)
     rows, order = sort_rows(inverse)
     scatter_sorted(gradient, rows, entries[order], ADD)
     return distinct, gradient.astype(dtype, copy=False)
 
 
 def distinct_ids(ids: Array) -> tuple[Array, Ints]:
-    """Return the distinct ids in the order in which they first come, and the position of each id there."""
+    """Return the distinct ids in the order of their first places, and each id's position there."""
     # np.unique sorts: for 7, 1, 7 it gives ascending 1, 7, first places 1, 0 and inverse 1, 0, 1.
     # Sorted by first place they are 7, 1, and ``rank`` translates positions in the sorted list into
     # positions in that order.
@@ -535,40 +511,39 @@ def check_combiner(combiner: str | None, dtype: np.dtype[Any]) -> Combiner:
     return chosen  # type: ignore[return-value]  # mypy does not narrow by get_args
 
 
-def _divide(values: Array, divisors: Array) -> Array:
-    """Return ``values / divisors``, and 0 where the divisor is 0: weights may cancel."""
-    return np.divide(values, divisors, out=np.zeros_like(values), where=divisors != 0)
-
-
-def _beside(values: Array, rows: Array) -> Array:
+def _with_axes(values: Array, rows: Array) -> Array:
     """Return [n] as [n, 1, ...], to be combined with ``rows`` [n, *row]."""
     return values.reshape(-1, *(1 for _ in rows.shape[1:]))
 
 
-# Which ids form a bag.
-
-
 def plan_bags(
-    sp_ids: SparseTensor, sp_weights: SparseTensor | None, compat: EmptyRows | None = None
+    dtype: np.dtype[Any],
+    sp_ids: SparseTensor,
+    sp_weights: SparseTensor | None,
+    combiner: str | None,
+    compat: EmptyRows | None,
 ) -> Bags:
     """Plan one bag for each index along the first axis of ``sp_ids``."""
+    chosen = check_combiner(combiner, dtype)
     _check_pair(sp_ids, sp_weights)
     if compat not in (None, "tf"):
         raise ArgumentError(f"compat is {compat!r}.", "It is None or 'tf'.")
     owners = _check_ascending(sp_ids.indices[:, 0])
     # D-SPARSE-ROWS: a row of ids without entries is a row of the answer, wherever it stands.
     count = sp_ids.dense_shape[0] if compat is None else int(owners.max(initial=-1)) + 1
-    return Bags(sp_ids.values, owners, None if sp_weights is None else sp_weights.values, count)
+    weights = None if sp_weights is None else sp_weights.values
+    return Bags(sp_ids.values, owners, weights, (count,), chosen)
 
 
 def plan_safe_bags(
     dtype: np.dtype[Any],
     sparse_ids: SparseTensor,
     sparse_weights: SparseTensor | None,
-    combiner: str,
+    combiner: str | None,
     default_id: int | None,
 ) -> Bags:
     """Plan one bag for each index into all axes but the last, only valid entries."""
+    chosen = check_combiner(combiner, dtype)
     _check_pair(sparse_ids, sparse_weights)
     if len(sparse_ids.dense_shape) < 2:
         raise ArgumentError(
@@ -580,42 +555,29 @@ def plan_safe_bags(
             f"Weights have dtype {weights.dtype}, and the table {dtype}.", "Convert them first."
         )
     batch = sparse_ids.dense_shape[:-1]
-    owners = _check_ascending(_flat_rows(sparse_ids))
+    # Horner's scheme: in the shape (2, 3, width) index (1, 2, _) is in row (0 * 2 + 1) * 3 + 2 = 5.
+    owners = np.zeros(len(sparse_ids.indices), np.int64)
+    for axis, extent in enumerate(batch):
+        owners = owners * extent + sparse_ids.indices[:, axis]
+    _check_ascending(owners)
     # A weight <= 0 is dropped where the weights are divided by. "sum" keeps it, as TensorFlow does.
     keep = sparse_ids.values >= 0
-    if weights is not None and combiner != "sum":
+    if weights is not None and chosen != "sum":
         keep &= weights > 0
-    pruned = Bags(
-        sparse_ids.values[keep],
-        owners[keep],
-        None if weights is None else weights[keep],
-        prod(batch),
-    )
-    return pruned if default_id is None else _with_defaults(pruned, default_id)
-
-
-def _with_defaults(bags: Bags, default_id: int) -> Bags:
-    """Put ``default_id`` with weight 1 into every empty bag."""
-    # The default entries go to the end, and a stable sort by owner brings them into place: of
-    # owners 0, 2 and 3 bags, bag 1 is empty, and 0, 2, 1 becomes 0, 1, 2. Entries of one bag keep
-    # their order.
-    empty = np.flatnonzero(np.bincount(bags.owners, minlength=bags.count) == 0)
-    owners = np.concatenate([bags.owners, empty])
-    order = np.argsort(owners, kind="stable")
-    ids = np.concatenate([bags.ids, np.full(len(empty), default_id, bags.ids.dtype)])[order]
-    weights = bags.weights
-    if weights is not None:
-        weights = np.concatenate([weights, np.ones(len(empty), weights.dtype)])[order]
-    return Bags(ids, owners[order], weights, bags.count)
-
-
-def _flat_rows(ids: SparseTensor) -> Ints:
-    """Return the number of each entry's row, all axes but the last counted in C order."""
-    # Horner's scheme: in the shape (2, 3, width) index (1, 2, _) is in row (0 * 2 + 1) * 3 + 2 = 5.
-    rows = np.zeros(len(ids.indices), np.int64)
-    for axis, extent in enumerate(ids.dense_shape[:-1]):
-        rows = rows * extent + ids.indices[:, axis]
-    return rows
+    ids, owners = sparse_ids.values[keep], owners[keep]
+    weights = None if weights is None else weights[keep]
+    if default_id is not None:
+        # The default entries, with weight 1, go to the end, and a stable sort by owner brings them
+        # into place: of owners 0, 2 and 3 bags, bag 1 is empty, and 0, 2, 1 becomes 0, 1, 2.
+        # Entries of one bag keep their order.
+        empty = np.flatnonzero(np.bincount(owners, minlength=prod(batch)) == 0)
+        owners = np.concatenate([owners, empty])
+        order = np.argsort(owners, kind="stable")
+        ids = np.concatenate([ids, np.full(len(empty), default_id, ids.dtype)])[order]
+        owners = owners[order]
+        if weights is not None:
+            weights = np.concatenate([weights, np.ones(len(empty), weights.dtype)])[order]
+    return Bags(ids, owners, weights, batch, chosen)
 
 
 def _check_ascending(rows: Ints) -> Ints:

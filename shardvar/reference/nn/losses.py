@@ -14,7 +14,7 @@ tf.nn.sampled_softmax_loss". Here, as in lookups, no partition strategy has to b
 between them: the variable knows its row layout.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from secrets import randbits
 from typing import Any, Self
 
@@ -88,11 +88,12 @@ def nce_loss(
     OutOfRange
         If a label is not a row of `weights`.
     """
-    sampled = sampled_logits(
-        weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values, remove_accidental_hits,
-        name, seed,
+    return logistic_losses(
+        sampled_logits(
+            weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
+            remove_accidental_hits, name, seed,
+        )
     )  # fmt: skip
-    return logistic_losses(sampled)
 
 
 def sampled_softmax_loss(
@@ -110,7 +111,7 @@ def sampled_softmax_loss(
 ) -> Array:
     """Return the cross-entropy of each example over its labels and the sampled classes.
 
-    Otherwise as ``nce_loss``.
+    See ``nce_loss`` for the other parameters.
 
     Parameters
     ----------
@@ -119,11 +120,12 @@ def sampled_softmax_loss(
     name : str, default "sampled_softmax_loss"
         The operation's name in the transfer ledger.
     """
-    sampled = sampled_logits(
-        weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values, remove_accidental_hits,
-        name, seed,
+    return softmax_losses(
+        sampled_logits(
+            weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
+            remove_accidental_hits, name, seed,
+        )
     )  # fmt: skip
-    return softmax_losses(sampled)
 
 
 # Candidate samplers.
@@ -164,17 +166,14 @@ class SampledValues:
             If the candidates are not integers.
         """
         if isinstance(values, cls):
-            candidates, true_count, sampled_count = (
-                values.sampled_candidates, values.true_expected_count, values.sampled_expected_count
-            )  # fmt: skip
-        else:
-            try:
-                candidates, true_count, sampled_count = values
-            except (TypeError, ValueError):
-                raise ArgumentError(
-                    "sampled_values are not three arrays.",
-                    "Give (sampled_candidates, true_expected_count, sampled_expected_count).",
-                ) from None
+            values = [getattr(values, field.name) for field in fields(cls)]
+        try:
+            candidates, true_count, sampled_count = values
+        except (TypeError, ValueError):
+            raise ArgumentError(
+                "sampled_values are not three arrays.",
+                "Give (sampled_candidates, true_expected_count, sampled_expected_count).",
+            ) from None
         ids = as_integers(candidates, "Candidates")
         check_shape(ids.shape, (ids.size,), "sampled_candidates")
         true_array, sampled_array = as_value(true_count), as_value(sampled_count)
@@ -219,19 +218,31 @@ def log_uniform_sampler(
         raise ArgumentError(
             f"{num_sampled} distinct classes below {range_max} do not exist.", "Sample fewer."
         )
-    candidates, draws = _draw_distinct(
-        num_sampled, range_max, randbits(62) if seed is None else seed
-    )
-    true_count = expected_count(np.asarray(true_classes), range_max, draws)
+    key = randbits(62) if seed is None else seed
+    distinct: dict[int, None] = {}
+    draws = batch = 0
+    while len(distinct) < num_sampled:
+        size = min(_MAX_DRAWS, 4 * num_sampled + 16)
+        uniform = stateless_uniform([size], [key, batch], dtype="float64")
+        batch += 1
+        # The distribution function is log(c + 1) / log(range_max + 1), so its inverse is exp(u
+        # log(range_max + 1)) - 1, rounded down. For range_max = 3 and u = 0.6 that is 4^0.6 - 1 =
+        # 1.3: class 1. Rounding of expm1 may reach range_max itself, which the remainder makes
+        # class 0.
+        classes = np.expm1(uniform * np.log1p(range_max)).astype(np.int64) % range_max
+        for drawn in classes.tolist():
+            draws += 1
+            distinct.setdefault(drawn)
+            if len(distinct) == num_sampled:
+                break
+    candidates = np.fromiter(distinct, np.int64, len(distinct))
+    true_count = expected_count(true_classes, range_max, draws)
     return SampledValues(candidates, true_count, expected_count(candidates, range_max, draws))
 
 
 def expected_count(classes: npt.ArrayLike, range_max: int, draws: int) -> Array:
-    """Return how often each class is expected among the distinct ones of so many draws, float32.
-
-    >>> expected_count([0], 3, draws=2).tolist()  # P(0) = log(2) / log(4) = 0.5, and 1 - 0.5^2 = 0.75
-    [0.75]
-    """
+    """Return the expected count of each class among the distinct classes of the draws, float32."""
+    # P(0) of 3 classes is log(2) / log(4) = 0.5, and in 2 draws 1 - 0.5^2 = 0.75.
     ids = np.asarray(classes, np.float64)
     # log((c + 2) / (c + 1)) = log1p(1 / (c + 1)), which keeps its digits for classes in the
     # millions.
@@ -241,28 +252,6 @@ def expected_count(classes: npt.ArrayLike, range_max: int, draws: int) -> Array:
     # 1 - (1 - P)^t = -expm1(t log1p(-P)): for a rare class P is about 1e-9, and 1 - P would round
     # most of it away.
     return np.asarray(-np.expm1(draws * np.log1p(-chance)), np.float32)
-
-
-def _draw_distinct(count: int, range_max: int, seed: int) -> tuple[Ints, int]:
-    """Return the first ``count`` distinct classes of a stream, and the number of draws."""
-    found: dict[int, None] = {}
-    draws = batch = 0
-    while len(found) < count:
-        size = min(_MAX_DRAWS, 4 * count + 16)
-        uniform = stateless_uniform([size], [seed, batch], dtype="float64")
-        batch += 1
-        # The distribution function is log(c + 1) / log(range_max + 1), so its inverse is exp(u
-        # log(range_max + 1)) - 1, rounded down. For range_max = 3 and u = 0.6 that is 4^0.6 - 1 =
-        # 1.3: class 1. Rounding of expm1 may reach range_max itself, which the remainder makes
-        # class 0.
-        for drawn in (
-            np.expm1(uniform * np.log1p(range_max)).astype(np.int64) % range_max
-        ).tolist():
-            draws += 1
-            found.setdefault(drawn)
-            if len(found) == count:
-                break
-    return np.fromiter(found, np.int64, len(found)), draws
 
 
 # Logits and losses.
@@ -293,9 +282,9 @@ def sampled_logits(
     inputs: npt.ArrayLike,
     num_sampled: int,
     num_classes: int,
-    num_true: int = 1,
-    sampled_values: Any = None,
-    remove_accidental_hits: bool = False,
+    num_true: int,
+    sampled_values: Any,
+    remove_accidental_hits: bool,
     name: str = "sampled_logits",
     seed: int | None = None,
 ) -> SampledLogits:
@@ -325,9 +314,8 @@ def sampled_logits(
     true = true - np.log(sampled.true_expected_count).astype(true.dtype)
     others = others - np.log(sampled.sampled_expected_count).astype(true.dtype)
     wanted = np.concatenate([np.full_like(true, 1 / num_true), np.zeros_like(others)], axis=1)
-    return SampledLogits(
-        np.concatenate([true, others], axis=1), wanted, ids, true_rows, sampled_rows, features
-    )
+    logits = np.concatenate([true, others], axis=1)
+    return SampledLogits(logits, wanted, ids, true_rows, sampled_rows, features)
 
 
 def logistic_losses(sampled: SampledLogits) -> Array:
@@ -356,16 +344,13 @@ def log_softmax(z: Array) -> Array:
 
 
 def hit_penalties(labels: Ints, candidates: Ints, dtype: np.dtype[Any]) -> Array:
-    """Return the lowest number of the dtype where a sample is one of the example's labels, else 0.
-
-    A sample that is also a label says nothing against it; with such a logit its share is 0. Of equal
-    samples only the last is a hit, as in TensorFlow, whose samplers give distinct ones.
-    """
+    """Return the lowest number of the dtype where a sample is one of the example's labels, else 0."""
+    # A sample that is also a label is no evidence against it; with such a logit its share is 0. Of
+    # equal samples only the last is a hit, as in TensorFlow, whose samplers give distinct ones. The
+    # first place from behind is the last from the front.
     reversed_first = np.unique(candidates[::-1], return_index=True)[1]
     is_last = np.zeros(len(candidates), np.bool_)
-    is_last[len(candidates) - 1 - reversed_first] = (
-        True  # the first place from behind is the last from the front
-    )
+    is_last[len(candidates) - 1 - reversed_first] = True
     hits = (labels[:, :, None] == candidates).any(axis=1) & is_last
     return np.asarray(np.where(hits, np.finfo(dtype).min, dtype.type(0)))
 

@@ -6,9 +6,8 @@ R-MOD-1 (RFC 000): 'We are not going to support other partition strategies like 
 proved to be error-prone from TF 1.x experiences". Variables that TensorFlow 1 cut by mod are read
 once, and cut again by div.
 
-``mod_sizes`` and ``mod_owner`` say where the rows lie; ``mod_to_div`` converts a list of shards. A
-list of shards looks the same under both rules, so only the caller can know which one holds. The
-caller says it by calling ``mod_to_div``; it is never the default of a lookup.
+``mod_to_div`` converts a list of shards. It looks the same under both rules, so only the caller can
+know which rule holds, and calls ``mod_to_div``; it is never the default of a lookup.
 
 Under div the ids that are asked for most may all live on one server. The RFCs name two remedies.
 Both are a permutation of rows that is remembered:
@@ -52,29 +51,8 @@ from shardvar.reference.variables.variable import Variable
 def mod_sizes(length: int, num_shards: int) -> tuple[int, ...]:
     """Return the number of rows of each shard."""
     length, num_shards = read_counts(length, num_shards)
-    # Shard s holds s, s + P, s + 2P, ... below the length: (length - s) / P of them, rounded up. Of
-    # 13 rows over 5, shard 2 holds 2, 7 and 12: (13 - 2 + 4) // 5 = 3.
-    return tuple((length - shard + num_shards - 1) // num_shards for shard in range(num_shards))
-
-
-def mod_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, Ints]:
-    """Return the shard that holds each id, and the id's row within that shard: two arrays like
-    ``ids``.
-
-    >>> mod_owner([12, 0, 7], 13, 5)
-    (array([2, 0, 2]), array([2, 0, 1]))
-    """
-    length, num_shards = read_counts(length, num_shards)
-    array = np.asarray(ids)
-    if array.size == 0:
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        raise ArgumentTypeError(f"ids have dtype {array.dtype}.", "Give integers.")
-    outside = array[(array < 0) | (array >= length)]
-    if outside.size:
-        raise OutOfRange(f"id {outside.flat[0]} is outside [0, {length}).")
-    shard, row = array.astype(np.int64) % num_shards, array.astype(np.int64) // num_shards
-    return shard, row
+    # Shard s holds s, s + P, s + 2P, ... below the length.
+    return tuple(len(range(shard, length, num_shards)) for shard in range(num_shards))
 
 
 def mod_to_div(variables: Sequence[Variable], name: str = "ShardedVariable") -> ShardedVariable:
@@ -109,20 +87,40 @@ def mod_to_div(variables: Sequence[Variable], name: str = "ShardedVariable") -> 
     >>> mod_to_div(odd_and_even).numpy().tolist()
     [0, 1, 2, 3, 4]
     """
-    shards = _check_mod(variables)
-    intervals = div(sum(shard.shape[0] for shard in shards), len(shards))
-    return ShardedVariable(
-        [
-            Variable(
-                _read_mod(shards, start, stop),
-                name=shard.name,
-                trainable=shard.trainable,
-                colocated_with=shard,
-            )
-            for shard, (start, stop) in zip(shards, intervals, strict=True)
-        ],
-        name,
-    )
+    # Check.
+    if not variables or not isinstance(variables, list | tuple):
+        raise ArgumentError(
+            f"{variables!r} is not a list of shards.", "Give the shards in their order."
+        )
+    if not all(
+        isinstance(shard, Variable) and not isinstance(shard, ShardedVariable) and shard.shape
+        for shard in variables
+    ):
+        raise ArgumentTypeError(
+            "Not all shards are variables with rows.", "Give a list of variables."
+        )
+    if len({(shard.shape[1:], shard.dtype) for shard in variables}) > 1:
+        raise LayoutError(
+            "The shards have rows of several shapes or dtypes.", "Give the shards of one table."
+        )
+    sizes = [shard.shape[0] for shard in variables]
+    by_mod = list(mod_sizes(sum(sizes), len(sizes)))
+    if sizes != by_mod:
+        raise LayoutError(
+            f"Shards of {sizes} rows were not cut by mod, which gives {by_mod}.",
+            "Give the shards in their order.",
+        )
+    # Move.
+    shards = [
+        Variable(
+            _read_mod(variables, start, stop),
+            name=shard.name,
+            trainable=shard.trainable,
+            colocated_with=shard,
+        )
+        for shard, (start, stop) in zip(variables, div(sum(sizes), len(sizes)), strict=True)
+    ]
+    return ShardedVariable(shards, name)
 
 
 def _read_mod(shards: Sequence[Variable], start: int, stop: int) -> Array:
@@ -139,33 +137,6 @@ def _read_mod(shards: Sequence[Variable], start: int, stop: int) -> Array:
             row = first // len(shards)
             places[...] = shard[row : row + len(places)]
     return out
-
-
-def _check_mod(variables: Sequence[Variable]) -> Sequence[Variable]:
-    if not variables or not isinstance(variables, list | tuple):
-        raise ArgumentError(
-            f"{variables!r} is not a list of shards.", "Give the shards in their order."
-        )
-    kinds = [
-        isinstance(variable, Variable) and not isinstance(variable, ShardedVariable)
-        for variable in variables
-    ]
-    if not all(kinds) or not all(variable.shape for variable in variables):
-        raise ArgumentTypeError(
-            "Not all shards are variables with rows.", "Give a list of variables."
-        )
-    if len({(variable.shape[1:], variable.dtype) for variable in variables}) > 1:
-        raise LayoutError(
-            "The shards have rows of several shapes or dtypes.", "Give the shards of one table."
-        )
-    sizes = [variable.shape[0] for variable in variables]
-    by_mod = list(mod_sizes(sum(sizes), len(sizes)))
-    if sizes != by_mod:
-        raise LayoutError(
-            f"Shards of {sizes} rows were not cut by mod, which gives {by_mod}.",
-            "Give the shards in their order.",
-        )
-    return variables
 
 
 Frequencies = npt.ArrayLike | Mapping[int, float]
@@ -206,7 +177,7 @@ def plan_balanced_rows(
     starts, stops = bounds[:-1], bounds[1:]
     # A heap of (load, shard, next free row); it begins sorted, which a heap may be. For counts 8,
     # 4, 4, 1, 1, 1 and two shards of 3 rows: 8 goes to shard 0, then 4 and 4 to shard 1, whose load
-    # is then 8 too; the ones go to shard 0 (9), to shard 1 (9, now full), and to shard 0. Greedy is
+    # is then 8 too; the rest goes to shard 0 (9), to shard 1 (9, now full), and to shard 0. Greedy is
     # not optimal: as long as no shard is full, the largest load is at most 4/3 of the best
     # (Graham).
     queue = [(0.0, shard, start) for shard, start in enumerate(starts) if start < stops[shard]]
@@ -264,8 +235,6 @@ def _bounds_of(layout: Partition | RowLayout | VariableInterface) -> tuple[int, 
 def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
     """Return a permutation that depends only on the seed: the order of ``stateless_uniform``'s
     64-bit words.
-
-    Otherwise as ``plan_balanced_rows``.
 
     Parameters
     ----------
@@ -392,7 +361,7 @@ class RebalancedEmbedding(Trackable):
     def shuffled(cls, params: VariableInterface, seed: int) -> "RebalancedEmbedding":
         """Shuffle a table that is filled: plan, move its rows, and remember the mapping.
 
-        Otherwise as ``by_frequency``.
+        See ``by_frequency`` for the other parameters.
 
         Parameters
         ----------
@@ -427,24 +396,7 @@ class RebalancedEmbedding(Trackable):
     ) -> Array:
         """Return ``embedding_lookup`` of the ids, through the mapping.
 
-        Parameters
-        ----------
-        ids : array_like of int
-            Ids [*ids].
-        max_norm : float, optional
-            Rows with a larger l2 norm are scaled down to it.
-        name : str, optional
-            The operation's name in the transfer ledger.
-
-        Returns
-        -------
-        ndarray
-            [*ids, *row], of the table's dtype.
-
-        Raises
-        ------
-        OutOfRange
-            If an id is negative or not below the number of rows.
+        See ``embedding_lookup`` for the parameters.
         """
         return embedding_lookup(self.table, self.rows_of(ids), max_norm, name)
 

@@ -29,7 +29,7 @@ from shardvar.reference.nn import (
     plan_shuffled_rows,
     vjp,
 )
-from shardvar.reference.nn.gradients import Gradient, check_upstream, dense_gradients
+from shardvar.reference.nn.gradients import Gradient, dense_gradients, upstream_check
 from shardvar.reference.nn.rebalance import Frequencies, read_frequencies
 from shardvar.reference.training.module import (
     Module,
@@ -273,11 +273,12 @@ class Dense(Layer):
         function, slope = _ACTIVATIONS[self.activation]
         product, pullback = vjp(matmul, x, self.kernel)
         value = function(product + self.bias.read_value() if self.use_bias else product)
+        check = upstream_check(value)
 
         def pull(upstream: Any) -> tuple[GradientPairs, Array]:
             # The chain rule from the outside in: activation, bias (one row that is added to every
             # row), product.
-            inner = check_upstream(upstream, value) * slope(value)
+            inner = check(upstream) * slope(value)
             of_inputs, of_kernel = pullback(inner)
             pairs: GradientPairs = list(of_kernel)
             if self.use_bias:

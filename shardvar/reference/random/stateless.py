@@ -361,7 +361,7 @@ def _uniform_of(kind: np.dtype[Any]) -> _Transform:
         bits = (words & np.uint32(fraction) | np.uint32(one)).astype(
             f"u{kind.itemsize}", copy=False
         )
-        return bits.view(kind) - kind.type(1)
+        return np.asarray(bits.view(kind) - kind.type(1))
 
     if kind.name == "float64":
         return of_pairs

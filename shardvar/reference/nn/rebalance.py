@@ -177,8 +177,8 @@ def plan_balanced_rows(
     starts, stops = bounds[:-1], bounds[1:]
     # A heap of (load, shard, next free row); it begins sorted, which a heap may be. For counts 8,
     # 4, 4, 1, 1, 1 and two shards of 3 rows: 8 goes to shard 0, then 4 and 4 to shard 1, whose load
-    # is then 8 too; the rest goes to shard 0 (9), to shard 1 (9, now full), and to shard 0. Greedy is
-    # not optimal: as long as no shard is full, the largest load is at most 4/3 of the best
+    # is then 8 too; the rest goes to shard 0 (9), to shard 1 (9, now full), and to shard 0. Greedy
+    # is not optimal: as long as no shard is full, the largest load is at most 4/3 of the best
     # (Graham).
     queue = [(0.0, shard, start) for shard, start in enumerate(starts) if start < stops[shard]]
     rows = np.empty(len(counts), np.int64)

@@ -10,7 +10,7 @@ If not, this initializer is not partition aware and we will go ahead creating th
 do slicing, otherwise we will pass in the `partition` argument, create initial values on each
 sharding device."
 
-The signature of a callable says what it accepts. Calling it and catching errors would hide the
+A callable accepts the parameters of its signature. Calling it and catching errors would hide the
 callable's own errors from its caller. Four spellings of a partition are known: RFC 000's
 ``partition`` and the ``layout`` of its appendix, and TensorFlow's ``partition_shape`` with
 ``partition_offset``, and ``shard_info``.
@@ -73,16 +73,11 @@ class _Signature:
     def of(cls, function: Callable[..., Any]) -> Self:
         try:
             parameters = signature(function).parameters
-        except (
-            TypeError,
-            ValueError,
-        ):  # some callables written in C have no signature: call them without arguments
+        except (TypeError, ValueError):
+            # Some callables written in C have no signature: they are called without arguments.
             return cls(frozenset(), frozenset(), {})
-        named = {
-            name: p
-            for name, p in parameters.items()
-            if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        }
+        stars = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
+        named = {name: p for name, p in parameters.items() if p.kind not in stars}
         required = frozenset(name for name, p in named.items() if p.default is Parameter.empty)
         # partial(init, (4, 2), dtype="int32") has bound the shape by position; bind_partial finds
         # its name.
@@ -117,16 +112,25 @@ class InitialValue:
     function: Callable[..., Any] | None
     """The callable that makes a part, or None where parts are cut from the whole."""
     home: Device = field(default_factory=current_device)
-    """The device of the full value, if it was made: the one on which the program computed then."""
+    """The device of the full value, if it was made: where the program computed then."""
 
     def part(self, region: Region, device: Device) -> Array:
         """Return the part's value; where a function makes it, the full value never exists."""
         if self.function is None:
             return as_value(self.whole)[region.slices]
         given = _Signature.of(self.function)
-        made = self.function(
-            **given.free_arguments(self.shape, self.dtype), **_partition(given, region, device)
-        )
+        # R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' So is
+        # TensorFlow's ShardInfo.
+        part = InitialPart.of(region)
+        values = {
+            "partition": part,
+            "partition_shape": part.shape,
+            "partition_offset": part.offset,
+            "shard_info": part,
+            "layout": {device.name: part},
+        }
+        wanted = {name: values[name] for name in given.partition_arguments or ()}
+        made = self.function(**given.free_arguments(self.shape, self.dtype), **wanted)
         if given.partition_arguments == ("layout",):
             # RFC 000's appendix: "returns a map from device string to the initial value".
             made = made[device.name]
@@ -154,33 +158,31 @@ def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: A
         if given.partition_arguments and known_shape is not None and known_dtype is not None:
             return InitialValue(tuple(known_shape), as_dtype(known_dtype), None, initial_value)
         initial_value = initial_value(**given.free_arguments(shape, wanted))
-    if initial_value is None:
-        raise ArgumentError(
-            "A variable has no initial value.", "Give initial_value: an array, or a callable."
-        )
-    value = as_value(initial_value, wanted)
+    value = _as_given(initial_value, wanted)
     if shape is not None:
         check_shape(value.shape, tuple(shape), "The initial value")
     return InitialValue(value.shape, value.dtype, value, None)
 
 
-def evaluate(
-    initial_value: Any, shape: tuple[int | None, ...] | None, dtype: Any, device: Device
-) -> tuple[Array, Device, bool]:
-    """Return the value for a plain variable on ``device``, its device, and True if nothing else holds it.
-
-    R-INIT-3 (RFC 000): initial values are created "on each sharding device": a callable runs where
-    its value will live.
-    """
-    if initial_value is None:
+def _as_given(value: Any, dtype: np.dtype[Any] | None) -> Array:
+    if value is None:
         raise ArgumentError(
             "A variable has no initial value.", "Give initial_value: an array, or a callable."
         )
+    return as_value(value, dtype)
+
+
+def evaluate(
+    initial_value: Any, shape: tuple[int | None, ...] | None, dtype: Any, device: Device
+) -> tuple[Array, Device, bool]:
+    """Return the value of a plain variable, its device, and True if nothing else holds it."""
     wanted = None if dtype is None else as_dtype(dtype)
     # An array is where the program computes, and its owner may go on using it: it is copied, never
     # adopted.
     if not callable(initial_value):
-        return as_value(initial_value, wanted), current_device(), False
+        return _as_given(initial_value, wanted), current_device(), False
+    # R-INIT-3 (RFC 000): initial values are created "on each sharding device": a callable runs
+    # where its value will live.
     with device_scope(device):
         value = initial_value(**_Signature.of(initial_value).free_arguments(shape, wanted))
     return (
@@ -196,21 +198,6 @@ def makes_new_arrays(function: Any) -> bool:
     while isinstance(function, partial):
         function = function.func
     return bool(getattr(function, "makes_new_arrays", False))
-
-
-def _partition(given: _Signature, region: Region, device: Device) -> dict[str, Any]:
-    # R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' So is
-    # TensorFlow's ShardInfo.
-    part = InitialPart.of(region)
-    spelling = given.partition_arguments or ()
-    values = {
-        "partition": part,
-        "partition_shape": part.shape,
-        "partition_offset": part.offset,
-        "shard_info": part,
-        "layout": {device.name: part},
-    }
-    return {name: values[name] for name in spelling}
 
 
 NextCreator = Callable[..., Any]
@@ -281,7 +268,8 @@ class variable_creator_scope:  # noqa: N801 - a scope is written like a function
         _stack.scopes = (
             scopes[:-1] if is_innermost else tuple(scope for scope in scopes if scope is not self)
         )
-        # An error that is already on its way says more than a second one about the order of scopes.
+        # An error that is already on its way tells more than a second one about the order of
+        # scopes.
         if not is_innermost and error is None:
             raise ScopeError(
                 "A variable_creator_scope was left before one that was entered in it.",
@@ -312,8 +300,7 @@ def name_scope(name: str | None) -> Iterator[str]:
     ----------
     name : str or None
         The name of the scope. None or "" starts again without a prefix. A name that ends with a
-        slash is a whole prefix, such as the one that this context manager yields: it enters that
-        scope again.
+        slash is a whole prefix, as this context manager yields it: it enters that scope again.
 
     Yields
     ------

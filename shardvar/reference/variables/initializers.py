@@ -8,7 +8,7 @@ A subclass writes ``part``: the elements of one region of a tensor of the full s
 else follows from it: the whole is the part that covers everything, and a ``layout`` (RFC 000's map
 of devices) asks for one part a device. Each call makes a new array.
 
-``seed_mode`` says what a seed means for one part of a variable:
+``seed_mode`` is the meaning of a seed for one part of a variable:
 
     "rfc"       the default, RFC 000's rule on TensorFlow's stateless stream: each shard is drawn
                 separately, from the seed plus the shard's first row. Whole variables equal
@@ -189,7 +189,15 @@ class Initializer(ABC):
             raise ArgumentError(
                 "An initializer was given a partition and a layout.", "Give one of them."
             )
-        return self.joined()._parts(extents, kind, layout)
+        # R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that
+        # device, represented by a namedtuple of two fields: shape and offset." "__call__ returns a
+        # map from device string to the initial value on that device." Each part is drawn on its
+        # device, so its bytes count there and nothing crosses.
+        joint, values = self.joined(), {}
+        for device, part in layout.items():
+            with device_scope(device) if isinstance(device, Device) else nullcontext():
+                values[device] = joint.part(extents, kind, read_partition(extents, part))
+        return values
 
     @abstractmethod
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
@@ -273,22 +281,9 @@ class Initializer(ABC):
         Returns
         -------
         Initializer
-            An initializer equal to the one that gave the config.
+            An initializer equal to the origin of the config.
         """
         return cls(**config)
-
-    def _parts(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Mapping[Any, PartitionLike]
-    ) -> dict[Any, Array]:
-        # R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that
-        # device, represented by a namedtuple of two fields: shape and offset." "__call__ returns a
-        # map from device string to the initial value on that device." Each part is drawn on its
-        # device, so its bytes count there and nothing crosses.
-        values = {}
-        for device, partition in layout.items():
-            with device_scope(device) if isinstance(device, Device) else nullcontext():
-                values[device] = self.part(shape, dtype, read_partition(shape, partition))
-        return values
 
 
 class SeededInitializer(Initializer):
@@ -312,10 +307,7 @@ class SeededInitializer(Initializer):
         dtype: np.dtype[Any],
         region: Region,
     ) -> Array:
-        """Return the region's elements of a tensor of this shape and distribution.
-
-        ``limits`` belong to a uniform distribution, mean and standard deviation to a normal one.
-        """
+        """Return the region's elements; ``limits`` of a normal are its mean and deviation."""
         # The streams take seeds of 64 bits, so -1 means 2**64 - 1.
         seed = fresh_seed() if self.seed is None else self.seed
         if self.seed_mode == "global":
@@ -366,18 +358,12 @@ def read_partition(shape: tuple[int, ...], partition: PartitionLike | None) -> R
 
 
 def seed_of_part(seed: int, shape: tuple[int, ...], region: Region) -> int:
-    """Return the seed of a shard.
-
-    R-INIT-5 (RFC 000): "the seed must be changed deterministically for each shard, otherwise each
-    shard will use the same values. This can be achieved by adding offset to the seed." "seed =
-    self.seed + partition.offset[0] # assume partition on 0 axis". TensorFlow adds nothing, and its
-    shards are equal (deviation D-INIT-1).
-
-    >>> seed_of_part(7, (13, 4), Region((9, 0), (2, 4)))
-    16
-    """
-    # Two parts side by side, [0:4, 0:2] and [0:4, 2:4], have the same first row, and would have the
-    # same seed.
+    """Return the seed of a shard: of seed 7 and rows from 9 on it is 16."""
+    # R-INIT-5 (RFC 000): "the seed must be changed deterministically for each shard, otherwise each
+    # shard will use the same values. This can be achieved by adding offset to the seed." "seed =
+    # self.seed + partition.offset[0] # assume partition on 0 axis". TensorFlow adds nothing, and
+    # its shards are equal (deviation D-INIT-1). Two parts side by side, [0:4, 0:2] and [0:4, 2:4],
+    # have the same first row, and would have the same seed.
     if region.shape[1:] != shape[1:]:
         raise ArgumentError(
             f"The part {region} of the shape {shape} is cut along another axis than the first, "
@@ -536,7 +522,18 @@ class RandomUniform(SeededInitializer):
 
 
 @dataclass(frozen=True, slots=True)
-class RandomNormal(SeededInitializer):
+class NormalInitializer(SeededInitializer):
+    _distribution: ClassVar[Distribution]
+    mean: float = 0.0
+    stddev: float = 0.05
+    seed: int | None = None
+    seed_mode: SeedMode = "rfc"
+
+    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+        return self.draw(self._distribution, (self.mean, self.stddev), shape, dtype, region)
+
+
+class RandomNormal(NormalInitializer):
     """Normal values. See ``RandomUniform`` for the other parameters.
 
     Parameters
@@ -547,17 +544,11 @@ class RandomNormal(SeededInitializer):
         The standard deviation.
     """
 
-    mean: float = 0.0
-    stddev: float = 0.05
-    seed: int | None = None
-    seed_mode: SeedMode = "rfc"
-
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        return self.draw("normal", (self.mean, self.stddev), shape, dtype, region)
+    __slots__ = ()
+    _distribution = "normal"
 
 
-@dataclass(frozen=True, slots=True)
-class TruncatedNormal(SeededInitializer):
+class TruncatedNormal(NormalInitializer):
     """Normal values within two standard deviations of the mean.
 
     See ``RandomUniform`` for the other parameters.
@@ -570,35 +561,17 @@ class TruncatedNormal(SeededInitializer):
         The standard deviation before values beyond the limit are drawn again.
     """
 
-    mean: float = 0.0
-    stddev: float = 0.05
-    seed: int | None = None
-    seed_mode: SeedMode = "rfc"
-
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        return self.draw("truncated_normal", (self.mean, self.stddev), shape, dtype, region)
+    __slots__ = ()
+    _distribution = "truncated_normal"
 
 
 class ScaledInitializer(SeededInitializer):
-    """Values whose variance is ``scale`` divided by a fan of the FULL shape, for every part.
-
-    So the shards of a variable are scaled like the variable.
-    """
+    """Values whose variance is ``scale`` divided by a fan of the FULL shape, for every part."""
 
     __slots__ = ()
 
     def law(self) -> tuple[float, str, str]:
-        """Return the law of the variance.
-
-        Returns
-        -------
-        scale : float
-            The variance times the fan.
-        mode : str
-            The fan: "fan_in", "fan_out" or "fan_avg".
-        distribution : str
-            The distribution.
-        """
+        """Return the scale, the fan's name and the distribution."""
         raise NotImplementedError
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
@@ -680,69 +653,65 @@ class NamedScaling(ScaledInitializer):
         return self._law
 
 
-@dataclass(frozen=True, slots=True)
 class GlorotUniform(NamedScaling):
     """Glorot and Bengio, 2010: uniform, variance 2 / (fan_in + fan_out).
 
     See ``RandomUniform`` for the parameters.
     """
 
-    _law: ClassVar[tuple[float, str, str]] = (1.0, "fan_avg", "uniform")
+    __slots__ = ()
+    _law = (1.0, "fan_avg", "uniform")
 
 
-@dataclass(frozen=True, slots=True)
 class GlorotNormal(NamedScaling):
     """Glorot and Bengio, 2010: truncated normal, variance 2 / (fan_in + fan_out).
 
     See ``RandomUniform`` for the parameters.
     """
 
-    _law: ClassVar[tuple[float, str, str]] = (1.0, "fan_avg", "truncated_normal")
+    __slots__ = ()
+    _law = (1.0, "fan_avg", "truncated_normal")
 
 
-@dataclass(frozen=True, slots=True)
 class HeUniform(NamedScaling):
     """He et al., 2015: uniform, variance 2 / fan_in. See ``RandomUniform`` for the parameters."""
 
-    _law: ClassVar[tuple[float, str, str]] = (2.0, "fan_in", "uniform")
+    __slots__ = ()
+    _law = (2.0, "fan_in", "uniform")
 
 
-@dataclass(frozen=True, slots=True)
 class HeNormal(NamedScaling):
     """He et al., 2015: truncated normal, variance 2 / fan_in.
 
     See ``RandomUniform`` for the parameters.
     """
 
-    _law: ClassVar[tuple[float, str, str]] = (2.0, "fan_in", "truncated_normal")
+    __slots__ = ()
+    _law = (2.0, "fan_in", "truncated_normal")
 
 
-@dataclass(frozen=True, slots=True)
 class LecunUniform(NamedScaling):
     """LeCun et al., 1998: uniform, variance 1 / fan_in.
 
     See ``RandomUniform`` for the parameters.
     """
 
-    _law: ClassVar[tuple[float, str, str]] = (1.0, "fan_in", "uniform")
+    __slots__ = ()
+    _law = (1.0, "fan_in", "uniform")
 
 
-@dataclass(frozen=True, slots=True)
 class LecunNormal(NamedScaling):
     """LeCun et al., 1998: truncated normal, variance 1 / fan_in.
 
     See ``RandomUniform`` for the parameters.
     """
 
-    _law: ClassVar[tuple[float, str, str]] = (1.0, "fan_in", "truncated_normal")
+    __slots__ = ()
+    _law = (1.0, "fan_in", "truncated_normal")
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the inputs and outputs of a kernel: its last two extents, each times all others.
-
-    >>> fans((5, 3)), fans((3, 3, 16, 32)), fans((7,)), fans(())
-    ((5, 3), (144, 288), (7, 7), (1, 1))
-    """
+    """Return the inputs and outputs of a kernel: its last two extents, each times all others."""
     if len(shape) < 2:
         return prod(shape), prod(shape)
     # An output of a 3 x 3 convolution from 16 to 32 channels sums 3 * 3 inputs of each channel: 9 *

@@ -36,6 +36,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange, ShardvarError
 from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.indexing import expand_index
 from shardvar.reference.devices import operation_scope
 from shardvar.reference.tracking import Trackable
 from shardvar.reference.variables.rows import (
@@ -44,7 +45,7 @@ from shardvar.reference.variables.rows import (
     check_rows,
     check_slices,
     plan_gather_nd,
-    read_index,
+    plan_index,
 )
 from shardvar.reference.variables.values import (
     ADD,
@@ -98,9 +99,9 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def abstract(method: _Method) -> _Method:
-    """Mark a method that a kind of variable must define; unlike of ``abc.abstractmethod``, type checkers
-    do not know of it, and allow ``sv.Variable(...)``.
-    """
+    """Mark a method that a kind of variable must define."""
+    # Type checkers do not know of it, unlike ``abc.abstractmethod``, and allow
+    # ``sv.Variable(...)``.
     return abstractmethod(method)
 
 
@@ -233,23 +234,18 @@ def _computed(
     except ShardvarError:
         raise
     except (TypeError, ValueError, IndexError, OverflowError) as error:
-        given = " and ".join(map(_described, operands))
-        cause, remedy = (
+        given = " and ".join(
+            f"an array {operand.shape} of {operand.dtype}"
+            if isinstance(operand, np.ndarray)
+            else f"a {type(operand).__name__}"
+            for operand in operands
+        )
+        # NumPy's AxisError is an IndexError and a ValueError, as OutOfRange is.
+        kind = OutOfRange if isinstance(error, IndexError) else ArgumentError
+        raise (ArgumentTypeError if isinstance(error, TypeError) else kind)(
             f"{name} of {given} fails: {str(error).rstrip('.')}.",
             "Give operands that NumPy accepts.",
-        )
-        if isinstance(error, TypeError):
-            raise ArgumentTypeError(cause, remedy) from error
-        # NumPy's AxisError is an IndexError and a ValueError, as OutOfRange is.
-        raise (OutOfRange if isinstance(error, IndexError) else ArgumentError)(
-            cause, remedy
         ) from error
-
-
-def _described(operand: Any) -> str:
-    if isinstance(operand, np.ndarray):
-        return f"an array {operand.shape} of {operand.dtype}"
-    return f"a {type(operand).__name__}"
 
 
 def _plain(value: Any) -> Any:
@@ -337,7 +333,7 @@ class VariableInterface(NumpyProtocol, Trackable):
     def plan_row_writes(
         self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
     ) -> list[Write]:
-        """Return the writes that combine rows with values; otherwise as ``plan_writes``.
+        """Return the writes that combine rows with values. See ``plan_writes`` for the parameters.
 
         A row that occurs several times is combined each time. The caller of a write of strings
         holds the mutexes of ``resources`` until the commit: planning combines strings.
@@ -430,7 +426,10 @@ class VariableInterface(NumpyProtocol, Trackable):
     def __getitem__(self, key: Any) -> Array:
         """Return what NumPy's index selects from the value; only rows that it touches are moved."""
         with operation_scope("getitem"):
-            return read_index(key, self.shape, self._read_rows, self.read_value)
+            if self.shape:
+                return plan_index(key, self.shape).read(self._read_rows)
+            picked: Array = self.read_value()[tuple(expand_index(key, ()))]
+            return picked
 
     # Writing.
 
@@ -471,7 +470,7 @@ class VariableInterface(NumpyProtocol, Trackable):
     def assign_add(
         self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """Add a value of the same shape; otherwise as ``assign``.
+        """Add a value of the same shape. See ``assign`` for the other parameters.
 
         Parameters
         ----------
@@ -488,17 +487,12 @@ class VariableInterface(NumpyProtocol, Trackable):
     def assign_sub(
         self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """Subtract a value of the same shape; otherwise as ``assign``.
+        """Subtract a value of the same shape. See ``assign_add`` for the other parameters.
 
         Parameters
         ----------
         delta : array_like
             The value to subtract.
-
-        Raises
-        ------
-        ArgumentError
-            As of ``assign``, or if the variable holds texts or booleans.
         """
         return self._write_dense(SUB, delta, name or "assign_sub", read_value)
 
@@ -538,20 +532,20 @@ class VariableInterface(NumpyProtocol, Trackable):
     ) -> Any:
         """Subtract the slices from their rows; slices of the same row are all subtracted.
 
-        Otherwise as ``scatter_add``.
+        See ``scatter_add`` for the parameters.
         """
         return self._write_sparse(SUB, sparse_delta, name or "scatter_sub")
 
     def scatter_mul(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Multiply rows by the slices; otherwise as ``scatter_add``."""
+        """Multiply rows by the slices. See ``scatter_add`` for the parameters."""
         return self._write_sparse(MUL, sparse_delta, name or "scatter_mul")
 
     def scatter_div(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Divide rows by the slices, integers towards zero; otherwise as ``scatter_add``.
+        """Divide rows by the slices, integers towards zero. See ``scatter_add`` for the parameters.
 
         Raises
         ------
@@ -564,13 +558,19 @@ class VariableInterface(NumpyProtocol, Trackable):
     def scatter_min(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Keep the smaller of rows and slices, element by element; otherwise as ``scatter_add``."""
+        """Keep the smaller of rows and slices, element by element.
+
+        See ``scatter_add`` for the parameters.
+        """
         return self._write_sparse(MIN, sparse_delta, name or "scatter_min")
 
     def scatter_max(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Keep the larger of rows and slices, element by element; otherwise as ``scatter_add``."""
+        """Keep the larger of rows and slices, element by element.
+
+        See ``scatter_add`` for the parameters.
+        """
         return self._write_sparse(MAX, sparse_delta, name or "scatter_max")
 
     def scatter_update(
@@ -578,7 +578,7 @@ class VariableInterface(NumpyProtocol, Trackable):
     ) -> Any:
         """Replace rows by the slices; of several slices for one row the last stays.
 
-        Otherwise as ``scatter_add``.
+        See ``scatter_add`` for the parameters.
 
         Raises
         ------
@@ -591,19 +591,13 @@ class VariableInterface(NumpyProtocol, Trackable):
     def batch_scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Do ``scatter_update`` in every batch; otherwise as ``scatter_add``.
+        """Do ``scatter_update`` in every batch. See ``scatter_update`` for the other parameters.
 
         Parameters
         ----------
         sparse_delta : IndexedSlices
             Indices [*batch, n] address the axis after the batch axes. Indices of one axis have no
             batch axes, and the call is ``scatter_update``.
-
-        Raises
-        ------
-        ArgumentError
-            If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an
-            error.
         """
         # Check. Nothing is read or moved before the arguments are known to fit.
         slices = check_slices(sparse_delta)
@@ -626,16 +620,19 @@ class VariableInterface(NumpyProtocol, Trackable):
         return self._written(True)
 
     def _write_dense(self, update: UpdateKind, value: Any, name: str, read_value: bool) -> Any:
-        # Check.
+        array = self._checked(update, value)
+        # Plan, then commit: operands move to their devices before the first element changes.
+        with operation_scope(name):
+            commit(self.plan_writes(update, array))
+        return self._written(read_value)
+
+    def _checked(self, update: UpdateKind, value: Any) -> Array:
         array = cast_value(value, self.dtype, "The value")
         check_shape(
             array.shape, self._assignable_shape if update is REPLACE else self.shape, "The value"
         )
         check_update(update, self.dtype, array)
-        # Plan, then commit: operands move to their devices before the first element changes.
-        with operation_scope(name):
-            commit(self.plan_writes(update, array))
-        return self._written(read_value)
+        return array
 
     def _write_sparse(self, update: UpdateKind, sparse_delta: IndexedSlices, name: str) -> Any:
         # Check.

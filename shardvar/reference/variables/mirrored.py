@@ -6,9 +6,9 @@ planned for every copy and committed to all of them at once, so a reader never f
 differ. Each copy has its own buffer. A copy may be a sharded variable: RFC 002, "in mirrored
 architecture, variables can also sometimes be MirroredVariable with ShardedVariable".
 
-Replicas that compute different values for one write give them as ``PerReplica``. Steps of such a
-write: aggregate the values to one, as ``aggregation`` says; then check, plan and commit that one as
-any other write.
+Replicas that compute different values for one write give them as ``PerReplica``. The values are
+aggregated by the rule ``aggregation``; the result is checked, planned and committed as in any other
+write.
 
 Of a ``SyncOnReadVariable`` each replica has its own copy, and readers outside the replicas see the
 copies as one value. ``synchronization="ON_READ"`` asks for it where a strategy mirrors. It suits
@@ -19,12 +19,12 @@ is the rule:
     inside ``strategy.run`` reads and writes go to the replica's own copy; nothing crosses between
     devices
     outside, a read           the sum or the mean of the copies, or the first one
-    outside, ``assign``       gives the copies values that read as the one assigned: equal shares
+    outside, ``assign``       gives the copies values that read as the assigned value: equal shares
                               for a sum, else itself
     outside, other writes     go to every copy, and are refused for a sum, which would count them
                               once for each copy
 
-So the value that is saved is the one that is read, and a restored variable reads as it was saved.
+So the value that is read is saved, and a restored variable reads as it was saved.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,6 @@ from shardvar.reference.variables.values import (
     as_value,
     cast_value,
     check_shape,
-    check_update,
     commit,
     holding,
 )
@@ -83,11 +82,16 @@ class PerReplica:
     def here(self) -> list[Any]:
         """Return the values, moved to the current device."""
         target = current_device()
-        sources = self.devices or (target,) * len(self.values)
-        return [
-            _moved(value, source, target)
-            for value, source in zip(self.values, sources, strict=True)
-        ]
+        moved: list[Any] = []
+        for value, source in zip(
+            self.values, self.devices or (target,) * len(self.values), strict=True
+        ):
+            if isinstance(value, IndexedSlices):
+                rows = move_array(value.values, source, target)
+                moved.append(IndexedSlices(rows, value.indices, value.dense_shape))
+            else:
+                moved.append(move_array(as_value(value), source, target))
+        return moved
 
 
 class _AggregatingVariable(DelegatingVariable):
@@ -123,7 +127,25 @@ class _CopiedVariable(DelegatingVariable):
     def __init__(
         self, copies: Sequence[VariableInterface], aggregation: Any = None, name: str | None = None
     ) -> None:
-        self._copies = check_copies(copies)
+        self._copies = tuple(copies)
+        if not self._copies or not all(
+            isinstance(copy, VariableInterface) for copy in self._copies
+        ):
+            raise ArgumentTypeError(
+                f"MirroredVariable is given {self._copies!r}.",
+                "Give a non-empty list of variables.",
+            )
+        kinds = [(copy.shape, dtype_name(copy.dtype)) for copy in self._copies]
+        if len(set(kinds)) > 1:
+            raise ArgumentError(
+                f"The copies differ: {kinds}.", "Give copies of one shape and one dtype."
+            )
+        # Copies that share a resource would be written twice by one write: adding 1 would add 2.
+        resources = [resource for copy in self._copies for resource in copy.resources]
+        if len(set(resources)) < len(resources):
+            raise ArgumentError(
+                "Two copies are one variable.", "Create a variable for each replica."
+            )
         self._aggregation: VariableAggregation = parse_mode(VariableAggregation, aggregation)
         self._name = self._copies[0].name if name is None else name
 
@@ -189,7 +211,7 @@ class AggregatingVariable(_AggregatingVariable):
 
 
 def aggregate(value: PerReplica, aggregation: VariableAggregation, update: UpdateKind = ADD) -> Any:
-    """Return one value made from all replicas' values, on the current device; slices stay slices."""
+    """Return one value of all replicas' values, on the current device; slices stay slices."""
     if aggregation is VariableAggregation.NONE:
         raise ArgumentError(
             "Values of several replicas are given for a variable without an aggregation.",
@@ -223,25 +245,6 @@ def aggregate(value: PerReplica, aggregation: VariableAggregation, update: Updat
     return _over(total, count)
 
 
-def check_copies(copies: Sequence[VariableInterface]) -> tuple[VariableInterface, ...]:
-    """Return the copies as a tuple of variables of one shape and dtype that share no resource."""
-    found = tuple(copies)
-    if not found or not all(isinstance(copy, VariableInterface) for copy in found):
-        raise ArgumentTypeError(
-            f"MirroredVariable is given {found!r}.", "Give a non-empty list of variables."
-        )
-    kinds = [(copy.shape, dtype_name(copy.dtype)) for copy in found]
-    if len(set(kinds)) > 1:
-        raise ArgumentError(
-            f"The copies differ: {kinds}.", "Give copies of one shape and one dtype."
-        )
-    # Copies that share a resource would be written twice by one write: adding 1 would add 2.
-    resources = [resource for copy in found for resource in copy.resources]
-    if len(set(resources)) < len(resources):
-        raise ArgumentError("Two copies are one variable.", "Create a variable for each replica.")
-    return found
-
-
 def _over(total: Array, count: int) -> Array:
     """Return ``total / count`` in the dtype of the total; whole numbers are rounded towards zero."""
     if count == 1:
@@ -251,14 +254,6 @@ def _over(total: Array, count: int) -> Array:
         # // 2) = -3.
         return np.asarray(np.sign(total) * (np.abs(total) // count), total.dtype)
     return np.asarray(total / count, total.dtype)
-
-
-def _moved(value: Any, source: Device, target: Device) -> Any:
-    if isinstance(value, IndexedSlices):
-        return IndexedSlices(
-            move_array(value.values, source, target), value.indices, value.dense_shape
-        )
-    return move_array(as_value(value), source, target)
 
 
 # A context variable, because replicas may run in threads: each sees its own number.
@@ -329,9 +324,13 @@ class SyncOnReadVariable(_CopiedVariable):
         if self._own is not None:
             self._own._write_dense(update, value, name, read_value)
             return self._written(read_value)
-        # Check. A sum counts an addition once for each copy that gets it, so the caller must say
-        # which.
-        self._check_outside(update)
+        # Check. A sum counts an addition once for each copy that gets it.
+        if update in (ADD, SUB) and self._aggregation is VariableAggregation.SUM:
+            raise ArgumentError(
+                f"{self.name} is read as the sum of its copies: {update.verb} to every copy "
+                "would count several times.",
+                "Add inside strategy.run(function), or assign the whole value.",
+            )
         with operation_scope(name):
             # Plan. One array a copy, all of them checked before the first is written.
             arrays = [self._checked(update, one) for one in self._one_each(update, value)]
@@ -371,14 +370,6 @@ class SyncOnReadVariable(_CopiedVariable):
                 aggregate(PerReplica([read(copy) for copy in copies]), self._aggregation)
             )
 
-    def _check_outside(self, update: UpdateKind) -> None:
-        if update in (ADD, SUB) and self._aggregation is VariableAggregation.SUM:
-            raise ArgumentError(
-                f"{self.name} is read as the sum of its copies: {update.verb} to every copy "
-                "would count several times.",
-                "Add inside strategy.run(function), or assign the whole value.",
-            )
-
     def _one_each(self, update: UpdateKind, value: Any) -> Sequence[Any]:
         """Return the value that is written to each copy."""
         count = len(self._copies)
@@ -399,9 +390,3 @@ class SyncOnReadVariable(_CopiedVariable):
             return [np.asarray(whole / count, whole.dtype)] * count
         share, left = whole // count, whole % count
         return [np.asarray(share + (left > number), whole.dtype) for number in range(count)]
-
-    def _checked(self, update: UpdateKind, value: Any) -> Array:
-        array = cast_value(value, self.dtype, "The value")
-        check_shape(array.shape, self.shape, "The value")
-        check_update(update, self.dtype, array)
-        return array

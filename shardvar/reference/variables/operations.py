@@ -138,7 +138,7 @@ def assign_add_variable_op(resource: Resource, delta: npt.ArrayLike) -> None:
 
     Concurrent additions lose nothing: the mutex is held from read to write.
 
-    Otherwise as ``assign_variable_op``.
+    See ``assign_variable_op`` for the other parameters.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def assign_add_variable_op(resource: Resource, delta: npt.ArrayLike) -> None:
 
 
 def assign_sub_variable_op(resource: Resource, delta: npt.ArrayLike) -> None:
-    """Subtract a value of the same shape; otherwise as ``assign_variable_op``.
+    """Subtract a value of the same shape. See ``assign_variable_op`` for the other parameters.
 
     Parameters
     ----------
@@ -229,11 +229,9 @@ def plan_write(resource: Resource, update: UpdateKind, value: Array) -> Write:
 
 
 def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) -> list[Write]:
-    """Return the writes of many new values, to which the caller keeps no reference.
-
-    The result equals ``plan_write`` with REPLACE for each; one write for all costs less. Large values
-    on a device without a limit become the buffers themselves.
-    """
+    """Return the writes of many new values, to which the caller keeps no reference."""
+    # As ``plan_write`` with REPLACE for each; one write for all costs less. Large values on a
+    # device without a limit become the buffers themselves.
     here = current_device()
     kept, writes = [], []
     for resource, value in zip(resources, values, strict=True):
@@ -258,7 +256,7 @@ def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) ->
 def plan_row_write(
     resource: Resource, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
 ) -> Write:
-    """Return the write of ``values[order]`` to ascending ``rows``; strings are combined now, under the mutex."""
+    """Return the write of ``values[order]`` to ascending ``rows``; strings are combined at once."""
     here, device = current_device(), resource.device
     if values.dtype == np.object_:
         # Strings change the bytes in use: all of them find room on the device before the old ones

@@ -11,15 +11,15 @@ rest.
 
 1. ``layout.indexing`` reads the key: one item for each axis, between new axes and the scalars True
    and False.
-2. The item of the first axis says which rows are touched; in ``pick`` it is replaced by one that
-   selects among them.
-3. If the rows are a range, slices and integers of other axes say which columns are touched, in the
-   same way.
+2. The item of the first axis gives the rows that are touched; in ``pick`` it is replaced by an item
+   that selects among them.
+3. If the rows are a range, slices and integers of other axes give the columns that are touched, in
+   the same way.
 
 Rows that lie in several shards are read and written in these steps. A plain variable is its own
 only shard.
 
-1. ``RowLayout`` says which shard holds which rows.
+1. ``RowLayout`` has the rows that each shard holds.
 2. Each shard that holds some of the rows is asked only for its part, in its own row numbers.
 3. A read holds the mutexes of all shards, so it never sees half of a write. A write returns one
    list of plans, which ``commit`` performs at once.
@@ -78,7 +78,7 @@ class RowLayout:
         return len(self.bounds) - 1
 
     def owner(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return the shard that holds each row, and the row's number in it; rows must be in range."""
+        """Return the shard that holds each row, which is in range, and the row's number in it."""
         bounds = np.array(self.bounds, np.int64)
         # The owner is the number of upper bounds at or below the row. Bounds (0, 3, 3, 5): row 3 is
         # behind the upper bounds 3 and 3, so it is in shard 2, and the empty shard 1 is skipped.
@@ -86,11 +86,9 @@ class RowLayout:
         return shard, rows - bounds[shard]
 
     def split_rows(self, rows: Ints) -> Iterator[tuple[int, Ints, Ints | None]]:
-        """Yield each shard with rows, their numbers in it, and their ascending places in ``rows``; None for all.
-
-        >>> [(s, local.tolist(), at.tolist()) for s, local, at in RowLayout((0, 3, 5)).split_rows(np.array([4, 0, 3]))]
-        [(0, [0], [1]), (1, [1, 0], [0, 2])]
-        """
+        """Yield each shard with rows, their numbers in it, and their places in ``rows``; None: all."""
+        # Of bounds (0, 3, 5) and rows 4, 0, 3: shard 0 with row [0] of place [1], and shard 1 with
+        # [1, 0] of [0, 2].
         if len(rows) == 0:
             return
         whole = self._only_shard(rows)
@@ -132,11 +130,7 @@ class RowLayout:
                     yield shard, order[first:last]
 
     def split_range(self, rows: range) -> Iterator[tuple[int, slice, slice]]:
-        """Yield each shard that holds some of the rows, a slice of it, and the slice of ``rows`` that it fills.
-
-        >>> list(RowLayout.of_sizes([3, 0, 2]).split_range(range(4, 0, -2)))
-        [(0, slice(2, 1, -2), slice(1, 2, None)), (2, slice(1, 0, -2), slice(0, 1, None))]
-        """
+        """Yield each shard with rows, a slice of it, and the slice of ``rows`` that it fills."""
         step = rows.step
         for shard, (start, stop) in enumerate(pairwise(self.bounds)):
             # The rows of this shard are rows[low:high]. `low` counts the rows of the range before
@@ -166,12 +160,9 @@ class RowLayout:
 
 
 def check_rows(indices: Any, num_rows: int, *, rank: int | None = None) -> Ints:
-    """Return indices as int64, each in ``[0, num_rows)``; an error names the first outside, and its place.
-
-    R-ID-1: ids address rows; unlike NumPy's they are never negative, since a negative id is a
-    mistake in the data.
-    """
-    # An empty list becomes an array of floats in NumPy; here it means no rows.
+    """Return indices as int64, each in ``[0, num_rows)``; an error names the first outside."""
+    # R-ID-1: ids address rows; unlike NumPy's they are never negative, since a negative id is a
+    # mistake in the data. An empty list becomes an array of floats in NumPy; here it means no rows.
     array = np.asarray(indices)
     if array.size == 0 and not isinstance(indices, np.ndarray):
         array = array.astype(np.int64)
@@ -219,25 +210,8 @@ class RowIndex:
             ) from error
 
 
-def read_index(
-    key: Any,
-    shape: tuple[int, ...],
-    read_rows: Callable[[Rows, tuple[slice, ...]], Array],
-    read_value: Callable[[], Array],
-) -> Array:
-    """``value[key]``, reading rows if the value has any."""
-    if shape:
-        return plan_index(key, shape).read(read_rows)
-    picked: Array = read_value()[tuple(expand_index(key, shape))]
-    return picked
-
-
 def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
-    """The rows that ``key`` touches in an array of ``shape``, which has an axis.
-
-    >>> plan_index((slice(9, 2, -3), 1), (13, 4))
-    RowIndex(rows=range(9, 2, -3), pick=(slice(None, None, None), 0), columns=(slice(1, 2, 1),))
-    """
+    """The rows that ``key`` touches in an array of ``shape``, which has an axis."""
     items = expand_index(key, shape)
     first = next(place for place, item in enumerate(items) if is_axis(item))
     item = items[first]
@@ -248,32 +222,34 @@ def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
     elif isinstance(item, int):
         rows, pick = range(item, item + 1), 0
     else:
+        numbers = np.where(item < 0, item + shape[0], item)
         others = items[:first] + items[first + 1 :]
-        is_only = all(other is None or isinstance(other, slice) for other in others)
-        rows, pick = _rows_of_array(item, shape[0], is_only=is_only)
+        if numbers.ndim == 1 and all(other is None or isinstance(other, slice) for other in others):
+            # With only slices and new axes around it, NumPy puts the result of one array where its
+            # axis was, as a slice.
+            rows, pick = numbers, slice(None)
+        else:
+            # Its axes may move to the front. NumPy decides that, and each row is read once: [4, 0,
+            # 4] reads 0 and 4, and picks [1, 0, 1].
+            rows, pick = np.unique(numbers, return_inverse=True)
+            pick = pick.reshape(item.shape)
         return RowIndex(rows, (*items[:first], pick, *items[first + 1 :]))
-    rest, columns = _columns(items[first + 1 :], shape)
-    return RowIndex(rows, (*items[:first], pick, *rest), columns)
-
-
-def _columns(items: list[Any], shape: tuple[int, ...]) -> tuple[list[Any], tuple[slice, ...]]:
-    """The picks from the columns that are touched, and these; all of an axis that an array indexes.
-
-    R-MOVE-2: of each row, what the key does not touch is not moved either.
-    """
+    # R-MOVE-2: of each row, what the key does not touch is not moved either. An array touches all
+    # of its axis.
     picks: list[Any] = []
     columns: list[slice] = []
-    for item in items:
-        if isinstance(item, slice):
+    for other in items[first + 1 :]:
+        if isinstance(other, slice):
             picks.append(slice(None))
-            columns.append(slice_of(range(shape[len(columns) + 1])[item]))
-        elif isinstance(item, int):
+            columns.append(slice_of(range(shape[len(columns) + 1])[other]))
+        elif isinstance(other, int):
             picks.append(0)
-            columns.append(slice(item, item + 1, 1))
+            columns.append(slice(other, other + 1, 1))
         else:
-            picks.append(item)
-            columns += [slice(None)] * is_axis(item)
-    return picks, tuple(columns) if any(column != slice(None) for column in columns) else ()
+            picks.append(other)
+            columns += [slice(None)] * is_axis(other)
+    touched = tuple(columns) if any(column != slice(None) for column in columns) else ()
+    return RowIndex(rows, (*items[:first], pick, *picks), touched)
 
 
 def plan_gather_nd(indices: Any, shape: tuple[int, ...]) -> RowIndex:
@@ -287,19 +263,6 @@ def plan_gather_nd(indices: Any, shape: tuple[int, ...]) -> RowIndex:
         )
     axes = [check_rows(array[..., axis], shape[axis]) for axis in range(depth)]
     return plan_index(tuple(axes), shape)
-
-
-def _rows_of_array(numbers: Ints, length: int, *, is_only: bool) -> tuple[Ints, Any]:
-    """The rows of an array of integers, and the index that picks from them."""
-    rows = np.where(numbers < 0, numbers + length, numbers)
-    if is_only and rows.ndim == 1:
-        # With only slices and new axes around it, NumPy puts the result of one array where its axis
-        # was, as a slice.
-        return rows, slice(None)
-    # Otherwise its axes may move to the front. NumPy decides that, and each row is read once: [4,
-    # 0, 4] reads 0 and 4, and picks [1, 0, 1].
-    distinct, pick = np.unique(rows, return_inverse=True)
-    return distinct, pick.reshape(numbers.shape)
 
 
 class RowShard(Protocol):
@@ -345,12 +308,10 @@ class ShardGroup(Generic[S]):
         return tuple(resource for shard in self.variables for resource in shard.resources)
 
     def read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
-        """Return the rows, which are in range, in their order; of a range of rows, maybe only ``columns``.
-
-        R-MOVE-1: what crosses to the current device is these rows and nothing else.
-        """
-        # Plan: memory for the result, on the current device, whose limit is checked first. If
-        # slice(2, 9, 3) is read of a row of 10 columns, 3 are read: columns 2, 5 and 8.
+        """Return the rows, in their order; of a range of rows, only ``columns`` if they are given."""
+        # R-MOVE-1: only these rows cross to the current device. Plan: memory for the result, on the
+        # current device, whose limit is checked first. If slice(2, 9, 3) is read of a row of 10
+        # columns, 3 are read: columns 2, 5 and 8.
         extents = [
             len(range(size)[column]) for size, column in zip(self.row_shape, columns, strict=False)
         ]
@@ -397,17 +358,6 @@ class ShardGroup(Generic[S]):
                 own = (values[low:high], None) if order is None else (values, order[low:high])
                 writes += self.variables[shard].plan_row_writes(update, local, *own)
         return writes
-
-
-def read_rows_of(
-    shard: RowShard,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    rows: Rows,
-    columns: tuple[slice, ...],
-) -> Array:
-    """Return rows of a plain variable, which is the only shard of itself."""
-    return ShardGroup((shard,), RowLayout((0, shape[0])), shape[1:], dtype).read_rows(rows, columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ elements, the hash is the identity, and ``len`` is left out. The shards are ``va
 Creation calls the base creator once for each part, on the part's device.
 
 1. A variable that is colocated with another one is created there, whole.
-2. The initial value says the geometry. It is made whole only where it cannot be made in parts.
+2. The initial value gives the geometry. It is made whole only where it cannot be made in parts.
 3. The partitioner answers. Fewer than two parts are a plain variable.
 4. The next creator makes each part with its value, shape, name and device.
 5. The parts become shards of one sharded variable, which has the name.
@@ -200,11 +200,9 @@ class ShardedVariable(Variable):
 
 
 def check_shards(variables: Any) -> list[Variable]:
-    """Return the variables as a list that composes one variable.
-
-    R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the first
-    axis.
-    """
+    """Return the variables as a list that composes one variable."""
+    # R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the
+    # first axis.
     is_list = isinstance(variables, Sequence) and not isinstance(variables, str | bytes)
     if not is_list or not len(variables):
         raise ArgumentTypeError(

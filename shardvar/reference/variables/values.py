@@ -53,29 +53,35 @@ _KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
 
 
 def as_value(value: Any, dtype: Any = None) -> Array:
-    """Return the array that ``value`` means, of ``dtype`` if one is given; it may be ``value`` itself.
-
-    >>> as_value([1, 2]).dtype, as_value(1.5).dtype, as_value(np.float64(1.5)).dtype, as_value("a")
-    (dtype('int32'), dtype('float32'), dtype('float64'), array(b'a', dtype=object))
-    """
+    """Return the array that ``value`` means, of ``dtype`` if one is given; maybe ``value`` itself."""
     # With a dtype, Python numbers are cast from their 64 bits: 0.1 as float64 would lose digits if
     # narrowed first.
     array = _array(value)
     if dtype is not None:
         return cast_value(array, as_dtype(dtype), "The value")
-    if _is_python(value):
-        array = _narrowed(array)
+    # Plain Python numbers are narrowed, as in TensorFlow: float64 to float32, and int64 to int32 if
+    # it fits. The first leaf of nested lists decides: [[1.5, 2.0]] -> [1.5, 2.0] -> 1.5. An empty
+    # list counts as Python numbers.
+    leaf = value
+    while isinstance(leaf, list | tuple) and leaf:
+        leaf = leaf[0]
+    if isinstance(leaf, bool | int | float | list | tuple) and not isinstance(leaf, np.generic):
+        limits = np.iinfo(np.int32)
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        elif array.dtype == np.int64 and (
+            array.size == 0 or (limits.min <= array.min() and array.max() <= limits.max)
+        ):
+            array = array.astype(np.int32)
     # A dtype is known by its name, so big-endian arrays become native, and unknown dtypes are
     # refused here.
     return array.astype(numpy_dtype(dtype_name(array.dtype)), copy=False)
 
 
 def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
-    """Return ``value`` as an array of ``dtype``; the message of an error begins with ``what``.
-
-    R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
-    sharded or not": there is one rule for plain and sharded variables, and it is the plain one's.
-    """
+    """Return ``value`` as an array of ``dtype``; the message of an error begins with ``what``."""
+    # R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
+    # sharded or not": sharded variables have the rule of plain ones.
     array = _array(value)
     if array.dtype == dtype:
         return array
@@ -98,15 +104,12 @@ def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype that a name, a code, a type or a dtype means."""
     return numpy_dtype(parse_dtype(dtype))
 
 
 def check_shape(shape: tuple[int, ...], expected: tuple[int | None, ...], what: str) -> None:
-    """Raise ``ArgumentError`` unless ``shape`` is the expected one; None stands for any extent.
-
-    R-VAR-2: shapes are equal, nothing is broadcast and nothing is cropped.
-    """
+    """Raise ``ArgumentError`` unless ``shape`` is as expected; None stands for any extent."""
+    # R-VAR-2: shapes are equal, nothing is broadcast and nothing is cropped.
     fits = len(shape) == len(expected) and all(
         e in (None, s) for s, e in zip(shape, expected, strict=True)
     )
@@ -129,13 +132,8 @@ def _array(value: Any) -> Array:
         return np.char.encode(array, "utf-8").astype(object)
     if array.dtype.kind == "S":
         return array.astype(object)
-    if array.dtype.kind == "O":
-        return _strings(array)
-    return array
-
-
-def _strings(array: Array) -> Array:
-    """Return an array of ``bytes`` for an array of texts and bytes, and refuse others."""
+    if array.dtype.kind != "O":
+        return array
     encoded = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
     if not all(isinstance(item, bytes) for item in encoded):
         raise ArgumentTypeError(
@@ -145,29 +143,6 @@ def _strings(array: Array) -> Array:
     strings = np.empty(len(encoded), object)
     strings[:] = encoded
     return strings.reshape(array.shape)
-
-
-def _is_python(value: Any) -> bool:
-    """Return True if the first leaf of nested lists is a plain Python number."""
-    # [[1.5, 2.0]] -> [1.5, 2.0] -> 1.5. An empty list counts as Python numbers, as in TensorFlow.
-    while isinstance(value, list | tuple) and value:
-        value = value[0]
-    return isinstance(value, bool | int | float | list | tuple) and not isinstance(
-        value, np.generic
-    )
-
-
-def _narrowed(array: Array) -> Array:
-    """Return float64 as float32, and int64 as int32 if it fits, as TensorFlow does."""
-    if array.dtype == np.float64:
-        return array.astype(np.float32)
-    # 2**40 does not fit int32 and stays int64.
-    limits = np.iinfo(np.int32)
-    if array.dtype == np.int64 and (
-        array.size == 0 or (limits.min <= array.min() and array.max() <= limits.max)
-    ):
-        return array.astype(np.int32)
-    return array
 
 
 def _rank(dtype: np.dtype[Any]) -> int | None:
@@ -224,11 +199,7 @@ def _fold(ufunc: np.ufunc) -> Callable[[Array], Array]:
     return fold
 
 
-def _replace(_old: Array, value: Array) -> Array:
-    return value
-
-
-REPLACE = UpdateKind("update", _replace, lambda stack: stack[-1], is_arithmetic=False)
+REPLACE = UpdateKind("update", lambda _, new: new, lambda stack: stack[-1], is_arithmetic=False)
 ADD = UpdateKind("add", np.add, _fold(np.add))
 SUB = UpdateKind("sub", np.subtract, _fold(np.subtract))
 MUL = UpdateKind("mul", np.multiply, _fold(np.multiply))
@@ -260,7 +231,7 @@ _OFTEN = 8
 
 
 def sort_rows(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the rows in ascending order, and the place where each was; equal rows keep their order."""
+    """Return the rows ascending, and the place where each was; equal rows keep their order."""
     bits = len(rows).bit_length()
     if len(rows) == 0 or int(rows.max()) >= 1 << (63 - bits):
         order = np.argsort(rows, kind="stable")
@@ -291,11 +262,9 @@ def scatter_sorted(array: Array, rows: Ints, values: Array, update: UpdateKind) 
 
 
 def sum_sorted(rows: Ints, values: Array, order: Ints) -> tuple[Ints, Array]:
-    """Return the distinct rows and the sums of their values, from first to last -> [d], [d, *row].
-
-    ``values[order[i]]`` belongs to ``rows[i]``, ascending. The result equals ``scatter_sorted`` to
-    zeros, except that nothing is added to a zero: a row that occurs once keeps the sign of its zeros.
-    """
+    """Return the distinct rows and the sums of their values ``values[order[i]]``, in order."""
+    # Equal to ``scatter_sorted`` to zeros, except that nothing is added to a zero: a row that
+    # occurs once keeps the sign of its zeros.
     starts, counts = _groups(rows)
     sums = np.empty((len(starts), *values.shape[1:]), values.dtype)
     for block in _row_blocks(len(starts), sums):
@@ -305,7 +274,7 @@ def sum_sorted(rows: Ints, values: Array, order: Ints) -> tuple[Ints, Array]:
 
 
 def _groups(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the starts and sizes of groups of equal ascending rows: [3, 7, 7] -> [0, 1], [1, 2]."""
+    """Return starts and sizes of groups of equal ascending rows: [3, 7, 7] -> [0, 1], [1, 2]."""
     is_first = np.ones(len(rows), np.bool_)
     np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
     starts = is_first.nonzero()[0]
@@ -324,10 +293,7 @@ def _row_blocks(count: int, array: Array) -> Iterator[slice]:
 def _folded(
     new: Array, starts: Ints, counts: Ints, values: Array, order: Ints | None, update: UpdateKind
 ) -> Array:
-    """Return ``new``, the first value of each group, combined in place with the group's other values.
-
-    The group of ``new[i]`` is ``starts[i]`` to ``starts[i] + counts[i]`` in ``values[order]``.
-    """
+    """Combine ``new[i]``, in place, with ``values[order][starts[i] + 1 : starts[i] + counts[i]]``."""
     if counts.max() == 1:
         return new
     # Groups of 1, 3 and 20 values with a fold: the last is `often`, so there are two more rounds
@@ -397,13 +363,11 @@ class Write:
 
 @contextmanager
 def holding(resources: Sequence[Resource]) -> Iterator[None]:
-    """Hold the mutexes of all resources.
-
-    Sorted by serial, all threads take mutexes in one order. Without that, one thread could hold A
-    and wait for B while another holds B and waits for A.
-    """
-    # A resource may be given twice, by two writes of one commit, and is locked once. What was
-    # locked is released even where an interrupt comes between two of them.
+    """Hold the mutexes of all resources."""
+    # Sorted by serial, all threads take mutexes in one order. Without that, one thread could hold A
+    # and wait for B while another holds B and waits for A. A resource may be given twice, by two
+    # writes of one commit, and is locked once. What was locked is released even where an interrupt
+    # comes between two of them.
     held = []
     try:
         for resource in sorted(set(resources), key=_serial_of):
@@ -418,7 +382,7 @@ def holding(resources: Sequence[Resource]) -> Iterator[None]:
 def commit(writes: Sequence[Write]) -> None:
     """Perform all the writes; no other thread reads or writes their resources in between."""
     # Floating-point errors are ignored. If the caller has NumPy raise them, an overflow in the
-    # second write would leave the first one done. A process that another thread forked meanwhile
+    # second write would leave the first one done. A process that another thread forks in between
     # would have parts of the writes.
     resources = [resource for write in writes for resource in write.resources]
     with holding(resources), np.errstate(all="ignore"), unforked:

@@ -37,7 +37,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
 from inspect import Signature, signature
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +55,7 @@ from shardvar.reference.variables.operations import (
     read_range,
     read_variable_op,
 )
-from shardvar.reference.variables.rows import Rows, read_rows_of
+from shardvar.reference.variables.rows import RowLayout, Rows, ShardGroup
 from shardvar.reference.variables.values import (
     ADD,
     REPLACE,
@@ -88,6 +88,9 @@ class VariableAggregation(Enum):
     ONLY_FIRST_REPLICA = 3
 
 
+_signature = cache(signature)
+
+
 class _Factory(ABCMeta):
     """The metaclass: ``Variable(...)`` asks the creators, a subclass is constructed."""
 
@@ -109,19 +112,26 @@ class _Factory(ABCMeta):
 
     if not TYPE_CHECKING:
         # Type checkers take the arguments from ``__init__``. From this method they would take
-        # those of every class, and return anything.
+        # any arguments for every class, and return anything.
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            if cls is Variable:
-                # R-VAR-6 (RFC 003): "the default implementation of the tf.Variable interface will
-                # be ResourceVariable".
-                return create(Variable.default_kind, _read_arguments(args, kwargs))
-            if cls.__abstractmethods__:
-                raise AbstractClass(
-                    f"{cls.__name__} is an abstract variable: it does not define "
-                    f"{', '.join(sorted(cls.__abstractmethods__))}.",
-                    "Define them in the class.",
+            if cls is not Variable:
+                if cls.__abstractmethods__:
+                    raise AbstractClass(
+                        f"{cls.__name__} is an abstract variable: it does not define "
+                        f"{', '.join(sorted(cls.__abstractmethods__))}.",
+                        "Define them in the class.",
+                    )
+                return super().__call__(*args, **kwargs)
+            bound = _signature(Variable).bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = dict(bound.arguments)
+            if given["name"] is not None and not isinstance(given["name"], str):
+                raise ArgumentTypeError(
+                    f"Invalid name {given['name']!r} of a variable.", "Give a str."
                 )
-            return super().__call__(*args, **kwargs)
+            # R-VAR-6 (RFC 003): "the default implementation of the tf.Variable interface will be
+            # ResourceVariable".
+            return create(Variable.default_kind, given | given.pop("more"))
 
 
 class Variable(VariableInterface, metaclass=_Factory):
@@ -256,8 +266,8 @@ class Variable(VariableInterface, metaclass=_Factory):
         out[slice(None) if places is None else places] = self.read_value()[rows]
 
     # Two plans that use only `assign`. They read, combine and assign at the commit, while the
-    # mutexes are held: the value of then counts, not the one when the write was planned. A kind
-    # with resources plans in its own way, which moves the operand ahead and writes in place.
+    # mutexes are held, with the value of that moment. A kind with resources plans in its own way,
+    # which moves the operand ahead and writes in place.
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         def apply() -> None:
@@ -278,7 +288,9 @@ class Variable(VariableInterface, metaclass=_Factory):
         return [Write(self.resources, apply)]
 
     def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
-        return read_rows_of(self, self.shape, self.dtype, rows, columns)
+        # A plain variable is its own only shard.
+        group = ShardGroup((self,), RowLayout((0, self.shape[0])), self.shape[1:], self.dtype)
+        return group.read_rows(rows, columns)
 
     def _written(self, read_value: bool) -> Any:
         # R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*".
@@ -378,17 +390,8 @@ class UnreadVariable(DelegatingVariable):
         return self._variable._written(read_value)
 
 
-_Kind = TypeVar("_Kind", bound=type[Variable])
-
-
-def as_default_kind(kind: _Kind) -> _Kind:
-    """Decorate the class that ``sv.Variable(...)`` constructs by default."""
-    Variable.default_kind = kind
-    return kind
-
-
 def parse_mode(kind: type[VariableSynchronization] | type[VariableAggregation], value: Any) -> Any:
-    """Return the member that ``value`` is or names; None means the first."""
+    """Return ``value``, or the member of that name; None means the first."""
     if value is None:
         return next(iter(kind))
     if isinstance(value, str) and value.upper() in kind.__members__:
@@ -400,23 +403,22 @@ def parse_mode(kind: type[VariableSynchronization] | type[VariableAggregation], 
     return value
 
 
-@cache
-def _signature() -> Signature:
-    return signature(Variable)
+class _LabelledVariable(Variable):
+    """A variable that keeps its name, and if it is trained."""
+
+    _name: str
+    _trainable: bool
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def trainable(self) -> bool:
+        return self._trainable
 
 
-def _read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments that creators see."""
-    bound = _signature().bind(*args, **kwargs)
-    bound.apply_defaults()
-    given: dict[str, Any] = dict(bound.arguments)
-    if given["name"] is not None and not isinstance(given["name"], str):
-        raise ArgumentTypeError(f"Invalid name {given['name']!r} of a variable.", "Give a str.")
-    more: dict[str, Any] = given.pop("more")
-    return given | more
-
-
-class RefVariable(Variable):
+class RefVariable(_LabelledVariable):
     """A variable whose reads alias it.
 
     >>> variable = RefVariable([1.0, 2.0])
@@ -457,14 +459,6 @@ class RefVariable(Variable):
     def dtype(self) -> np.dtype[Any]:
         return self._array.dtype
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def trainable(self) -> bool:
-        return self._trainable
-
     def read_value(self) -> Array:
         """Return the memory itself, which later writes change: the fault of this kind."""
         return self._array
@@ -493,8 +487,7 @@ class RefVariable(Variable):
         return self._array
 
 
-@as_default_kind
-class ResourceVariable(Variable):
+class ResourceVariable(_LabelledVariable):
     """A variable whose value is in one resource on one device.
 
     R-VAR-7 (RFC 003): reads are snapshots, and a read sees each write that it is ordered after:
@@ -542,14 +535,6 @@ class ResourceVariable(Variable):
     @property
     def dtype(self) -> np.dtype[Any]:
         return self._resource.array.dtype
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def trainable(self) -> bool:
-        return self._trainable
 
     @property
     def synchronization(self) -> VariableSynchronization:
@@ -609,14 +594,16 @@ class ResourceVariable(Variable):
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update(self.__dict__)
-        # What is tracked with the variable, and the sharded variable that it is a shard of, refer
-        # to the original.
+        # Tracked objects, and the sharded variable that it is a shard of, refer to the original.
         for name in ("_children", "_child_slots", "_child_hooks", "_container"):
             twin.__dict__.pop(name, None)
         # On its own device a read moves nothing, so the ledger does not count the copy.
         with device_scope(self.device):
             twin._resource = Resource(self.read_value(), self.device, owns_value=True)
         return twin
+
+
+Variable.default_kind = ResourceVariable
 
 
 def device_of(variable: Any) -> Device:

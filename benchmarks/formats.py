@@ -1,10 +1,10 @@
 """Reading and writing each format of the table, as ratios to the same tensors in shardvar's own format.
 
 The formats are those that `shardvar formats` lists, so a new one is measured as soon as it is in the table. A format
-that is only read needs a row in ``MAKERS``: how another library writes such a checkpoint.
+that is only read is written byte by byte, as ``make`` of its row says in ``spec_tests.hostile``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -24,66 +24,8 @@ COUNT, SIDE = 64, 512
 OWN = "shardvar"
 AGAINST = "the format shardvar"
 
+
 Arrays = Mapping[str, npt.NDArray[np.float32]]
-
-
-def make_npy(path: Path, state: Arrays) -> None:
-    """One array with the bytes of all."""
-    np.save(path.with_suffix(".npy"), np.concatenate(list(state.values())))
-
-
-def make_keras(path: Path, state: Arrays) -> None:
-    """Weights of layers, as Keras 3 nests them."""
-    import h5py
-
-    with h5py.File(path.with_suffix(".weights.h5"), "w") as file:
-        for key, matrix in state.items():
-            file[f"layers/{key}/vars/0"] = matrix
-
-
-def make_gguf(path: Path, state: Arrays) -> None:
-    """Matrices of llama.cpp, not quantised."""
-    import gguf
-
-    writer = gguf.GGUFWriter(path.with_suffix(".gguf"), "llama")
-    for key, matrix in state.items():
-        writer.add_tensor(key, matrix)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def make_flax(path: Path, state: Arrays) -> None:
-    """Parameters of Flax in one file of msgpack."""
-    from flax.serialization import msgpack_serialize
-
-    path.with_suffix(".msgpack").write_bytes(msgpack_serialize({"params": dict(state)}))
-
-
-def make_onnx(path: Path, state: Arrays) -> None:
-    """Initializers of ONNX with external data in one file."""
-    import onnx
-    from onnx import helper, numpy_helper
-
-    tensors = [numpy_helper.from_array(matrix, key) for key, matrix in state.items()]
-    graph = helper.make_graph([], "model", [], [], initializer=tensors)
-    onnx.save_model(
-        helper.make_model(graph),
-        path.with_suffix(".onnx"),
-        save_as_external_data=True,
-        location=f"{path.name}.onnx.data",
-    )
-
-
-MAKERS: dict[str, Callable[[Path, Arrays], None]] = {
-    "npy": make_npy,
-    "keras": make_keras,
-    "gguf": make_gguf,
-    "flax": make_flax,
-    "onnx": make_onnx,
-}
-"""The formats that shardvar only reads."""
 
 
 def is_written(name: str) -> bool:
@@ -103,6 +45,15 @@ def measure(setting: Setting) -> Iterator[Figure]:
             yield from _figures(setting, place, name, state, own)
 
 
+def _make(name: str, folder: Path, state: Arrays) -> None:
+    from spec_tests.hostile.evidence import EVIDENCE
+
+    make = EVIDENCE[name].make
+    assert make is not None
+    for file, octets in make(state).items():
+        (folder / file).write_bytes(octets)
+
+
 def _figures(
     setting: Setting, place: Place, name: str, state: Arrays, own: Path
 ) -> Iterator[Figure]:
@@ -115,7 +66,7 @@ def _figures(
         yield setting.ratio(f"save {size}, {name}", AGAINST, place, ours, theirs, None)
     else:
         try:
-            MAKERS[name](target, state)
+            _make(name, target.parent, state)
         except ImportError as error:
             yield skipped(f"load {size}, {name}", AGAINST, f"{error.name} is not installed")
             return

@@ -4,7 +4,6 @@ The contract suite, ``formats/test_format_contract.py``, holds each format of th
 """
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -12,45 +11,33 @@ import pytest
 
 pytest.importorskip("benchmarks", reason="the benchmarks stand in the tree, not in the wheel")
 
-from benchmarks.formats import MAKERS, is_written  # after the skip
+from benchmarks.formats import is_written  # after the skip
 from benchmarks.results import read_groups
 from shardvar.formats.table import format_names
-from spec_tests.helpers.format_evidence import EVIDENCE, Evidence
 from spec_tests.helpers.paths import DOCS, GOLDEN
-from spec_tests.hostile.case import Case
-from spec_tests.hostile.make import CASES
+from spec_tests.hostile.evidence import EVIDENCE
 
 
 def missing(name: str) -> Iterator[str]:
     """Yield what the format of this name lacks, and the file to edit."""
     evidence = EVIDENCE.get(name)
     if evidence is None:
-        yield (
-            "no row in EVIDENCE of spec_tests/helpers/format_evidence.py, so no contract test reads it"
-        )
+        yield ("no row EVIDENCE in a module of spec_tests/hostile, so no contract test reads it")
     else:
         if not golden_files(GOLDEN / evidence.golden):
             yield (
                 "no golden checkpoint: put one that another program wrote at "
                 f"spec_tests/golden/{evidence.golden}"
             )
-        if not any(is_hostile(case, evidence) for case in CASES):
-            yield (
-                f"no hostile file {evidence.hostile}: add cases to spec_tests/hostile/, list them "
-                "in make.py there, and run python -m spec_tests.hostile.make"
-            )
+        if not [*evidence.cases()]:
+            yield "no hostile file: add cases to its row, and run python -m spec_tests.hostile.make"
+        if not is_written(name) and evidence.make is None:
+            yield "no `make` in its row, so reading it is not measured"
     if f"| `{name}` |" not in (DOCS / "formats.md").read_text(encoding="utf-8"):
         yield "no row in docs/formats.md"
-    if not is_written(name) and name not in MAKERS:
-        yield "no row in MAKERS of benchmarks/formats.py, so reading it is not measured"
     for verb in ("load", "save") if is_written(name) else ("load",):
         if name != "shardvar" and f"{verb} {name}" not in measured():
             yield f"no figure of {verb} in docs/performance.md: run python -m benchmarks --write formats"
-
-
-def is_hostile(case: Case, evidence: Evidence) -> bool:
-    """Return True if a hostile case is of the format that has this evidence."""
-    return fnmatchcase(case.name, evidence.hostile) and fnmatchcase(case.path, evidence.ending)
 
 
 def golden_files(path: Path) -> list[Path]:
@@ -78,7 +65,7 @@ def test_every_format_has_what_a_format_needs() -> None:
 
 def test_there_is_evidence_of_formats_that_are_in_the_table_only() -> None:
     assert EVIDENCE.keys() <= {*format_names()}
-    assert MAKERS.keys() <= {name for name in format_names() if not is_written(name)}
+    assert all(row.make is None for name, row in EVIDENCE.items() if is_written(name))
 
 
 def test_a_format_that_has_nothing_lacks_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +74,8 @@ def test_a_format_that_has_nothing_lacks_everything(monkeypatch: pytest.MonkeyPa
         "spec_tests.architecture.test_formats.is_written", lambda name: name == "written"
     )
     for name, files in (
-        ("written", ["format_evidence", "docs/formats.md", "load in docs", "save in docs"]),
-        ("read", ["format_evidence", "docs/formats.md", "benchmarks/formats.py", "load in docs"]),
+        ("written", ["EVIDENCE", "docs/formats.md", "load in docs", "save in docs"]),
+        ("read", ["EVIDENCE", "docs/formats.md", "load in docs"]),
     ):
         found = list(missing(name))
         assert len(found) == len(files) and all(

@@ -12,7 +12,7 @@ import pytest
 import shardvar as sv
 from shardvar.cli.main import main
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.formats.table import format_names
+from shardvar.formats.table import format_named, format_names
 from shardvar.verbs import locate
 from spec_tests.helpers.command_line import terminal
 
@@ -47,7 +47,7 @@ def test_what_is_written_can_be_saved_and_what_holds_slices_keeps_them(
 
 @pytest.mark.parametrize(
     "name",
-    [each for each in format_names() if each not in ("flax", "gguf", "keras", "npy", "onnx")],
+    [each for each in format_names() if format_named(each).capabilities.dtypes],
 )
 def test_what_is_written_to_buckets_is_not_refused_there(
     name: str, rows: dict[str, dict[str, object]]

@@ -45,10 +45,10 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.sstable import TABLE_MAGIC
-from spec_tests.helpers.format_evidence import EVIDENCE
 from spec_tests.helpers.format_protocol import GOLDEN, open_path, read_payload
 from spec_tests.helpers.native_checkpoints import Piece, assignment_of, cut, whole
 from spec_tests.helpers.orbax_files import settled
+from spec_tests.hostile.evidence import EVIDENCE
 
 Payloads = dict[tuple[str, Region], tuple[str, tuple[int, ...], bytes]]
 
@@ -257,7 +257,7 @@ def test_a_format_that_is_only_read_refuses_to_write_and_to_remove(
 @pytest.mark.parametrize("name", format_names())
 def test_what_another_program_wrote_is_found_by_key_and_read_in_parts(name: str) -> None:
     """The golden checkpoint of each format, also of those that are only read."""
-    assert name in EVIDENCE, "add a row to spec_tests/helpers/format_evidence.py"
+    assert name in EVIDENCE, "add a row EVIDENCE to a module of spec_tests/hostile"
     source = open_path(format_named(name), GOLDEN / EVIDENCE[name].golden)
     keys: set[str] = set()
     for entries in source.index.scan():

@@ -23,8 +23,8 @@ from shardvar.cli import main
 from shardvar.storage.remote import AHEAD_NBYTES, TRAITS
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.paths import GOLDEN
-from spec_tests.hostile import flax, onnx
-from spec_tests.hostile.gguf import F32, Info, gguf
+from spec_tests.hostile import onnx
+from spec_tests.hostile.evidence import EVIDENCE
 
 SHAPE, NBYTES = (8, 512), 16 << 10
 """Of each tensor: larger than the reads by which small ones come together."""
@@ -40,18 +40,20 @@ def by_save(name: str, **options: Any) -> Callable[[Path, int], str]:
     return write
 
 
-def write_gguf(folder: Path, count: int) -> str:
-    infos = [
-        Info(f"layer.{number:03}", SHAPE[::-1], F32, number * NBYTES) for number in range(count)
-    ]
-    (folder / "m.gguf").write_bytes(gguf(*infos, data=bytes(count * NBYTES)))
-    return "m.gguf"
+def by_row(name: str) -> Callable[[Path, int], str]:
+    """Return what writes a checkpoint of a format that shardvar only reads."""
+    row = EVIDENCE[name]
 
+    def write(folder: Path, count: int) -> str:
+        if name == "keras":
+            pytest.importorskip("h5py")
+        assert row.make is not None
+        arrays = {f"layer.{number:03}": np.zeros(SHAPE, np.float32) for number in range(count)}
+        for file, octets in row.make(arrays).items():
+            (folder / file).write_bytes(octets)
+        return row.file
 
-def write_flax(folder: Path, count: int) -> str:
-    layers = {f"{number:03}": flax.array(SHAPE, data=bytes(NBYTES)) for number in range(count)}
-    (folder / "m.msgpack").write_bytes(flax.packed({"layer": layers}))
-    return "m.msgpack"
+    return write
 
 
 def write_onnx(folder: Path, count: int) -> str:
@@ -60,31 +62,6 @@ def write_onnx(folder: Path, count: int) -> str:
     ]
     (folder / "m.onnx").write_bytes(onnx.model(*tensors))
     return "m.onnx"
-
-
-def write_external(folder: Path, count: int) -> str:
-    places = [{"offset": number * NBYTES, "length": NBYTES} for number in range(count)]
-    tensors = [
-        onnx.external(f"layer.{number:03}", SHAPE, location="m.onnx.data", **each)
-        for number, each in enumerate(places)
-    ]
-    (folder / "m.onnx").write_bytes(onnx.model(*tensors))
-    (folder / "m.onnx.data").write_bytes(bytes(count * NBYTES))
-    return "m.onnx"
-
-
-def write_npy(folder: Path, count: int) -> str:
-    np.save(folder / "m.npy", np.zeros((count, *SHAPE), np.float32))
-    return "m.npy"
-
-
-def write_keras(folder: Path, count: int) -> str:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(folder / "m.weights.h5", "w") as file:
-        for number in range(count):
-            group = file.create_group(f"layers/dense_{number}/vars")
-            group.create_dataset("0", data=np.zeros(SHAPE, np.float32))
-    return "m.weights.h5"
 
 
 def write_llama(folder: Path, count: int) -> str:
@@ -146,16 +123,12 @@ FORMATS: dict[str, Callable[[Path, int], str]] = {
     "dcp in files": by_save("m", format="torch", policy=sv.BalancedPolicy(3)),
     "tensorflow": by_save("m", format="tensorflow"),
     "npz": by_save("m.npz"),
-    "npy": write_npy,
-    "gguf": write_gguf,
-    "flax": write_flax,
-    "onnx": write_onnx,
-    "onnx with external data": write_external,
+    "onnx with values": write_onnx,
+    **{name: by_row(name) for name, row in EVIDENCE.items() if row.make},
     "zarr": by_save("m.zarr"),
     "orbax": by_save("m", format="orbax-plain"),
     "orbax in a database": write_database,
     "orbax in a compressed database": write_compressed,
-    "keras": write_keras,
 }
 BY_FILE: dict[str, Callable[[int, int], int]] = {
     "pt of Llama": lambda _count, files: 2 + 3 * files,
@@ -165,7 +138,7 @@ BY_FILE: dict[str, Callable[[int, int], int]] = {
     "orbax": lambda _count, files: 8 + files,
     "keras": lambda count, _files: 8 + 2 * count,
     "flax": lambda count, _files: 4 + -(-count * NBYTES // TRAITS.small_nbytes),
-    "onnx": lambda count, _files: 4 + -(-count * NBYTES // TRAITS.small_nbytes),
+    "onnx with values": lambda count, _files: 4 + -(-count * NBYTES // TRAITS.small_nbytes),
 }
 """The most requests for dtypes and shapes. In files of npz, Flax and ONNX they lie between the
 elements: small arrays are read through, and a large one is jumped over. Object headers of HDF5 have
@@ -173,7 +146,7 @@ them; an array of Zarr or Orbax is a file or two. Each rank has a file, whose lo
 request more."""
 
 
-THROUGH = {"flax", "onnx", "npz"}
+THROUGH = {"flax", "onnx with values", "npz"}
 """The formats whose small tensors are read through, since they have no index."""
 
 
@@ -184,7 +157,7 @@ LOADED_BY_TENSOR = {
 tensor and of its copy in another rank's file; the description of an array and its chunk; the object
 headers of HDF5. All other formats take none."""
 
-READ_TWICE = {"npz", "keras", "flax", "onnx"}
+READ_TWICE = {"npz", "keras", "flax", "onnx with values"}
 """The formats whose small tensors are read through for their structure, and read again for a load."""
 
 

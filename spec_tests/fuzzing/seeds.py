@@ -17,6 +17,7 @@ from shardvar.wire.sstable import open_table
 from spec_tests.fuzzing.memory import SEPARATOR
 from spec_tests.helpers import paths
 from spec_tests.hostile import ocdbt
+from spec_tests.hostile.evidence import EVIDENCE
 
 MAX_NBYTES = 1 << 14
 """Larger files only slow the fuzzer down."""
@@ -24,7 +25,11 @@ MAX_NBYTES = 1 << 14
 
 def seeds_of(name: str) -> list[bytes]:
     """Return the seeds of the target of that name, small ones first; at least one."""
-    found = {seed for seed in _SEEDS[name]() if len(seed) <= MAX_NBYTES}
+    if name in _SEEDS:
+        drawn = _SEEDS[name]()
+    else:
+        drawn = contents(Path(EVIDENCE[name].file).suffix)
+    found = {seed for seed in drawn if len(seed) <= MAX_NBYTES}
     return sorted(found, key=lambda seed: (len(seed), seed)) or [b"\0"]
 
 
@@ -171,14 +176,11 @@ def texts(*lines: str) -> list[bytes]:
 _SEEDS = {
     "native": lambda: checkpoints(".svindex", ".svdata-"),
     "tensorflow": lambda: checkpoints(".index", ".data-"),
-    "safetensors": lambda: contents(".safetensors"),
     "safetensors_set": sets,
     "safetensors_shards": lambda: (
         octets for octets in contents(".safetensors") if b"DCP_SHARDING_INFO" in octets
     ),
-    "npz": lambda: contents(".npz"),
     "torch_index": lambda: (*contents(".metadata"), torch_index()),
-    "torch_saved": lambda: contents(".pt"),
     "torch_ranks": lambda: (
         octets for octets in contents(".pt") if b"DTensor" in octets or b"ShardedTensor" in octets
     ),
@@ -194,13 +196,9 @@ _SEEDS = {
         )
     ],
     "pickle": lambda: contents(".metadata"),
-    "gguf": lambda: contents(".gguf"),
     "gguf_dequantized": lambda: contents(".gguf"),
-    "flax": lambda: contents(".msgpack"),
-    "onnx": lambda: contents(".onnx"),
-    "keras": lambda: contents(".h5"),
-    "npy_file": lambda: [*contents(".npy"), *arrays()],
-    "npy": npy,
+    "npy": lambda: [*contents(".npy"), *arrays()],
+    "npy_header": npy,
     "safetensors_header": headers,
     "sstable": lambda: contents(".index"),
     "snappy": lambda: [

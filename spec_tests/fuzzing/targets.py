@@ -28,6 +28,7 @@ from shardvar.wire.sstable import decompress_snappy, open_table
 from spec_tests.fuzzing.cost import read_within_budget
 from spec_tests.fuzzing.memory import MemoryStorage
 from spec_tests.hostile import ocdbt
+from spec_tests.hostile.evidence import EVIDENCE
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,6 @@ def read_nodes(data: bytes) -> None:
 
 
 _SAFETENSORS = {
-    "safetensors": "ck.safetensors",
     "safetensors_set": "ck.safetensors.index.json",
     "safetensors_shards": "shard-00001-model-00001-of-00001.safetensors",
 }
@@ -217,22 +217,20 @@ _SAFETENSORS = {
 _READERS = [
     Target("native", reader_of("shardvar", "ck", "ck.svindex")),
     Target("tensorflow", reader_of("tensorflow", "ck", "ck.index")),
+    *(
+        Target(name, reader_of(name, row.file, row.file))
+        for name, row in EVIDENCE.items()
+        if row.file
+    ),
     *(Target(name, reader_of("safetensors", file, file)) for name, file in _SAFETENSORS.items()),
-    Target("npz", reader_of("npz", "ck.npz", "ck.npz")),
     Target("torch_index", reader_of("torch", ".metadata", ".metadata")),
-    Target("torch_saved", reader_of("pt", "ck.pt", "ck.pt")),
     Target("torch_ranks", reader_of("pt", "ck_world_size_1", "ck_world_size_1_rank_0.pt")),
     Target("zarr", reader_of("zarr", "zarr.json", "zarr.json")),
     Target("orbax", reader_of("orbax", "_METADATA", "_METADATA")),
     Target("nodes", read_nodes),
     Target("pickle", parse_pickle),
-    Target("gguf", reader_of("gguf", "ck.gguf", "ck.gguf")),
     Target("gguf_dequantized", read_dequantized),
-    Target("flax", reader_of("flax", "ck.msgpack", "ck.msgpack")),
-    Target("onnx", reader_of("onnx", "ck.onnx", "ck.onnx")),
-    Target("keras", reader_of("keras", "ck.weights.h5", "ck.weights.h5")),
-    Target("npy_file", reader_of("npy", "ck.npy", "ck.npy")),
-    Target("npy", read_npy),
+    Target("npy_header", read_npy),
     Target("safetensors_header", read_safetensors_header),
     Target("sstable", read_table),
     Target("snappy", decompress_snappy),

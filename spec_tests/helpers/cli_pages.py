@@ -1,17 +1,23 @@
-"""The parts of the documentation that are made from the parser: ``make manual`` writes them.
+"""The parts of the documentation that are made from the parser and the table of formats: ``make
+manual`` writes them.
 
     docs/cli/index.md     how each command is called, between two comments
     docs/cli/COMMAND.md   the options of a command, between two comments
     docs/cli/json.md      the keys of its JSON
+    docs/cli/formats.md   the table of formats
     docs/shardvar.1       the manual page, which the wheel installs
+    .pre-commit-hooks.yaml    the endings of the files to verify
 
 A test compares each with what the parser gives now.
 """
 
 import re
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
+from shardvar.cli import main
 from shardvar.cli.json_keys import INTRODUCTION, KEYS
 from shardvar.cli.options import (
     COMMANDS,
@@ -22,6 +28,7 @@ from shardvar.cli.options import (
     sections_of,
     usage_of,
 )
+from shardvar.formats.table import about_format, format_names, names_of_target
 from spec_tests.helpers.paths import ROOT
 
 WIDTH = 76
@@ -43,7 +50,8 @@ def written() -> Iterator[tuple[Path, str]]:
         path = FOLDER / f"{name}.md"
         body = "\n".join(options_of(parser, WIDTH))
         block = f"```text\nusage: {usage_of(parser)}\n\n{body}\n```"
-        yield path, replaced(path.read_text(encoding="utf-8"), "options", block)
+        page = replaced(path.read_text(encoding="utf-8"), "options", block)
+        yield path, replaced(page, "table", format_table()) if name == "formats" else page
     path = FOLDER / "index.md"
     usages = "\n".join(map(usage_of, parsers().values()))
     block = f"```text\n{usages}\nshardvar help COMMAND\nshardvar --version\n```"
@@ -51,6 +59,28 @@ def written() -> Iterator[tuple[Path, str]]:
     path = FOLDER / "json.md"
     yield path, replaced(path.read_text(encoding="utf-8"), "keys", "\n".join(tables()).strip())
     yield MANUAL, manual()
+    path = ROOT / ".pre-commit-hooks.yaml"
+    yield path, re.sub("(?m)^  files: .*$", lambda _: f"  files: {hooked()}", path.read_text())
+
+
+def hooked() -> str:
+    """Return a pattern of the files that a commit verifies: with values, or the index of a set.
+
+    A format that needs an extra is left out, and so are endings that other programs use too.
+    """
+    endings = {".distcp"}.union(
+        *(names_of_target("", name)[1:] for name in format_names() if not about_format(name)[1])
+    )
+    named = "|".join(map(re.escape, sorted(endings - {".index", ".metadata"})))
+    return rf"({named})$|\.svdata-\w+-\d{{5}}-of-\d{{5}}$|\.data-\d{{5}}-of-\d{{5}}$"
+
+
+def format_table() -> str:
+    """Return the session that prints the table of formats."""
+    out = StringIO()
+    with redirect_stdout(out):
+        assert main(["formats"]) == 0
+    return f"```console\n$ shardvar formats\n{out.getvalue()}```"
 
 
 def replaced(page: str, name: str, block: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from spec_tests.hostile.case import PICTURE, Case
+from spec_tests.hostile.case import PICTURE, Arrays, Case, Evidence, Files
 
 CHUNKED = "__msgpack_chunked_array__"
 
@@ -214,3 +214,11 @@ def _sets() -> Iterator[Case]:
         "Files of a set without its index.",
         {names[0]: first, names[1]: second},
     )
+
+
+def _make(arrays: Arrays) -> Files:
+    params = {key: array(each.shape, data=each.tobytes()) for key, each in arrays.items()}
+    return {"ck.msgpack": packed({"params": params})}
+
+
+EVIDENCE = {"flax": Evidence("flax/every_value/m", flax_cases, file="ck.msgpack", make=_make)}

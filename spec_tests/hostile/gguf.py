@@ -3,8 +3,9 @@
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from spec_tests.hostile.case import PICTURE, Case, Files
+from spec_tests.hostile.case import PICTURE, Arrays, Case, Evidence, Files
 
 F32, Q4_0, Q8_0 = 0, 2, 8
 U32, STRING, ARRAY, U16 = 4, 8, 9, 2
@@ -210,3 +211,16 @@ def _split_cases() -> Iterator[Case]:
         "One part of two under the name of a whole file.",
         {"ck.gguf": first},
     )
+
+
+def _make(arrays: Arrays) -> Files:
+    """Matrices, not quantised."""
+    starts = accumulate((array.nbytes for array in arrays.values()), initial=0)
+    infos = [
+        Info(key, array.shape[::-1], F32, start)
+        for (key, array), start in zip(arrays.items(), starts, strict=False)
+    ]
+    return {"ck.gguf": gguf(*infos, data=b"".join(map(bytes, arrays.values())))}
+
+
+EVIDENCE = {"gguf": Evidence("gguf/every_type/m", gguf_cases, file="ck.gguf", make=_make)}

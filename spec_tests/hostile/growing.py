@@ -10,7 +10,6 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
@@ -20,7 +19,8 @@ from shardvar.formats.tensorflow.contents import slice_key
 from spec_tests.helpers.native_checkpoints import hand_made
 from spec_tests.hostile import flax, ocdbt, onnx, zarr
 from spec_tests.hostile import torch as torch_file
-from spec_tests.hostile.case import Files
+from spec_tests.hostile.case import Construct, Files
+from spec_tests.hostile.evidence import EVIDENCE
 from spec_tests.hostile.gguf import Field, Info, gguf, split, text
 from spec_tests.hostile.gguf import number as gguf_number
 from spec_tests.hostile.native import native, native_slices, u32, u64
@@ -42,21 +42,6 @@ from spec_tests.hostile.torch_sets import (
     rankwise_tensors,
     universal_parameters,
 )
-
-
-@dataclass(frozen=True)
-class Construct:
-    """A kind of checkpoint that may be of any size."""
-
-    name: str
-    """Its name."""
-    path: str
-    """The path of the checkpoint, in its directory."""
-    files: Callable[[int], Files]
-    """Returns the files with n of the construct."""
-    count: int
-    """The n at which any worse growth is well above the noise."""
-
 
 # --- TensorFlow
 
@@ -857,4 +842,5 @@ CONSTRUCTS = [
     Construct("native keys", "ck", native_keys, 2000),
     Construct("native rows", "ck", native_rows, 3000),
     Construct("native rods", "ck", native_rods, 4800),
+    *(construct for row in EVIDENCE.values() for construct in row.growing),
 ]

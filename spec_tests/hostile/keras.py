@@ -1,13 +1,14 @@
 """Files of Keras: recorded ones of which some bytes are changed, and archives and sets made by
 hand."""
 
+import io
 import json
 import struct
 import zlib
 from collections.abc import Iterator
 
 from spec_tests.helpers.paths import GOLDEN
-from spec_tests.hostile.case import PICTURE, Case, Files
+from spec_tests.hostile.case import PICTURE, Arrays, Case, Evidence, Files
 from spec_tests.hostile.npz import Member, archive
 
 WEIGHTS = (GOLDEN / "keras" / "weights_mlp" / "m.weights.h5").read_bytes()
@@ -183,3 +184,21 @@ def _set_cases() -> Iterator[Case]:
         "A hundred thousand nested lists: a parser recurses.",
         {"ck.weights.json": nested},
     )
+
+
+def _make(arrays: Arrays) -> Files:
+    """Weights of layers, as Keras 3 nests them."""
+    import h5py
+
+    file = io.BytesIO()
+    with h5py.File(file, "w") as group:
+        for key, array in arrays.items():
+            group[f"layers/{key}/vars/0"] = array
+    return {"ck.weights.h5": file.getvalue()}
+
+
+EVIDENCE = {
+    "keras": Evidence(
+        "keras/weights_mlp/m.weights.h5", keras_cases, file="ck.weights.h5", make=_make
+    )
+}

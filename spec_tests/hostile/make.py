@@ -10,40 +10,9 @@ import shutil
 from pathlib import Path
 
 from spec_tests.hostile.deltas import delta_cases
-from spec_tests.hostile.flax import flax_cases
-from spec_tests.hostile.gguf import gguf_cases
-from spec_tests.hostile.keras import keras_cases
-from spec_tests.hostile.native import native_cases
-from spec_tests.hostile.npy import npy_cases
-from spec_tests.hostile.npz import npz_cases
-from spec_tests.hostile.ocdbt import database_cases
-from spec_tests.hostile.onnx import onnx_cases
-from spec_tests.hostile.safetensors import safetensors_cases
-from spec_tests.hostile.tensorflow import tensorflow_cases
-from spec_tests.hostile.torch import torch_cases
-from spec_tests.hostile.torch_sets import set_cases
-from spec_tests.hostile.zarr import orbax_cases, zarr_cases
+from spec_tests.hostile.evidence import CASES
 
 HERE = Path(__file__).parent
-
-CASES = [
-    *native_cases(),
-    *tensorflow_cases(),
-    *safetensors_cases(),
-    *npz_cases(),
-    *torch_cases(),
-    *set_cases(),
-    *npy_cases(),
-    *gguf_cases(),
-    *flax_cases(),
-    *onnx_cases(),
-    *zarr_cases(),
-    *orbax_cases(),
-    *database_cases(),
-    *keras_cases(),
-]
-
-
 DELTAS = HERE / "deltas"
 DELTA_CASES = [*delta_cases()]
 """Deltas, which are applied to the base beside them and not read as checkpoints."""

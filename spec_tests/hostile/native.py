@@ -9,7 +9,7 @@ import numpy as np
 from shardvar.formats.native.index import Overview
 from shardvar.planning.index import Metadata
 from spec_tests.helpers.native_checkpoints import hand_made
-from spec_tests.hostile.case import PICTURE, Case, Files
+from spec_tests.hostile.case import PICTURE, Case, Evidence, Files
 
 
 def u64(*numbers: int) -> object:
@@ -206,3 +206,6 @@ def native_cases() -> Iterator[Case]:
         "The data file is that of another checkpoint, of equal size.",
         other,
     )
+
+
+EVIDENCE = {"shardvar": Evidence("native/tiny/ck", native_cases)}

@@ -1,8 +1,11 @@
 """Single arrays of NumPy, of which the header is written by hand."""
 
+import io
 from collections.abc import Iterator
 
-from spec_tests.hostile.case import PICTURE, Case
+import numpy as np
+
+from spec_tests.hostile.case import PICTURE, Arrays, Case, Evidence, Files
 from spec_tests.hostile.npz import npy
 
 _CALL = b"cos\nsystem\n(S'touch pickled'\ntR."
@@ -50,3 +53,13 @@ def npy_cases() -> Iterator[Case]:
     )
     yield case("empty", "MalformedCheckpoint", "A file of no bytes.", b"")
     yield case("foreign", "MalformedCheckpoint", "A picture under the name of an array.", PICTURE)
+
+
+def _make(arrays: Arrays) -> Files:
+    """One array with the bytes of all."""
+    file = io.BytesIO()
+    np.save(file, np.concatenate(list(arrays.values())))
+    return {"ck.npy": file.getvalue()}
+
+
+EVIDENCE = {"npy": Evidence("npy/c_order/x.npy", npy_cases, file="ck.npy", make=_make)}

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spec_tests.hostile.case import PICTURE, Case
+from spec_tests.hostile.case import PICTURE, Case, Evidence
 
 
 def npy(
@@ -197,3 +197,6 @@ def npz_cases() -> Iterator[Case]:
         "The array's bytes are not those of which the directory has the checksum.",
         archive(Member("a.npy", npy(data=bytes(range(16))), crc=zlib.crc32(npy()))),
     )
+
+
+EVIDENCE = {"npz": Evidence("npz/scalars_0d/ckpt/arrays.npz", npz_cases, file="ck.npz")}

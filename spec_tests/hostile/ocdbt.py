@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import crc32c
 
-from spec_tests.hostile.case import Case, Files
-from spec_tests.hostile.zarr import VALUES, orbax
+from spec_tests.hostile.case import Case, Evidence, Files
+from spec_tests.hostile.zarr import VALUES, orbax, orbax_cases
 
 MANIFEST, NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 NODES, DATA = "d/" + "0" * 32, "ocdbt.process_0/d/" + "a" * 32
@@ -211,3 +211,11 @@ def database_cases() -> Iterator[Case]:
     why = "A node leads to itself: it is followed for ever."
     looped = {"manifest.ocdbt": manifest((0, len(itself)), 1), NODES: itself}
     yield case("cycle", "MalformedCheckpoint", why, sound | looped)
+
+
+def _cases() -> Iterator[Case]:
+    yield from orbax_cases()
+    yield from database_cases()
+
+
+EVIDENCE = {"orbax": Evidence("orbax/pytree_zarr3/ckpt", _cases)}

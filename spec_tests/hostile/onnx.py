@@ -2,8 +2,9 @@
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
-from spec_tests.hostile.case import PICTURE, Case, Files
+from spec_tests.hostile.case import PICTURE, Arrays, Case, Evidence, Files
 from spec_tests.hostile.tensorflow import proto, varint
 
 FLOAT, INT32, INT64, TEXT, INT4 = 1, 6, 7, 8, 22
@@ -282,3 +283,16 @@ def _external_cases() -> Iterator[Case]:
         external(location="ck.onnx", dims=(1,)),
         data=struct.pack("<f", 1),
     )
+
+
+def _make(arrays: Arrays) -> Files:
+    """Initializers with external data in one file."""
+    starts = accumulate((array.nbytes for array in arrays.values()), initial=0)
+    tensors = [
+        external(key, array.shape, location="ck.data", offset=start, length=array.nbytes)
+        for (key, array), start in zip(arrays.items(), starts, strict=False)
+    ]
+    return {"ck.onnx": model(*tensors), "ck.data": b"".join(map(bytes, arrays.values()))}
+
+
+EVIDENCE = {"onnx": Evidence("onnx/one_file/m", onnx_cases, file="ck.onnx", make=_make)}

@@ -4,7 +4,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 
-from spec_tests.hostile.case import PICTURE, Case, Files
+from spec_tests.hostile.case import PICTURE, Case, Evidence, Files
 
 
 def safetensors(header: object, data: bytes = bytes(16), nbytes: int | None = None) -> bytes:
@@ -154,3 +154,12 @@ def _shard_cases() -> Iterator[Case]:
         why,
         {"ck.safetensors": alone},
     )
+
+
+EVIDENCE = {
+    "safetensors": Evidence(
+        "safetensors/numpy_all_dtypes/ckpt/model.safetensors",
+        safetensors_cases,
+        file="ck.safetensors",
+    )
+}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import crc32c
 
 from shardvar.formats.tensorflow.contents import slice_key
-from spec_tests.hostile.case import PICTURE, Case, Files
+from spec_tests.hostile.case import PICTURE, Case, Evidence, Files
 
 
 def varint(number: int) -> bytes:
@@ -254,3 +254,6 @@ def tensorflow_cases() -> Iterator[Case]:
         "The data file is that of another checkpoint, of equal size.",
         bundle((b"t", bundle_entry()), data=bytes(range(16))),
     )
+
+
+EVIDENCE = {"tensorflow": Evidence("tensorflow/sharded_var_3/sv", tensorflow_cases)}

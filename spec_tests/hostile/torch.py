@@ -356,7 +356,3 @@ def rank_cases() -> Iterator[Case]:
         "device is visited."
     )
     yield case("ranks_hole", ranks, "IncompleteCheckpoint", why, files)
-
-
-def torch_cases() -> list[Case]:
-    return [*index_cases(), *saved_cases(), *rank_cases()]

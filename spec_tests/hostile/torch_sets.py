@@ -3,14 +3,17 @@ Universal Checkpoints of DeepSpeed, and torch_checkpointing."""
 
 from collections.abc import Iterator
 
-from spec_tests.hostile.case import Case, Files
+from spec_tests.hostile.case import Case, Evidence, Files
 from spec_tests.hostile.torch import (
     RUN,
     VALUES,
     archive,
+    index_cases,
     mapping,
     number,
     pair,
+    rank_cases,
+    saved_cases,
     tensor,
     text,
     whole_pickle,
@@ -224,3 +227,13 @@ def rankwise_tensors(count: int) -> Files:
     tensors = b"}" + b"".join(held(f'["{name}"]', mesh(1, 2, 2))[1:-1] + b"u" for name in names)
     body = archive(mapping(**dict.fromkeys(names, tensor(2, 2))), RECORD)
     return {"metadata.pkl": index(item(tensors)), "ck_0.pt": body}
+
+
+def _pt_cases() -> list[Case]:
+    return [*saved_cases(), *rank_cases(), *set_cases()]
+
+
+EVIDENCE = {
+    "torch": Evidence("torch_dcp/base/ckpt", index_cases),
+    "pt": Evidence("torch_pt/module_state_dict/x.pt", _pt_cases, file="ck.pt"),
+}

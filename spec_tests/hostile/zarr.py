@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from spec_tests.hostile.case import PICTURE, Case, Files
+from spec_tests.hostile.case import PICTURE, Case, Evidence, Files
 
 VALUES = struct.pack("<4f", 0, 1, 2, 3)
 BYTES: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -260,3 +260,6 @@ def orbax_cases() -> Iterator[Case]:
     )
     garbage = orbax(use_ocdbt=True) | {"manifest.ocdbt": DATABASE}
     yield case("database", "MalformedCheckpoint", "A database of zeros.", garbage)
+
+
+EVIDENCE = {"zarr": Evidence("zarr/v3_default/ckpt", zarr_cases)}

@@ -4,7 +4,7 @@
 
 Work that makes requests asks ``as_answered`` for its results. On a disk, which has no ``Traits``,
 items are done one after the other, in order. Of a remote storage as many are under way as its
-traits say, with a bounded number of bytes. Nothing is under way any more when the results end,
+traits allow, with a bounded number of bytes. Nothing is under way any more when the results end,
 whichever way they end. An error is raised after the concurrent requests have their answers, so that
 cleaning up finds all that was written.
 
@@ -53,14 +53,12 @@ IN_FLIGHT_NBYTES = 64 << 20
 _PAUSE_SECONDS = 0.005  # Between two looks at threads that are outwaited: a request takes longer
 
 _local = threading.local()
-"""``executors``: the ones whose work this thread does, each within the one before; ``is_exact``:
+"""``executors``: those whose work this thread does, each within its predecessor; ``is_exact``:
 within ``exactly``."""
 
 
 class Threads(ThreadPoolExecutor):
-    """Threads that do nothing any more when the ``with`` block is left, whichever way and however
-    often interrupted. What none of them has begun then is dropped, and ``check_wanted`` raises in
-    what they have begun."""
+    """Threads that end with the ``with`` block; ``check_wanted`` raises in their functions then."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -74,7 +72,7 @@ class Threads(ThreadPoolExecutor):
 
     def _run(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
         me = threading.get_ident()
-        self._busy.add(me)  # first: who leaves the block says so first, and looks then
+        self._busy.add(me)  # first: who leaves the block sets ``is_left`` first, and looks then
         try:
             _local.executors = (*self._above, self)
             check_wanted()
@@ -84,7 +82,7 @@ class Threads(ThreadPoolExecutor):
 
     def __exit__(self, *error: Any) -> None:
         self.is_left, interrupt = True, None
-        # Not by ``join``: of a thread that is joined, CPython up to 3.12 says after an interrupt
+        # Not by ``join``: of a thread that is joined, CPython up to 3.12 reports after an interrupt
         # that it has ended.
         while self._busy:
             try:
@@ -135,10 +133,8 @@ def as_answered(
     traits: Traits | None,
     nbytes: Callable[[Item], int] = lambda _: 0,
 ) -> Generator[Result]:
-    """Yield ``function`` of every item: in order on a disk, else as the answers come,
-    ``traits.requests`` at a time. No item is taken while those before it hold more than
-    ``IN_FLIGHT_NBYTES``, each of them ``nbytes``. The first error ends it; items that no thread has
-    begun then are dropped, and no file goes up further."""
+    """Yield ``function`` of every item: in order on a disk, else as the answers come. No item is
+    taken while those before it hold more than ``IN_FLIGHT_NBYTES``. The first error ends it."""
     if traits is None:
         yield from map(function, items)
         return
@@ -190,7 +186,7 @@ def _answers(pending: dict[Future[Result], int]) -> Iterator[Result]:
 
 @dataclass(slots=True)
 class Room:
-    """Memory for what is under way; threads wait until there is room for theirs."""
+    """Memory for work under way; threads wait until there is room for theirs."""
 
     free_nbytes: int  # the bytes that are free
     _changed: Condition = field(default_factory=lambda: Condition(new_lock()))

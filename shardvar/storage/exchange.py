@@ -7,13 +7,13 @@
 
     make -> write, take -> put_in_place: link what is the user's, force all to the disk, exchange
 
-Until the exchange the old folder is what it was. The exchange is one step (``renameat2`` on Linux,
+Until the exchange the old folder is unchanged. The exchange is one step (``renameat2`` on Linux,
 ``renamex_np`` on macOS). Where the system or the file system has neither, it is two renames: between
 them the folder is missing, and both are whole next to it. The next writer puts the old one back
-(``restore``), and a reader says so.
+(``restore``), and a reader reports it.
 
 Files of the user's own are in both folders: hard links lead to the same file, whichever folder a
-program has found. Where there are no links, and where a file came meanwhile, it is moved after the
+program has found. Where there are no links, and where a file came in between, it is moved after the
 exchange.
 
 Nothing is removed of a folder that may be the only one. What a killed writer left is known by its
@@ -29,7 +29,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -58,9 +58,7 @@ class FolderBeside:
 
     path: str  # the folder in place, as the caller calls it
     token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """A token that no other writer has."""
-    place: str = field(init=False)
-    """The folder itself, where the path leads through links."""
+    place: str = field(init=False)  # the folder itself, where the path leads through links
     _folders: set[str] = field(default_factory=set)  # the folders of the new folder that were made
     _made: tuple[int, int] | None = None  # Device and inode of the new folder
     _is_forced: bool | None = None
@@ -72,8 +70,8 @@ class FolderBeside:
         self.place = os.path.realpath(self.path)
 
     def complaint(self) -> tuple[str, str]:
-        """Return why the folder cannot change places with another, and what to do; empty if it
-        can, as far as known."""
+        """Return why the folder cannot change places with another, and a remedy; empty if it
+        can."""
         place, above = self.place, os.path.dirname(self.place)
         if os.path.join(_working_directory(), "").startswith(os.path.join(place, "")):
             return "a working directory is in it", f"Change to another directory, {_ELSEWHERE}"
@@ -86,12 +84,12 @@ class FolderBeside:
         return "", ""
 
     def is_new(self, own: Own) -> bool:
-        """Return True if nothing in the folder is the user's, and it can change places with
-        another."""
+        """Return True if nothing in the folder is the user's, and it can change places."""
         with writing(self.path):
             files, folders = others(self.path, own(self.path))
             # Locks of writers have such names.
-            return not folders and all(map(_is_hidden, files)) and not self.complaint()[0]
+            are_hidden = all(path.startswith(".") for path in files)
+            return not folders and are_hidden and not self.complaint()[0]
 
     def check(self) -> None:
         """Raise ``StorageError`` unless the folder can change places, as far as known."""
@@ -137,17 +135,17 @@ class FolderBeside:
             self._folders.add(folder)
 
     def put_in_place(self, own: Own) -> None:
-        """Exchange the folders, on the disk too, and remove the old one but for what is the
-        user's."""
+        """Exchange the folders, on the disk too, and remove the old one but for the user's
+        files."""
         with writing(self.path):
             new, ready, above = self._beside("new"), self._beside("old"), self._above
-            # What is the user's is in both folders before they are exchanged.
+            # The user's files are in both folders before they are exchanged.
             _link(self.place, new, own(self.place))
             # Nothing of the new folder is named by anything yet, so nothing needs an order.
             _, folders = _listing(new)
-            sync_all([*self._files, new, *(os.path.join(new, each) for each in folders)])
-            # From here on its name says that it is whole. The name must be on the disk before the
-            # exchange: a folder with the other name is removed without a look at what is in it.
+            sync_all([*self._files, new, *(os.path.join(new, folder) for folder in folders)])
+            # From here on its name means that it is whole. The name must be on the disk before the
+            # exchange: a folder with the other name is removed without a look at its content.
             os.replace(new, ready)
             sync_path(above)
             self._exchange(ready)
@@ -164,8 +162,7 @@ class FolderBeside:
         return self._made == (status.st_dev, status.st_ino)
 
     def discard(self, own: Own) -> None:
-        """Remove the new folder after an error, as far as the disk allows, or, if it is in place,
-        the old one."""
+        """Remove the new folder after an error, or, if it is in place, the old one."""
         if self.is_in_place():
             if self._is_forced is None:
                 with suppress(OSError):
@@ -183,8 +180,7 @@ class FolderBeside:
                 self._remove(self._beside("old"), own)
 
     def _force(self) -> None:
-        """Force the exchange to the disk. It is tried once: the system may report success for what
-        it has given up."""
+        """Force the exchange to the disk, once: a second sync may report success for lost data."""
         self._is_forced = False
         sync_path(self._above)
         self._is_forced = True
@@ -200,7 +196,7 @@ class FolderBeside:
         return os.path.join(self._above, f"{_stem(self.place)}.{self.token}.{kind}.tmp")
 
     def _exchange(self, ready: str) -> None:
-        """Exchange the folder in place and the one that is ready."""
+        """Exchange the folder in place and the new one."""
         if _swap(ready, self.place):
             return
         was = self._beside("was")
@@ -217,8 +213,7 @@ class FolderBeside:
         os.replace(was, ready)
 
     def _retire(self, own: Own) -> None:
-        """Remove what is next to the folder in place, also what killed writers left: none of it is
-        needed any more. What cannot be removed is left to the next writer."""
+        """Remove the folders next to the one in place, as far as the disk allows."""
         # Twice: after one call that fails, the others are made.
         for path in (path for _ in range(2) for path in left_beside(self.place)):
             with suppress(StorageError):
@@ -230,14 +225,13 @@ class FolderBeside:
     def _remove(self, folder: str, own: Own) -> None:
         """Remove a folder that is not in place; files of the user's that only it has are moved."""
         with writing(folder):
-            mine = own(folder)
-            files, folders = others(folder, mine)
+            files, folders = others(folder, own(folder))
             for name in folders:
                 if not os.path.lexists(os.path.join(self.place, name)):
                     _copy_folder(folder, self.place, name)
             for name in files:
                 _move_newer(os.path.join(folder, name), os.path.join(self.place, name))
-            # From here on it is removed without a look at what is in it. A part of a checkpoint
+            # From here on it is removed without a look at its content. A part of a checkpoint
             # would be taken for files of the user's.
             gone = self._beside("new")
             os.replace(folder, gone)
@@ -269,13 +263,16 @@ def restore(path: str) -> None:
 
 
 def others(folder: str, own: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return the files and the folders, by their paths in a folder, that are not its checkpoint's.
-    A folder with a file of the checkpoint in or below it belongs to the checkpoint."""
+    """Return the files and folders that are not of the checkpoint; folders with its files are."""
     files, folders = _listing(folder)
-    known, theirs = set(own), set(_above_all(own))
-    return [each for each in files if each not in known], [
-        each for each in folders if each not in theirs
-    ]
+    checkpoint, above = set(own), set[str]()
+    for path in own:
+        while path := os.path.dirname(path):
+            above.add(path)
+    return (
+        [path for path in files if path not in checkpoint],
+        [path for path in folders if path not in above],
+    )
 
 
 def sync_all(paths: Iterable[str]) -> None:
@@ -290,10 +287,6 @@ def sync_all(paths: Iterable[str]) -> None:
             future.result()
 
 
-def _is_hidden(path: str) -> bool:
-    return path.startswith(".")
-
-
 def _stem(place: str) -> str:
     """Return the beginning of the names that folders have next to this one."""
     name = os.path.basename(place)
@@ -302,8 +295,7 @@ def _stem(place: str) -> str:
 
 
 def _listing(folder: str) -> tuple[list[str], list[str]]:
-    """Return the files and the folders in and below a folder, by their paths in it, folders before
-    what is in them. Links are files."""
+    """Return the paths of all files (links too) and folders below one, parents first."""
     files, folders, left = list[str](), list[str](), [""]
     while left:
         below = left.pop()
@@ -318,15 +310,8 @@ def _listing(folder: str) -> tuple[list[str], list[str]]:
     return files, folders
 
 
-def _above_all(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the folders that paths lead through."""
-    for path in paths:
-        while path := os.path.dirname(path):
-            yield path
-
-
 def _link(old: str, new: str, own: Collection[str]) -> None:
-    """Give what is the user's in the old folder a second name in the new one."""
+    """Give the user's files in the old folder a second name in the new one."""
     files, folders = others(old, own)
     for name in folders:
         _copy_folder(old, new, name)
@@ -357,8 +342,7 @@ def _copy_rights(old: str, new: str) -> None:
 
 
 def _move_newer(source: str, target: str) -> None:
-    """Move a file that came into the old folder after its files were linked; of two, the newer one
-    stays."""
+    """Move a file that came into the old folder after its files were linked, if it is newer."""
     try:
         there = os.lstat(target)
     except (FileNotFoundError, NotADirectoryError):

@@ -13,7 +13,7 @@ in writing.
 
 Locks. One writer at a time. The lock is ``flock`` on a separate file, so it ends with its process.
 Its holder deletes the file before the lock is released. A writer that gets the lock therefore
-checks that its file is still the one under that name; if not, another writer was faster, and it
+checks that its file still has that name; if not, another writer was faster, and it
 tries again. A killed process leaves a file without a lock on it, which the next writer takes over.
 
 The lock belongs to the open file, and a forked child inherits that. So the child closes its
@@ -30,7 +30,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
@@ -55,7 +55,7 @@ from shardvar.storage.posix import (
 )
 from shardvar.storage.protocol import FileStatus, Storage
 
-_ATTEMPTS = 1000  # Attempts to lock the file; each fails if another writer comes and goes meanwhile
+_ATTEMPTS = 1000  # Attempts to lock the file; each fails if another writer comes and goes
 
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -70,12 +70,12 @@ def locked(path: str, what: str) -> Iterator[None]:
     held: list[int] = []
     is_locked, process = False, os.getpid()
     try:
-        with writing(what):  # what is to be written is known to the caller, and its lock is not
+        with writing(what):  # the caller knows this path, and not its lock
             _lock(path, what, held)
         is_locked = True
         yield
     finally:
-        # And not in a child that was forked meanwhile, whose lock it is not.
+        # And not in a forked child, whose lock it is not.
         if os.getpid() == process:
             # Delete first, release then: a writer that has opened this file sees that it is gone
             # and opens the next.
@@ -141,7 +141,7 @@ os.register_at_fork(after_in_child=_close_inherited)
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """Return True if the open file is the one under that path."""
+    """Return True if the open file has that path."""
     try:
         there = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -150,8 +150,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def check_directory(path: str) -> None:
-    """Raise ``StorageError`` if files cannot be created in a directory, or if it does not exist and
-    cannot be made."""
+    """Raise ``StorageError`` if files cannot be created in a directory."""
     there = path
     with writing(path):
         while not _exists(there):
@@ -159,7 +158,7 @@ def check_directory(path: str) -> None:
     with writing(there):
         if not os.path.isdir(there):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        # The effective user is the one that writes; not every system can ask for it.
+        # The effective user writes; not every system can ask for it.
         effective = os.access in os.supports_effective_ids
         if not os.access(there, os.W_OK | os.X_OK, effective_ids=effective):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -226,13 +225,7 @@ class LocalStorage:
         return create_local(self._inside(name, with_folders=True))
 
     def names(self) -> list[str]:
-        """Return the sorted names of the files in the directory; empty if it does not exist."""
-        with reading(self.path):
-            try:
-                with os.scandir(self.path) as entries:
-                    return sorted([entry.name for entry in entries if not _is_directory(entry)])
-            except (FileNotFoundError, NotADirectoryError):
-                return []
+        return self._entries(lambda entry: not _is_directory(entry))
 
     def stamp(self, name: str) -> str | None:
         status = self.status(name)
@@ -243,12 +236,13 @@ class LocalStorage:
         return self
 
     def folders(self) -> list[str]:
+        return self._entries(lambda entry: entry.is_dir(follow_symlinks=False))
+
+    def _entries(self, is_wanted: Callable[["os.DirEntry[str]"], bool]) -> list[str]:
         with reading(self.path):
             try:
                 with os.scandir(self.path) as entries:
-                    return sorted(
-                        entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
-                    )
+                    return sorted([entry.name for entry in entries if is_wanted(entry)])
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
@@ -263,7 +257,7 @@ class LocalStorage:
         return _status(status)
 
     def tree(self) -> dict[str, FileStatus]:
-        found: dict[str, FileStatus] = {}
+        files: dict[str, FileStatus] = {}
         left = [""]
         while left:
             below = left.pop()
@@ -273,12 +267,15 @@ class LocalStorage:
                     if entry.is_dir(follow_symlinks=False):
                         left.append(f"{below}{entry.name}/")
                     elif not _is_directory(entry):
-                        found[below + entry.name] = _status_of(entry)
-        return dict(sorted(found.items()))
+                        try:
+                            files[below + entry.name] = _status(entry.stat())
+                        except OSError:  # a broken link, which is refused when opened
+                            files[below + entry.name] = FileStatus(0, None, "")
+        return dict(sorted(files.items()))
 
     def create_once(self, name: str, content: bytes) -> bool:
         self.make()
-        # A rename replaces a file, and hard links are not everywhere: so the name is held meanwhile.
+        # A rename replaces a file, and hard links are not everywhere: so the name is locked.
         for attempt in range(_MOST_ATTEMPTS):
             try:
                 with self.lock(name):
@@ -330,9 +327,7 @@ class LocalStorage:
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator["LocalStorage"]:
-        """Give the directory as one in which the file is written under another name, which it has
-        until it is whole. A worker that was given up may go on: it does not touch the file that
-        another has finished, or a commit taken."""
+        """Write the file under a name that no other attempt has, until it is whole."""
         lent = _LentDirectory(self.path, _attempt(name))
         try:
             yield lent
@@ -401,8 +396,6 @@ class LocalStorage:
                 )
 
     def free_nbytes(self) -> int:
-        """Return the free bytes of the disk of the directory, or of the nearest directory above it
-        that exists."""
         path = self.path
         while not os.path.isdir(path) and path != os.path.dirname(path):
             path = os.path.dirname(path)
@@ -411,8 +404,7 @@ class LocalStorage:
         return disk.f_bavail * disk.f_frsize
 
     def _inside(self, name: str, *, with_folders: bool = False) -> str:
-        """Return the path of a file in the directory or its folders, which are made on request;
-        ``ArgumentError`` if the name leads elsewhere."""
+        """Return the path of a file in the directory or its folders, which are made on request."""
         if "/" not in name:
             return self._join(name)
         *folders, last = name.split("/")
@@ -489,7 +481,14 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
             "A URL was given where a path is needed.", "Give the path of something on a local disk."
         )
     if ("://" in text or _LOST_SLASH.match(text)) and not os.path.lexists(text):
-        _check_almost_url(text)
+        # It may have a password, and is not repeated.
+        if lost := _LOST_SLASH.match(text):
+            remedy = f"Write {lost[1]}://, and give URLs as text, not as pathlib.Path."
+            raise ArgumentError(f"The URL {lost[1]}:/... lost a slash.", remedy)
+        raise ArgumentError(
+            "A path has :// in it, and does not begin as a URL does.",
+            "Give SCHEME://NAME/PATH, with nothing before it, such as a blank or a scheme and ::.",
+        )
     try:
         full = os.path.join(os.getcwd(), text)
     except OSError as error:
@@ -523,22 +522,6 @@ def split_place(path: str | os.PathLike[str]) -> tuple[Storage, str]:
     return split_path(path)
 
 
-def _check_almost_url(text: str) -> None:
-    """Raise for a path that was meant as a URL; it may have a password, so it is not repeated."""
-    lost = _LOST_SLASH.match(text)
-    if lost:
-        cause = f"The URL {lost[1]}:/... lost a slash."
-        raise ArgumentError(
-            cause, f"Write {lost[1]}://, and give URLs as text, not as pathlib.Path."
-        )
-    if "://" in text:
-        cause = "A path has :// in it, and does not begin as a URL does."
-        raise ArgumentError(
-            cause,
-            "Give SCHEME://NAME/PATH, with nothing before it, such as a blank or a scheme and ::.",
-        )
-
-
 def _complaint(name: str) -> str:
     """Return why a name is not a bare name of a file; empty if it is one."""
     if name in ("", os.curdir, os.pardir):
@@ -553,20 +536,11 @@ def _complaint(name: str) -> str:
 
 
 def _is_directory(entry: "os.DirEntry[str]") -> bool:
-    """Return True if an entry is a directory or a link to one; a broken link is listed, and refused
-    when opened."""
+    """Return True for a directory or a link to one; a broken link is listed."""
     try:
         return entry.is_dir()
     except OSError:
         return False
-
-
-def _status_of(entry: "os.DirEntry[str]") -> FileStatus:
-    """Return the facts of a file; none of a broken link, which is refused when opened."""
-    try:
-        return _status(entry.stat())
-    except OSError:
-        return FileStatus(0, None, "")
 
 
 def _status(status: os.stat_result) -> FileStatus:

@@ -8,7 +8,7 @@ Its errors become shardvar's (``storage.requests``). It makes each attempt of a 
 the parts of an upload more than once: which request is made again, and when, is the matter of
 ``storage.requests``.
 
-This is the one module that imports obstore. A store is made from the environment. obstore's threads
+Only this module imports obstore. A store is made from the environment. obstore's threads
 do not survive a fork: a child of a process that has used it is refused, since it would wait for
 ever.
 """
@@ -30,7 +30,6 @@ from shardvar.errors import (
     ServerError,
     ShardvarError,
     StorageError,
-    UnsupportedError,
     replaced_error,
 )
 from shardvar.extras import missing_extra
@@ -47,8 +46,10 @@ from shardvar.storage.requests import (
     Head,
     Operation,
     broken_error,
+    check_process,
     first_line,
     is_copy,
+    join_key,
     passing_fault,
     pause_of_header,
     refused_error,
@@ -103,14 +104,7 @@ def library() -> Any:
                 )
                 raise missing_extra(cause, "cloud") from None
             _loaded.update(module=obstore, process=os.getpid())
-        if _loaded["process"] != os.getpid():
-            cause = (
-                "This process was forked from one that has used a bucket, whose threads it does "
-                "not have."
-            )
-            raise UnsupportedError(
-                cause, "Start it with multiprocessing's method 'spawn', or fork before."
-            )
+        check_process(_loaded["process"], "a bucket")
         return _loaded["module"]
 
 
@@ -120,9 +114,8 @@ def variables_of(root: str) -> str:
 
 
 def asked_pause(root: str, store: Any) -> float:
-    """Return the pause that a service asks for after it has refused a request; 0 if it names none.
-    obstore does not show the header ``Retry-After``. So the service is asked once more, for a file
-    that need not exist, by a URL that obstore signs."""
+    """Return the pause that a service asks for after a refusal; 0 if it names none. obstore does
+    not show ``Retry-After``, so the service is asked for any file, by a signed URL."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
     from urllib.request import getproxies, proxy_bypass
 
@@ -144,7 +137,7 @@ def asked_pause(root: str, store: Any) -> float:
 def make_store(root: str, kind: str) -> Any:
     """Return a store for a URL, made from the environment; ``kind`` is one of ``CLIENTS``."""
     module = library()
-    # These options replace what the environment says of the connection, so that is asked here.
+    # These options replace the environment's for the connection, so that is asked here.
     allowed = any(os.environ.get(name, "").lower() in ("true", "1") for name in ALLOW_HTTP)
     is_plain = any(url.startswith("http:") for url in (root, os.environ.get("GOOGLE_BASE_URL", "")))
     options = {
@@ -180,12 +173,10 @@ class ObjectClient:
 
     @property
     def can_write(self) -> bool:
-        """Return True: a bucket has conditional requests."""
-        return True
+        return True  # A bucket has conditional requests
 
     def place(self, key: str) -> str:
-        """Return the URL of a key, for messages and for users."""
-        return f"{self.root}/{key}" if key else self.root
+        return join_key(self.root, key)
 
     def head(self, key: str) -> Head:
         with self._asking(key):
@@ -198,51 +189,46 @@ class ObjectClient:
             return replace(_head_of(meta), condition=condition)
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has
-        another version."""
         options: dict[str, Any] = {"range": (start, start + nbytes)}
-        condition = _condition(head.version)
-        if condition is not None:
-            options["if_match"] = condition
+        # No condition for a weak tag, or another kind of version.
+        is_tag = bool(head.version) and " " not in head.version and head.version[:2] != "W/"
+        if is_tag:
+            options["if_match"] = f'"{head.version}"'
 
         def get(store: Any) -> tuple[Head, memoryview]:
             answer = library().get(store, key, options=options)
             return _head_of(answer.meta), memoryview(answer.bytes())
 
-        with self._asking(key, is_conditional=condition is not None):
+        with self._asking(key, is_conditional=is_tag):
             found, octets = self._ask(get)
             is_other_size = found.nbytes != head.nbytes
             # A time is not a version: a file that is replaced within a second has the same.
-            if found.version != head.version or (
-                is_other_size and _condition(head.version) is None
-            ):
+            if found.version != head.version or (is_other_size and not is_tag):
                 raise replaced_error(self.place(key))
             if is_other_size:
-                cause = (
-                    f"{self.place(key)}: the server says {head.nbytes} bytes once, and "
-                    f"{found.nbytes} for a range"
-                )
                 raise ServerError(
-                    f"{cause}, of the same version.", "Look at the server, or at a proxy between."
+                    f"{self.place(key)}: the server says {head.nbytes} bytes once, and "
+                    f"{found.nbytes} for a range, of the same version.",
+                    "Look at the server, or at a proxy between.",
                 )
             return octets
 
     def listing(self, key: str) -> FolderListing:
         with self._listing(key):
-            found = self._ask(lambda store: library().list_with_delimiter(store, key or None))
+            page = self._ask(lambda store: library().list_with_delimiter(store, key or None))
         first = len(key) + 1 if key else 0
         files = {
-            each["path"][first:]: _head_of(each)
-            for each in found["objects"]
-            if len(each["path"]) > first
+            meta["path"][first:]: _head_of(meta)
+            for meta in page["objects"]
+            if len(meta["path"]) > first
         }
-        return FolderListing(files, sorted(path[first:] for path in found["common_prefixes"]))
+        return FolderListing(files, sorted(path[first:] for path in page["common_prefixes"]))
 
     def walk(self, key: str) -> dict[str, Head]:
         first = len(key) + 1 if key else 0
         with self._listing(key):
             pages = self._ask(lambda store: list(library().list(store, key or None)))
-            return {each["path"][first:]: _head_of(each) for page in pages for each in page}
+            return {meta["path"][first:]: _head_of(meta) for page in pages for meta in page}
 
     def put(self, key: str, path: str) -> Head:
         nbytes, has_parts = os.path.getsize(path), False
@@ -261,26 +247,26 @@ class ObjectClient:
             head = self._stored(key, path)
             if head is not None:
                 return head
-            if isinstance(error, MissingFile):
-                error = self._unwritable(key)
-            raise (_in_parts(error) if has_parts else error) from None
+            raise self._unwritten(key, error, has_parts=has_parts) from None
         return Head(nbytes, _version(found), None)
 
     def _put_parts(self, key: str, path: str, nbytes: int) -> Any:
-        """Upload a file in parts, and wait before each until requests are welcome."""
         part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
         with open(path, "rb") as file:
-            parts = _wanted(iter(lambda: file.read(part_nbytes), b""))
-            return self._put_stream(key, parts, part_nbytes)
+            return self._put_stream(key, iter(lambda: file.read(part_nbytes), b""), part_nbytes)
 
-    def _put_stream(self, key: str, parts: Iterator[Any], part_nbytes: int) -> Any:
+    def _put_stream(self, key: str, parts: Iterable[Any], part_nbytes: int) -> Any:
+        """Upload parts, and wait before each until requests are welcome."""
         return library().put(
-            self._store("parts"), key, parts, chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD
+            self._store("parts"),
+            key,
+            _wanted(parts),
+            chunk_size=part_nbytes,
+            max_concurrency=PARTS_AHEAD,
         )
 
     def _stored(self, key: str, path: str) -> Head | None:
-        """Return the facts of a file that has the bytes of a local one; None if it has others, or
-        none can be read. An older file of the same name may have the same size."""
+        """Return the facts of a file if it has the bytes of a local one."""
         with suppress(ShardvarError), open(path, "rb") as file:
             head = self.head(key)
             if head.nbytes != os.path.getsize(path):
@@ -317,15 +303,13 @@ class ObjectClient:
                     reader.submit(self.read, old, head, start, nbytes).result()
                     for start, nbytes in zip(starts, sizes, strict=True)
                 )
-                self._put_stream(new, _wanted(parts), part_nbytes)
+                self._put_stream(new, parts, part_nbytes)
         except (StorageError, MissingFile) as error:
             with suppress(ShardvarError):
                 found = self.head(new)
                 if is_copy(self, (old, head), (new, found), found):
                     return
-            raise _in_parts(
-                self._unwritable(new) if isinstance(error, MissingFile) else error
-            ) from None
+            raise self._unwritten(new, error, has_parts=True) from None
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         kinds = library().exceptions
@@ -344,8 +328,8 @@ class ObjectClient:
                     is_writing=True,
                     conflicts_pass=passes,
                 )
-        except MissingFile:
-            raise self._unwritable(key) from None
+        except MissingFile as error:
+            raise self._unwritten(key, error) from None
         if found is None:
             raise LockHeld(
                 f"{self.place(key)} was written by another writer.", "Look at what is there now."
@@ -357,7 +341,6 @@ class ObjectClient:
             self._ask(lambda store: library().delete(store, key))
 
     def delete_all(self, keys: Sequence[str]) -> None:
-        """Delete files, up to 1,000 in one request; missing ones are passed over."""
         with suppress(MissingFile), self._asking(keys[0], "delete"):
             self._ask(lambda store: library().delete(store, list(keys)))
 
@@ -392,7 +375,7 @@ class ObjectClient:
     def _asking(
         self, key: str, operation: Operation = "get", *, is_conditional: bool = False
     ) -> Iterator[None]:
-        """Turn obstore's errors of an operation that are raised inside into shardvar's."""
+        """Turn obstore's errors into shardvar's."""
         module = library()
         try:
             yield
@@ -418,21 +401,18 @@ class ObjectClient:
                 f"{self.root} does not exist.", "Create the bucket, or check its name."
             ) from None
 
-    def _unwritable(self, key: str) -> StorageError:
-        cause = (
-            f"{self.place(key)} cannot be written: the service says that the bucket or the upload "
-            "is gone."
-        )
-        return StorageError(cause, "Look at the bucket, and write again.")
-
-
-def _in_parts(error: StorageError) -> StorageError:
-    """Return the error of an upload in parts; some parts may be left."""
-    remedy = (
-        f"{error.remedy} A rule of the bucket that ends unfinished uploads frees what this one "
-        "left."
-    )
-    return StorageError(error.cause, remedy)
+    def _unwritten(
+        self, key: str, error: StorageError | MissingFile, *, has_parts: bool = False
+    ) -> StorageError:
+        """Return the error of an upload that failed; of one in parts, some may be left."""
+        if isinstance(error, MissingFile):
+            error = StorageError(
+                f"{self.place(key)} cannot be written: the service says that the bucket or the "
+                "upload is gone.",
+                "Look at the bucket, and write again.",
+            )
+        frees = "A rule of the bucket that ends unfinished uploads frees what this one left."
+        return StorageError(error.cause, f"{error.remedy} {frees}") if has_parts else error
 
 
 def _wanted(parts: Iterable[Any]) -> Iterator[Any]:
@@ -444,7 +424,6 @@ def _wanted(parts: Iterable[Any]) -> Iterator[Any]:
 
 
 def _head_of(meta: Any) -> Head:
-    """Return the facts that obstore gives of an object."""
     changed = meta["last_modified"].timestamp()
     return Head(meta["size"], _version(meta) or f"time {changed}", changed)
 
@@ -454,9 +433,3 @@ def _version(meta: Any) -> str:
     # Listings of Azure have entity tags without the quotation marks that its other answers have.
     tag = (meta["e_tag"] or "").strip('"')
     return tag or (f"version {meta['version']}" if meta["version"] else "")
-
-
-def _condition(version: str) -> str | None:
-    """Return the entity tag as a request states it; None for a weak one, and for what is another
-    kind of version."""
-    return None if not version or " " in version or version.startswith("W/") else f'"{version}"'

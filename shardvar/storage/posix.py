@@ -56,6 +56,7 @@ from shardvar.errors import (
     UnsupportedError,
     replaced_error,
 )
+from shardvar.storage.protocol import ReadableFile
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -66,12 +67,10 @@ _CANNOT_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOTSUP}
 """Answers of network file systems that cannot sync a directory, and need not."""
 _NO_DEVICE = errno.ENXIO  # a socket, or a fifo without a reader
 
+_DENIED = "permission is denied", "Change its permissions, or run as a user who has them."
 _REFUSALS: dict[int, tuple[str, str]] = {
-    errno.EACCES: (
-        "permission is denied",
-        "Change its permissions, or run as a user who has them.",
-    ),
-    errno.EPERM: ("permission is denied", "Change its permissions, or run as a user who has them."),
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
     errno.EROFS: ("the file system is read-only", "Choose another place."),
     errno.ENOSPC: ("the disk is full", "Free some space and run it again."),
     errno.EDQUOT: ("the disk quota is used up", "Free some space and run it again."),
@@ -122,16 +121,20 @@ def writing(path: str) -> Iterator[None]:
     except ShardvarError:
         raise  # some of them are OSErrors
     except OSError as error:
-        raise _refused_writing(path, error) from error
+        if error.errno == errno.ENOENT:
+            cause = f"{path} cannot be written: no such directory."
+            raise StorageError(cause, "Make the directory first.") from error
+        raise _refused(f"{path} cannot be written", error) from error
 
 
 def _refused_reading(path: str, error: OSError) -> ShardvarError:
     if error.errno in _ABSENT:
         if os.path.islink(path):
-            cause = (
-                f"{path} is missing: it is a symbolic link to {_end_of_link(path)}, which does not "
-                "exist."
-            )
+            try:
+                end = os.path.realpath(path)
+            except OSError:  # as in /proc
+                end = "a file that the system does not name"
+            cause = f"{path} is missing: it is a symbolic link to {end}, which does not exist."
             return MissingFile(cause, "Fetch the file that the link leads to, or correct the link.")
         return MissingFile(f"{path} is missing.", COPY_AGAIN)
     if error.errno == errno.ELOOP:
@@ -144,22 +147,6 @@ def _refused_reading(path: str, error: OSError) -> ShardvarError:
             f"{path} is not a regular file.", "Name a file that holds a checkpoint."
         )
     return _refused(f"{path} cannot be read", error)
-
-
-def _end_of_link(path: str) -> str:
-    """Return the path that symbolic links lead to, or words if it is unknown, as in /proc."""
-    try:
-        return os.path.realpath(path)
-    except OSError:
-        return "a file that the system does not name"
-
-
-def _refused_writing(path: str, error: OSError) -> ShardvarError:
-    if error.errno == errno.ENOENT:
-        return StorageError(
-            f"{path} cannot be written: no such directory.", "Make the directory first."
-        )
-    return _refused(f"{path} cannot be written", error)
 
 
 def _refused(what: str, error: OSError) -> StorageError:
@@ -218,8 +205,7 @@ class HeldDirectory:
 class LocalReadableFile:
     """A file open for reading. Maps survive ``close``; if the file shrinks, the process ends."""
 
-    name: str
-    """The full path, for messages."""
+    name: str  # the full path, for messages
     size: int  # the number of bytes in the file when it was opened
     stamp: str  # Size, time of change and inode: they differ if another file takes the name
     _descriptor: _Descriptor | None  # the descriptor; None once closed
@@ -229,7 +215,7 @@ class LocalReadableFile:
         if not buffer.nbytes:
             return
         octets = buffer.cast("B")
-        self._check_range(start, len(octets))
+        check_range(self, start, len(octets))
         descriptor, done = self._open_descriptor(), 0
         with reading(self.name):
             while done < len(octets):
@@ -241,12 +227,10 @@ class LocalReadableFile:
                 done += count
         self.check_unchanged()
         if done < len(octets):
-            raise self._ends_before(start, len(octets))
+            raise _ends_before(self, start, len(octets))
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before
-        any allocation."""
-        self._check_range(start, nbytes)
+        check_range(self, start, nbytes)
         descriptor, parts, done = self._open_descriptor(), [], 0
         with reading(self.name):
             while done < nbytes:
@@ -257,7 +241,7 @@ class LocalReadableFile:
                 done += len(part)
         self.check_unchanged()
         if done < nbytes:
-            raise self._ends_before(start, nbytes)
+            raise _ends_before(self, start, nbytes)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def map(self) -> memoryview:
@@ -287,28 +271,28 @@ class LocalReadableFile:
             raise ArgumentError(f"{self.name} was closed.", "Open the checkpoint again.")
         return self._descriptor
 
-    def _check_range(self, start: int, nbytes: int) -> None:
-        if start < 0 or nbytes < 0:
-            cause = (
-                f"{self.name} cannot be read: invalid range of {nbytes} bytes at offset {start}."
-            )
-            raise ArgumentError(cause, "Give an offset and a size of at least 0.")
-        if start + nbytes > self.size:
-            raise self._ends_before(start, nbytes)
 
-    def _ends_before(self, start: int, nbytes: int) -> IncompleteCheckpoint:
-        return IncompleteCheckpoint(
-            f"{self.name} ends before the {nbytes} bytes at offset {start}: it has {self.size}.",
-            "The file was cut short; copy it again from where it was written.",
-        )
+def check_range(file: ReadableFile, start: int, nbytes: int) -> None:
+    """Raise ``IncompleteCheckpoint`` if a file is too short for a range."""
+    if start < 0 or nbytes < 0:
+        cause = f"{file.name} cannot be read: invalid range of {nbytes} bytes at offset {start}."
+        raise ArgumentError(cause, "Give an offset and a size of at least 0.")
+    if start + nbytes > file.size:
+        raise _ends_before(file, start, nbytes)
+
+
+def _ends_before(file: ReadableFile, start: int, nbytes: int) -> IncompleteCheckpoint:
+    return IncompleteCheckpoint(
+        f"{file.name} ends before the {nbytes} bytes at offset {start}: it has {file.size}.",
+        "The file was cut short; copy it again from where it was written.",
+    )
 
 
 @dataclass(slots=True)
 class LocalWritableFile:
     """A new file, open for writing."""
 
-    name: str
-    """The full path, for messages."""
+    name: str  # the full path, for messages
     _descriptor: _Descriptor | None  # the descriptor; None once closed
     is_forced: bool = True  # False for a temporary file, which closing does not force to the disk
 
@@ -343,7 +327,7 @@ class LocalWritableFile:
             with writing(self.name):
                 # A name may reach the disk before the bytes of its file. This holds for an index
                 # that is renamed, for the data files that it names, and for a file whose journal
-                # says that it is finished. So their bytes are forced before any of these names
+                # names it as finished. So their bytes are forced before any of these names
                 # exists. A sync that failed is not tried again, because the next one may report
                 # success for bytes that the system has given up; the file is written again.
                 sync(descriptor.number)
@@ -370,8 +354,7 @@ _STORES = re.compile(
 
 
 def check_stays_inside(folder: str, name: str) -> None:
-    """Raise ``UnsupportedError`` if the path ``name`` in a folder leads to a file out of it that is in
-    no store."""
+    """Raise ``UnsupportedError`` if a path in a folder leads out of it, and into no store."""
     path = folder
     for step in name.split("/"):
         path = os.path.join(path, step)
@@ -392,14 +375,11 @@ def check_stays_inside(folder: str, name: str) -> None:
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """Return the stamp of a file, from what the system says of it."""
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
 def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
-    """Open a new file for writing; readers that have an old file of that name open or mapped keep
-    it. The old file is removed and not emptied. That is also faster, and a symbolic link in its
-    place is not followed."""
+    """Open a new file for writing; readers that have an old file of that name keep it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with writing(path):
         try:
@@ -432,16 +412,15 @@ def sync_path(path: str) -> None:
 
 
 def outer_links(folder: str) -> list[str]:
-    """Return the names of the links in a folder that lead to folders outside of it, or nowhere;
-    without hidden ones."""
+    """Return the links in a folder, without hidden ones, to folders outside of it, or to
+    nowhere."""
     inside = os.path.join(os.path.realpath(folder), "")
     links = [name for name, path in _links(folder) if not os.path.join(path, "").startswith(inside)]
     return sorted(links)
 
 
 def inner_links(folder: str, root: str) -> list[tuple[str, str]]:
-    """Return the names of the links in a folder that lead to folders inside ``root``, and the paths
-    of these."""
+    """Return the links in a folder to folders inside ``root``, and the paths of these."""
     inside = os.path.join(os.path.realpath(root), "")
     return sorted((name, path) for name, path in _links(folder) if path.startswith(inside))
 
@@ -459,7 +438,7 @@ def _links(folder: str) -> Iterator[tuple[str, str]]:
 
 
 _ENDINGS = (".dist-info", ".egg-info")
-"""The endings of the folders in which installers keep what they know of a package."""
+"""The endings of the folders in which installers describe packages."""
 
 
 def entry_points_of(group: str) -> "list[EntryPoint]":
@@ -511,7 +490,7 @@ def _names_group(folder: str, group: bytes) -> bool:
         names = os.listdir(folder)
     except FileNotFoundError:
         return False
-    # What it keeps of its package has another name.
+    # An egg describes its package under another name.
     if folder.rstrip("/\\").lower().endswith(".egg"):
         return True
     for name in names:

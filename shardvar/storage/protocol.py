@@ -97,8 +97,7 @@ class FileOpener(Protocol):
         """The cost of a request; None on a local disk; the engine assumes its costs."""
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a
-        regular file."""
+        """Open a file; ``MissingFile``, or ``MalformedCheckpoint`` if it is not a regular file."""
 
 
 class Storage(Protocol):
@@ -117,8 +116,7 @@ class Storage(Protocol):
         """The cost of a request; None on a local disk; the engine assumes its costs."""
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a
-        regular file."""
+        """Open a file; ``MissingFile``, or ``MalformedCheckpoint`` if it is not a regular file."""
 
     def create(self, name: str) -> WritableFile:
         """Open a new file for writing, by its name or path; it replaces an old one."""
@@ -127,8 +125,7 @@ class Storage(Protocol):
         """Return the names of the files in the directory, sorted."""
 
     def stamp(self, name: str) -> str | None:
-        """Return the ``ReadableFile.stamp`` of the file that has the name at this moment; None if
-        it is missing."""
+        """Return the stamp that the file has at this moment; None if it is missing."""
 
     def refreshed(self) -> "Storage":
         """Return the same directory without memory: what others wrote is seen."""
@@ -143,25 +140,17 @@ class Storage(Protocol):
         """Return size and age of a file in the directory; None if it does not exist."""
 
     def tree(self) -> dict[str, FileStatus]:
-        """Return the facts of all files in and below the directory, by sorted paths.
-
-        Symbolic links to directories are not entered, so that every file is inside.
-        """
+        """Return the facts of all files below the directory, by sorted paths; linked folders are
+        left out."""
 
     def create_once(self, name: str, content: bytes) -> bool:
-        """Write a small file whole, in one step, unless the name is taken; return False then.
-
-        Of several processes that do this at the same time, exactly one gets True. What the caller
-        has written before is on the disk before the file is. Contents must differ between callers.
-        """
+        """Write a small file whole, unless the name is taken; of several callers at a time exactly
+        one gets True. Contents must differ between callers; earlier writes are on the disk
+        before."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then
-        it, to the disk.
-
-        A bucket uploads a new file in this step, or copies one that was uploaded, and commits only
-        once in a write.
-        """
+        """Rename in one step; force the steps before, and then it, to the disk. A bucket uploads or
+        copies the file in this step, and commits only once in a write."""
 
     def move(self, old: str, new: str) -> None:
         """Rename ``old`` to the name or path ``new`` in one step, forced by the next ``sync``."""
@@ -170,30 +159,19 @@ class Storage(Protocol):
         """Announce files under their final names; a bucket uploads each once it is finished."""
 
     def finish(self, name: str) -> None:
-        """Say that a new file is closed and whole; a bucket uploads it if it was announced. For
-        several threads."""
+        """Mark a new file as closed and whole; a bucket uploads it if it was announced."""
 
     def lend(self, names: Iterable[str], nbytes: int = 0) -> None:
-        """Say which files other processes will write, each by ``borrowed``; only within ``lock``.
-
-        The largest has about ``nbytes``.
-
-        ``LockHeld`` if a bucket has another writer of the names that they get in the end.
-        """
+        """Announce files that others write by ``borrowed``, of about ``nbytes`` at most; only
+        within ``lock``. ``LockHeld`` if a bucket has another writer of their final names."""
 
     def claim(self, *, removes: bool = False) -> None:
         """Keep out other writers of files that have the same names in each write, until ``lock`` is
-        left.
-
-        ``LockHeld`` if there is one. A disk's lock has done so already. With ``removes``, another
-        removal may take the claim over.
-        """
+        left; ``LockHeld``. With ``removes``, another removal may take the claim over."""
 
     def borrowed(self, name: str) -> AbstractContextManager["Storage"]:
-        """Give the storage in which another process, or a thread, writes a file that was lent.
-
-        The file is in place at the end, unless an error was raised.
-        """
+        """Give the storage in which a lent file is written; it is in place at the end, without an
+        error."""
 
     def sync(self, folder: str = "") -> None:
         """Force all changes of names to the disk, in the directory or one folder of it."""
@@ -205,8 +183,7 @@ class Storage(Protocol):
         """Delete files that a commit has left, many in one request, as far as it is possible."""
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends
-        with its process."""
+        """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it."""
 
     def make(self) -> None:
         """Make the directory, and those above it, if they do not exist."""

@@ -15,14 +15,15 @@ of a folder together, for as long as its ``RemoteStorage`` is used. So any read 
 ``AHEAD_NBYTES`` more bytes than a disk would read.
 
 Believing. Servers and what lies between cut answers short without an error. So the length of every
-answer is compared, and every read states the version that was opened: a file that is replaced
-meanwhile is an error, never a mixture.
+answer is compared, and every read states the version that was opened: a file that was replaced
+is an error, never a mixture.
 
     read --SpanAhead--> ReadAhead --take--> the next read, without a request
 
 What was taken is held all the same: a file that is sniffed, and then read, is brought once.
 """
 
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,6 @@ from typing import Any, Self
 from shardvar.errors import (
     AccessDenied,
     ArgumentError,
-    IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
     StorageError,
@@ -41,8 +41,9 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.storage.concurrency import do_all, is_exact, uninterrupted
+from shardvar.storage.posix import check_range
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
-from shardvar.storage.requests import Client, FolderListing, Head, put_once, read_whole
+from shardvar.storage.requests import Client, FolderListing, Head, join_key, put_once, read_whole
 from shardvar.storage.uploads import Upload, describe_claim
 
 _MOST_SPANS = 32  # Spans that are held, so that they take at most 8 MiB
@@ -65,7 +66,7 @@ class ReadAhead:
 
     nbytes: int = 0  # bytes that were brought and not taken yet, dropped spans included
     spans: list[SpanAhead] = field(default_factory=list)
-    """The spans that are held, the one that was brought last at the end."""
+    """The spans that are held, the newest at the end."""
 
     def take(self, key: str, version: str, start: int, nbytes: int) -> memoryview | None:
         """Return bytes that are held, and count them as taken."""
@@ -84,7 +85,7 @@ class ReadAhead:
         return None
 
     def hold(self, span: SpanAhead) -> None:
-        """Hold one more span. What is dropped for it stays counted: it was brought in vain."""
+        """Hold one more span. A span that is dropped for it stays counted: it was brought in vain."""
         self.spans.append(span)
         if len(self.spans) > _MOST_SPANS:
             # A span that was taken goes before one that may still be asked for.
@@ -103,24 +104,14 @@ _TAIL_NBYTES = 64 << 10
 """A small read this near to a file's end is extended backwards, as for indexes."""
 
 _MOST_SHORT = 512  # a thousand ranges of a few bytes, in two times the latency
-
-
-def _short_requests() -> int:
-    """Return the requests of a few bytes that may be under way; each takes an open connection."""
-    try:
-        import resource
-    except ImportError:  # Windows has no limit of that kind
-        return _MOST_SHORT
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MOST_SHORT if most < 0 else max(64, min(_MOST_SHORT, most // 2))
-
+_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # Each request takes a connection
 
 TRAITS = Traits(
     small_nbytes=1 << 20,
     gap_nbytes=512 << 10,
     waste_nbytes=512 << 10,
     requests=64,
-    short_requests=_short_requests(),
+    short_requests=_MOST_SHORT if _OPEN_FILES < 0 else max(64, min(_MOST_SHORT, _OPEN_FILES // 2)),
 )
 """A request takes 10 to 50 ms, in which a connection brings 1 to 5 MB. More than 64 large ones at a
 time, and a machine of few cores works at the requests instead of waiting for them."""
@@ -130,8 +121,7 @@ time, and a machine of few cores works at the requests instead of waiting for th
 class RemoteReadableFile:
     """A file on a server, open for reading by several threads."""
 
-    name: str
-    """The URL, for messages."""
+    name: str  # the URL, for messages
     size: int  # the number of bytes
     stamp: str  # the version
     _client: Client
@@ -141,7 +131,6 @@ class RemoteReadableFile:
     _is_closed: bool = False
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start``; ``IncompleteCheckpoint`` at the end."""
         octets = buffer.cast("B") if buffer.nbytes else buffer
         if len(octets):
             octets[:] = self._bytes(start, len(octets))
@@ -162,7 +151,9 @@ class RemoteReadableFile:
         self._is_closed = True
 
     def _bytes(self, start: int, nbytes: int) -> memoryview:
-        self._check_range(start, nbytes)
+        if self._is_closed:
+            raise ArgumentError(f"{self.name} was closed.", "Open the checkpoint again.")
+        check_range(self, start, nbytes)
         if not nbytes:
             return memoryview(b"")
         if nbytes >= _SPAN_NBYTES:
@@ -175,7 +166,7 @@ class RemoteReadableFile:
             if not is_exact():
                 begin, end = self._extended(start, start + nbytes)
             surplus = end - begin - nbytes
-            # Before the request: other threads ask for their share meanwhile.
+            # Before the request: other threads ask for their share.
             self._ahead.nbytes += surplus
         octets = self._fetch(begin, end - begin)
         if surplus or len(octets) == self.size:
@@ -184,8 +175,7 @@ class RemoteReadableFile:
         return octets[start - begin : start - begin + nbytes]
 
     def _extended(self, start: int, stop: int) -> tuple[int, int]:
-        """Return a range extended by bytes next to it, as far as the room for bytes ahead allows;
-        the lock is held."""
+        """Return a range extended by bytes next to it, as far as there is room for them."""
         room = min(_SPAN_NBYTES - (stop - start), max(AHEAD_NBYTES - self._ahead.nbytes, 0))
         if self.size <= _SPAN_NBYTES and room >= self.size - (stop - start):
             return 0, self.size
@@ -196,23 +186,8 @@ class RemoteReadableFile:
     def _fetch(self, start: int, nbytes: int) -> memoryview:
         return read_whole(self._client, self._key, self._head, start, nbytes)
 
-    def _check_range(self, start: int, nbytes: int) -> None:
-        if self._is_closed:
-            raise ArgumentError(f"{self.name} was closed.", "Open the checkpoint again.")
-        if start < 0 or nbytes < 0:
-            cause = (
-                f"{self.name} cannot be read: invalid range of {nbytes} bytes at offset {start}."
-            )
-            raise ArgumentError(cause, "Give an offset and a size of at least 0.")
-        if start + nbytes > self.size:
-            raise IncompleteCheckpoint(
-                f"{self.name} ends before the {nbytes} bytes at offset {start}: it has "
-                f"{self.size}.",
-                "The file was cut short; copy it again from where it was written.",
-            )
 
-
-_lock = new_lock()  # Guards what is held ahead: short work, so that one lock serves all files
+_lock = new_lock()  # Guards the bytes held ahead: short work, so that one lock serves all files
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +203,7 @@ class RemoteStorage:
     """The files below the folder of ``tree``, by key; shared by the folders in it."""
     _ahead: ReadAhead = field(default_factory=ReadAhead, compare=False, repr=False)
     _uploads: list[Upload] = field(default_factory=list, compare=False, repr=False)
-    """The writes under way, each within the one before: a manager's, its checkpoint's."""
+    """The writes under way, each within its predecessor: a manager's, its checkpoint's."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[Client, str, str]]:
         # Another process lists again, and has no part in a write.
@@ -266,11 +241,9 @@ class RemoteStorage:
         )
 
     def names(self) -> list[str]:
-        """Return the names of the files in the folder, sorted; empty if it does not exist."""
         return self._uploads[-1].names() if self._uploads else sorted(self._listing().files)
 
     def stamp(self, name: str) -> str | None:
-        """Return the stamp of the file that has the name now; None if it does not exist."""
         try:
             head = self.client.head(self._join(name))
         except MissingFile:
@@ -290,22 +263,19 @@ class RemoteStorage:
     def folder(self, name: str) -> "RemoteStorage":
         if not self._walked:
             return RemoteStorage(self.client, self._join(name))
-        # The files of one checkpoint: what is held ahead is bounded for all of them together.
+        # The files of one checkpoint: the bytes held ahead are bounded for all of them together.
         return RemoteStorage(
             self.client, self._join(name), _walked=self._walked, _ahead=self._ahead
         )
 
     def tree(self) -> dict[str, FileStatus]:
-        found = dict(sorted(self.client.walk(self.key).items()))
+        heads = dict(sorted(self.client.walk(self.key).items()))
         with _lock:
             self._walked.clear()
-            self._walked.update(
-                {f"{self.key}/{path}" if self.key else path: head for path, head in found.items()}
-            )
-        return {path: head.status for path, head in found.items()}
+            self._walked.update({join_key(self.key, path): head for path, head in heads.items()})
+        return {path: head.status for path, head in heads.items()}
 
     def status(self, name: str) -> FileStatus | None:
-        """Return size and time of a file in the folder; None if it does not exist."""
         head = self._uploads[-1].head(name) if self._uploads else self._listing().files.get(name)
         return None if head is None else head.status
 
@@ -374,7 +344,6 @@ class RemoteStorage:
             upload.end()
 
     def remove(self, name: str) -> None:
-        """Delete a file; does nothing if it does not exist."""
         upload = self._writing(name)
         uninterrupted(lambda: upload.remove(name))
 
@@ -394,8 +363,8 @@ class RemoteStorage:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Begin a write: what is listed now is what the commit replaces. Nothing is locked. Within
-        another write, a file named ``name`` must still be the one that this other write knows."""
+        """Begin a write: the files listed now are those that the commit replaces. Nothing is
+        locked."""
         self.check_writable(name)
         with _lock:
             self._listings.clear()
@@ -403,10 +372,9 @@ class RemoteStorage:
         # Not as ``_only`` lists: a file that is not seen may be needed.
         before = dict((self.client.listing(self.key) if self._only else self._listing()).files)
         if self._uploads:
-            known = self._uploads[-1].there.get(name)
-            before = {each: head for each, head in before.items() if each != name} | (
-                {name: known} if known else {}
-            )
+            before.pop(name, None)
+            if head := self._uploads[-1].there.get(name):
+                before[name] = head
         upload = Upload(self.client, self.key, name, dict(before))  # type: ignore[arg-type]
         self._uploads.append(upload)
         try:
@@ -455,24 +423,24 @@ class RemoteStorage:
 
     def _listing(self) -> FolderListing:
         with _lock:
-            found = self._listings.get("")
-        if found is None:
+            listing = self._listings.get("")
+        if listing is None:
             try:
-                found = self.client.listing(self.key)
+                listing = self.client.listing(self.key)
             except (AccessDenied, UnsupportedError):
                 if not self._only:
                     raise
                 files = dict[str, Head]()
                 with suppress(MissingFile):
                     files[self._only] = self.client.head(self._join(self._only))
-                found = FolderListing(files, [])
+                listing = FolderListing(files, [])
             with _lock:
-                self._listings[""] = found
-        return found
+                self._listings[""] = listing
+        return listing
 
     def _join(self, name: str) -> str:
         """Return the key of a file; ``InvalidCheckpoint`` if the name is not bare."""
         if name in ("", ".", "..") or "/" in name or any(ord(character) < 32 for character in name):
             cause = f"Invalid file name {name!r} in {self.path}: it is not the name of one file."
             raise InvalidCheckpoint(cause, "Use a name that stays in its folder.")
-        return f"{self.key}/{name}" if self.key else name
+        return join_key(self.key, name)

@@ -11,7 +11,7 @@ copy another one than its source has.
 Attempts. A request that fails in passing is made again, and all requests of the process slow down
 together when a server asks for it.
 
-    refused    the server says that there are too many requests (503, 429): nothing is sent for a
+    refused    the server refuses too many requests (503, 429): nothing is sent for a
                pause that grows, and half as many requests are under way after it
     stalled    no answer in time: again, with half as many under way
     broken     the connection is refused or breaks, or the server fails (500, 502, 504): again
@@ -48,6 +48,7 @@ from shardvar.errors import (
     ServerError,
     ShardvarError,
     StorageError,
+    UnsupportedError,
 )
 from shardvar.forks import new_lock
 from shardvar.pictures.words import named
@@ -96,9 +97,12 @@ class FolderListing:
     folders: Sequence[str]  # the bare names of the folders, sorted
 
 
+def join_key(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder and name else folder or name
+
+
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's error, without the server's page and what may be secret
-    in its URLs. These are the name of a user, a password, parameters and queries."""
+    """Return the first line of a library's error, without secrets in URLs and the server's page."""
     line = (str(error).splitlines() or [""])[0].partition(": <")[0] or type(error).__name__
     line = re.sub(r"(?<=://)[^/\s]*@", "", line)
     return re.sub(r"[?;][\w%]\S*", "", line).strip().rstrip(".:")
@@ -147,12 +151,10 @@ class BucketClient(Client, Protocol):
         """Upload a local file, in parts if large, and return its facts; whole or not at all."""
 
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
-        """Copy a file, without its bytes coming here if the service can; ``MissingFile``. It
-        replaces a file that has the name."""
+        """Copy a file, and replace one of the name; ``MissingFile``."""
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
-        """Write a file in one step if the one there is ``old``, which ``head`` has answered, or
-        none is."""
+        """Write a file in one step if ``old``, or no file, is there."""
 
     def delete(self, key: str) -> None:
         """Delete a file; does nothing if it does not exist."""
@@ -179,8 +181,7 @@ def removed_error(place: str) -> LockHeld:
 def commit_error(
     place: str, old: Head | None, found: Head | None, error: StorageError
 ) -> StorageError:
-    """Return the error of a commit that failed with ``error``; ``old`` was there before, and
-    ``found`` is there now."""
+    """Return the error of a commit that failed; ``old`` was there before, and ``found`` is now."""
     if found is not None and (old is None or found.version != old.version):
         return overtaken_error(place)
     if not isinstance(error, LockHeld):
@@ -224,8 +225,6 @@ def untrue_error(cause: str) -> StorageError:
 
 
 def left_warning(folder: str, names: Collection[str]) -> str:
-    """Return the warning about files that no checkpoint needs, and that could not be removed from a
-    folder."""
     return (
         f"{folder}: could not remove {named(sorted(names))}. Remove what is still there: no "
         "checkpoint needs it."
@@ -233,10 +232,7 @@ def left_warning(folder: str, names: Collection[str]) -> str:
 
 
 def is_sent(sent: Head, before: Head | None, found: Head | None) -> bool:
-    """Return True if a file that is found can be the one that was sent; ``before`` is what had its
-    name before. Only an old file has the old version, or the same bytes have it. The answer to an
-    upload may name another kind of version than listings do, and so may the upload of another
-    process that writes the same."""
+    """Return True if a file that is found can be the one sent, and not ``before`` of its name."""
     if found is None or found.nbytes != sent.nbytes:
         return False
     return before is None or found.version in (sent.version, "") or found.version != before.version
@@ -245,8 +241,8 @@ def is_sent(sent: Head, before: Head | None, found: Head | None) -> bool:
 def is_copy(
     client: Client, source: tuple[str, Head], found: tuple[str, Head | None], before: Head | None
 ) -> bool:
-    """Return True if a file is the copy of another, each by its key; ``before`` is what had the
-    name before the copy. The bytes are read where the version does not tell."""
+    """Return True if a file is the copy of another, each by its key. The bytes are read where the
+    version does not tell."""
     (old, head), (new, copied) = source, found
     if copied is None or copied.nbytes != head.nbytes:
         return False
@@ -287,8 +283,7 @@ def put_once(client: BucketClient, key: str, content: bytes) -> Head | None:
 
 
 def current_head(client: Client, key: str, old: Head | None) -> Head | None:
-    """Return the file that a commit replaces as the bucket has it now; ``LockHeld`` if it is not
-    the ``old`` one."""
+    """Return the file that a commit replaces as it is now; ``LockHeld`` if it is not ``old``."""
     if old is None:
         return None
     try:
@@ -301,8 +296,7 @@ def current_head(client: Client, key: str, old: Head | None) -> Head | None:
 
 
 def read_back(client: Client, key: str, most_nbytes: int) -> tuple[Head, bytes] | None:
-    """Return the facts and the content of a file after a commit, without what is too large; None if
-    it does not exist."""
+    """Return facts and content (empty if too large) of a file after a commit; None if missing."""
     try:
         head = client.head(key)
         if not 0 < head.nbytes <= most_nbytes:
@@ -436,15 +430,14 @@ class Pace:
             self._changed.notify()
 
     def _slow_down(self, fault: Fault | None, start: float) -> bool:
-        """Take note of a failed attempt that was begun at a time; return True for the first refusal
-        since the pace was set."""
+        """Note a failed attempt; return True for the first refusal since the pace was set."""
         with self._changed:
             now = self.clock()
             if fault is None or fault.kind in ("refused", "odd"):
                 self._has_answered = True
             if fault is None:
                 return False
-            # A failure of an hour ago says nothing about now.
+            # A failure of an hour ago tells nothing about now.
             if start - self._failed > self.patience / 2:
                 self._failing = math.inf
             self._failing, self._failed = min(self._failing, start), now
@@ -500,40 +493,40 @@ _STATUS = re.compile(r"\bstatus: (\d{3})\b")
 _KIND = re.compile(r"\bkind: (Timeout|Connect|Request|Interrupted|Decode|Body)\b")
 """The words of obstore for the status of an answer, and for what happened to a connection."""
 
-_FAULTS: dict[str, FaultKind] = {
-    "429": "refused",
-    "503": "refused",
-    "408": "broken",
-    "500": "broken",
-    "502": "broken",
-    "504": "broken",
+FAULTS: dict[object, FaultKind] = {
+    **dict.fromkeys((429, 503), "refused"),
+    **dict.fromkeys((408, 500, 502, 504), "broken"),
 }
+"""The statuses of answers that may pass."""
 
-_BUSY = {"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded", "Throttling"}
-"""Words of services for too many requests, with any status."""
+_CODES: dict[str, FaultKind] = {
+    **dict.fromkeys(
+        ("SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded", "Throttling"),
+        "refused",
+    ),
+    "RequestTimeout": "broken",
+}
+"""Words of services for failures that may pass, with any status."""
 
 
 def passing_fault(kinds: Any, error: Exception, *, conflicts_pass: bool) -> Fault | None:
     """Return the fault of a request that failed with ``error``, if it may pass; None otherwise."""
     text = str(error)
-    status = found[1] if (found := _STATUS.search(text)) else ""
+    status = int(match[1]) if (match := _STATUS.search(text)) else 0
     if isinstance(error, kinds.AlreadyExistsError):
-        return Fault("broken") if conflicts_pass and status == "409" else None
+        return Fault("broken") if conflicts_pass and status == 409 else None
     if not isinstance(error, kinds.GenericError):
         return None
     if status:
-        code = found[1] if (found := _CODE.search(text)) else ""
-        if code in _BUSY:
-            return Fault("refused")
-        if code == "RequestTimeout":
-            return Fault("broken")
-        return Fault(_FAULTS[status]) if status in _FAULTS else None
+        code = match[1] if (match := _CODE.search(text)) else ""
+        kind = _CODES.get(code) or FAULTS.get(status)
+        return Fault(kind) if kind else None
     if "invalid list response" in text or "invalid DeleteObjects response" in text:
         return Fault("odd")
-    if (found := _KIND.search(text)) is None:
+    if (match := _KIND.search(text)) is None:
         return None
     # A connection that cannot be made in time is not a request that has no answer.
-    is_stalled = found[1] == "Timeout" and "ConnectError" not in text
+    is_stalled = match[1] == "Timeout" and "ConnectError" not in text
     return Fault("stalled" if is_stalled else "broken")
 
 
@@ -554,8 +547,7 @@ _RIGHTS: dict[str, dict[Operation, str]] = {
 
 
 def denied_error(place: str, operation: Operation, code: str = "") -> AccessDenied:
-    """Return the error for an operation that a service denies; ``code`` is its word for the
-    reason."""
+    """Return the error for a denied operation; ``code`` is the service's word for the reason."""
     scheme = {"abfs": "az", "abfss": "az"}.get(found := place.partition("://")[0], found)
     right = (
         f"the right {_RIGHTS[scheme][operation]}"
@@ -567,17 +559,34 @@ def denied_error(place: str, operation: Operation, code: str = "") -> AccessDeni
     return AccessDenied(cause, remedy)
 
 
+def whole_files_error(place: str) -> ServerError:
+    cause = f"{place}: the server sends only whole files, and not the requested ranges."
+    return ServerError(cause, "Download the file, or use a server that answers range requests.")
+
+
+def odd_error(place: str, what: str, remedy: str = "") -> ServerError:
+    remedy = remedy or "Check address, credentials and connection, and try again."
+    return ServerError(f"{place} does not answer as it should: {what}.", remedy)
+
+
+def check_process(first: int, use: str) -> None:
+    """Raise ``UnsupportedError`` in a child of the process that has used a library first."""
+    if first != os.getpid():
+        cause = f"This process was forked from one that has used {use}, whose threads it lacks."
+        remedy = "Start it with multiprocessing's method 'spawn', or fork before."
+        raise UnsupportedError(cause, remedy)
+
+
 def refused_error(
     kinds: Any, place: str, error: Exception, operation: Operation = "get"
 ) -> ShardvarError:
-    """Return the error for a request that failed with ``error``; ``kinds`` are obstore's classes of
-    errors, and ``place`` is the URL of a file."""
+    """Return the error for a failed request; ``kinds`` are obstore's classes of errors."""
     line = first_line(error)  # errors of listings have the status only in it
     if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
         return MissingFile(f"{place} is missing.", COPY_AGAIN)
     # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD
     # answers have none.
-    code = f" ({found[1]})" if (found := _CODE.search(str(error))) else ""
+    code = f" ({match[1]})" if (match := _CODE.search(str(error))) else ""
     if isinstance(error, kinds.PreconditionError):
         cause = (
             f"{place}: the service refuses the request, since a condition of the service does "
@@ -590,24 +599,20 @@ def refused_error(
     if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
         return denied_error(place, operation, code.strip(" ()"))
     if "Range request not supported" in line:
-        cause = f"{place}: the server sends only whole files, and not the requested ranges."
-        return ServerError(cause, "Download the file, or use a server that answers range requests.")
-    cause = f"{place} does not answer as it should: {line}."
+        return whole_files_error(place)
+    remedy = ""
     if "builder error" in line:
         allow = f"If it is not encrypted, set {' or '.join(ALLOW_HTTP)} to true."
-        return ServerError(cause, f"Check the address of the service in the environment. {allow}")
-    fault = passing_fault(kinds, error, conflicts_pass=False)
-    if fault is not None and fault.kind == "refused":
+        remedy = f"Check the address of the service in the environment. {allow}"
+    elif (fault := passing_fault(kinds, error, conflicts_pass=False)) and fault.kind == "refused":
         remedy = (
             "It has refused all attempts of some minutes. Wait, or send fewer requests at a time."
         )
-        return ServerError(cause, remedy)
-    return ServerError(cause, "Check address, credentials and connection, and try again.")
+    return odd_error(place, line, remedy)
 
 
 def broken_error(root: str, place: str, variables: str, error: BaseException) -> ShardvarError:
-    """Return the error for a value in the environment, or an answer, with which obstore fails and
-    says no more."""
+    """Return the error for values of the environment or answers with which obstore fails."""
     failed = f"obstore failed ({first_line(error)})."
     named = sorted(
         name for name, value in os.environ.items() if name.startswith(variables) and "\n" in value

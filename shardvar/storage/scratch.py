@@ -75,8 +75,7 @@ class HeldPages:
     lock: RLock = field(default_factory=new_lock)  # Guards both
 
     def add(self, view: memoryview, nbytes: int) -> None:
-        """Note that bytes of a map were read; give the memory of all maps back if that is much.
-        Bytes that are read again come from the system's cache of files."""
+        """Note that bytes of a map were read; give the memory of all maps back if that is much."""
         file = view.obj
         if not isinstance(file, mmap.mmap):
             return

@@ -7,7 +7,7 @@ A bucket has neither random writes nor renames nor locks, so a write is another 
                      the commit
     move             uploads a file under its final name
     rename           the commit: it uploads the last file (the index, or the only file) in one
-                     request, if the bucket still has what it had when the write began
+                     request, if the bucket is unchanged since the write began
     lend             the files that other processes write, who upload them under their temporary
                      names: ``move`` copies them within the bucket, and ``rename`` reads the one
                      that is the commit back
@@ -18,7 +18,7 @@ back and compared. Answers are verified: one listing before the commit must have
 and the index is looked at before the old data files are removed.
 
 Where names of data files do not differ between writers, they are claimed first, by an object that
-only one can create. A killed writer leaves it: the error of the next one says so. Announced names
+only one can create. A killed writer leaves it, as the next one's error reports. Announced names
 differ, and need none. A claim that is held is the moment to compare: if a numbered file of this
 checkpoint, such as the part of a set, is another than at the beginning, another writer has come
 before, and nothing is changed.
@@ -30,10 +30,10 @@ Claims: the objects by which one writer at a time has the names of a checkpoint 
 
 Only one writer can create it, and it is removed at the end of the write. A writer that was killed
 leaves it. Nothing but the object's being there is believed: neither its age nor a clock decides,
-since a writer that is slow, or whose clock jumps, is still a writer. So it goes when a person says
+since a writer that is slow, or whose clock jumps, is still a writer. So it goes when a person knows
 that the writer is dead (``break_claim``).
 
-The claim of a removal says so. It keeps writers out, and another removal takes it over: two that
+The claim of a removal is marked. It keeps writers out, and another removal takes it over: two that
 remove the same files do no harm, and one that was killed is finished.
 
     .NAME.TOKEN.uploads    the same line: a writer that uploads files in parts, or has others do it
@@ -55,6 +55,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import RLock
+from typing import Any
 
 from shardvar._version import __version__
 from shardvar.errors import CheckpointError, LockHeld, MissingFile, ShardvarError, StorageError
@@ -75,6 +76,7 @@ from shardvar.storage.requests import (
     has_content,
     is_copy,
     is_sent,
+    join_key,
     left_warning,
     overtaken_error,
     read_back,
@@ -103,36 +105,38 @@ def uploads_marks(stem: str, names: Iterable[str]) -> list[str]:
 
 
 def _owner_text(token: str, *, removes: bool = False) -> bytes:
-    """Return what a claim says of this process; ``token`` differs for each write, so that an answer
-    lost is found."""
+    """Return the content of a claim; ``token`` differs for each write."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     about = {
         "host": socket.gethostname(),
         "process": os.getpid(),
         "shardvar": __version__,
         "time": now,
+        "write": token,
     }
-    return json.dumps({**about, "write": token, **({"removes": True} if removes else {})}).encode()
+    return json.dumps(about | ({"removes": True} if removes else {})).encode()
+
+
+def _read_claim(client: Client, key: str) -> tuple[Head, Any]:
+    """Return the facts and the content of a claim."""
+    head = client.head(key)
+    nbytes = min(head.nbytes, _MOST_NBYTES)
+    return head, parse_json(bytes(client.read(key, head, 0, nbytes)) if nbytes else b"", 1)
 
 
 def _removal_head(client: Client, key: str) -> Head | None:
     """Return the facts of a claim that a removal has made; None of any other."""
     try:
-        head = client.head(key)
-        content = parse_json(bytes(client.read(key, head, 0, min(head.nbytes, _MOST_NBYTES))), 1)
+        head, content = _read_claim(client, key)
     except CheckpointError:  # it is gone, or of another program
         return None
     return head if isinstance(content, dict) and content.get("removes") is True else None
 
 
 def describe_claim(client: Client, key: str) -> str:
-    """Return who holds a claim, since when, as far as it says; empty if it is gone."""
+    """Return who holds a claim, and since when; empty if it is gone."""
     try:
-        head = client.head(key)
-        content = (
-            bytes(client.read(key, head, 0, min(head.nbytes, _MOST_NBYTES))) if head.nbytes else b""
-        )
-        about = parse_json(content, 1)
+        _, about = _read_claim(client, key)
         who = [
             _WORD.sub("?", str(about[name]))[:80]
             for name in ("shardvar", "process", "host", "time")
@@ -177,9 +181,8 @@ class BucketClaim:
     """Held while the claim is made; there is one for all threads."""
 
     def hold(self, check: Callable[[Mapping[str, Head]], None]) -> Mapping[str, Head]:
-        """Claim the names, and return the files that were there when the claim was made; ``check``
-        raises if one of them is not as it should be. A claim that failed is not tried again: other
-        threads move files, too, and get the same error."""
+        """Claim the names, and return the files that were there then, which ``check`` accepts. A
+        claim that failed is not tried again: other threads get the same error."""
         with self._lock:
             if self._refusal is not None:
                 raise self._refusal
@@ -195,19 +198,16 @@ class BucketClaim:
 
     def _make(self) -> Mapping[str, Head]:
         name, text = claim_name(self.stem), _owner_text(self.token, removes=self.removes)
-        key, stem_key = (
-            f"{self.folder}/{each}" if self.folder else each for each in (name, self.stem)
-        )
+        key, stem_key = join_key(self.folder, name), join_key(self.folder, self.stem)
         try:
             self.client.put_if(key, text, None)
         except StorageError as error:
             # The answer may be lost, or it may answer a second attempt after the first took effect.
             if not has_content(self.client, key, text):
-                is_other = isinstance(error, LockHeld)
-                if not (is_other and self.removes and self._take_over(key, text)):
-                    raise (
-                        _claimed_error(self.client, key, stem_key) if is_other else error
-                    ) from None
+                if not isinstance(error, LockHeld):
+                    raise
+                if not (self.removes and self._take_over(key, text)):
+                    raise _claimed_error(self.client, key, stem_key) from None
         self.is_made = True
         files = self.client.listing(self.folder).files
         if name not in files:
@@ -220,8 +220,7 @@ class BucketClaim:
         return files
 
     def _take_over(self, key: str, text: bytes) -> bool:
-        """Replace the claim of another removal; return False if it is a writer's, or was another
-        one's by then."""
+        """Replace the claim of another removal; False if it is a writer's, or has changed."""
         found = _removal_head(self.client, key)
         with suppress(LockHeld):
             return found is not None and bool(self.client.put_if(key, text, found))
@@ -246,7 +245,15 @@ class UploadsMark:
         for name in self.found:
             del there[name]
         if self.found:
-            _LOG.warning("%s", message(self._warning()))
+            whose = describe_claim(self.client, join_key(self.folder, self.found[0]))
+            warning = (
+                f"{self.client.place(self.folder)}: an earlier writer of {self.stem!r}"
+                f"{whose and f', {whose},'} has not ended. If it was killed, it may have left "
+                "unfinished uploads, which cost money, under keys that begin with "
+                f"{join_key(self.folder, self.stem)!r}. List and end them with the tools of the "
+                "service, or by a lifecycle rule."
+            )
+            _LOG.warning("%s", message(warning))
 
     def make(self) -> None:
         """Make the mark before the first upload in parts."""
@@ -255,20 +262,8 @@ class UploadsMark:
                 token = secrets.token_hex(8)
                 self.made.append(f".{self.stem}.{token}.uploads")
                 with suppress(LockHeld):  # by its own first attempt, of which the answer was lost
-                    self.client.put_if(self._key(self.made[0]), _owner_text(token), None)
-
-    def _warning(self) -> str:
-        whose = describe_claim(self.client, self._key(self.found[0]))
-        place, names = self.client.place(self.folder), self._key(self.stem)
-        return (
-            f"{place}: an earlier writer of {self.stem!r}{whose and f', {whose},'} has not ended. "
-            "If it was killed, it may have left unfinished uploads, which cost money, under keys "
-            f"that begin with {names!r}. List and end them with the tools of the service, or by a "
-            "lifecycle rule."
-        )
-
-    def _key(self, name: str) -> str:
-        return f"{self.folder}/{name}" if self.folder else name
+                    key = join_key(self.folder, self.made[0])
+                    self.client.put_if(key, _owner_text(token), None)
 
 
 ONE_REQUEST_NBYTES = 64 << 20
@@ -289,7 +284,6 @@ class Upload:
     there: dict[str, Head]
     """The files of the folder at the beginning, with the changes of this write."""
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="shardvar-"))
-    """The temporary files."""
     staged: dict[str, str] = field(default_factory=dict)
     """The files that are only on this machine, by name, each with its path."""
     announced: set[str] = field(default_factory=set)  # Names that are final from the beginning
@@ -299,7 +293,7 @@ class Upload:
     lent: set[str] = field(default_factory=set)
     """Files that other processes write, and upload under these names."""
     own: dict[str, Head | None] = field(default_factory=dict)
-    """The files that this write has uploaded, each with the one that had its name before."""
+    """The files that this write has uploaded, each with its predecessor."""
     left: set[str] = field(default_factory=set)  # Files that could not be removed
     is_borrowed: bool = False
     """True in the process that writes a file for another, which has made the mark."""
@@ -314,7 +308,6 @@ class Upload:
         self.mark.find(self.there)
 
     def create(self, name: str) -> LocalWritableFile:
-        """Open a new temporary file."""
         path = os.path.join(self.folder, secrets.token_hex(8))
         file = create_local(path, is_forced=False)
         self.staged[name] = path
@@ -332,16 +325,14 @@ class Upload:
         return sorted(name for name in {*self.there, *self.staged, *self.lent} if "/" not in name)
 
     def head(self, name: str) -> Head | None:
-        """Return the facts of a file as this write leaves it, uploaded if announced; None if it
-        does not exist."""
+        """Return the facts of a file as this write leaves it, uploaded if announced."""
         self.send(name)
         if name in self.staged:
             return Head(os.path.getsize(self.staged[name]), "", None)
         return self.there.get(name)
 
     def ask(self, name: str) -> Head:
-        """Return the facts of a file that the bucket has now; ``StorageError`` if another process
-        had to upload it."""
+        """Return the facts of a file in the bucket; ``StorageError`` if a lent one is missing."""
         try:
             return self.client.head(self._join(name))
         except MissingFile:
@@ -350,7 +341,6 @@ class Upload:
             raise gone_error(self._place(name)) from None
 
     def announce(self, names: Iterable[str]) -> None:
-        """Say which files have their final names from the beginning."""
         self.announced.update(names)
 
     def lend(self, names: Iterable[str], nbytes: int) -> None:
@@ -366,9 +356,8 @@ class Upload:
             self.there.pop(name, None)  # of an earlier run, which another one takes the place of
 
     def hold(self) -> Mapping[str, Head]:
-        """Keep other writers of this checkpoint out, and return the files that were there when the
-        claim was made; ``LockHeld`` if a writer is at work, or has been since the beginning. Files
-        of the folder that have the same names in each write are this writer's until the end."""
+        """Keep other writers of this checkpoint out, and return the files that were there then;
+        ``LockHeld`` if a writer is at work, or has been since the beginning."""
         return self.claim.hold(self._check_numbered)
 
     def move(self, old: str, new: str) -> None:
@@ -387,9 +376,7 @@ class Upload:
             self._put(old, new)
 
     def rename(self, old: str, new: str) -> None:
-        """Commit: put the last file in place if what it replaces is unchanged; ``LockHeld``
-        otherwise. It is here, or in the bucket under a temporary name, which another process has
-        uploaded. All others are sent."""
+        """Commit: put the last file, staged or uploaded, in place if the old one is unchanged."""
         is_uploaded, key = old not in self.staged, self._join(new)
         self._check_stored()
         replaced = self.there.get(new)
@@ -406,7 +393,7 @@ class Upload:
             self.is_open = False
         else:
             content = self._content(old)
-            self.there.pop(new, None)  # what is there from now on is asked, not remembered
+            self.there.pop(new, None)  # from now on the bucket is asked
             self.there[new] = self._commit(key, content, replaced)
         self._check_in_place(new, replaced)
         self.is_committed = True
@@ -414,7 +401,7 @@ class Upload:
         if is_uploaded:
             del self.there[old]
             self.lent.discard(old)
-            with suppress(StorageError):  # the commit is made, and ``end`` says what stays
+            with suppress(StorageError):  # the commit is made, and ``end`` names the file
                 self._delete(old)
 
     def remove(self, name: str) -> None:
@@ -425,11 +412,11 @@ class Upload:
             self.lent.remove(name)
             self.there.pop(name, None)
             self._delete(name)
-        elif name in self.there or "/" in name:  # what is in folders below is not listed
+        elif name in self.there or "/" in name:  # files of folders below are not listed
             is_needed = not self.is_committed and name not in self.own
             if is_needed and name not in self.announced:
-                # The old index of a set goes before the new files come: it must still be the one
-                # that was seen.
+                # The old index of a set goes before the new files come: it must still be as
+                # it was seen.
                 self._check_unchanged(name, self.hold())
             try:
                 self._delete(name)
@@ -480,7 +467,7 @@ class Upload:
             with suppress(StorageError):
                 self._delete(name)
         if self.left:
-            # Errors of a removal are suppressed, since that which led to it says more. Nothing else
+            # Errors of a removal are suppressed, since its cause tells more. Nothing else
             # names these files.
             _LOG.warning("%s", message(left_warning(self.client.place(self.key), self.left)))
 
@@ -537,9 +524,8 @@ class Upload:
             raise gone_error(self._place(name)) from None
 
     def _copy(self, old: str, new: str, *, may_exist: bool) -> None:
-        """Copy a file within the bucket; with ``may_exist``, unless another process that commits
-        the same has done so. Then a file of the same size is left as it is: a service may give a
-        new version to the same bytes, and a reader would take them for another file."""
+        """Copy a file within the bucket. With ``may_exist``, another process that commits the same
+        may have done so; a file of that size is left, since a copy might change its version."""
         source, before = self._uploaded(old), self.there.get(new)
         nbytes = source.nbytes
         if not may_exist:
@@ -566,17 +552,15 @@ class Upload:
         self.there[new] = head
 
     def _check_stored(self) -> None:
-        """Raise ``StorageError`` unless the bucket has each file that this write has uploaded, as
-        it was uploaded. An old file of the same name would be a part of the new checkpoint
-        otherwise. Journals are left out: another process with the same plan may have removed
-        them."""
-        mine = sorted(self.own.keys() & self.there.keys())
-        mine = [name for name in mine if name.rpartition(".")[0] not in self.announced]
-        if not mine:
+        """Raise ``StorageError`` unless the bucket has each uploaded file as it was sent. Journals
+        are left out: another process with the same plan may have removed them."""
+        names = sorted(self.own.keys() & self.there.keys())
+        names = [name for name in names if name.rpartition(".")[0] not in self.announced]
+        if not names:
             return
-        is_deep = any("/" in name for name in mine)
+        is_deep = any("/" in name for name in names)
         now = self.client.walk(self.key) if is_deep else self.client.listing(self.key).files
-        for name in mine:
+        for name in names:
             sent, before = self.there[name], self.own[name]
             if not (
                 is_sent(sent, before, now.get(name)) or is_sent(sent, before, self._find(name))
@@ -585,8 +569,7 @@ class Upload:
                 raise untrue_error(f"{cause}; nothing of this write is in place.")
 
     def _check_in_place(self, name: str, old: Head | None) -> None:
-        """Raise ``StorageError`` if the commit is answered, but the old file or none is there.
-        Which is untrue is not known, so all files stay."""
+        """Raise ``StorageError`` if the commit is answered, but the old file or none is there."""
         for _ in range(2):  # a gateway may lag
             try:
                 found = self._find(name)
@@ -637,7 +620,7 @@ class Upload:
         return name in self.announced or name.rpartition(".")[0] in self.announced
 
     def _join(self, name: str) -> str:
-        return f"{self.key}/{name}" if self.key else name
+        return join_key(self.key, name)
 
     def _place(self, name: str) -> str:
         return self.client.place(self._join(name))

@@ -7,9 +7,9 @@
 
 A URL with a user's name, a password, a query, a fragment or parameters is refused, and its text is
 not repeated: these are where secrets are. Credentials come from the environment. ``http`` is used
-only with this machine, because everyone between could change what is read.
+only with this machine, because everyone between could change the bytes.
 
-fsspec. This is the one module that imports it, for ``hf://``, ``sftp://``, ``hdfs://`` and others.
+fsspec. Only this module imports it, for ``hf://``, ``sftp://``, ``hdfs://`` and others.
 A read cannot ask for a version, so the facts of a file are asked for again after each read of it.
 Nothing is written: fsspec cannot replace a file only if it is unchanged.
 
@@ -19,18 +19,18 @@ could be anyone's, and be asked without it. obstore follows every redirect, so t
 here.
 """
 
-import http.client
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from http.client import HTTPException, responses
 from typing import Any, Self, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from shardvar.errors import (
     COPY_AGAIN,
@@ -40,7 +40,6 @@ from shardvar.errors import (
     MissingFile,
     ServerError,
     ShardvarError,
-    StorageError,
     UnsupportedError,
     replaced_error,
 )
@@ -51,24 +50,36 @@ from shardvar.storage.concurrency import Result
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
 from shardvar.storage.remote import RemoteStorage
 from shardvar.storage.requests import (
+    FAULTS,
     Client,
     Fault,
     FolderListing,
     Head,
     Operation,
+    check_process,
     denied_error,
     first_line,
+    join_key,
+    odd_error,
     pause_of_header,
+    whole_files_error,
 )
 
 _lock = new_lock()
 _processes: dict[str, int] = {}  # the process that used fsspec first
 
-_BROKEN = {"ConnectionError", "ClientConnectionError", "ClientPayloadError", "ChunkedEncodingError"}
+_BROKEN = {
+    "ConnectionError",
+    "HTTPException",
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "ChunkedEncodingError",
+}
 """Errors of connections, by their names in Python, requests and aiohttp."""
 
 _TIMES = ("mtime", "last_modified", "LastModified", "created")
-"""The names under which file systems give the time of the last change."""
+_TAGS = ("ETag", "etag", "blob_id", "sha256")
+"""The names under which file systems give the time of the last change, and a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +97,15 @@ class FilesystemClient:
         return False
 
     def place(self, key: str) -> str:
-        """Return the URL of a key, for messages and for users."""
-        return f"{self.root}/{key}" if key else self.root
+        return join_key(self.root, key)
 
     def head(self, key: str) -> Head:
-        """Return the facts of a file; ``MissingFile`` if it does not exist."""
-        found = self._ask(key, lambda system, base: system.info(_below(base, key)))
-        if found.get("type") != "file":
+        info = self._ask(key, lambda system, base: system.info(_below(base, key)))
+        if info.get("type") != "file":
             raise MissingFile(f"{self.place(key)} is not a file.", COPY_AGAIN)
-        return _head_of_info(found)
+        return _head_of_info(info)
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        """Return the bytes that the server sends for a range, up to the size from ``head``;
-        ``CorruptCheckpoint`` if the file has another version."""
         stop = min(start + nbytes, head.nbytes)
 
         def cat(system: Any, base: str) -> tuple[Any, Any]:
@@ -107,13 +114,12 @@ class FilesystemClient:
             path = _below(base, key)
             return system.cat_file(path, start=start, end=stop, **options), system.info(path)
 
-        octets, found = self._ask(key, cat)
-        if _head_of_info(found).stamp != head.stamp:
+        octets, info = self._ask(key, cat)
+        if _head_of_info(info).stamp != head.stamp:
             raise replaced_error(self.place(key))
         return memoryview(octets)
 
     def listing(self, key: str) -> FolderListing:
-        """Return the content of a folder; empty if it does not exist."""
         try:
             base, listed = self._ask(
                 key, lambda system, base: (base, system.ls(_below(base, key), detail=True)), "list"
@@ -121,36 +127,30 @@ class FilesystemClient:
         except MissingFile:
             return FolderListing({}, [])
         folder = _below(base, key).rpartition("/")[2]
-        found = [each for each in listed if _name(each) != folder]
-        files = {_name(each): _head_of_info(each) for each in found if each["type"] == "file"}
-        return FolderListing(
-            files, sorted(_name(each) for each in found if each["type"] == "directory")
-        )
+        infos = {str(info["name"]).rstrip("/").rpartition("/")[2]: info for info in listed}
+        infos.pop(folder, None)
+        files = {
+            name: _head_of_info(info) for name, info in infos.items() if info["type"] == "file"
+        }
+        folders = sorted(name for name, info in infos.items() if info["type"] == "directory")
+        return FolderListing(files, folders)
 
     def walk(self, key: str) -> dict[str, Head]:
-        """Return the facts of all files below a folder, by their paths from it."""
-        base, found = self._ask(
+        base, infos = self._ask(
             key, lambda system, base: (base, system.find(_below(base, key), detail=True)), "list"
         )
         first = len(_below(base, key).strip("/"))
         return {
-            name.strip("/")[first:].strip("/"): _head_of_info(each) for name, each in found.items()
+            name.strip("/")[first:].strip("/"): _head_of_info(info) for name, info in infos.items()
         }
 
     def _ask(
         self, key: str, request: Callable[[Any, str], Result], operation: Operation = "get"
     ) -> Result:
-        """Return the result of a request, which is made again where that may help; it gets the file
-        system and the root's path."""
-        with self._asking(key, operation):
-            system, base = self._system()
-            return requests.PACE.ask(lambda _: request(system, base), _library_fault)
-
-    @contextmanager
-    def _asking(self, key: str, operation: Operation) -> Iterator[None]:
-        """Turn errors of a file system into shardvar's."""
+        """Return the result of a request, given the file system and the root's path."""
         try:
-            yield
+            system, base = self._system()
+            return requests.PACE.ask(lambda _: request(system, base), _fault)
         except ShardvarError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -158,25 +158,16 @@ class FilesystemClient:
         except PermissionError:
             raise denied_error(self.place(key), operation) from None
         except Exception as error:  # noqa: BLE001 - each file system raises errors of its library
-            cause = f"{self.place(key)} does not answer as it should: {first_line(error)}."
-            raise ServerError(
-                cause, "Check address, credentials and connection, and try again."
-            ) from None
+            raise odd_error(self.place(key), first_line(error)) from None
 
     def _system(self) -> tuple[Any, str]:
         with _lock:
-            if _processes.setdefault("first", os.getpid()) != os.getpid():
-                cause = (
-                    "This process was forked from one that has used a remote file system, whose "
-                    "threads it lacks."
-                )
-                raise UnsupportedError(
-                    cause, "Start it with multiprocessing's method 'spawn', or fork before."
-                )
+            first = _processes.setdefault("first", os.getpid())
+            check_process(first, "a remote file system")
             if "" not in self._opened:
                 self._opened[""] = _open_system(self.root)
-            found: tuple[Any, str] = self._opened[""]
-            return found
+            opened: tuple[Any, str] = self._opened[""]
+            return opened
 
 
 def _open_system(root: str) -> tuple[Any, str]:
@@ -204,18 +195,20 @@ def _open_system(root: str) -> tuple[Any, str]:
     return system, base
 
 
-def _library_fault(error: Exception) -> Fault | None:
+def _fault(error: Exception) -> Fault | None:
     """Return the fault of a request that failed with ``error``, if it may pass; None otherwise."""
+    if isinstance(error, ShardvarError):
+        return None
     # The libraries of HTTP have the answer at the error, or its status and headers.
     answer = getattr(error, "response", None)
     answer = error if answer is None else answer
-    status = getattr(answer, "status_code", getattr(answer, "status", None))
-    if status in (429, 503):
-        headers = getattr(answer, "headers", None) or {}
-        return Fault("refused", pause_of_header(headers.get("Retry-After")))
-    if status in (408, 500, 502, 504):
-        return Fault("broken")
-    kinds = {kind.__name__ for kind in type(error).__mro__}
+    kind = FAULTS.get(getattr(answer, "status_code", getattr(answer, "status", None)))
+    if kind:
+        headers = (getattr(answer, "headers", None) or {}) if kind == "refused" else {}
+        return Fault(kind, pause_of_header(headers.get("Retry-After")))
+    # A certificate that is not trusted stays so; ``ssl.SSLError`` is an OSError of another kind.
+    reason = error.reason if isinstance(error, URLError) else error
+    kinds = {kind.__name__ for kind in type(reason).__mro__}
     if kinds & {"TimeoutError", "ReadTimeout"} and "ConnectTimeout" not in kinds:
         return Fault("stalled")
     return Fault("broken") if kinds & _BROKEN else None
@@ -225,33 +218,28 @@ def _below(base: str, key: str) -> str:
     return f"{base.rstrip('/')}/{key}" if key else base
 
 
-def _name(found: Mapping[str, Any]) -> str:
-    """Return the bare name of an item of a listing."""
-    return str(found["name"]).rstrip("/").rpartition("/")[2]
-
-
-def _head_of_info(found: Mapping[str, Any]) -> Head:
-    """Return the facts that fsspec gives of a file; its version is all that is said of it."""
-    time = next((found[name] for name in _TIMES if found.get(name) is not None), None)
-    changed = (
-        time.timestamp()
-        if isinstance(time, datetime)
-        else float(time)
-        if isinstance(time, int | float)
-        else None
-    )
-    tag = next(
-        (found[name] for name in ("ETag", "etag", "blob_id", "sha256") if found.get(name)), None
-    )
-    return Head(found["size"], str(tag or changed or ""), changed)
+def _head_of_info(info: Mapping[str, Any]) -> Head:
+    """Return the facts that fsspec gives of a file."""
+    time = next((info[name] for name in _TIMES if info.get(name) is not None), None)
+    changed = time.timestamp() if isinstance(time, datetime) else None
+    if isinstance(time, int | float):
+        changed = float(time)
+    tag = next((info[name] for name in _TAGS if info.get(name)), None)
+    return Head(info["size"], str(tag or changed or ""), changed)
 
 
 Taken = TypeVar("Taken")
 
 _SECONDS = 20.0  # the patience with a server that sends nothing
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_ENDED = (http.client.HTTPException, ConnectionError, TimeoutError)
 _PORTS = {"http": 80, "https": 443}
+
+
+def _unlistable_error(place: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{place} is a folder of a web server, which cannot be listed.",
+        "Give the URL of a file: the index of a checkpoint, or its only file.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,59 +253,48 @@ class WebClient:
         return False
 
     def place(self, key: str) -> str:
-        """Return the URL of a key, for messages and for users."""
-        return f"{self.root}/{quote(key)}" if key else self.root
+        return join_key(self.root, quote(key))
 
     def head(self, key: str) -> Head:
-        return self._ask("HEAD", key, {}, lambda answer: self._facts(key, answer))
+        def facts(answer: Any) -> Head:
+            length = answer.headers.get("Content-Length", "")
+            if not re.fullmatch(r"\d{1,18}", length):
+                what = "the server does not say how many bytes it has"
+                raise odd_error(self.place(key), what)
+            return Head(int(length), _version(answer.headers), _changed(answer.headers))
+
+        return self._ask("HEAD", key, {}, facts)
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has
-        another version."""
-
         def take(answer: Any) -> memoryview:
-            found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if answer.status != 206 or found is None:
-                raise ServerError(
-                    f"{self.place(key)}: the server sends only whole files, and not the requested "
-                    "ranges.",
-                    "Download the file, or use a server that answers range requests.",
-                )
-            if int(found[3]) != head.nbytes or _version(answer.headers) != head.version:
+            match = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if answer.status != 206 or match is None:
+                raise whole_files_error(self.place(key))
+            if int(match[3]) != head.nbytes or _version(answer.headers) != head.version:
                 raise replaced_error(self.place(key))
-            if int(found[1]) != start:
-                raise self._odd(key, f"the server sends another range, from byte {found[1]}")
+            if int(match[1]) != start:
+                what = f"the server sends another range, from byte {match[1]}"
+                raise odd_error(self.place(key), what)
             # A range that is cut short is for the caller to notice; one byte more is never taken.
             return memoryview(answer.read(nbytes))
 
         return self._ask("GET", key, {"Range": f"bytes={start}-{start + nbytes - 1}"}, take)
 
     def listing(self, key: str) -> FolderListing:
-        """Raise ``UnsupportedError``: a web server lists nothing."""
-        raise UnsupportedError(
-            f"{self.place(key)} is a folder of a web server, which cannot be listed.",
-            "Give the URL of a file: the index of a checkpoint, or its only file.",
-        )
+        raise _unlistable_error(self.place(key))
 
     def walk(self, key: str) -> dict[str, Head]:
-        """Raise ``UnsupportedError``, as ``listing``."""
-        self.listing(key)
-        return {}
-
-    def _facts(self, key: str, answer: Any) -> Head:
-        length = answer.headers.get("Content-Length", "")
-        if not re.fullmatch(r"\d{1,18}", length):
-            raise self._odd(key, "the server does not say how many bytes it has")
-        changed = _changed(answer.headers)
-        return Head(int(length), _version(answer.headers), changed)
+        raise _unlistable_error(self.place(key))
 
     def _ask(
         self, method: str, key: str, headers: dict[str, str], take: Callable[[Any], Taken]
     ) -> Taken:
-        """Return what ``take`` makes of the answer; the request is made again where that may
-        help."""
+        """Return the value that ``take`` makes of the answer."""
         place = self.place(key)
-        opener = _opener(place)
+        # Plain requests are for this machine only, and not for a proxy.
+        plain = [ProxyHandler({})] if place.startswith("http:") else []
+        opener = build_opener(_SameServer(place), *plain)
+        opener.addheaders = [("User-Agent", "shardvar"), ("Accept-Encoding", "identity")]
 
         def attempt(_: int) -> Taken:
             request = Request(place, headers=headers, method=method)
@@ -329,28 +306,20 @@ class WebClient:
                 raise
 
         try:
-            return requests.PACE.ask(attempt, _http_fault)
+            return requests.PACE.ask(attempt, _fault)
         except ShardvarError:
             raise  # some of them are OSErrors
         except HTTPError as error:
-            raise self._refused(key, error.code) from None
-        except (URLError, *_ENDED, OSError, ValueError) as error:
+            if error.code in (404, 410):
+                raise MissingFile(f"{place} is missing.", COPY_AGAIN) from None
+            if error.code in (401, 403):
+                raise denied_error(place, "get") from None
+            what = f"the server answers {error.code} {responses.get(error.code, '')}".rstrip()
+            raise odd_error(place, what) from None
+        except (URLError, HTTPException, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            raise self._odd(key, f"the connection failed ({type(reason).__name__})") from None
-
-    def _refused(self, key: str, status: int) -> StorageError | MissingFile:
-        if status in (404, 410):
-            return MissingFile(f"{self.place(key)} is missing.", COPY_AGAIN)
-        if status in (401, 403):
-            return denied_error(self.place(key), "get")
-        said = http.client.responses.get(status, "")
-        return self._odd(key, f"the server answers {status} {said}".rstrip())
-
-    def _odd(self, key: str, what: str) -> ServerError:
-        return ServerError(
-            f"{self.place(key)} does not answer as it should: {what}.",
-            "Check address, credentials and connection, and try again.",
-        )
+            what = f"the connection failed ({type(reason).__name__})"
+            raise odd_error(place, what) from None
 
 
 class _SameServer(HTTPRedirectHandler):
@@ -392,30 +361,6 @@ def _origin(url: str) -> tuple[str, str, int] | None:
     return parts.scheme, host, port
 
 
-def _opener(place: str) -> OpenerDirector:
-    # Plain requests are for this machine only, and not for a proxy.
-    plain = [ProxyHandler({})] if place.startswith("http:") else []
-    opener = build_opener(_SameServer(place), *plain)
-    opener.addheaders = [("User-Agent", "shardvar"), ("Accept-Encoding", "identity")]
-    return opener
-
-
-def _http_fault(error: Exception) -> Fault | None:
-    """Return the fault of a request that failed with ``error``, if it may pass; None otherwise."""
-    if isinstance(error, ShardvarError):
-        return None
-    if isinstance(error, HTTPError):
-        if error.code in (429, 503):
-            after = error.headers.get("Retry-After", "")
-            return Fault("refused", float(after) if re.fullmatch(r"\d{1,4}", after) else 0.0)
-        return Fault("broken") if error.code in (408, 500, 502, 504) else None
-    reason = getattr(error, "reason", error)
-    if isinstance(reason, TimeoutError):
-        return Fault("stalled")
-    # A certificate that is not trusted stays so; ``ssl.SSLError`` is an OSError of another kind.
-    return Fault("broken") if isinstance(reason, _ENDED) else None
-
-
 def _changed(headers: Any) -> float | None:
     try:
         return parsedate_to_datetime(headers.get("Last-Modified")).timestamp()
@@ -443,17 +388,28 @@ itself is a name."""
 
 
 def split_url(url: str) -> tuple[RemoteStorage, str]:
-    """Return the storage and the bare name that a URL means; the name is empty if it means a
-    folder. One folder of a bucket is listed, and nothing else is asked for."""
+    """Return the storage and the bare name that a URL means (empty for a folder); a bucket's folder
+    is listed."""
     scheme = url.partition("://")[0].lower()
     _check_url(scheme, url)
-    root, key = _split_key(scheme, url)
-    if scheme in ("http", "https"):
-        return _split_web(WebClient(root), key, url)
+    place, _, rest = url.partition("://")[2].partition("/")
+    is_web = scheme in ("http", "https")
+    key = (unquote(rest) if is_web else rest).strip("/")
+    if not place:
+        raise ArgumentError(f"{url!r} names no bucket or server.", f"Give {scheme}://NAME/PATH.")
+    if (key and not {"", ".", ".."}.isdisjoint(key.split("/"))) or min(url) < " ":
+        raise ArgumentError(
+            f"{url!r} has empty steps, dots or control characters in its path.", "Leave them out."
+        )
+    is_folder, (folder, _, name) = not key or url.endswith("/"), key.rpartition("/")
+    root = f"{scheme}://{place}"
+    if is_web:
+        if is_folder:
+            raise _unlistable_error(url)
+        return RemoteStorage(WebClient(root), folder, name), name
     client: Client = ObjectClient(root) if scheme in OBJECT_SCHEMES else FilesystemClient(root)
-    if not key or url.endswith("/"):
+    if is_folder:
         return RemoteStorage(client, key), ""
-    folder, _, name = key.rpartition("/")
     above = RemoteStorage(client, folder)
     try:
         return (above.folder(name), "") if name in above.folders() else (above, name)
@@ -466,40 +422,11 @@ def split_url(url: str) -> tuple[RemoteStorage, str]:
         raise AccessDenied(error.cause, remedy) from None
 
 
-def _split_web(client: WebClient, key: str, url: str) -> tuple[RemoteStorage, str]:
-    """Return the storage of a web server, which lists nothing."""
-    if not key or url.endswith("/"):
-        raise UnsupportedError(
-            f"{url} is a folder of a web server, which cannot be listed.",
-            "Give the URL of a file: the index of a checkpoint, or its only file.",
-        )
-    folder, _, name = key.rpartition("/")
-    return RemoteStorage(client, folder, name), name
-
-
 def _check_url(scheme: str, url: str) -> None:
     """Raise for URLs that may hold secrets, or that everyone between may change."""
-    shown = f"{scheme}://..."
-    if scheme in ("file", "local"):
-        raise ArgumentError(
-            f"The URL {shown} is a path of this machine.", f"Leave {scheme}:// out."
-        )
     text = unquote(url)  # "%3Fsig=" is a query that was encoded once too often
-    if "?" in text:
-        raise ArgumentError(
-            f"The URL {shown} has a query.", "Leave it out; credentials come from the environment."
-        )
-    if "#" in url:
-        raise ArgumentError(
-            f"The URL {shown} has a fragment.",
-            "Leave it out; a # that belongs to the name of a file is written %23, of a web server.",
-        )
     rest = text.partition("://")[2]
     place = rest.partition("/")[0]
-    if "://" in rest:
-        raise ArgumentError(
-            f"The URL {shown} has another URL in it.", "Give one without the other."
-        )
     # A password may have a "/", which ends the name of the server too early. Only the port of a
     # server is digits.
     colon, port = place.rpartition(":")[1:]
@@ -511,14 +438,26 @@ def _check_url(scheme: str, url: str) -> None:
     is_allowed = (
         scheme in ("abfs", "abfss", "hdfs", "sftp", "ssh") and ":" not in place.rpartition("@")[0]
     )
-    if has_user or ("@" in place and not is_allowed):
-        raise ArgumentError(
-            f"The URL {shown} has a user's name or a password in it.",
-            "Credentials come from the environment.",
-        )
-    if _PARAMETER.search(rest):
-        cause = f"The URL {shown} has parameters, which begin with ; or & and have an = sign."
-        raise ArgumentError(cause, "Leave them out; credentials come from the environment.")
+    has_user |= "@" in place and not is_allowed
+    elsewhere = "credentials come from the environment."
+    for is_wrong, what, remedy in (
+        (scheme in ("file", "local"), "is a path of this machine", f"Leave {scheme}:// out."),
+        ("?" in text, "has a query", f"Leave it out; {elsewhere}"),
+        (
+            "#" in url,
+            "has a fragment",
+            "Leave it out; a # that belongs to the name of a file is written %23, of a web server.",
+        ),
+        ("://" in rest, "has another URL in it", "Give one without the other."),
+        (has_user, "has a user's name or a password in it", elsewhere.capitalize()),
+        (
+            _PARAMETER.search(rest),
+            "has parameters, which begin with ; or & and have an = sign",
+            f"Leave them out; {elsewhere}",
+        ),
+    ):
+        if is_wrong:
+            raise ArgumentError(f"The URL {scheme}://... {what}.", remedy)
     host = urlsplit(url).hostname or "" if scheme in ("http", "https") else ""
     if scheme == "http" and host not in _LOOPBACK:
         raise ArgumentError(f"{url} is not protected from changes on its way.", "Use https.")
@@ -526,20 +465,3 @@ def _check_url(scheme: str, url: str) -> None:
         raise ArgumentError(
             f"{url} is an address of a bucket.", "Give it as s3://bucket/... or az://container/...."
         )
-
-
-def _split_key(scheme: str, url: str) -> tuple[str, str]:
-    """Return the root of a URL, and the key below it without "/" at its ends."""
-    place, _, rest = url.partition("://")[2].partition("/")
-    if scheme in ("http", "https"):
-        rest = unquote(rest)
-    key = rest.strip("/")
-    if not place:
-        raise ArgumentError(f"{url!r} names no bucket or server.", f"Give {scheme}://NAME/PATH.")
-    if (key and any(step in ("", ".", "..") for step in key.split("/"))) or any(
-        ord(each) < 32 for each in url
-    ):
-        raise ArgumentError(
-            f"{url!r} has empty steps, dots or control characters in its path.", "Leave them out."
-        )
-    return f"{scheme}://{place}", key

@@ -51,7 +51,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
         subject = f"reshard {size / GIB:g} GiB: peak memory of the process"
         yield Figure(subject, "", "disk", peaks[-1] / MIB, "MiB", PEAK_TARGET)
     setting.disk.room("reshard")
-    yield Figure(subject, "that of the smaller one", "disk", peaks[1] / peaks[0], "x", SAME)
+    yield Figure(subject, "the smaller reshard", "disk", peaks[1] / peaks[0], "x", SAME)
 
 
 def _beside_copy(setting: Setting, subject: str, place: Place, nbytes: int) -> Figure:

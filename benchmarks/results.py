@@ -82,18 +82,11 @@ class Group:
         return cls(**{**values, "machine": Machine(**values["machine"]), "figures": figures})
 
     def caption(self) -> str:
-        """A sentence about machine and moment."""
-        machine, small = (
-            self.machine,
-            ", at sizes that are too small to mean anything" if self.quick else "",
-        )
-        return (
-            f"Measured on {machine.date} on {machine.cores} cores with Python {machine.python} "
-            "and NumPy "
-            f"{machine.libraries.get('numpy', '?')}, in {self.seconds:.0f} s; load "
-            f"{machine.load:.1f} before and "
-            f"{self.load_after:.1f} after{small}."
-        )
+        """The day, the cores and the load; the JSON has all versions."""
+        machine = self.machine
+        small = ", at sizes that are too small to mean anything" if self.quick else ""
+        load = f"load {machine.load:.1f} to {self.load_after:.1f}"
+        return f"{machine.date}, {machine.cores} cores, {load}{small}."
 
 
 Groups = dict[str, Group]

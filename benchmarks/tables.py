@@ -3,7 +3,7 @@
     listing       a figure a row
     by_peer       a library a row, what is done a column
     by_workers    a store a row, a number of workers a column
-    by_size       a program a row, a size a column, and how the time grows with it
+    by_size       a program a row, three sizes a column, and how the time grows
 
 Every figure that is measured is in a table; ``unlisted`` finds those that are in none.
 """
@@ -103,9 +103,13 @@ def by_workers(figures: list[Figure]) -> Lines:
 
 
 def by_size(figures: list[Figure]) -> Lines:
-    """A curve a row, a size a column; the last column is the exponent of its end."""
+    """A curve a row; the first, the middle and the last size a column, and the exponent of its end.
+
+    The picture and the JSON have all sizes.
+    """
     curves = curves_of(figures)
     sizes = sorted({size for curve in curves for size in curve.points})
+    sizes = sorted({*sizes[:1], *sizes[len(sizes) // 2 :][:1], *sizes[-1:]})
     heads = (
         ["what", "program", *(curves[0].axis.label(size) for size in sizes), "exponent"]
         if curves

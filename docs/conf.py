@@ -55,7 +55,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autosummary_generate = False
 numpydoc_show_class_members = False
-# Types in sections are words; those of the glossary and the public names of shardvar are links.
+# Types in sections are words. The glossary's types and the public names of shardvar are links.
 numpydoc_xref_param_type = True
 numpydoc_xref_ignore = "all"
 numpydoc_xref_aliases = {
@@ -74,7 +74,7 @@ html_js_files = ["filter.js"]
 html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
-# The bar on the left lists the pages of a folder. Pages beside this file need no such bar.
+# The bar on the left lists the pages of a folder. Pages next to this file need no such bar.
 _PAGES = Path(__file__).parent.glob("*.*")
 html_sidebars: dict[str, list[str]] = {page.stem: [] for page in _PAGES}
 html_theme_options = {

@@ -32,7 +32,7 @@ SAFETENSORS = {
 
 
 class Unreadable(Exception):
-    """A file is not what it should be."""
+    """An error in a file."""
 
 
 def tensor_digest(

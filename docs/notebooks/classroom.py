@@ -2,7 +2,7 @@
 
 A notebook imports them, so that its own cells are about its subject. Servers and devices differ
 in colour, hatching and label: no picture depends on colour alone. Pictures are SVG with text as
-text, so that a test can compare their words with those of a new run.
+text, so that a test can compare their words with a new run's.
 """
 
 import importlib
@@ -123,7 +123,7 @@ def show(*places: str) -> None:
 def law(sentence: str, holds: Callable[..., bool | str], cases: Iterable[Any] = ((),)) -> bool:
     """Print the sentence, and in how many cases it holds or which is the first that breaks it.
 
-    ``holds(*case)`` returns True, or False, or a text that says what differs. A case that is
+    ``holds(*case)`` returns True, or False, or a text that describes the difference. A case that is
     neither a tuple nor a list is the only argument. Returns True if the law holds.
     """
     count = 0
@@ -199,7 +199,7 @@ def _plain(value: Any) -> Any:
 
 
 def _print_difference(given: Any, expected: Any, case: Sequence[Any]) -> None:
-    """Say in which case an answer is wrong, with both values, or where it raised what."""
+    """Print the case of a wrong answer, with both values, or the error and its place."""
     where = f" for {', '.join(map(repr, case))}" if case else ""
     if isinstance(given, Exception):
         print(f"Not right{where}: your function raised an exception. It is {_short(expected)}.")
@@ -217,7 +217,7 @@ def _short(value: Any) -> str:
 def _draw_answer(
     axes: Axes, draw: Callable[..., None], value: Any, case: Sequence[Any]
 ) -> None:
-    """Draw a value, or say why not: an answer may be anything."""
+    """Draw a value, or print the reason why not: an answer may be anything."""
     text = ""
     if value is None:
         text = "nothing yet"
@@ -228,7 +228,7 @@ def _draw_answer(
             draw(axes, value, *case)
         except Exception as error:  # noqa: BLE001 - and be anything
             text = f"not a picture: {type(error).__name__}"
-            axes.clear()  # of what it had drawn
+            axes.clear()  # also of an unfinished drawing
             axes.axis("off")
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
 

@@ -27,7 +27,7 @@ _SHARED = {
 .key  the tensor; null if the problem concerns no single tensor
 .file  the data file that is missing, cut short or changed; null if there is none
 .message  cause and remedy
-.cause  what is wrong, and where
+.cause  the problem and its place
 .remedy  what to do""",
     "tensors": """
 .tensors  a list of objects
@@ -86,7 +86,7 @@ _KEYS = """
 an error (exit codes 2 and 3)
 .error  an object
 .error.kind  the class in shardvar.errors
-.error.cause  what is wrong, and where
+.error.cause  the problem and its place
 .error.remedy  what to do
 .error.problems  of a map: all problems, 20 at most and a count; not always present
 
@@ -96,7 +96,7 @@ inspect
 .writer  the program that wrote it; null if unknown
 .description  the policy that chose its files; null if unknown
 .ties  tensors that have the bytes of another one: its key by theirs
-.delta  what it is, if it has only the changes of a model; else null
+.delta  its kind, if it has only the changes of a model; else null
 .metadata  the metadata that its writer stored: strings by name
 .num_tensors  the number of listed tensors
 .num_parameters  their parameters
@@ -170,7 +170,7 @@ verify of several PATHs: a list of such objects, or
 .path  the checkpoint that cannot be opened
 .error  an object
 .error.kind  the class in shardvar.errors
-.error.cause  what is wrong, and where
+.error.cause  the problem and its place
 .error.remedy  what to do
 
 diff
@@ -205,7 +205,7 @@ diff
 <problem> .unreadable[]
 .num_equal  the number of equal tensors
 .tolerance  the tolerance, as text; null if bits must be equal
-.map  with a map: what it did with the first checkpoint; else null
+.map  with a map: its effect on the first checkpoint; else null
 <map>
 
 digest
@@ -248,7 +248,7 @@ reshard
 .left_out  keys that the format cannot hold and only their writer reads
 .dequantized  with --dequantize: the keys of SRC that became numbers
 .ranks  of a map that makes one checkpoint a rank: such an object for each
-.map  with --dry-run and a map: what it would do; else null
+.map  with --dry-run and a map: its effect; else null
 <map>
 .dry_run  true if nothing was written
 .num_files  the number of data files
@@ -302,8 +302,8 @@ apply
 maps
 .maps  a list of objects, of all shipped maps
 .maps[].name  its name, as --map takes it
-.maps[].about  what it converts
-.about  of one map: what it converts
+.maps[].about  its purpose
+.about  of one map: its purpose
 .models  of one map: the models that it is for; empty for any
 .rules  of one map: its rules, a list of texts
 .sizes  of one map: its sizes, a list of objects
@@ -328,7 +328,7 @@ vectors
 .groups  a list of objects
 .groups[].group  its name
 .groups[].count  its cases
-.groups[].title  what they test
+.groups[].title  their subject
 """
 """A block for each command: the keys that it prints, each with its meaning."""
 

@@ -303,7 +303,7 @@ _SHARED = {
     "dequantize": """
 --dequantize =True  take the numbers of quantised tensors (GGUF, FP8, MXFP4), not their bytes
 --dequantize-to DTYPE->dequantize  the same, as float32, bfloat16 or float16 (default: GGUF float32,
-    others as config.json says)""",
+    others as in config.json)""",
     "workers": """
 --workers N  work in N processes (default: a few threads)
 --dask ADDRESS  work on the Dask cluster whose scheduler is at ADDRESS""",
@@ -311,7 +311,7 @@ _SHARED = {
 --rule RULE  a rule, added to the map: 'h.{l}.w[i o] -> layers.{l}.w[o i]' (repeatable)
 --size NAME=N  the size of an index of the rules (repeatable)
 --inverse  use the map the other way
---any-model  use the map although config.json says that it is not for the model""",
+--any-model  use the map even if config.json names another model""",
     "limits": """
 | --max-file-size SIZE  fill files up to SIZE: 64MB, 64MiB, 4096
 | --files N  balance the bytes over N files""",
@@ -489,7 +489,7 @@ paths=PATH+  A, B and OUT, the new delta; with --compact, deltas in order and OU
 --compact  join deltas that follow each other; their base is not read
 --dialect NAME  write what another program reads: slime (also miles, SGLang, vime), modelexpress, trl,
     trl-gaps
---versions A B  with --dialect: the names of both versions (default: as OUT says, weight_v000007 or
+--versions A B  with --dialect: the names of both versions (default: from OUT, weight_v000007 or
     step_000007.safetensors)
 <dry-run>
 --force  replace an existing OUT

@@ -22,14 +22,15 @@ claimed``."""
 
 LONGEST = 1000
 """Characters of a line of a counterexample."""
+SHOWN = 300
+"""Characters of a line of a program on the page."""
 
 Data = dict[str, Any]
 
 _HEAD = """# Conformance results
 
-The results of the conformance kit for several implementations. `make peers` runs the kit and generates this page from
-its reports. [Conformance kit](conformance-kit.md) says how to test another implementation.
-[conformance.json](conformance.json) has the same data for programs.
+The results of the [conformance kit](conformance-kit.md) for several implementations. `make peers` runs the kit and
+generates this page from its reports. [conformance.json](conformance.json) has the same data for programs.
 
 - *kept*: no case breaks the rule; in *kept\\**, some cases were not claimed.
 - **broken**: a case breaks the rule.
@@ -41,9 +42,9 @@ its reports. [Conformance kit](conformance-kit.md) says how to test another impl
 
 _BREACHES = """## Breaches
 
-Each breach has the smallest case found, as a program for the adapter. Many also have a script that shows the breach
-on the framework alone: it prints the error and exits with 1 as long as the breach exists. `make peers` runs these
-scripts too. A breach means that the sentence is not kept; if the difference is intended, the reason says so."""
+Each breach has its reason, its sentence, and the smallest case found: calls of `adapter = Adapter()` that
+[conformance.json](conformance.json) has in full, or a script that shows the breach with only the framework. `make peers`
+runs these scripts. If a difference is intended, the reason states it."""
 
 
 def combined(reports: dict[str, Data], implementations: Sequence[Implementation]) -> Data:
@@ -202,13 +203,31 @@ def _breach(name: str, rule: Data, script: Path | None) -> Iterator[str]:
     yield ""
     yield f"#### {name} {rule['id']}"
     yield ""
-    yield f"{_inline(found['reason'])}."
-    yield f'{rule["source"]}: "{_inline(rule["sentence"])}"'
+    yield f"{_inline(found['reason'])}. {_sentence(rule)}"
     if script:
-        yield f"On the framework alone: [{script.name}](../examples/breaches/{script.name})."
+        yield f"Script: [{script.name}](../examples/breaches/{script.name})."
     if "program" in found:
         yield ""
-        yield from (line.rstrip() for line in found["program"].split("\n"))
+        yield from _calls(found["program"], only_comments=script is not None)
+
+
+def _sentence(rule: Data) -> str:
+    """The sentence of a rule: a link to docs/rules.md, or the sentence of another source."""
+    if rule["rfc"] is None:
+        return f'{rule["source"]}: "{_inline(rule["sentence"])}"'
+    return f"[{rule['sentence_id']}](rules.md#{rule['sentence_id'].lower()})"
+
+
+def _calls(program: str, only_comments: bool) -> Iterator[str]:
+    """The lines of a program below the adapter; long arrays are cut short, and the JSON has them.
+
+    >>> list(_calls("    import numpy as np\\n\\n    adapter = Adapter()\\n    adapter.div(1, 2)\\n    # It gave 1.", False))
+    ['    adapter.div(1, 2)', '    # It gave 1.']
+    """
+    body = program.partition("adapter = Adapter()\n")[2] or program
+    for line in body.split("\n"):
+        if not only_comments or line.startswith("    #"):
+            yield line.rstrip() if len(line) <= SHOWN else line[:SHOWN].rpartition(" ")[0] + " …"
 
 
 def _anchor(name: str, rule: str) -> str:

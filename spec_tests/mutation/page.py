@@ -23,7 +23,7 @@ removed, a value not returned, two arguments swapped, a keyword argument or a bo
 `min`. Docstrings, annotations, type aliases and the texts of errors are not changed. A line is drawn first, then one of
 its changes.
 
-Only the tests of the layer's own folder are asked, and of these the ones that execute the line. A layer without its
+Only the tests of the layer's own folder are asked, and of these the tests that execute the line. A layer without its
 own folder has the tests that the table names. *Caught* means that a test fails, hangs, or can no longer be
 imported. *Equivalent* means that no test can notice, for the reason below. *Rate* is the share of the others that is
 caught.
@@ -32,8 +32,8 @@ caught.
 caught before anybody had seen the sample. Then the missing tests were written, and `python -m spec_tests.mutation
 --again` tried the survivors once more: *now*. Those are mutants of the first commit, tried with the tests of the
 second. A survivor may also be tried with the files of the new tests only, which proves as much. A layer without a
-second commit was not tried again. The first run says what another seed would find.
-What stands now says only that the gaps of this sample are closed. Without `SEED`, a run draws a seed and prints it.
+second commit was not tried again. The first run predicts the findings of another seed.
+The column *now* shows only that the gaps of this sample are closed. Without `SEED`, a run draws a seed and prints it.
 
 These layers are not sampled:
 {left_out}.

@@ -25,13 +25,13 @@ code or test, or if a quotation is not exact.
 - *plain rule*: the function of `shardvar.spec` under this sentence, the shortest that is right.
 - *implemented by*: the functions, classes or modules whose documentation or comments name the rule.
 - *tested by*: the tests that fail if the rule is broken; `kit` lists the corresponding checks of the conformance kit.
-- *kept by*: the kit's results for each implementation, or `not in the kit` if the kit has no such check.
+- *kept by*: the kit's results for each implementation, or a dash if it has no such check.
 - *status*, derived from the tests that nothing can skip: `kept` if one of them quotes this sentence, or its rule comes
   from it alone; `rule kept` if tests of its rule run and quote other sentences, or none; `not tested`. Or `unlike`, if
   shardvar deliberately differs (see also [Differences from TensorFlow](deviations.md)), or `out of scope`, both with a
   reason.
 
-If a rule comes from several sentences, its functions and tests are listed with the first one.
+If a rule comes from several sentences, its functions and tests are listed with the first, to which its id links.
 """
 
 
@@ -87,7 +87,7 @@ def _rows(document: Document, sentence: Sentence, shown: set[str]) -> Iterator[s
     status += f": {_cell(sentence.note)}" if sentence.note else ""
     for rule in sentence.rules:
         if rule in shown:
-            yield f"| [{rule}](#{rule.lower()}) | {text} | see {rule} | | | | {status} |"
+            yield f"| [{rule}](#{rule.lower()}) | {text} | | | | | {status} |"
         else:
             anchor = f'<a id="{rule.lower()}"></a>{rule}'
             places = [one for one in mentions.functions() if one.rule == rule]

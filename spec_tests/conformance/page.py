@@ -43,8 +43,8 @@ generates this page from its reports. [conformance.json](conformance.json) has t
 _BREACHES = """## Breaches
 
 Each breach has its reason, its sentence, and the smallest case found: calls of `adapter = Adapter()` that
-[conformance.json](conformance.json) has in full, or a script that shows the breach with only the framework. `make peers`
-runs these scripts. If a difference is intended, the reason states it."""
+[conformance.json](conformance.json) has in full, or a script that shows the breach with only the framework.
+`make peers` runs these scripts. If a difference is intended, the reason states it."""
 
 
 def combined(reports: dict[str, Data], implementations: Sequence[Implementation]) -> Data:
@@ -221,7 +221,7 @@ def _sentence(rule: Data) -> str:
 def _calls(program: str, only_comments: bool) -> Iterator[str]:
     """The lines of a program below the adapter; long arrays are cut short, and the JSON has them.
 
-    >>> list(_calls("    import numpy as np\\n\\n    adapter = Adapter()\\n    adapter.div(1, 2)\\n    # It gave 1.", False))
+    >>> list(_calls("    adapter = Adapter()\\n    adapter.div(1, 2)\\n    # It gave 1.", False))
     ['    adapter.div(1, 2)', '    # It gave 1.']
     """
     body = program.partition("adapter = Adapter()\n")[2] or program

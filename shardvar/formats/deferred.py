@@ -29,6 +29,7 @@ from shardvar.planning.index import (
     ScannedFaults,
     TableIndex,
     concatenate_entries,
+    of_tensors,
     unknown_key,
 )
 from shardvar.planning.slices import SliceTable
@@ -65,19 +66,15 @@ class Enclosed:
     """The extents of payloads, by file and place; safe to use from several threads."""
 
     data: DataFiles
-    """The files."""
-    rows: Ints
-    """[k] the row of each in the index."""
+    rows: Ints  # [k] the row of each in the index
     file: Ints
-    """[k] the number of its file."""
     first: Ints
     """[k] the first byte of its extent."""
     stop: Ints
     """[k] the end of its extent; no two overlap."""
-    nbytes: Ints
-    """[k] the size of its payload."""
+    nbytes: Ints  # [k] the size of its payload
     unframe: Callable[[int, memoryview], memoryview]
-    """Returns the payload of a row from the bytes of its extent, compared; raises what is wrong."""
+    """Returns the payload of a row from the bytes of its extent, compared."""
     _kept: "OrderedDict[int, memoryview]" = field(default_factory=OrderedDict)
     _lock: Any = field(default_factory=new_lock)
 
@@ -85,11 +82,8 @@ class Enclosed:
     def of(
         cls, data: DataFiles, table: Ints, unframe: Callable[[int, memoryview], memoryview]
     ) -> Self:
-        """Return the extents that are worth it; none on a disk.
-
-        The columns of ``table`` [k, 5] are the rows, the files, the first bytes and the ends of
-        extents, and the sizes of payloads.
-        """
+        """Return the extents that are worth it; none on a disk. The columns of ``table`` [k, 5] are
+        the rows, the files, the first bytes and the ends of extents, and the sizes of payloads."""
         rows, file, first, stop, nbytes = table.T
         worth = (nbytes > 0) & (nbytes <= _MOST_NBYTES) & (data.traits is not None)
         worth &= (first >= 0) & (stop - first >= nbytes) & (stop - first <= nbytes + _FRAME_NBYTES)
@@ -102,7 +96,6 @@ class Enclosed:
 
     @property
     def address(self) -> Ints:
-        """[k] the address of each payload."""
         return ADDRESSES + self.stop - self.nbytes
 
     def find(self, entries: EntryTable) -> tuple[Ints, Ints]:
@@ -114,8 +107,7 @@ class Enclosed:
         return at, np.array([rows[place] for place in places], np.int64)
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from one file, from an address on; what lies between payloads is not
-        defined."""
+        """Fill ``buffer`` from an address of one file; bytes between payloads are not defined."""
         start -= ADDRESSES
         stop = start + len(buffer)
         low, high = np.searchsorted(self.file, [file, file + 1]).tolist()
@@ -135,7 +127,6 @@ class Enclosed:
             buffer[begin + skip - start :][: len(part)] = part
 
     def _whole(self, file: int, first: int, last: int) -> "list[memoryview]":
-        """Return the payloads of neighbours, read at once."""
         start = int(self.first[first])
         octets = memoryview(self.data.open(file).read(start, int(self.stop[last - 1]) - start))
         columns = (self.rows, self.first - start, self.stop - start)
@@ -147,7 +138,7 @@ class Enclosed:
         ]
 
     def _kept_of(self, number: int) -> memoryview:
-        """Return a payload that is asked for in part; the last ones are kept."""
+        """Return a payload of which a part is asked for; the last ones are kept."""
         with self._lock:
             found = self._kept.get(number)
         if found is None:
@@ -160,7 +151,7 @@ class Enclosed:
 
 
 def put_places(entries: EntryTable, at: Ints, found: EntryTable) -> EntryTable:
-    """Return entries that have at some positions the places of others."""
+    """Return entries that have the places of others at some positions."""
     columns = (entries.start.copy(), entries.checksum.copy(), entries.plain.copy())
     for column, new in zip(columns, (found.start, found.checksum, found.plain), strict=True):
         column[at] = new
@@ -169,7 +160,7 @@ def put_places(entries: EntryTable, at: Ints, found: EntryTable) -> EntryTable:
 
 
 def _apart(file: Ints, first: Ints, stop: Ints) -> Bools:
-    """[k] True for extents, sorted by file and place, that share no byte with another one."""
+    """Return [k] True for extents, sorted by file and place, that share no byte with another one."""
     apart = np.ones(len(file), np.bool)
     if not len(file):
         return apart
@@ -186,14 +177,10 @@ def _apart(file: Ints, first: Ints, stop: Ints) -> Bools:
 class Located(NamedTuple):
     """The place of a payload, as an entry has it."""
 
-    nbytes: int
-    """Its size; the outline has another one for objects."""
+    nbytes: int  # the outline has another one for objects
     start: int
-    """The first byte of a plain payload in its file."""
     checksum: int
-    """The checksum of a plain payload; ``NO_CHECKSUM`` without one."""
     plain: bool
-    """True if it lies in the file byte for byte."""
 
 
 @dataclass(slots=True, eq=False)
@@ -201,11 +188,8 @@ class DeferredIndex:
     """A table of contents; safe to use from several threads."""
 
     slices: SliceTable
-    """All slices."""
-    file: Ints
-    """[m] the number of the file of each slice."""
+    file: Ints  # [m] the number of the file of each slice
     files: list[str]
-    """The names of the data files."""
     broken: dict[str, ShardvarError]
     """Keys that cannot be read, as far as it is known without a frame."""
     locate: Callable[[Ints], Mapping[int, Located | ShardvarError]]
@@ -218,7 +202,6 @@ class DeferredIndex:
     lost: Callable[[], Mapping[int, ShardvarError]] = dict
     """Returns the rows whose files are missing or of a wrong size; a listing shows them."""
     metadata: Metadata = field(default_factory=Metadata)
-    """Metadata that the writer stored about the checkpoint."""
     enclosed: Enclosed | None = None
     """The payloads that are read whole with their frames; None for none."""
     errors: dict[int, ShardvarError] = field(init=False, default_factory=dict)
@@ -227,7 +210,7 @@ class DeferredIndex:
     _is_known: Bools = field(init=False)
     """[m] True for rows whose frames were read."""
     _located: EntryTable = field(init=False)
-    """All entries; of those whose frames were not read, the outline's."""
+    """All entries; of rows whose frames were not read, the outline's."""
     _rows: dict[str, int] = field(init=False, default_factory=dict)
     _bounds: tuple[Ints, Ints] | None = field(init=False, default=None)
     _outline: TableIndex | None = field(init=False, default=None)
@@ -262,7 +245,6 @@ class DeferredIndex:
 
     @property
     def faults(self) -> "DeferredFaults":
-        """Keys that cannot be read, each with its error; computed on demand."""
         return DeferredFaults(self)
 
     def find(self, key: str) -> EntryTable:
@@ -291,35 +273,29 @@ class DeferredIndex:
         """Return the entries of some tensors, whose frames are read, over only these."""
         with self._lock:
             rows = [self._rows_of(tensor) for tensor in tensors]
-            found = self._located.take(np.concatenate([np.zeros(0, np.int64), *rows]))
+            chosen = self._located.take(np.concatenate([np.zeros(0, np.int64), *rows]))
         number = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
-        slices = found.slices
-        table = SliceTable(
-            slices.tensors.take(np.array(tensors, np.int64)),
-            number,
-            slices.offset,
-            slices.shape,
-            slices.nbytes,
-        )
-        return EntryTable(table, found.file, found.start, found.checksum, found.plain)
+        table = chosen.slices.tensors.take(np.array(tensors, np.int64))
+        return replace(chosen, slices=replace(chosen.slices, tensors=table, tensor=number))
 
     def scan(self) -> Iterator[EntryTable]:
         """Yield all entries of the keys that can be read, in one table."""
-        faults, found = self.all_faults(), self._located
+        faults, entries = self.all_faults(), self._located
         if self.enclosed is not None and self._is_whole:
             is_new = ~self._is_known[self.enclosed.rows]
             at = self.enclosed.rows[is_new]
-            start, plain = found.start.copy(), found.plain.copy()
+            start, plain = entries.start.copy(), entries.plain.copy()
             start[at], plain[at] = self.enclosed.address[is_new], True
-            found = replace(found, start=start, plain=plain)
-        yield self._of_keys(found, faults)
+            entries = replace(entries, start=start, plain=plain)
+        yield self._of_keys(entries, faults)
 
     def prefer_whole(self, is_whole: bool) -> None:
-        """From now on give what is enclosed an address, and read no frame of it; or its place."""
+        """From now on give payloads that are enclosed an address, and read no frame of them; or
+        their places."""
         self._is_whole = is_whole
 
     def placed(self, entries: EntryTable) -> EntryTable:
-        """Return entries with places instead of addresses; raise what is wrong with a frame."""
+        """Return entries with places instead of addresses; raise the error of a wrong frame."""
         if self.enclosed is None:
             return entries
         at, rows = self.enclosed.find(entries)
@@ -346,8 +322,8 @@ class DeferredIndex:
         return next((self.errors[row] for row in rows.tolist() if row in self.errors), None)
 
     def all_faults(self) -> dict[str, ShardvarError]:
-        """Return every key that cannot be read with its error; all frames are read, unless what is
-        enclosed is to be read whole."""
+        """Return every key that cannot be read with its error; all frames are read, except of
+        payloads that are enclosed and to be read whole."""
         # The frames of keys that are refused already may lie anywhere, and none of them is read.
         good = np.array([key not in self.broken for key in self.slices.tensors.keys], np.bool)
         rows = np.flatnonzero(good[self.slices.tensor])
@@ -379,20 +355,9 @@ class DeferredIndex:
         return faults
 
     def _of_keys(self, entries: EntryTable, faults: Mapping[str, ShardvarError]) -> EntryTable:
-        """Return the entries of keys that have no fault."""
-        tensors = self.slices.tensors
-        good = np.array([key not in faults for key in tensors.keys], np.bool)
-        rows, position = np.flatnonzero(good[self.slices.tensor]), np.cumsum(good) - 1
-        found = entries.take(rows)
-        slices = found.slices
-        table = SliceTable(
-            tensors.take(np.flatnonzero(good)),
-            position[slices.tensor],
-            slices.offset,
-            slices.shape,
-            slices.nbytes,
-        )
-        return EntryTable(table, found.file, found.start, found.checksum, found.plain)
+        keys = self.slices.tensors.keys
+        good = np.array([key not in faults for key in keys], np.bool)
+        return of_tensors(entries, np.flatnonzero(good))
 
     def _position(self) -> dict[str, int]:
         if not self._rows:
@@ -400,7 +365,6 @@ class DeferredIndex:
         return self._rows
 
     def _rows_of(self, tensor: int) -> Ints:
-        """Return the rows of one tensor."""
         with self._lock:
             if self._bounds is None:
                 self._bounds = self.slices.by_tensor()
@@ -413,11 +377,11 @@ class DeferredIndex:
             left = rows[~self._is_known[rows]]
             if not len(left):
                 return
-            found = self.locate(left)
+            places = self.locate(left)
             self.errors |= {
-                row: each for row, each in found.items() if isinstance(each, ShardvarError)
+                row: each for row, each in places.items() if isinstance(each, ShardvarError)
             }
-            good = {row: each for row, each in found.items() if isinstance(each, Located)}
+            good = {row: each for row, each in places.items() if isinstance(each, Located)}
             if good:
                 at = np.fromiter(good, np.int64, len(good))
                 columns = np.fromiter(chain.from_iterable(good.values()), np.int64)
@@ -433,7 +397,6 @@ class DeferredFaults(ScannedFaults):
     """The unreadable keys: a look-up reads the frames of one key, iteration all."""
 
     index: DeferredIndex
-    """The index that has the keys."""
 
     def __getitem__(self, key: str) -> CheckpointError:
         fault = self.index.fault_of(key)
@@ -442,7 +405,6 @@ class DeferredFaults(ScannedFaults):
         return cast(CheckpointError, fault)
 
     def all(self) -> Mapping[str, CheckpointError]:
-        """All keys with their errors; all frames are read."""
         return cast("Mapping[str, CheckpointError]", self.index.all_faults())
 
 
@@ -453,32 +415,25 @@ class LateIndex:
     names: Sequence[str]
     """The keys, including unreadable ones."""
     files: Sequence[str]
-    """The names of the data files."""
     read: Callable[[], Index]
-    """Returns the whole index; it keeps what it has read."""
 
     @property
     def metadata(self) -> Metadata:
-        """Metadata that the writer stored about the checkpoint."""
         return self.read().metadata
 
     @property
     def faults(self) -> Mapping[str, CheckpointError]:
-        """Keys that cannot be read, with the reason."""
         return self.read().faults
 
     def find(self, key: str) -> EntryTable:
-        """Return the entries of one key; ``UnknownKey`` if the index does not have it."""
         return self.read().find(key)
 
     def scan(self) -> Iterator[EntryTable]:
-        """Yield all entries."""
         yield from self.read().scan()
 
 
 def outline_of(index: Index) -> Index:
-    """Return what an index tells without reading payload files: the index itself, unless it is a
-    ``DeferredIndex``."""
+    """Return an index that reads no payload files."""
     return index.outline if isinstance(index, DeferredIndex) else index
 
 
@@ -487,18 +442,15 @@ class WholeIndex(Protocol):
     """An index that can give entries for whole reads (``formats.deferred``)."""
 
     def prefer_whole(self, is_whole: bool) -> None:
-        """From now on give what is enclosed an address, or its place."""
+        """See ``DeferredIndex``."""
 
     def placed(self, entries: EntryTable) -> EntryTable:
-        """Return entries with places instead of addresses; raise what is wrong with a frame."""
+        """See ``DeferredIndex``."""
 
 
 def prefer_whole(index: Index, is_whole: bool = True) -> None:
-    """Have ``scan`` and ``faults`` of an index read no frame of what is read whole with its frame:
-    what such a frame contradicts is found when its payload is read.
-
-    Nothing changes for other indexes.
-    """
+    """Have ``scan`` and ``faults`` of a ``WholeIndex`` read no frame of payloads that are read whole
+    with their frames: a wrong frame is found when its payload is read."""
     if isinstance(index, WholeIndex):
         index.prefer_whole(is_whole)
 
@@ -509,16 +461,14 @@ def placed(index: Index, entries: EntryTable) -> EntryTable:
 
 
 def find_keys(index: Index, keys: Sequence[str]) -> EntryTable:
-    """Return the entries of several keys in one table; raise what is wrong with one of them.
-
-    Of a ``DeferredIndex``, the frames of all are read together.
-    """
+    """Return the entries of several keys in one table, or raise the error of one of them. Of a
+    ``DeferredIndex``, the frames of all are read together."""
     if isinstance(index, DeferredIndex):
         return index.find_all(keys)
-    found = []
+    tables = []
     for key in keys:
         fault = index.faults.get(key)
         if fault is not None:
             raise fault.at()
-        found.append(index.find(key))
-    return concatenate_entries(found)
+        tables.append(index.find(key))
+    return concatenate_entries(tables)

@@ -197,11 +197,17 @@ def swapped(
     read: ReadSpan, tensor: ListedTensor, start: int, buffer: memoryview, size: int = 0
 ) -> None:
     """Fill a buffer from big-endian elements, or parts of elements, of ``size`` bytes."""
-    # Elements 3 to 6 hold the bytes 13 to 26, if each has 4: the first byte is dropped.
-    size = size or tensor.itemsize
+    read_swapped(read, tensor.file, tensor.start, start, buffer, size or tensor.itemsize)
+
+
+def read_swapped(
+    read: ReadSpan, file: int, begin: int, start: int, buffer: memoryview, size: int
+) -> None:
+    """Fill a buffer from reversed words, from byte ``start`` of a payload at ``begin`` of a file."""
+    # Words 3 to 6 hold the bytes 13 to 26, if each has 4: the first byte is dropped.
     first, stop = start // size * size, -(-(start + len(buffer)) // size) * size
     stored = np.empty(stop - first, np.uint8)
-    read(tensor.file, tensor.start + first, stored.data)
+    read(file, begin + first, stored.data)
     buffer[:] = stored.reshape(-1, size)[:, ::-1].tobytes()[start - first :][: len(buffer)]
 
 

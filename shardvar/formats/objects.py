@@ -34,7 +34,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.deferred import LateIndex
 from shardvar.formats.protocol import Source, WrappedSource
-from shardvar.layout.dtypes import STRING, Bools, Ints, code
+from shardvar.layout.dtypes import STRING, Bools, Ints
 from shardvar.limits import MAX_OBJECTS_NBYTES
 from shardvar.planning.index import (
     NO_CHECKSUM,
@@ -43,9 +43,10 @@ from shardvar.planning.index import (
     Index,
     Metadata,
     ScannedFaults,
+    of_tensors,
     unknown_key,
 )
-from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
+from shardvar.planning.slices import Capabilities, TensorTable
 from shardvar.wire import strings
 from shardvar.wire.damage import WRITE_AGAIN, corrupt, invalid, past_limit
 from shardvar.wire.plain import (
@@ -81,10 +82,8 @@ def texts_with_objects(metadata: Metadata) -> dict[str, str]:
 
 
 def document_of(metadata: Metadata, keys: Sequence[str] = ()) -> str:
-    """Return the document of the objects; empty without objects.
-
-    ``keys`` are the tensors of a checkpoint that has the document under a key.
-    """
+    """Return the document of the objects; empty without objects. ``keys`` are the tensors of a
+    checkpoint that has the document under a key."""
     if OBJECTS in keys:
         cause = f"A tensor has the key {OBJECTS!r}, under which the format has objects."
         raise UnsupportedError(cause, "Rename the tensor (--rename).")
@@ -93,10 +92,7 @@ def document_of(metadata: Metadata, keys: Sequence[str] = ()) -> str:
 
 
 def with_objects(source: Source, can: Capabilities) -> Source:
-    """Return the source with the objects of its document; the source itself if it has none.
-
-    ``can`` says what the format of the source holds.
-    """
+    """Return the source with the objects of its document, if it has one."""
     if can.objects_in_tensor:
         if isinstance(source.index, LateIndex) and OBJECTS not in source.index.names:
             return source
@@ -112,7 +108,6 @@ def with_objects(source: Source, can: Capabilities) -> Source:
 
 
 def _read_tensor(source: Source) -> str:
-    """Return the document in a tensor."""
     entries = source.index.find(OBJECTS)
     dtype, nbytes = entries.slices.dtype(0), int(entries.slices.nbytes.sum())
     if (
@@ -139,17 +134,13 @@ class ObjectsIndex:
     """The table of contents of a source, and its objects."""
 
     inner: Index
-    """The tensors."""
     metadata: Metadata
     """The metadata of the checkpoint, without the document."""
     objects: EntryTable
     """The objects; each has a start below 0."""
     payloads: list[bytes]
-    """[n] the payload of each."""
     encodings: dict[str, bytes]
-    """The encoding of each, by key."""
     broken: Mapping[str, CheckpointError]
-    """The objects that cannot be decoded."""
     known: frozenset[str]
     """The keys that are equal objects in ``inner``: texts of Orbax."""
     hidden: str | None
@@ -157,25 +148,21 @@ class ObjectsIndex:
 
     @property
     def files(self) -> list[str]:
-        """The names of the data files."""
         return [*self.inner.files]
 
     @property
     def faults(self) -> "ObjectFaults":
-        """The keys that cannot be read."""
         return ObjectFaults(self)
 
     def find(self, key: str) -> EntryTable:
-        """Return the entry of an object, or the entries of a tensor."""
         if key == self.hidden:
             raise unknown_key(key, self.encodings)
         if key not in self.encodings:
             return self.inner.find(key)
         row = self.objects.slices.tensors.rows()[key]
-        return _rows(self.objects, np.array([row]))
+        return of_tensors(self.objects, np.array([row]))
 
     def scan(self) -> Iterator[EntryTable]:
-        """Yield the entries of the tensors, then the entries of the objects."""
         for entries in self.inner.scan():
             keys = entries.slices.tensors.keys
             shown = [
@@ -183,7 +170,11 @@ class ObjectsIndex:
                 for row, key in enumerate(keys)
                 if key not in self.encodings and key != self.hidden
             ]
-            yield entries if len(shown) == len(keys) else _rows(entries, np.array(shown, np.int64))
+            yield (
+                entries
+                if len(shown) == len(keys)
+                else of_tensors(entries, np.array(shown, np.int64))
+            )
         if self.encodings:
             yield self.objects
 
@@ -193,7 +184,6 @@ class ObjectFaults(ScannedFaults):
     """The unreadable keys: a look-up asks for one key, iteration for all."""
 
     index: ObjectsIndex
-    """The index that has the keys."""
 
     def __getitem__(self, key: str) -> CheckpointError:
         index = self.index
@@ -204,7 +194,6 @@ class ObjectFaults(ScannedFaults):
         return index.inner.faults[key]
 
     def all(self) -> Mapping[str, CheckpointError]:
-        """All keys with their errors."""
         index = self.index
         keys = [key for entries in index.inner.scan() for key in entries.slices.tensors.keys]
         faults = dict(index.inner.faults.items())
@@ -222,8 +211,7 @@ class ObjectsSource(WrappedSource):
 
     inner: Source = field()
     index: ObjectsIndex = field()
-    are_guarded: bool
-    """True if checksums cover the metadata."""
+    are_guarded: bool  # by checksums of the metadata
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         number = -1 - int(entries.start[row])
@@ -233,9 +221,9 @@ class ObjectsSource(WrappedSource):
             buffer[:] = self.index.payloads[number][start : start + len(buffer)]
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        found, held = np.zeros(len(rows), np.bool), entries.start[rows] >= 0
-        found[held] = self.inner.in_order(entries, rows[held])
-        return found
+        answers, held = np.zeros(len(rows), np.bool), entries.start[rows] >= 0
+        answers[held] = self.inner.in_order(entries, rows[held])
+        return answers
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
         self.inner.expect(entries, rows[entries.start[rows] >= 0])
@@ -256,8 +244,8 @@ class ObjectsSource(WrappedSource):
 
 
 def _index(source: Source, read: Callable[[], str], hidden: str | None) -> ObjectsIndex:
-    """Return the table of contents of a source whose document is what ``read`` returns, and perhaps
-    a tensor with the key ``hidden``."""
+    """Return the table of contents of a source whose document ``read`` returns; it may be a tensor
+    with the key ``hidden``."""
     faults: dict[str, CheckpointError | UnsupportedError] = {}
     try:
         nodes = parse_objects(read())
@@ -276,24 +264,34 @@ def _index(source: Source, read: Callable[[], str], hidden: str | None) -> Objec
             payloads.append(payload)
     inner = source.index
     held = source.objects([*encodings], "") or {}
-    known = frozenset(key for key, each in held.items() if _is_text(each, encodings[key]))
+    texts = {key: value_of_node(nodes[key]) for key in held}
+    known = frozenset(
+        key
+        for key, octets in held.items()
+        if type(texts[key]) is str
+        and encode_value(Tagged("text", texts[key])).encode("ascii") == octets
+    )
     user = {name: each for name, each in inner.metadata.user.items() if name != OBJECTS}
+    # An object belongs to no data file; the number of the first one keeps columns of numbers valid.
+    slices = TensorTable.of((key, STRING, ()) for key in encodings).whole()
+    count = len(payloads)
+    entries = EntryTable(
+        replace(slices, nbytes=np.array([*map(len, payloads)], np.int64)),
+        np.zeros(count, np.int64),
+        -1 - np.arange(count),
+        np.full(count, NO_CHECKSUM),
+        np.zeros(count, np.bool),
+    )
     return ObjectsIndex(
         inner,
         replace(inner.metadata, user=user),
-        _table([*encodings], payloads),
+        entries,
         payloads,
         encodings,
         cast(Mapping[str, CheckpointError], faults),
         known,
         hidden,
     )
-
-
-def _is_text(held: bytes, encoding: bytes) -> bool:
-    """Return True if an object is the text that the source has as well."""
-    value = decode_value(encoding.decode("ascii"))
-    return type(value) is str and encode_value(Tagged("text", value)).encode("ascii") == held
 
 
 def _is_there(index: Index, key: str) -> bool:
@@ -305,40 +303,3 @@ def _is_there(index: Index, key: str) -> bool:
     except READ_ERRORS:
         return True
     return True
-
-
-def _table(keys: list[str], payloads: list[bytes]) -> EntryTable:
-    """Return the entries of objects."""
-    count = len(keys)
-    tensors = TensorTable(
-        keys,
-        np.full(count, code(STRING)),
-        np.zeros(count, np.int64),
-        np.zeros((count, 0), np.int64),
-    )
-    sizes = np.array([*map(len, payloads)], np.int64)
-    empty = np.zeros((count, 0), np.int64)
-    # An object belongs to no data file; the number of the first one keeps columns of numbers valid.
-    return EntryTable(
-        SliceTable.of(tensors, np.arange(count), empty, empty, sizes),
-        np.zeros(count, np.int64),
-        -1 - np.arange(count),
-        np.full(count, NO_CHECKSUM),
-        np.zeros(count, np.bool),
-    )
-
-
-def _rows(entries: EntryTable, tensors: Ints) -> EntryTable:
-    """Return the entries of some tensors, over a table of only these."""
-    position = np.full(len(entries.slices.tensors), -1, np.int64)
-    position[tensors] = np.arange(len(tensors))
-    chosen = entries.take(np.flatnonzero(position[entries.slices.tensor] >= 0))
-    slices = chosen.slices
-    table = SliceTable(
-        slices.tensors.take(tensors),
-        position[slices.tensor],
-        slices.offset,
-        slices.shape,
-        slices.nbytes,
-    )
-    return replace(chosen, slices=table)

@@ -315,10 +315,14 @@ def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:
     """Return the entries of some keys, over a table of only these tensors, in order."""
     tensors = entries.slices.tensors
     rows = np.array([row for row, key in enumerate(tensors.keys) if key in keys], dtype=np.int64)
-    if len(rows) == len(tensors):
-        return entries
+    return entries if len(rows) == len(tensors) else of_tensors(entries, rows)
+
+
+def of_tensors(entries: EntryTable, rows: Ints) -> EntryTable:
+    """Return the entries of some tensors, over a table of only these."""
     # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0,
     # -1, 1.
+    tensors = entries.slices.tensors
     position = np.full(len(tensors), -1, dtype=np.int64)
     position[rows] = np.arange(len(rows))
     chosen = entries.take(np.flatnonzero(position[entries.slices.tensor] >= 0))

@@ -35,7 +35,13 @@ from shardvar.limits import (
     MAX_RUN_NBYTES,
     MAX_SHARED_NBYTES,
 )
-from shardvar.planning.index import DIGEST_NBYTES, EntryTable, Metadata, RunChecksums
+from shardvar.planning.index import (
+    DIGEST_NBYTES,
+    EntryTable,
+    Metadata,
+    RunChecksums,
+    of_tensors,
+)
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable, concatenate
 from shardvar.wire.block_file import (
@@ -74,13 +80,10 @@ class Overview:
     """The metadata block of a native index."""
 
     metadata: Metadata
-    """The description, the writer and the user's metadata."""
     generation: str
     """The token that distinguishes the data files of one commit from the files of another."""
     file_nbytes: Ints
-    """[files] the exact size of each data file."""
     run_nbytes: int = RUN_NBYTES
-    """Size of a run in bytes."""
     file_names: Sequence[str] = ()
     """[files] the end of the name of each data file; empty if the generation gives all of them."""
     file_owners: Sequence[str] = ()
@@ -89,13 +92,11 @@ class Overview:
 
     @property
     def version(self) -> int:
-        """The version of the index."""
         if self.file_owners:
             return REFERRING_VERSION
         return NAMED_VERSION if self.file_names else INDEX_VERSION
 
     def encode(self) -> bytes:
-        """Return the metadata block."""
         texts, digests = self.metadata.user, self.metadata.digests
         texts = with_digests(texts, digests) if digests else texts
         user = sorted(zip(map(encode_text, texts), map(encode_text, texts.values()), strict=True))
@@ -106,16 +107,12 @@ class Overview:
                 "generation": self.generation,
                 "run_nbytes": self.run_nbytes,
                 "file_nbytes": self.file_nbytes.astype("<u8"),
-                **(
-                    pack_strings("file_name", list(map(encode_text, self.file_names)))
-                    if self.file_names
-                    else {}
-                ),
-                **(
-                    pack_strings("file_owner", list(map(encode_text, self.file_owners)))
-                    if self.file_owners
-                    else {}
-                ),
+                **{
+                    field: octets
+                    for name in ("file_name", "file_owner")
+                    if (texts := getattr(self, name + "s"))
+                    for field, octets in pack_strings(name, [*map(encode_text, texts)]).items()
+                },
                 **pack_strings("user_name", [name for name, _ in user]),
                 **pack_strings("user_value", [value for _, value in user]),
             }
@@ -155,8 +152,7 @@ class Overview:
 
 
 def _read_names(block: IndexBlock, count: int) -> tuple[list[str], list[str]]:
-    """Return the ends of the data files' names and the prefixes of their writers, as far as the
-    block has them."""
+    """Return the ends of the data files' names and the prefixes of their writers, if any."""
     if "file_name" not in block.values:
         return [], []
     ends, owners = list(map(decode_text, block.strings("file_name", count))), list[str]()
@@ -176,8 +172,7 @@ def _read_names(block: IndexBlock, count: int) -> tuple[list[str], list[str]]:
 
 
 def encode_text(text: str) -> bytes:
-    """Return the bytes of a key or of a user's text: UTF-8, in which surrogate escapes become the
-    bytes they stand for.
+    """Return a key or a user's text in UTF-8, in which surrogate escapes become their bytes.
 
     >>> encode_text("\\udcff"), encode_text("é")
     (b'\\xff', b'\\xc3\\xa9')
@@ -196,7 +191,7 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(octets: bytes) -> str:
-    """Return the text that the bytes encode; bytes that are not UTF-8 become surrogate escapes."""
+    """Return the text of bytes; those that are not UTF-8 become surrogate escapes."""
     return octets.decode("utf-8", "surrogateescape")
 
 
@@ -230,9 +225,7 @@ class Entries:
     """The content of one block of entries."""
 
     first_key: bytes
-    """The first key, as it is stored."""
     last_key: bytes
-    """The last key, as it is stored."""
     table: EntryTable
     """The entries of the tensors that are possible."""
     broken: dict[str, CheckpointError]
@@ -252,8 +245,7 @@ class Entries:
 def select_entries(
     table: EntryTable, tensor: int, tensor_stop: int, first: int, last: int
 ) -> EntryTable:
-    """Return the rows ``[first, last)`` of the tensors ``[tensor, tensor_stop)``, over a table of
-    only these."""
+    """Return the rows ``[first, last)`` of the tensors ``[tensor, tensor_stop)``, over only these."""
     slices, tensors = table.slices, table.slices.tensors
     some, rows = slice(tensor, tensor_stop), slice(first, last)
     kept = TensorTable(
@@ -302,7 +294,9 @@ def decode_entries(block: IndexBlock, nbytes: int, overview: Overview) -> Entrie
     errors: dict[str, CheckpointError] = {}
     broken = _find_broken(table, unknown, overview)
     if broken:
-        table = _without(table, np.array(list(broken), np.int64))
+        kept = np.ones(len(keys), np.bool)
+        kept[list(broken)] = False
+        table = of_tensors(table, np.flatnonzero(kept))
         errors = {keys[tensor]: error for tensor, error in broken.items()}
     return Entries(first_key, last_key, table, errors, table.slices.tensors.rows())
 
@@ -402,20 +396,6 @@ def _read_runs(block: IndexBlock, nbytes: Ints, run_nbytes: int) -> RunChecksums
     return RunChecksums(run_nbytes, values, first)
 
 
-def _without(table: EntryTable, tensors: Ints) -> EntryTable:
-    """Return the table without some of its tensors."""
-    kept = np.ones(len(table.slices.tensors), np.bool)
-    kept[tensors] = False
-    rest = table.take(np.flatnonzero(kept[table.slices.tensor]))
-    position = np.cumsum(kept) - 1  # the new row of each tensor that is kept
-    slices = replace(
-        rest.slices,
-        tensors=rest.slices.tensors.take(np.flatnonzero(kept)),
-        tensor=position[rest.slices.tensor],
-    )
-    return replace(rest, slices=slices)
-
-
 # --- Impossible tensors, found for all entries of a block at once
 
 _Violation = tuple[npt.NDArray[np.bool], Callable[[int], CheckpointError]]
@@ -443,12 +423,10 @@ class _Laws:
     """The laws for each entry of a block: possible sizes, and a payload within its file."""
 
     table: EntryTable
-    """The entries."""
     overview: Overview
-    """The sizes of the data files."""
 
     def violations(self) -> Iterator[_Violation]:
-        """The violations of each law; the laws that others depend on come first."""
+        """Yield the violations of each law; the laws that others depend on come first."""
         slices = self.table.slices
         full, itemsize = slices.tensors.shapes[slices.tensor], ITEMSIZES[slices.codes()]
         is_huge = (
@@ -500,10 +478,7 @@ class _Laws:
 
 def _is_huge(shape: Ints, itemsize: Ints) -> npt.NDArray[np.bool]:
     """Return [m] True where an extent, or the size of all elements, is larger than any machine can
-    hold.
-
-    The size is computed in floating point, which is inexact and cannot overflow to a small number.
-    """
+    hold, in floating point, which cannot overflow to a small number."""
     nbytes = np.prod(shape, axis=1, dtype=np.float64) * np.maximum(itemsize, 1)
     huge: npt.NDArray[np.bool] = (shape > MAX_NBYTES).any(axis=1) | (nbytes > MAX_NBYTES)
     return huge
@@ -516,8 +491,7 @@ def _is_huge(shape: Ints, itemsize: Ints) -> npt.NDArray[np.bool]:
 
 
 _BLOCK_NBYTES = 255 << 10
-"""Packed columns of a block, unless a single entry has more; with the names of the columns it is
-within 256 KiB."""
+"""Packed columns of a block, unless a single entry has more; within 256 KiB with their names."""
 
 _ENTRY_NBYTES = 24  # file 4, start 8, nbytes 8, crc 4
 _TENSOR_NBYTES = 10  # key_nbytes 4, dtype 1, rank 1, count 4
@@ -533,11 +507,10 @@ def encode_index(
     referred: EntryTable | None = None,
     digests: NDArray[np.uint8] | None = None,
 ) -> bytes:
-    """Return an index whole: of slices [m] that begin at ``start`` in the files of the overview;
-    ``keys`` are the keys of the tensors, as they are stored.
+    """Return an index whole: of slices [m] that begin at ``start`` in the files of the overview.
 
-    The files of ``referred`` entries come after the assignment's. [m] ``digests`` are known of the
-    payloads, as in ``EntryTable``.
+    ``keys`` are the keys of the tensors, as they are stored. The files of ``referred`` entries come
+    after the assignment's. [m] ``digests`` are known of the payloads.
     """
     rows = _rows_of(assignment, keys, start, checksums, digests)
     rows = rows if referred is None else _with_referred(rows, referred, assignment.num_files)
@@ -551,20 +524,29 @@ class _Rows:
     """The entries of an index; once sorted, in its order."""
 
     slices: SliceTable
-    """The slices; once sorted, their tensors are the ones that have any, in the order of their
-    keys."""
+    """The slices; once sorted, of tensors that have any, in the order of their keys."""
     keys: Sequence[bytes]
-    """[n] the keys as they are stored."""
     file: Ints
-    """[m] the number of the data file."""
     start: Ints
-    """[m] the first byte of the payload in that file."""
     checksum: Ints
-    """[m] the CRC32C of the payload."""
     runs: list[bytes]
     """[m] the CRC32C of each run as 32-bit numbers; empty if the payload is one run."""
     digests: NDArray[np.uint8] | None
-    """[m] the digests of the payloads, as in ``EntryTable``."""
+
+    def take(
+        self, rows: Ints, tensors: TensorTable, tensor: Ints, keys: Sequence[bytes]
+    ) -> "_Rows":
+        """Return some entries, over a table of other tensors."""
+        slices = replace(self.slices.take(rows), tensors=tensors, tensor=tensor)
+        return _Rows(
+            slices,
+            keys,
+            self.file[rows],
+            self.start[rows],
+            self.checksum[rows],
+            list(map(self.runs.__getitem__, rows.tolist())),
+            None if self.digests is None else self.digests[rows],
+        )
 
 
 def _rows_of(
@@ -574,12 +556,11 @@ def _rows_of(
     checksums: Sequence[FileChecksums],
     digests: NDArray[np.uint8] | None,
 ) -> _Rows:
-    """Return the entries of an assignment; ``keys`` are the keys of its tensors, as stored."""
     slices = assignment.slices
     # Checksums come file by file, and within a file in the order of the assignment: the order of a
     # stable sort by file.
     order = np.argsort(assignment.file, kind="stable")
-    given = [(found.payload, found.runs) for found in checksums]
+    given = [(checksum.payload, checksum.runs) for checksum in checksums]
     none = np.zeros(0, np.int64), np.zeros(0, np.uint32)
     of_payloads, of_runs = map(np.concatenate, zip(none, *given, strict=True))
     payload = np.zeros(len(order), np.int64)
@@ -639,16 +620,8 @@ def _in_order(rows: _Rows) -> _Rows:
     # The last key of lexsort is the first criterion: by tensor, then by offset axis after axis,
     # then by shape, which orders empty slices that share an offset with another one.
     order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], tensor))
-    columns = (slices.offset[order], slices.shape[order], slices.nbytes[order])
-    return _Rows(
-        SliceTable(slices.tensors.take(tensors), tensor[order], *columns),
-        list(map(keys.__getitem__, tensors.tolist())),
-        rows.file[order],
-        rows.start[order],
-        rows.checksum[order],
-        list(map(rows.runs.__getitem__, order.tolist())),
-        None if rows.digests is None else rows.digests[order],
-    )
+    stored = list(map(keys.__getitem__, tensors.tolist()))
+    return rows.take(order, slices.tensors.take(tensors), tensor[order], stored)
 
 
 def _with_ties(rows: _Rows, ties: Mapping[bytes, bytes]) -> _Rows:
@@ -662,20 +635,11 @@ def _with_ties(rows: _Rows, ties: Mapping[bytes, bytes]) -> _Rows:
     taken = np.concatenate([np.arange(*bounds[row : row + 2]) for row in origin.tolist()])
     tensor = np.repeat(np.arange(len(keys)), np.diff(bounds)[origin])
     tensors = replace(slices.tensors.take(origin), keys=[decode_text(key) for key in keys])
-    columns = slices.offset[taken], slices.shape[taken], slices.nbytes[taken]
-    return _Rows(
-        SliceTable(tensors, tensor, *columns),
-        keys,
-        rows.file[taken],
-        rows.start[taken],
-        rows.checksum[taken],
-        [rows.runs[row] for row in taken.tolist()],
-        None if rows.digests is None else rows.digests[taken],
-    )
+    return rows.take(taken, tensors, tensor, keys)
 
 
 def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
-    """The blocks of entries, each with its first key."""
+    """Yield the blocks of entries, each with its first key."""
     slices, tensors = rows.slices, rows.slices.tensors
     if not len(slices):
         return
@@ -703,7 +667,7 @@ def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
-    """Return the entries ``[first, last)``, column by column (``formats.native.index``)."""
+    """Return the entries ``[first, last)``, column by column."""
     slices, tensors = rows.slices, rows.slices.tensors
     tensor = slices.tensor[first:last]
     some = slice(int(tensor[0]), int(tensor[-1]) + 1)

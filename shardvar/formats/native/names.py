@@ -43,11 +43,7 @@ def aside_name(prefix: str, generation: str) -> str:
 
 
 def data_names(prefix: str, generation: str, count: int) -> list[str]:
-    """Return the names of the data files.
-
-    >>> data_names("ck", "1f", 2)
-    ['ck.svdata-1f-00000-of-00002', 'ck.svdata-1f-00001-of-00002']
-    """
+    """Return the names of the data files."""
     return [f"{prefix}.svdata-{generation}-{number:05}-of-{count:05}" for number in range(count)]
 
 
@@ -57,21 +53,13 @@ def native_data_name(prefix: str, end: str) -> str:
 
 
 def owner_of(name: str) -> str | None:
-    """Return the prefix of the checkpoint that wrote a data file; None for any other file.
-
-    >>> owner_of("ck.svdata-1f-00001-of-00002"), owner_of("ck.svindex")
-    ('ck', None)
-    """
+    """Return the prefix of the checkpoint that wrote a data file; None for any other file."""
     match = _DATA.fullmatch(name)
     return match["prefix"] if match else None
 
 
 def has_neighbours(names: Iterable[str], prefix: str) -> bool:
-    """Return True if a directory has indexes, data files or marks of other prefixes.
-
-    >>> has_neighbours(["a.svindex", "a.svdata-0-00000-of-00001"], "a"), has_neighbours(["a.svindex"], "b")
-    (False, True)
-    """
+    """Return True if a directory has indexes, data files or marks of other prefixes."""
     own = native_index_name(prefix)
     return any(
         name != own
@@ -85,11 +73,7 @@ def has_neighbours(names: Iterable[str], prefix: str) -> bool:
 
 
 def files_of_others(names: Iterable[str], prefix: str) -> dict[str, int]:
-    """Return the number of data files of each other checkpoint among the names.
-
-    >>> files_of_others(["a.svdata-0-00000-of-00001", "b.svdata-0-00000-of-00001"], "a")
-    {'b': 1}
-    """
+    """Return the number of data files of each other checkpoint among the names."""
     owners = [owner for owner in map(owner_of, names) if owner not in (None, prefix)]
     return {owner: owners.count(owner) for owner in sorted({*filter(None, owners)})}
 
@@ -100,17 +84,12 @@ def has_marks(names: Iterable[str]) -> bool:
 
 
 def mark_name(prefix: str, kind: str, token: str) -> str:
-    """Return the name of a mark: of the files that a save ``needs``, or that have ``gone`` from an
-    index."""
+    """Return the name of a mark: of the files that a save ``needs``, or that have ``gone``."""
     return f"{prefix}.sv{kind}-{token}"
 
 
 def marks(names: Iterable[str], kind: str) -> list[tuple[str, str]]:
-    """Return the marks of a kind, each with its prefix.
-
-    >>> marks(["ck.svneeds-1f", "ck.svgone-1f", "ck.svindex"], "gone")
-    [('ck.svgone-1f', 'ck')]
-    """
+    """Return the marks of a kind, each with its prefix."""
     found = [match for match in map(_MARK.fullmatch, names) if match and match["kind"] == kind]
     return [(match[0], match["prefix"]) for match in found]
 
@@ -121,23 +100,17 @@ def is_name_end(text: str) -> bool:
 
 
 def is_generation(text: str) -> bool:
-    """Return True if a generation may have this name: 1 to 64 letters and digits."""
     return _GENERATION.fullmatch(text) is not None
 
 
 def check_generation(text: str) -> None:
-    """Raise ``ArgumentError`` if a generation cannot have this name."""
     if not is_generation(text):
         raise ArgumentError(f"Invalid generation {text!r}.", "Give 1 to 64 letters and digits.")
 
 
 def find_native(names: Iterable[str], name: str) -> list[str]:
-    """Return the prefixes that ``name`` may mean among these files: a prefix, an index, a data
-    file, or empty for all.
-
-    >>> find_native(["a.svindex", "b.svindex", "b.svdata-0-00000-of-00001"], "b.svdata-0-00000-of-00001")
-    ['b']
-    """
+    """Return the prefixes that ``name`` may mean among these files: a prefix, an index, a data file,
+    or empty for all."""
     # An interpretation counts only if its index exists: data files without an index are not a
     # checkpoint.
     indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]
@@ -154,11 +127,8 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
 
 
 def leftovers(names: Iterable[str], prefix: str, named: Iterable[str]) -> list[str]:
-    """Return the files of a prefix that its index, which names ``named``, does not name.
-
-    They are older generations, files of writers that died, journals, indexes under temporary names,
-    and shares. Other files, such as a copy of an index under another name, are never among them.
-    """
+    """Return the files of a prefix that its index, which names ``named``, does not name: of older
+    generations, dead writers and shares. A copy of an index under another name is none of them."""
     names, kept = list(names), {native_index_name(prefix), *named}
     aside = [
         name

@@ -67,15 +67,12 @@ _LOG = logging.getLogger("shardvar.checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The data files that the other checkpoints and the running saves of a directory need."""
-
     files: Mapping[str, frozenset[str]]
-    """The files by the prefix of what needs them."""
+    """The files by the prefix of the checkpoint or save that needs them."""
     unread: Sequence[str] = ()
     """The indexes and marks that cannot be read, and so may need any file."""
 
     def users(self, name: str) -> list[str]:
-        """Return the prefixes of all that need a file."""
         return sorted(prefix for prefix, files in self.files.items() if name in files)
 
 
@@ -109,28 +106,24 @@ def names_of_others(storage: Storage, prefix: str) -> list[str]:
 
 
 def find_needs(storage: Storage, prefix: str, *, of_saves: bool = True) -> Needs:
-    """Return the files that others than the checkpoint ``prefix`` need; without ``of_saves``, only
-    the ones that indexes name.
-
-    The answer is of one moment: it is made again if the directory changes meanwhile.
-    """
+    """Return the files that others than the checkpoint ``prefix`` need, at one moment; without
+    ``of_saves``, only files that indexes name."""
     for _ in range(ATTEMPTS):
         fresh = storage.refreshed()
         before = _state(fresh, prefix, of_saves=of_saves)
         if not before:
             return Needs({})
         try:
-            found = _read_needs(fresh, before)
+            needs = _read_needs(fresh, before)
         except MissingFile:
             continue
         if _state(storage.refreshed(), prefix, of_saves=of_saves) == before:
-            return found
+            return needs
     return Needs({}, [storage.path])
 
 
 def without_needed(storage: Storage, left: Sequence[str]) -> list[str]:
-    """Return files that seem to be left over, without the data files that checkpoints may refer
-    to."""
+    """Return leftover files without data files that checkpoints may refer to."""
     if not any(map(owner_of, left)):
         return [*left]
     needs = find_needs(storage, "", of_saves=False)
@@ -138,8 +131,7 @@ def without_needed(storage: Storage, left: Sequence[str]) -> list[str]:
 
 
 def check_in_place(storage: Storage, references: References) -> None:
-    """Raise ``CheckpointError`` unless the index and the files that are referred to are as they
-    were read."""
+    """Raise ``CheckpointError`` unless the files that are referred to are as they were read."""
     fresh = storage.refreshed()
     status = fresh.status(references.index)
     if status is None or status.stamp != references.stamp:
@@ -152,8 +144,7 @@ def check_in_place(storage: Storage, references: References) -> None:
 
 
 def write_mark(storage: Storage, name: str, files: Iterable[str]) -> None:
-    """Make a mark with the names of files; it is on the disk, or in the bucket, when this
-    returns."""
+    """Make a mark with the names of files; it is stored when this returns."""
     storage.announce([name])
     write_file(storage, name, json.dumps(_guarded(sorted(files))).encode())
     storage.finish(name)
@@ -230,8 +221,7 @@ def release_only(storage: Storage, files: Iterable[str]) -> list[str]:
 
 
 def freed_of(storage: Storage, mark: str) -> list[str]:
-    """Return the files of a removal's mark; none if another removal has ended meanwhile, or the
-    mark was not finished."""
+    """Return the files of a removal's mark; none if it is gone, or was not finished."""
     try:
         return _read_mark(storage, mark)
     except CheckpointError:
@@ -246,14 +236,14 @@ def _present(storage: Storage) -> list[str]:
 def _state(storage: Storage, prefix: str, *, of_saves: bool) -> dict[str, str]:
     """Return the stamps of the indexes of others, and of the marks of their saves."""
     names = _present(storage)
-    found = [native_index_name(each) for each in find_native(names, "") if each != prefix]
-    found += [mark for mark, owner in marks(names, "needs") if of_saves and owner != prefix]
-    statuses = {name: storage.status(name) for name in found}
+    indexes = [native_index_name(each) for each in find_native(names, "") if each != prefix]
+    of_others = [mark for mark, owner in marks(names, "needs") if of_saves and owner != prefix]
+    statuses = {name: storage.status(name) for name in [*indexes, *of_others]}
     return {name: "" if status is None else status.stamp for name, status in statuses.items()}
 
 
 def _read_needs(storage: Storage, state: Iterable[str]) -> Needs:
-    """Return what indexes and marks of these names need; ``MissingFile`` if one is gone."""
+    """Return the needs of indexes and marks of these names; ``MissingFile`` if one is gone."""
     files: dict[str, frozenset[str]] = {}
     unread: list[str] = []
     prefixes = dict(marks(state, "needs"))

@@ -78,8 +78,7 @@ CAPABILITIES = Capabilities(
 """Everything; only strings and variants, whose elements have no fixed size, are never cut."""
 
 PAYLOAD_ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector register, so that a memory-mapped array of any dtype
-is aligned."""
+"""Bytes: a cache line, and the widest vector register."""
 
 _OTHER = "x"
 """Appended to a generation whose name is taken."""
@@ -103,7 +102,6 @@ class NativeSink(SetSink):
     ties: Mapping[bytes, bytes]
     """Further keys, as they are stored, each with the key whose entries it has."""
     overview: Overview
-    """The metadata block."""
     names: Sequence[str]
     """[files] the final names of the data files, under which they are written unless shares are
     merged."""
@@ -112,12 +110,11 @@ class NativeSink(SetSink):
 
     @property
     def _mark(self) -> str:
-        """The mark of the files that the save needs."""
+        """The name of the mark of the files that the save needs."""
         return mark_name(self.new.name, "needs", self.overview.generation + self.token)
 
     @property
     def named(self) -> list[str]:
-        """All data files that the index names."""
         references = self.new.metadata.references
         return [*self.names, *(references.files if references else ())]
 
@@ -171,12 +168,8 @@ class NativeSink(SetSink):
             SetSink.withdraw(self)  # super() is lost in classes with slots
 
     def is_in_place(self) -> bool:
-        """Return True if the index in place names the files, or may do so, since the storage does
-        not answer.
-
-        In a bucket, which has no lock, another process may have committed the same since this write
-        began.
-        """
+        """Return True if the index in place names the files, or may do so. In a bucket, which has no
+        lock, another process may have committed the same since this write began."""
         try:
             return (
                 generation_of(self.new.storage.refreshed(), self.new.name)
@@ -245,11 +238,9 @@ def native_sink(new: NewCheckpoint) -> NativeSink:
 
 
 def _free_generation(new: NewCheckpoint) -> tuple[str, list[str]]:
-    """Return a generation whose names no needed file has, and the names of the data files.
-
-    The files of the existing index may have the names of this generation, and then another one is
-    taken: writing these files again would break the old checkpoint before the new one is there.
-    """
+    """Return a generation whose names no needed file has, and the names of the data files."""
+    # If files of the existing index have the names of this generation, another one is taken: writing
+    # them again would break the old checkpoint before the new one is there.
     storage, prefix, generation = new.storage, new.name, new.generation
     names = data_names(prefix, generation, new.assignment.num_files)
     there = {*storage.names()}
@@ -268,8 +259,7 @@ def _free_generation(new: NewCheckpoint) -> tuple[str, list[str]]:
 
 
 def _are_needed(storage: Storage, prefix: str, names: Collection[str]) -> bool:
-    """Return True if data files of these names belong to the checkpoint in place, or to another
-    one that refers to them."""
+    """Return True if the checkpoint in place, or one that refers to it, has files of these names."""
     if not {*names}.isdisjoint(names_in_place(storage, prefix)):
         return True
     needs = find_needs(storage, prefix)
@@ -296,13 +286,9 @@ def _with_files(
 def _written(
     new: NewCheckpoint, files: WrittenFiles
 ) -> tuple[list[str], Sequence[str], Sequence[str]]:
-    """Return the names of written files now, after the commit, and the ends that the index needs.
-
-    Renaming is the same when it is repeated, so a commit that was killed between two files is
-    finished by the next one: a file has the name that it was written under or, after such a commit,
-    the final one. In a bucket the one that it was written under stays, since a rename there is a
-    copy.
-    """
+    """Return the names of written files now, after the commit, and the ends that the index needs."""
+    # Renaming is the same when it is repeated, so the next commit finishes one that was killed
+    # between two files. In a bucket a file stays under its first name, since a rename is a copy.
     ends = [name.removeprefix(native_data_name(new.name, "")) for name in files.names]
     are_final = bool(ends) and all(map(is_name_end, ends))
     names = files.names if are_final else data_names(new.name, new.generation, len(files.names))

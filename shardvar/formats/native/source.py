@@ -70,11 +70,8 @@ class NativeIndex:
     name: str
     """The index file's path, for messages."""
     blocks: BlockFile
-    """The blocks of the index file."""
     overview: Overview
-    """Its metadata block."""
     files: Sequence[str]
-    """The names of the data files."""
     file_fault: Callable[[int], CheckpointError | None]
     """Returns the error that keeps a data file from being read, or None."""
     _kept: OrderedDict[int, Entries] = field(init=False, default_factory=OrderedDict)
@@ -86,12 +83,10 @@ class NativeIndex:
 
     @property
     def metadata(self) -> Metadata:
-        """The checkpoint's metadata."""
         return self.overview.metadata
 
     @property
     def faults(self) -> "NativeFaults":
-        """Keys that cannot be read, each with its error; computed on demand."""
         return NativeFaults(self)
 
     def find(self, key: str) -> EntryTable:
@@ -119,8 +114,7 @@ class NativeIndex:
         return concatenate_entries(tables) if tables else None
 
     def scan(self) -> Iterator[EntryTable]:
-        """All entries, about a block at a time, in the order of the keys; a key's entries are in
-        one table.
+        """Yield all entries in the order of the keys; a key's entries are in one table.
 
         For blocks [a b] [b] [b c] the tables are [a], [b b b] and [c]: the entries of the last key
         of a block are held back while the next block continues that key.
@@ -160,7 +154,6 @@ class NativeIndex:
         return self._faults[0]
 
     def _shared(self, tables: Sequence[EntryTable]) -> dict[str, CheckpointError]:
-        """Return the keys whose payloads share too many bytes with others, by a full scan."""
         if not tables:
             return {}
         entries = concatenate_entries(tables)
@@ -190,7 +183,6 @@ class NativeIndex:
         return faults
 
     def _entries(self, number: int) -> Entries:
-        """Return one block, decoded."""
         # The lock guards the cache and is not held while a block is read, so that readers of other
         # blocks go on.
         with self._lock:
@@ -223,11 +215,9 @@ class NativeIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeFaults(ScannedFaults):
-    """The keys that cannot be read, as a mapping: a look-up costs as much as finding the key,
-    iteration a full scan."""
+    """The keys that cannot be read: a look-up finds the key, iteration scans all."""
 
     index: NativeIndex
-    """The index that has the keys."""
 
     def __getitem__(self, key: str) -> CheckpointError:
         try:
@@ -238,12 +228,10 @@ class NativeFaults(ScannedFaults):
         return faults[key]
 
     def all(self) -> Mapping[str, CheckpointError]:
-        """All keys with their errors, by one scan of the index."""
         return self.index.all_faults()
 
 
 def _stored(key: str) -> bytes | None:
-    """Return the key as an index stores it; None if an index cannot."""
     try:
         return encode_text(key)
     except ArgumentError:
@@ -256,14 +244,12 @@ class NativeSource(FileSource):
 
     storage: Storage
     prefix: str
-    """The prefix of its files."""
     file: ReadableFile
     """The index file, open."""
     index: NativeIndex = field()
     data: DataFiles = field()
 
     bare_index = ""
-    """Empty: each block of the index has a checksum."""
 
     @property
     def crc(self) -> Checksum:
@@ -283,16 +269,12 @@ class NativeSource(FileSource):
                 self.data.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
-        """Return a data file as a read-only memory map."""
         with self._explained():
             return self.data.map(file)
 
     def findings(self) -> Sequence[Finding]:
         """Return data files that are missing or of another size, and files of the prefix that the
-        index does not name.
-
-        These name files; ``index.faults`` names the keys that cannot be read because of them.
-        """
+        index does not name."""
         faults = [
             (name, self.index.file_fault(number)) for number, name in enumerate(self.index.files)
         ]
@@ -309,17 +291,15 @@ class NativeSource(FileSource):
         self.file.close()
 
     def hold_no_files(self) -> None:
-        """Open files only while they are read."""
         self.data.hold_none()
         self.file.close()
 
     def is_replaced(self) -> bool:
-        """Return True if another index has taken the place of this one."""
         return is_replaced(self.storage, native_index_name(self.prefix), self.file)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Add to the error about a missing file that the checkpoint was replaced, if it was."""
+        """Say in the error about a missing file that the checkpoint was replaced, if it was."""
         try:
             yield
         except MissingFile as error:
@@ -330,7 +310,7 @@ class NativeSource(FileSource):
 
 
 def open_native(storage: Storage, prefix: str) -> NativeSource:
-    """Open a checkpoint; its index is read again if its files were replaced meanwhile."""
+    """Open a checkpoint; its index is read again if its files were replaced since."""
     for _ in range(ATTEMPTS):
         source = _read_index(storage, prefix)
         # A missing file is a fault of the checkpoint if its index is still in place, and a race
@@ -350,8 +330,7 @@ def read_native_index(storage: Storage, name: str) -> NativeIndex:
 
 
 def decode_native_index(name: str, content: bytes, prefix: str = "") -> NativeIndex:
-    """Return the index that is the content of a file, without a look at data files; ``name`` is for
-    messages."""
+    """Return the index that is the content of a file, without a look at data files."""
     with prefix_errors(name):
         blocks = open_block_file(lambda start, n: content[start : start + n], len(content))
         overview = Overview.decode(blocks.metadata)
@@ -369,7 +348,7 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
 
 
 def _fault(files: DataFiles, prefix: str, number: int) -> CheckpointError | None:
-    """Return what is wrong with a data file; of another checkpoint's, with its name."""
+    """Return the fault of a data file; of another checkpoint's, with its name."""
     fault, owner = files.fault(number), owner_of(files.names[number])
     if fault is None or owner == prefix:
         return fault
@@ -378,10 +357,8 @@ def _fault(files: DataFiles, prefix: str, number: int) -> CheckpointError | None
 
 
 def _about(users: Sequence[str]) -> str:
-    """Return what to know about a file that the index does not name."""
-    if not users:
-        return "The index does not name this file."
-    return f"The index does not name this file, which is needed by {named(users)}."
+    about = "The index does not name this file"
+    return f"{about}, which is needed by {named(users)}." if users else f"{about}."
 
 
 def _read_ends(file: ReadableFile) -> tuple[BlockFile, Overview]:

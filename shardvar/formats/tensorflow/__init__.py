@@ -35,7 +35,7 @@ from shardvar.formats.tensorflow.source import BundleSource, open_bundle
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.index import OBJECTS
-from shardvar.planning.slices import Capabilities, SliceTable, check_holds
+from shardvar.planning.slices import Capabilities, check_holds
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, mask
@@ -86,33 +86,31 @@ class BundleWriter(FileWriter):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class BundleSink(SetSink):
-    """A tensor bundle that is being written."""
-
-    keys: list[bytes]
-    """[n] the tensors' names as they are stored."""
+    keys: list[bytes]  # [n] the tensors' names as they are stored
 
     def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
         prefix, crc = self.new.name, self.by_row(checksums)
         num_files = self.new.assignment.num_files + bool(self.objects)
-        count = _free_count(prefix, num_files, there)
+        # The count in the names of the data files: their number, or the next that is unused.
+        count, has_index = max(num_files, 1), bundle_index_name(prefix) in there
+        taken = {count for _, count in data_files(prefix, there)} if has_index else set()
+        while count in taken:
+            count += 1
         finals = [data_name(prefix, number, count) for number in range(num_files)]
         asides = [*self.asides, *(self.objects or ())[:1]]
-        header = HEADER_KEY, encode_header(count, self.new.run)
-        index = encode_table([header, *sorted([*self._entries(crc), *self._objects_entry()])])
+        entries = [*self._entries(crc)]
+        if self.objects:
+            payload = self.objects[1]
+            checksum = mask(strings.bundle_checksum(payload, 1))
+            place = encode_place(self.new.assignment.num_files, 0, len(payload), checksum)
+            entries.append((OBJECTS.encode(), encode_head(ENUMS[STRING], ()) + place))
+        index = encode_table([(HEADER_KEY, encode_header(count, self.new.run)), *sorted(entries)])
         tidy = self.sweep(lambda names: unnamed_files(prefix, names, finals))
         renames = list(zip(asides, finals, strict=True))
         return CommitSteps(renames, (self.index_aside, bundle_index_name(prefix)), index, tidy)
 
-    def _objects_entry(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entry of the objects, a string tensor without axes, if there are any."""
-        if self.objects:
-            payload = self.objects[1]
-            crc = mask(strings.bundle_checksum(payload, 1))
-            place = encode_place(self.new.assignment.num_files, 0, len(payload), crc)
-            yield OBJECTS.encode(), encode_head(ENUMS[STRING], ()) + place
-
     def _entries(self, crc: Ints) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of the index, not yet sorted."""
+        """Yield keys and values of the index, not yet sorted."""
         slices = self.new.assignment.slices
         tensors = slices.tensors
         # The rows of tensor t are rows[bounds[t] : bounds[t + 1]].
@@ -142,7 +140,7 @@ class BundleSink(SetSink):
     def _sliced(
         self, key: bytes, dtype: int, head: bytes, rows: list[int], places: list[bytes]
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The full entry of a tensor, and the entries of its slices (``contents``)."""
+        """Yield the full entry of a tensor, and the entries of its slices (``contents``)."""
         slices = self.new.assignment.slices
         rank = int(slices.tensors.ranks[slices.tensor[rows[0]]])
         shapes = slices.shape[rows, :rank].tolist()
@@ -161,12 +159,22 @@ class BundleSink(SetSink):
 
 def bundle_sink(new: NewCheckpoint, capabilities: Capabilities) -> BundleSink:
     """Return the sink of a bundle; ``UnsupportedError`` if TensorFlow could not read the slices
-    back. Of the metadata only objects are kept, as a string tensor."""
+    back."""
     prefix, slices = new.name, new.assignment.slices
     asides = aside_names(new, lambda number: f"{prefix}.data-{number:05}")
     check_readable(prefix)
     check_holds(slices, capabilities, "tensorflow")
-    _check_cuts(slices, capabilities)
+    held = np.array([name in capabilities.slice_dtypes for name in NAMES])
+    refused = ~held[slices.codes()] | (
+        slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank
+    )
+    refused |= (slices.shape == 0).any(axis=1)
+    for row in np.flatnonzero(refused & ~slices.is_whole()).tolist():
+        raise UnsupportedError(
+            f"TensorFlow cannot read the slice {slices.region(row)} of {slices.key(row)!r} "
+            f"({slices.dtype(row)}) back.",
+            "Write the tensor whole.",
+        )
     text, aside = document_of(new.metadata, slices.tensors.keys), f"{prefix}.index.{new.generation}"
     # The payload of a text as a string tensor without axes.
     payload = strings.encode(np.array(text.encode("ascii"), object)) if text else b""
@@ -181,24 +189,8 @@ def bundle_sink(new: NewCheckpoint, capabilities: Capabilities) -> BundleSink:
     )
 
 
-def _check_cuts(slices: SliceTable, capabilities: Capabilities) -> None:
-    """Raise ``UnsupportedError`` for slices that TensorFlow could not join again."""
-    held = np.array([name in capabilities.slice_dtypes for name in NAMES])
-    refused = ~held[slices.codes()] | (
-        slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank
-    )
-    refused |= (slices.shape == 0).any(axis=1)
-    for row in np.flatnonzero(refused & ~slices.is_whole()).tolist():
-        raise UnsupportedError(
-            f"TensorFlow cannot read the slice {slices.region(row)} of {slices.key(row)!r} "
-            f"({slices.dtype(row)}) back.",
-            "Write the tensor whole.",
-        )
-
-
 def _encode_key(key: str) -> bytes:
-    """Return a name as it is stored; an empty one is the header's, and names with a zero byte first
-    are slices'."""
+    # An empty name is the header's, and names with a zero byte first are slices'.
     try:
         encoded = key.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -208,19 +200,6 @@ def _encode_key(key: str) -> bytes:
     if encoded[:1] in (b"", b"\x00"):
         raise UnsupportedError(f"{key!r} is a name that TensorFlow reserves.", "Rename the tensor.")
     return encoded
-
-
-def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
-    """Return the count in the names of the data files: their number, or the next unused."""
-    count = max(num_files, 1)
-    taken = (
-        {count for _, count in data_files(prefix, names)}
-        if bundle_index_name(prefix) in names
-        else set()
-    )
-    while count in taken:
-        count += 1
-    return count
 
 
 def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
@@ -238,8 +217,8 @@ class TensorFlowFormat(SharedFormat):
     capabilities: Capabilities = CAPABILITIES
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the prefixes that ``name`` may mean; the names of V1 checkpoints included, for
-        which ``open`` has an error."""
+        """Return the prefixes that ``name`` may mean, also of V1 checkpoints, which ``open``
+        refuses."""
         return find_bundles(storage, name)
 
     def open(self, storage: Storage, name: str) -> BundleSource:

@@ -89,31 +89,22 @@ Extents = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class BundleHeader:
-    """The header of an index, for the whole checkpoint."""
-
     num_shards: int
     """The count in the names of the data files."""
     is_big_endian: bool = False
     """The byte order of elements and of the words of strings."""
     generation: str = ""
-    """The generation that the writer stored; empty for none."""
 
 
 class BundleEntry(NamedTuple):
     """The entry of one tensor or stored slice; a tuple, because an index may have very many."""
 
-    dtype: int
-    """TensorFlow's number for the dtype, a key of ``ENUM_DTYPES``."""
-    shape: tuple[int, ...]
-    """The shape: of the tensor, or of the stored slice."""
-    shard: int
-    """The number of the data file."""
+    dtype: int  # a key of ``ENUM_DTYPES``
+    shape: tuple[int, ...]  # of the tensor, or of the stored slice
+    shard: int  # the number of the data file
     offset: int
-    """The first byte of the payload in that file."""
     size: int
-    """The size of the payload in bytes."""
-    crc: int
-    """The masked checksum."""
+    crc: int  # masked
     slices: tuple[Extents, ...] = ()
     """The slices in which the tensor is stored; empty for an entry that has a payload."""
 
@@ -211,10 +202,10 @@ def decode_bundle_entries(
 def _decode_common(
     message: bytes, heads: dict[bytes, tuple[int, tuple[int, ...]]]
 ) -> BundleEntry | None:
-    """Return the entry if its fields are 1, 2, any of 3, 4 and 5, and 6, in that order; None
-    otherwise.
+    """Return the entry if its fields are 1, 2, any of 3, 4 and 5, and 6, in that order.
 
     ``heads`` caches the meaning of fields 1 and 2, the *head*. For a float32 tensor of shape (3,)
+    the head is
     the head is
 
         08 01           field 1, a varint of one byte: dtype 1
@@ -286,7 +277,6 @@ def _decode_extents(message: bytes) -> Extents:
 
 
 def _check_tensor(dtype: int, shape: tuple[int, ...]) -> None:
-    """Raise if a tensor of that dtype and shape is impossible."""
     if dtype not in ENUM_DTYPES:
         raise invalid(f"The dtype has the number {dtype}, which does not belong to a stored dtype.")
     if any(extent < 0 for extent in shape):
@@ -297,8 +287,7 @@ def _check_tensor(dtype: int, shape: tuple[int, ...]) -> None:
 
 
 def encode_header(num_shards: int, generation: str = "") -> bytes:
-    """Return the header that TensorFlow writes: the count and the producer's version; then a
-    generation, if any."""
+    """Return the header that TensorFlow writes, and then a generation, if any."""
     header = encode_varint_field(1, num_shards) + encode_bytes_field(
         3, encode_varint_field(1, BUNDLE_VERSION)
     )
@@ -306,7 +295,6 @@ def encode_header(num_shards: int, generation: str = "") -> bytes:
 
 
 def encode_head(dtype: int, shape: Sequence[int]) -> bytes:
-    """Return the fields of an entry for dtype and shape."""
     dims = b"".join(encode_bytes_field(2, encode_varint_field(1, extent)) for extent in shape)
     return encode_varint_field(1, dtype) + encode_bytes_field(2, dims)
 
@@ -322,7 +310,6 @@ def encode_place(shard: int, offset: int, size: int, crc: int) -> bytes:
 
 
 def encode_slices(slices: Sequence[Extents]) -> bytes:
-    """Return the fields of an entry for the slices in which the tensor is stored."""
     return b"".join(
         encode_bytes_field(7, b"".join(map(_encode_extent, extents))) for extents in slices
     )
@@ -363,9 +350,7 @@ most ten bytes for each axis."""
 
 _SlicePart = tuple[int, tuple[int, ...], tuple[int, ...]]
 """(row of the entry, offset, shape) of a stored slice."""
-
 SliceParts = list[_SlicePart]
-"""The stored slices of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,17 +360,13 @@ class BundleContents:
     file: ReadableFile
     """The file, kept open so that the file system cannot give its identity to another file."""
     header: BundleHeader
-    """The header."""
-    keys: list[bytes]
-    """[rows] the key of each entry, rising."""
+    keys: list[bytes]  # of the entries, rising
     entries: list[BundleEntry]
     """[rows] the entries; ``NO_ENTRY`` for the rows in ``errors``."""
     errors: dict[int, CheckpointError]
-    """The rows that cannot be read, each with its error."""
 
     @property
     def place(self) -> str:
-        """The path of the file, for messages."""
         return self.file.name
 
 
@@ -396,9 +377,8 @@ class BundleTensors:
     rows: list[int] = field(default_factory=list)
     """The rows that are tensors."""
     parts: dict[int, SliceParts] = field(default_factory=dict)
-    """The stored slices of those tensors that are not stored whole, by the tensor's row."""
+    """The stored slices of tensors that are not stored whole, by the tensor's row."""
     faults: dict[str, CheckpointError] = field(default_factory=dict)
-    """The keys that cannot be read, each with its error."""
 
 
 def read_bundle(storage: Storage, prefix: str) -> BundleContents:
@@ -425,7 +405,7 @@ def read_bundle(storage: Storage, prefix: str) -> BundleContents:
 
 
 def _absent(storage: Storage, prefix: str, error: MissingFile) -> Exception:
-    """Return the error for a missing index of that prefix, by the prefix's other files."""
+    """Return the error for a missing index, by the prefix's other files."""
     names = storage.names()
     path = f"{storage.path}/{prefix}"
     # A V1 checkpoint has no index, and a bundle may have lost its own.
@@ -465,7 +445,6 @@ def find_tensors(contents: BundleContents) -> BundleTensors:
             for part in _find_parts(contents, row, row_of):
                 parts.append(part)
                 claimed.add(part[0])
-                _check_part(contents, row, part)
         except CheckpointError as error:
             _add_fault(found, contents, row, error)
             parts = []
@@ -520,21 +499,15 @@ def slice_table(contents: BundleContents, found: BundleTensors) -> tuple[SliceTa
 
 
 def column_of(values: Iterator[int]) -> Ints:
-    """Return integers as an array."""
     return np.fromiter(values, np.int64)
 
 
 def decode_key(key: bytes) -> str:
-    """Return a stored name as a text; bytes that are not UTF-8 become surrogate escapes."""
     return key.decode("utf-8", "surrogateescape")
 
 
 def slice_key(name: bytes, extents: Extents) -> bytes:
-    """Return the key of a stored slice.
-
-    >>> slice_key(b"w", ((0, -1), (2, 5))).hex(" ")
-    '00 77 00 01 01 02 80 7f 82 85'
-    """
+    """Return the key of a stored slice."""
     numbers = b"".join(_encode_signed(start) + _encode_signed(length) for start, length in extents)
     return encode_num(0) + encode_string(name) + encode_num(len(extents)) + numbers
 
@@ -545,8 +518,9 @@ _encode_signed = lru_cache(maxsize=1 << 14)(encode_signed)
 def _find_parts(
     contents: BundleContents, row: int, row_of: dict[bytes, int]
 ) -> Iterator[_SlicePart]:
-    """The stored slices that a full entry lists, each checked to lie within the tensor."""
-    shape = contents.entries[row].shape
+    """Yield the stored slices that a full entry lists, each then compared with its own entry."""
+    full = contents.entries[row]
+    shape = full.shape
     for extents in contents.entries[row].slices:
         # In TensorFlow's notation, as in "0,2:-": rows 0 and 1, all columns.
         text = ":".join(
@@ -570,20 +544,15 @@ def _find_parts(
         if part is None:
             raise IncompleteCheckpoint(f"The slice {text} is listed but not stored.", COPY_AGAIN)
         yield part, offset, lengths
-
-
-def _check_part(contents: BundleContents, row: int, part: _SlicePart) -> None:
-    """Raise if the entry of a slice disagrees with the full entry that lists it."""
-    number, _, shape = part
-    if number in contents.errors:
-        raise contents.errors[number]
-    full, entry = contents.entries[row], contents.entries[number]
-    if entry.dtype != full.dtype or entry.shape != shape or entry.slices:
-        raise InconsistentTensor(
-            f"A slice of dtype number {full.dtype} and shape {shape} is listed, but its entry has "
-            f"{entry.dtype} and {entry.shape}.",
-            WRITE_AGAIN,
-        )
+        if part in contents.errors:
+            raise contents.errors[part]
+        entry = contents.entries[part]
+        if entry.dtype != full.dtype or entry.shape != lengths or entry.slices:
+            raise InconsistentTensor(
+                f"A slice of dtype number {full.dtype} and shape {lengths} is listed, but its entry "
+                f"has {entry.dtype} and {entry.shape}.",
+                WRITE_AGAIN,
+            )
 
 
 def _sliced_name(key: bytes) -> bytes | None:

@@ -33,16 +33,11 @@ def bundle_index_name(prefix: str) -> str:
 
 
 def data_name(prefix: str, number: int, count: int) -> str:
-    """Return the name of a data file.
-
-    >>> data_name("ck", 2, 5)
-    'ck.data-00002-of-00005'
-    """
     return f"{prefix}.data-{number:05}-of-{count:05}"
 
 
 def data_files(prefix: str, names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """The data files of the prefix in ``names``, of any count, each with that count."""
+    """Yield the data files of the prefix in ``names``, of any count, each with that count."""
     for name in names:
         match = DATA_NAME.fullmatch(name)
         if match and match["prefix"] == prefix:

@@ -35,8 +35,10 @@ from shardvar.errors import (
     replaced_error,
 )
 from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced
+from shardvar.formats.listing import read_swapped
 from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.contents import (
+    BundleHeader,
     column_of,
     find_tensors,
     read_bundle,
@@ -79,17 +81,15 @@ _MOST_KEPT = 8
 class MadePayloads:
     """Payloads that are made as a whole, by joining or converting them, and read by blocks.
 
-    Each is made once, and not for every block, which would take time by the square of its size. It
-    is kept until its last byte is read; of more than a few, the first that was made is dropped.
+    Each is made once, and kept until its last byte is read; of more than a few, the first that was
+    made is dropped.
     """
 
     kept: dict[_Place, bytes] = field(default_factory=dict)
-    """The ones with bytes still to be read."""
 
     def read(
         self, place: _Place, start: int, buffer: memoryview, make: Callable[[], bytes]
     ) -> None:
-        """Fill ``buffer`` from a payload, from byte ``start`` of it on."""
         payload = self.kept.pop(place, None) or make()
         stop = start + len(buffer)
         buffer[:] = memoryview(payload)[start:stop]
@@ -102,12 +102,10 @@ class MadePayloads:
 def join_strings(
     stored: EntryTable, faults: dict[str, CheckpointError], taken: Collection[_Place], index: str
 ) -> tuple[EntryTable, Joined]:
-    """Return the entries, with one for the slices of each string tensor; it has the place of the
-    first slice.
+    """Return the entries, with one for the slices of each string tensor, at the first one's place.
 
     Keys in ``faults`` stay as they are, since their slices may not tile. A key is added whose entry
     would have the place of another one: it is in ``taken``, or was given to another tensor.
-    ``index`` is the path of the index file.
     """
     slices = stored.slices
     order, bounds = slices.by_tensor()
@@ -168,15 +166,12 @@ class BundleIndex:
     """A bundle's table of contents, and further data for its source."""
 
     table: TableIndex
-    """The table of contents."""
     file: ReadableFile
     """The index file, open."""
     data: DataFiles
-    """The data files that entries name, open."""
     guards: dict[tuple[int, int, int], int]
     """(file, start, nbytes) -> checksum, of the payloads that are not plain."""
     is_big_endian: bool
-    """True if the words in the files are big-endian."""
     num_shards: int
     """The count in the names of the data files."""
     sizes: Ints
@@ -188,7 +183,6 @@ class BundleIndex:
 
 
 def _read_index(storage: Storage, prefix: str) -> BundleIndex:
-    """Return the index of a bundle, with the faults of its keys."""
     # Columns: one row a stored slice, in the order of the tensors.
     contents = read_bundle(storage, prefix)
     tensors = find_tensors(contents)
@@ -207,14 +201,25 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
     # Laws: of each entry, of each entry with its file, and of all slices of a tensor. The first
     # fault of a key counts.
     faults = _FaultFinder(tensors.faults, entries, contents.place)
-    _check_sizes(faults, stored, contents.header.is_big_endian)
-    _check_numbers(faults, shard, contents.header.num_shards)
+    _check_numbers(faults, stored, shard, contents.header)
     data = DataFiles(storage, files)
-    sizes, unreadable = _measure(data)
+    sizes, unreadable = np.full(len(files), -1, np.int64), dict[int, CheckpointError]()
+    for number in range(len(files)):
+        try:
+            sizes[number] = data.open(number).size
+        except CheckpointError as error:
+            unreadable[number] = error
     _check_places(faults, files, sizes, unreadable)
     for key, error in find_faults(slices).items():
         faults.errors.setdefault(key, error.at(contents.place))
-    _check_shared(faults, sizes)
+    faults.add(
+        find_shared(entries, sizes),
+        lambda row: past_limit(
+            f"Its bytes at offset {start[row]} also belong to other tensors, and the payloads of "
+            "the file are many times its size",
+            "MAX_PAYLOAD_EXPANSION",
+        ),
+    )
 
     guards = _find_guards(faults, crc)
     header = contents.header
@@ -234,8 +239,7 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
 
 
 def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int], int]:
-    """Return the checksums of payloads that are not plain, by place: a caller may have renamed
-    keys, places stay."""
+    """Return the checksums of payloads that are not plain, by place, since keys may be renamed."""
     entries = faults.entries
     others = np.flatnonzero(~entries.plain)
     columns = (entries.file, entries.start, entries.slices.nbytes, crc)
@@ -255,9 +259,7 @@ class _FaultFinder:
     """The keys that cannot be read, collected law by law."""
 
     errors: dict[str, CheckpointError]
-    """The first error of each key."""
     entries: EntryTable
-    """The entries that are checked."""
     place: str
     """The path of the index file."""
 
@@ -270,8 +272,8 @@ class _FaultFinder:
                 self.errors[key] = error.at(self.place, repr(key))
 
 
-def _check_sizes(faults: _FaultFinder, stored: Ints, is_big_endian: bool) -> None:
-    """Note payloads whose size contradicts dtype and shape, and too small strings."""
+def _check_numbers(faults: _FaultFinder, stored: Ints, shard: Ints, header: BundleHeader) -> None:
+    """Note payloads whose size contradicts dtype and shape, or outside the numbered files."""
     slices = faults.entries.slices
     codes = slices.codes()
     # A string takes a byte for its length at least, and all of them 4 bytes for a checksum. The
@@ -289,19 +291,15 @@ def _check_sizes(faults: _FaultFinder, stored: Ints, is_big_endian: bool) -> Non
         ),
     )
     faults.add(
-        (codes == _VARIANT) & is_big_endian,
+        (codes == _VARIANT) & header.is_big_endian,
         lambda _row: InvalidCheckpoint(
             "Variants of a big-endian checkpoint cannot be copied.", WRITE_AGAIN
         ),
     )
-
-
-def _check_numbers(faults: _FaultFinder, shard: Ints, num_shards: int) -> None:
-    """Note payloads outside the numbered data files, or before the first byte of one."""
     faults.add(
-        (shard < 0) | (shard >= num_shards),
+        (shard < 0) | (shard >= header.num_shards),
         lambda row: InvalidCheckpoint(
-            f"It is in data file {int(shard[row])} of {num_shards}.", WRITE_AGAIN
+            f"It is in data file {int(shard[row])} of {header.num_shards}.", WRITE_AGAIN
         ),
     )
     faults.add(
@@ -312,27 +310,14 @@ def _check_numbers(faults: _FaultFinder, shard: Ints, num_shards: int) -> None:
     )
 
 
-def _measure(files: DataFiles) -> tuple[Ints, dict[int, CheckpointError]]:
-    """Return the sizes of the data files, -1 for files that cannot be opened, and their errors."""
-    sizes = np.full(len(files.names), -1, np.int64)
-    unreadable: dict[int, CheckpointError] = {}
-    for number in range(len(files.names)):
-        try:
-            sizes[number] = files.open(number).size
-        except CheckpointError as error:
-            unreadable[number] = error
-    return sizes, unreadable
-
-
 def _check_places(
     faults: _FaultFinder, files: list[str], sizes: Ints, unreadable: dict[int, CheckpointError]
 ) -> None:
-    """Note payloads that do not end within their file.
-
-    They are incomplete if the file was cut short, and out of bounds if the index is wrong. In a
-    file of 100 bytes that was cut short, the first payload with missing bytes begins at or before
-    100, because payloads have no gaps between them. If it begins after 100, the index is wrong.
-    """
+    """Note payloads that do not end within their file: incomplete if it was cut short, and out of
+    bounds if the index is wrong."""
+    # In a file of 100 bytes that was cut short, the first payload with missing bytes begins at or
+    # before 100, because payloads have no gaps between them. If it begins after 100, the index is
+    # wrong.
     entries = faults.entries
     size = sizes[entries.file]
     faults.add(
@@ -362,19 +347,6 @@ def _check_places(
     faults.add(beyond, reason)
 
 
-def _check_shared(faults: _FaultFinder, sizes: Ints) -> None:
-    """Note payloads that share bytes with another one, in a file where too many do."""
-    start = faults.entries.start
-    faults.add(
-        find_shared(faults.entries, sizes),
-        lambda row: past_limit(
-            f"Its bytes at offset {start[row]} also belong to other tensors, and the payloads of "
-            "the file are many times its size",
-            "MAX_PAYLOAD_EXPANSION",
-        ),
-    )
-
-
 _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
 """Bytes of an element, for dtypes that NumPy does not have."""
 
@@ -385,11 +357,8 @@ class BundleSource(FileSource):
 
     storage: Storage
     prefix: str
-    """The prefix of the files."""
     contents: BundleIndex
-    """The index, and the open files."""
     made: MadePayloads = field(default_factory=MadePayloads, compare=False)
-    """Payloads of strings that are made as a whole."""
     bare_index: str = field(default="", init=False, compare=False)
     """Empty: each block of the index has a checksum."""
 
@@ -428,7 +397,7 @@ class BundleSource(FileSource):
                 made = lambda: strings.from_big_endian(stored(), _count(entries, row))  # noqa: E731
                 self.made.read((file, begin, nbytes), start, buffer, made)
             else:
-                self._read_swapped(file, begin, start, buffer, _unit(dtype))
+                read_swapped(self.read_span, file, begin, start, buffer, _unit(dtype))
             # Check: with the last byte of a payload that is not plain. The bytes of the file are
             # looked at again for that unless the buffer has them all.
             if not entries.plain[row] and start + len(buffer) == nbytes:
@@ -470,7 +439,6 @@ class BundleSource(FileSource):
         ]
 
     def _join(self, rows: Sequence[int], nbytes: int) -> bytes:
-        """Return the payload of a string tensor from its stored slices."""
         stored = self.contents.stored
 
         def read(row: int) -> tuple[Region, bytes]:
@@ -483,26 +451,12 @@ class BundleSource(FileSource):
         with prefix_errors(f"{stored.slices.key(rows[0])!r}"):
             return join_payloads(parts, shape, nbytes)
 
-    def _read_swapped(
-        self, file: int, begin: int, start: int, buffer: memoryview, unit: int
-    ) -> None:
-        """Fill ``buffer`` with reversed words of ``unit`` bytes; both ends may split a word."""
-        # Bytes 3 to 9 of words of 4 bytes are in the words [0, 12): these are read and reversed,
-        # and then cut.
-        first, stop = start // unit * unit, -(-(start + len(buffer)) // unit) * unit
-        stored = self.data.open(file).read(begin + first, stop - first)
-        words = np.frombuffer(stored, f">u{unit}").astype(f"<u{unit}").tobytes()
-        buffer[:] = words[start - first : start - first + len(buffer)]
-
     def _check(self, entries: EntryTable, row: int, stored: memoryview) -> None:
-        """Raise ``CorruptCheckpoint`` if the file's bytes disagree with the entry's checksum."""
         if not len(stored):
             return
         file, start = int(entries.file[row]), int(entries.start[row])
-        expected, actual = (
-            self.contents.guards[file, start, len(stored)],
-            self._checksum(entries, row, stored),
-        )
+        expected = self.contents.guards[file, start, len(stored)]
+        actual = self._checksum(entries, row, stored)
         if actual != expected:
             found = "no checksum" if actual is None else f"the checksum {actual:08x}"
             raise CorruptCheckpoint(
@@ -512,8 +466,7 @@ class BundleSource(FileSource):
             )
 
     def _checksum(self, entries: EntryTable, row: int, stored: memoryview) -> int | None:
-        """Return the checksum of an entry's bytes in the file; None if strings cannot be decoded
-        and so have none."""
+        """Return the checksum of an entry's bytes; None for strings that cannot be decoded."""
         dtype = entries.slices.dtype(row)
         try:
             if dtype == STRING:
@@ -537,7 +490,6 @@ def open_bundle(storage: Storage, prefix: str) -> BundleSource:
 
 
 def _count(entries: EntryTable, row: int) -> int:
-    """Return the number of elements of an entry."""
     return entries.slices.region(row).size
 
 

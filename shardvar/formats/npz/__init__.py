@@ -1,6 +1,6 @@
 """npz, NumPy's zip archive of arrays, read more carefully than NumPy reads it.
 
-contents    the archive's directory and the arrays' headers, and what is wrong with them
+contents    the archive's directory and the arrays' headers, and their faults
 source      reading payloads, including compressed, big-endian and Fortran-order ones
 
 An archive that is written is one that ``numpy.load`` reads. Members are stored without compression,
@@ -62,8 +62,7 @@ class NpzWriter(FileWriter):
 
     @property
     def crc(self) -> Checksum:
-        """The checksum of a payload; the checksum of its member is computed from it."""
-        return CRC32
+        return CRC32  # of a payload, from which the checksum of its member is computed
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
@@ -101,38 +100,8 @@ class NpzWriter(FileWriter):
         yield position, bytes(directory) + build_end(position, len(directory), count)
 
 
-def _sink(new: NewCheckpoint, form: Format) -> OneFileSink:
-    slices = new.assignment.slices
-    check_one_file(new, form)
-    leading_out = next(filter(_LEADS_OUT.match, slices.tensors.keys), None)
-    if leading_out is not None:
-        cause = (
-            f"{leading_out!r} would be unpacked from a zip archive as a file outside of its "
-            "directory."
-        )
-        raise UnsupportedError(cause, "Rename the tensor.")
-    # A dry run of the archive: each member is local header, preamble and payload, and begins where
-    # the last one ends.
-    starts, position = [], 0
-    for (raw_name, preamble), nbytes in zip(_members(slices), slices.nbytes.tolist(), strict=True):
-        start = (
-            position + plan_local_nbytes(position, raw_name, len(preamble) + nbytes) + len(preamble)
-        )
-        starts.append(start)
-        position = start + nbytes
-    writer = NpzWriter(document_of(new.metadata, slices.tensors.keys).encode("ascii"))
-    return one_file(new, _file_name(new.name), starts, writer, lambda: _empty(writer))
-
-
-def _empty(writer: NpzWriter) -> bytes:
-    """Return an archive without tensors: only the frame."""
-    none = np.zeros(0, np.int64)
-    slices = TensorTable.of([]).whole()
-    return b"".join(octets for _, octets in writer.frame(slices, none, FileChecksums(none)))
-
-
 def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:
-    """The name of each member and the npy header that it begins with."""
+    """Yield the name of each member and the npy header that it begins with."""
     tensors = slices.tensors
     for row in slices.tensor.tolist():
         yield (
@@ -146,34 +115,52 @@ class NpzFormat(Format):
     """npz: one zip archive of arrays."""
 
     name: str = "npz"
-    """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
-    """The dtypes that NumPy can read back, whole and in one file."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the archives that ``name`` may mean."""
         return find_files(storage, name, (_FILE_SUFFIX,), _begins_with_array)
 
     def open(self, storage: Storage, name: str) -> NpzSource:
-        """Open an archive."""
         return NpzSource(open_npz(storage, name))
 
     def lay_out(self, new: NewCheckpoint) -> OneFileSink:
         """Lay out an archive. Of the metadata only objects are kept, as an array."""
-        return _sink(new, self)
+        slices = new.assignment.slices
+        check_one_file(new, self)
+        leading_out = next(filter(_LEADS_OUT.match, slices.tensors.keys), None)
+        if leading_out is not None:
+            cause = (
+                f"{leading_out!r} would be unpacked from a zip archive as a file outside of its "
+                "directory."
+            )
+            raise UnsupportedError(cause, "Rename the tensor.")
+        # A dry run of the archive: each member is local header, preamble and payload, and begins
+        # where the last one ends.
+        starts, position = [], 0
+        for (name, preamble), nbytes in zip(_members(slices), slices.nbytes.tolist(), strict=True):
+            head = plan_local_nbytes(position, name, len(preamble) + nbytes) + len(preamble)
+            starts.append(position + head)
+            position += head + nbytes
+        writer = NpzWriter(document_of(new.metadata, slices.tensors.keys).encode("ascii"))
+
+        def empty() -> bytes:
+            """Return an archive without tensors: only the frame."""
+            none = np.zeros(0, np.int64)
+            frame = writer.frame(TensorTable.of([]).whole(), none, FileChecksums(none))
+            return b"".join(octets for _, octets in frame)
+
+        return one_file(new, _file_name(new.name), starts, writer, empty)
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Remove the archive."""
         remove_one_file(storage, _file_name(name))
 
 
 def _file_name(name: str) -> str:
-    """Return the name of the archive that a target's name means."""
     return name if name.endswith(_FILE_SUFFIX) else name + _FILE_SUFFIX
 
 
 def _begins_with_array(storage: Storage, name: str) -> bool:
-    """Return True if a file begins as a zip archive does whose first member is an array."""
+    """Return True if a file begins as a zip archive whose first member is an array."""
     local = look_into(
         storage, name, lambda file: file.read(0, local_nbytes(file.read(0, LOCAL.size))), b""
     )

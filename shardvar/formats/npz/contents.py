@@ -24,7 +24,8 @@ example: two arrays of the same dtype and shape have the same header, and the fi
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from threading import RLock
@@ -93,13 +94,11 @@ class PlacedMember(NamedTuple):
     """A member that both of its descriptions describe alike, and its place."""
 
     member: Member
-    """Its entry in the zip's directory."""
     start: int
     """Its first byte, after its local header, in bytes of the file."""
 
     @property
     def key(self) -> str:
-        """The key of the array that it may be."""
         return self.member.name.removesuffix(MEMBER_SUFFIX)
 
 
@@ -120,9 +119,8 @@ class ArchiveContents:
     arrays: list[StoredArray] = field(default_factory=list)
     """The arrays that can be read, sorted by key."""
     unsupported: dict[str, PlacedMember] = field(default_factory=dict)
-    """The members of those faults that are arrays of a dtype that cannot be held, by key."""
-    others: list[PlacedMember] = field(default_factory=list)
-    """Members that are not arrays."""
+    """The arrays of a dtype that cannot be held, by key."""
+    others: list[PlacedMember] = field(default_factory=list)  # members that are not arrays
     faults: dict[str, ShardvarError] = field(default_factory=dict)
 
     def index(self, name: str) -> TableIndex:
@@ -157,8 +155,7 @@ class NpzArchive:
 
     files: DataFiles
     name: str
-    members: Sequence[Member]
-    """Its members, in the order of the directory."""
+    members: Sequence[Member]  # in the order of the directory
     stop: int
     """The first byte of the directory: members end before it."""
     _contents: ArchiveContents | None = None
@@ -167,8 +164,7 @@ class NpzArchive:
 
     @property
     def index(self) -> Index:
-        """The table of contents. Its keys are known from the directory if all members have the
-        names of arrays."""
+        """The table of contents, whose keys the directory has if all names are arrays'."""
         if self._index is None:
             names = [member.name for member in self.members]
             if all(name.endswith(MEMBER_SUFFIX) for name in names):
@@ -182,6 +178,7 @@ class NpzArchive:
     @property
     def contents(self) -> ArchiveContents:
         """The contents; the first call reads the header of each member."""
+        """The contents; the first call reads the header of each member."""
         with self._lock:
             if self._contents is None:
                 self._contents = self._read()
@@ -193,8 +190,18 @@ class NpzArchive:
             contents = _find_members(file, self.members, self.stop, self.files.traits)
             if self.members and not (contents.arrays or contents.faults):
                 raise foreign_archive("an npz file", [member.name for member in self.members])
-        contents.faults |= _shared(file.name, self.members, contents.places)
-        faults = contents.faults
+        faults, places = contents.faults, contents.places
+        start = np.array([each.member.start for each in places], dtype=np.int64)
+        stop = np.array([each.start + each.member.stored_nbytes for each in places], np.int64)
+        for row in overlapping(start, stop).tolist():
+            cause = f"Its bytes at offset {start[row]} also belong to another member."
+            key = places[row].key
+            faults[key] = InvalidCheckpoint(f"{file.name}: {key!r}: {cause}", DISTRUST)
+        keys = Counter(member.name.removesuffix(MEMBER_SUFFIX) for member in self.members)
+        for key in (key for key, count in keys.items() if count > 1):
+            cause = f"{file.name}: {key!r}: Two members of the archive have this key."
+            remedy = "Write the archive again with the right one only."
+            faults[key] = InvalidCheckpoint(cause, remedy)
         # An array that is too large to be transposed is listed all the same.
         contents.arrays = sorted(
             (
@@ -238,12 +245,21 @@ def open_npz(storage: Storage, name: str) -> NpzArchive:
 def _find_members(
     file: ReadableFile, members: Sequence[Member], stop: int, traits: Traits | None
 ) -> ArchiveContents:
-    """Read the headers of all members, which end before ``stop``, the central directory; in a
-    bucket, with many requests at a time."""
+    """Read the headers of all members, which end before ``stop``; in a bucket, many at a time."""
     # In the order of the file, so that one window serves neighbours.
     ordered = sorted(members, key=lambda member: member.start)
     near = _NEAR_NBYTES if traits is None else _NEAR_IN_BUCKETS
-    parse, groups = cache(_parse_header), [*enumerate(_groups(ordered, near))]
+    # Groups of members whose headers lie in the same windows.
+    groups, first = list[tuple[int, Sequence[Member]]](), 0
+    for number in range(1, len(ordered) + 1):
+        if (
+            number == len(ordered)
+            or ordered[number].start - ordered[number - 1].start > near
+            or ordered[number].start - ordered[first].start > _GROUP_NBYTES
+        ):
+            groups.append((first, ordered[first:number]))
+            first = number
+    parse = cache(_parse_header)
     parts: dict[int, ArchiveContents] = {}
 
     def read(work: tuple[int, Sequence[Member]]) -> None:
@@ -256,28 +272,15 @@ def _find_members(
         _read_members(Window(file, nbytes), group, stop, parse, parts[number])
 
     do_all(read, groups, traits)
-    found = ArchiveContents()
+    contents = ArchiveContents()
     for number, _ in groups:
         part = parts[number]
-        found.places += part.places
-        found.arrays += part.arrays
-        found.unsupported |= part.unsupported
-        found.others += part.others
-        found.faults |= part.faults
-    return found
-
-
-def _groups(members: Sequence[Member], near: int) -> Iterator[Sequence[Member]]:
-    """Cut members, in the order of the file, into those whose headers lie in the same windows."""
-    first = 0
-    for number in range(1, len(members) + 1):
-        if (
-            number == len(members)
-            or members[number].start - members[number - 1].start > near
-            or members[number].start - members[first].start > _GROUP_NBYTES
-        ):
-            yield members[first:number]
-            first = number
+        contents.places += part.places
+        contents.arrays += part.arrays
+        contents.unsupported |= part.unsupported
+        contents.others += part.others
+        contents.faults |= part.faults
+    return contents
 
 
 def _read_members(
@@ -293,7 +296,10 @@ def _read_members(
             place = PlacedMember(member, locate_member(window.read, member, stop))
             found.places.append(place)
             check_supported(member)
-            is_array = _is_array(window, place)
+            # An array by its name or its first bytes.
+            is_array = member.name.endswith(MEMBER_SUFFIX) or _peek(
+                window, place, _PEEK_NBYTES
+            ).startswith(NPY_MAGIC)
             if is_array:
                 found.arrays.append(_read_array(window, parse, place))
                 check_transposable(found.arrays[-1])
@@ -304,13 +310,6 @@ def _read_members(
             found.faults[key] = error.at(window.file.name, repr(key))
             if is_array and isinstance(error, UnsupportedError):
                 found.unsupported[key] = place
-
-
-def _is_array(window: Window, place: PlacedMember) -> bool:
-    """Return True for a member that is an array by its name or its first bytes."""
-    return place.member.name.endswith(MEMBER_SUFFIX) or _peek(
-        window, place, _PEEK_NBYTES
-    ).startswith(NPY_MAGIC)
 
 
 def _parse_header(preamble: bytes) -> tuple[NpyHeader, int]:
@@ -380,25 +379,3 @@ def _peek(window: Window, place: PlacedMember, nbytes: int) -> bytes:
         )
     except zlib.error:
         raise malformed(f"Its compressed bytes at offset {start} cannot be inflated.") from None
-
-
-def _shared(
-    place: str, members: Sequence[Member], placed: Sequence[PlacedMember]
-) -> dict[str, ShardvarError]:
-    """Return an error for each key in two members, and for each with shared bytes."""
-    faults: dict[str, ShardvarError] = {}
-    start = np.array([each.member.start for each in placed], dtype=np.int64)
-    stop = np.array([each.start + each.member.stored_nbytes for each in placed], dtype=np.int64)
-    for row in overlapping(start, stop).tolist():
-        cause = (
-            f"{place}: {placed[row].key!r}: Its bytes at offset {start[row]} also belong to "
-            "another member."
-        )
-        faults[placed[row].key] = InvalidCheckpoint(cause, DISTRUST)
-    keys = [member.name.removesuffix(MEMBER_SUFFIX) for member in members]
-    # Reversed, so that the first member of each key is written last and stays.
-    first = {key: row for row, key in reversed(list(enumerate(keys)))}
-    for key in {key for row, key in enumerate(keys) if first[key] != row}:
-        cause = f"{place}: {key!r}: Two members of the archive have this key."
-        faults[key] = InvalidCheckpoint(cause, "Write the archive again with the right one only.")
-    return faults

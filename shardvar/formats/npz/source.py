@@ -105,11 +105,10 @@ class MemberStream:
     """The bytes of one member, each given once."""
 
     read: _Read
-    """Reads the archive, or what is held of it."""
+    """Reads the archive, or bytes that are held of it."""
     place: PlacedMember
     _taken: int = 0
     _given: int = 0
-    """The number of bytes given."""
     _crc: int = 0
     _inflater: _Inflater = field(init=False)
 
@@ -117,7 +116,6 @@ class MemberStream:
         self._inflater = _Inflater(self._take)
 
     def read_into(self, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the next bytes."""
         filled = 0
         while filled < len(buffer):
             wanted = len(buffer) - filled
@@ -217,17 +215,17 @@ class _ExpectedMembers:
 
 def _spans(places: Sequence[PlacedMember]) -> list[_Span]:
     """Return the members of at most a span, in groups of neighbours."""
-    found: list[_Span] = []
+    spans: list[_Span] = []
     for each in sorted(places, key=lambda place: place.start):
         if each.member.stored_nbytes > _SPAN_NBYTES:
             continue
-        stop = found[-1][-1].start + found[-1][-1].member.stored_nbytes if found else 0
-        is_near = bool(found) and stop <= each.start <= stop + _GAP_NBYTES
-        if is_near and each.start + each.member.stored_nbytes - found[-1][0].start <= _SPAN_NBYTES:
-            found[-1].append(each)
+        stop = spans[-1][-1].start + spans[-1][-1].member.stored_nbytes if spans else 0
+        is_near = bool(spans) and stop <= each.start <= stop + _GAP_NBYTES
+        if is_near and each.start + each.member.stored_nbytes - spans[-1][0].start <= _SPAN_NBYTES:
+            spans[-1].append(each)
         else:
-            found.append([each])
-    return found
+            spans.append([each])
+    return spans
 
 
 @dataclass(slots=True)
@@ -297,7 +295,6 @@ class NpzSource(FileSource):
     archive: NpzArchive
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)
     _transposed: dict[int, memoryview] = field(default_factory=dict)
-    """The partly read payload of an array in Fortran order."""
     _expected: _ExpectedMembers = field(init=False)
     _lock: RLock = field(default_factory=new_lock)
 
@@ -330,9 +327,7 @@ class NpzSource(FileSource):
         if entries.plain[row]:
             self.read_span(0, begin + start, buffer)
             return
-        number = (
-            begin  # of an entry that is not plain, ``start`` is its position in ``contents.arrays``
-        )
+        number = begin  # the position in ``contents.arrays``
         try:
             if self.contents.arrays[number].header.is_fortran:
                 self._read_transposed(number, start, buffer)
@@ -355,16 +350,16 @@ class NpzSource(FileSource):
 
     def findings(self) -> Sequence[Finding]:
         """Return the members that are not arrays, after comparing their CRCs."""
-        found = []
+        findings = []
         for place in self.contents.others:
             try:
                 MemberStream(self.data.open(0).read, place).skip_all()
             except CheckpointError as error:
-                found.append(Finding(place.member.name, error.cause, True))
+                findings.append(Finding(place.member.name, error.cause, True))
             else:
                 cause = "It is not an array, and not a part of the checkpoint."
-                found.append(Finding(place.member.name, cause, False))
-        return found
+                findings.append(Finding(place.member.name, cause, False))
+        return findings
 
     def compare_bytes(self, key: str) -> bool:
         """Compare the CRC of an unreadable key; return False if its bytes are unreadable."""
@@ -377,8 +372,7 @@ class NpzSource(FileSource):
         return True
 
     def _reader(self, place: PlacedMember) -> _Read:
-        """Return a function that reads the archive; the bytes of a member that is held, from
-        memory."""
+        """Return a function that reads the archive, or a member that is held."""
         held = self._expected.take(place)
         if held is None:
             return self.data.open(0).read
@@ -387,7 +381,7 @@ class NpzSource(FileSource):
     def _read_on(self, number: int, start: int, buffer: memoryview) -> None:
         """Read from a kept stream if it is not beyond ``start`` yet, else from a new one."""
         with self._lock:
-            stream = self._streams.pop(number, None)  # no other thread reads from it meanwhile
+            stream = self._streams.pop(number, None)  # so that no other thread reads from it
         if stream is None or stream.position > start:
             array = self.contents.arrays[number]
             stream = PayloadStream.of(self._reader(array.place), array)

@@ -1,7 +1,7 @@
 """safetensors, single files and sharded sets, read more carefully than the real library reads them.
 
 names     file names, and what a person may type for a checkpoint
-source    headers and the set's index: contents, and what is wrong with them; shards, joined
+source    headers and the set's index: contents, and their faults; shards, joined
 sink      writing a checkpoint
 
 A delta that another program reads has its names, its texts and its index, and nothing of shardvar's
@@ -47,16 +47,12 @@ class SafetensorsFormat(SharedFormat):
     """safetensors: one file, or a set of files with an index."""
 
     name: str = "safetensors"
-    """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
-    """The dtypes that the real library can read back, whole."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the files, indexes of sets, and first files of shards that ``name`` may mean."""
         return find_safetensors(storage, name)
 
     def open(self, storage: Storage, name: str) -> ListedSource:
-        """Open a file, the set of that index, or all shards that have such a name."""
         return ListedSource(read_safetensors(storage, name))
 
     def lay_out(self, new: NewCheckpoint) -> SafetensorsSink:
@@ -87,10 +83,9 @@ class PublishedFormat(SafetensorsFormat):
     texts: Mapping[str, str] = field(default_factory=dict)
     """The metadata of the file of tensors."""
     index: Callable[[str], bytes] | None = None
-    """Return the content of the index, by the name of that file; None for a delta without one."""
+    """Returns the content of the index, by the name of that file; None for a delta without one."""
 
     def lay_out(self, new: NewCheckpoint) -> SafetensorsSink:
-        """Lay out the file without shardvar's metadata, and the index if there is one."""
         planned = safetensors_sink(new, self.texts, self)
         if self.index is None:
             return planned
@@ -112,7 +107,7 @@ class _IndexedSink(SafetensorsSink):
     """The content of the index."""
 
     def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
-        """Return the file and the index; what an older delta had is removed."""
+        """Return the file and the index; files of an older delta are removed."""
         renames = [
             (self.asides[number], self.file) for number in {*self.new.assignment.file.tolist()}
         ]

@@ -38,14 +38,10 @@ _DIGITS = 10
 
 
 class ShardName(NamedTuple):
-    prefix: str
-    """The prefix that all files share."""
-    num_files: int
-    """The number of files that each rank may have."""
-    rank: int
-    """The rank that wrote it, from 1 on."""
-    number: int
-    """The number of the file among the files of its rank, from 1 on."""
+    prefix: str  # of all files
+    num_files: int  # of each rank, at most
+    rank: int  # from 1 on
+    number: int  # of the file among the files of its rank, from 1 on
 
 
 def set_index_name(prefix: str) -> str:
@@ -53,11 +49,7 @@ def set_index_name(prefix: str) -> str:
 
 
 def is_set_index(name: str) -> bool:
-    """Return True if a name belongs to the index of a set, or of a variant of it.
-
-    >>> is_set_index("model.safetensors.index.fp16.json"), is_set_index("model.safetensors")
-    (True, False)
-    """
+    """Return True if a name belongs to the index of a set, or of a variant of it."""
     return _INDEX.fullmatch(name) is not None
 
 
@@ -67,29 +59,19 @@ def index_name_of(name: str) -> str:
 
 
 def part_name(prefix: str, number: int, count: int, digits: int = 5) -> str:
-    """Return the name of a file of a set; numbers begin at 1.
-
-    >>> part_name("model", 1, 3), part_name("model", 1, 3, digits=6)
-    ('model-00001-of-00003.safetensors', 'model-000001-of-000003.safetensors')
-    """
+    """Return the name of a file of a set; numbers begin at 1."""
     return f"{prefix}-{number:0{digits}}-of-{count:0{digits}}{SAFETENSORS_SUFFIX}"
 
 
 def new_part_names(prefix: str, count: int, names: Iterable[str]) -> list[str]:
     """Return names for the files of a new set that no file has yet: of two sets of one count, one
-    has a digit more in its names.
-
-    Every reader takes the names from the index, and every pattern for them takes any digits.
-
-    >>> new_part_names("m", 2, ["m-00002-of-00002.safetensors"])
-    ['m-000001-of-000002.safetensors', 'm-000002-of-000002.safetensors']
-    """
+    has a digit more in its names."""
     there = set(names)
     for digits in range(5, _DIGITS):
-        found = [part_name(prefix, number + 1, count, digits) for number in range(count)]
-        if there.isdisjoint(found):
+        parts = [part_name(prefix, number + 1, count, digits) for number in range(count)]
+        if there.isdisjoint(parts):
             break
-    return found
+    return parts
 
 
 def split_part_name(name: str) -> tuple[str, int, int] | None:
@@ -172,12 +154,7 @@ def find_safetensors(storage: Storage, name: str) -> list[str]:
 
 
 def orphans_of(prefix: str, names: Iterable[str]) -> list[str]:
-    """Return the files of a set whose index is missing; they are located by its name, so that
-    opening them says so.
-
-    >>> orphans_of("model", ["model-00001-of-00002.safetensors", "model-00001-of-00001.safetensors"])
-    ['model-00001-of-00002.safetensors']
-    """
+    """Return the files of a set whose index is missing; its name stands for them."""
     names = list(names)
     parts = [] if _indexes_of(prefix, names) else part_names_of(prefix, names)
     return [name for name in parts if (part := split_part_name(name)) and part[2] > 1]
@@ -193,11 +170,6 @@ def _as_on_the_hub(found: list[str]) -> list[str]:
 
     An index speaks for the directory, and any model before the original files of Mistral. Adapters
     and variants stay: which one is meant is a question.
-
-    >>> _as_on_the_hub(["consolidated.safetensors", "ema.safetensors", "model.safetensors.index.json"])
-    ['model.safetensors.index.json']
-    >>> _as_on_the_hub(["consolidated.safetensors", "ema.safetensors", "model.safetensors"])
-    ['ema.safetensors', 'model.safetensors']
     """
     for prefix in _HUB:
         if set_index_name(prefix) in found:
@@ -215,8 +187,7 @@ def all_checkpoints(storage: Storage) -> list[str]:
     names = storage.names()
     indexes = [name for name in names if is_set_index(name)]
     prefixes = set(map(prefix_of, indexes))
-    found = set(indexes)
-    loose = []
+    checkpoints, loose = set(indexes), list[str]()
     shards: dict[tuple[str, int], str] = {}
     for name in names:
         part, shard = split_part_name(name), split_shard_name(name)
@@ -225,7 +196,7 @@ def all_checkpoints(storage: Storage) -> list[str]:
         if shard:
             shards.setdefault(shard[:2], name)
         elif part and part[2] > 1:
-            found.add(set_index_name(part[0]))
+            checkpoints.add(set_index_name(part[0]))
         else:
             loose.append(name)
 
@@ -239,8 +210,8 @@ def all_checkpoints(storage: Storage) -> list[str]:
     is_unclear = any(files is None for files in named)
     taken = {name for files in named if files for name in files}
     own = {prefix + SAFETENSORS_SUFFIX for prefix in prefixes}
-    found.update(name for name in loose if name not in taken and (name in own or not is_unclear))
-    return sorted(found | set(shards.values()))
+    loose = [each for each in loose if each not in taken and (each in own or not is_unclear)]
+    return sorted({*checkpoints, *loose, *shards.values()})
 
 
 def _begins_with_header(storage: Storage, name: str) -> bool:

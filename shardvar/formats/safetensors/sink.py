@@ -66,7 +66,6 @@ class SafetensorsWriter(FileWriter):
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Sequence[tuple[int, bytes]]:
-        """Return the header, at offset 0."""
         return [(0, build_header(_rows(slices), self.metadata))]
 
 
@@ -75,7 +74,6 @@ class SafetensorsSink(SetSink):
     """A file, or a set of files with an index, that is being written."""
 
     writer: SafetensorsWriter = field()
-    """The frame of each file."""
     prefix: str
     """The prefix of the files."""
     index_name: str
@@ -95,8 +93,15 @@ class SafetensorsSink(SetSink):
             (self.asides[number], final) for number, final in zip(filled, finals, strict=True)
         ]
         tidy = self.tidy([*finals, self.index_name], owns_set)
-        last = self.index_aside, self.index_name
-        return CommitSteps(renames, last, self._set_index(finals), tidy)
+        last, slices = (self.index_aside, self.index_name), self.new.assignment.slices
+        number = np.unique(self.new.assignment.file, return_inverse=True)[1]
+        weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
+        totals = int(slices.nbytes.sum()), int(slices.shape.prod(axis=1).sum())
+        texts = {GENERATION_KEY: self.new.run} if self.new.run else {}
+        digests = self.new.metadata.digests
+        texts |= {DIGESTS: encode_digests(digests)} if digests else {}
+        octets = build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)) | texts)
+        return CommitSteps(renames, last, octets, tidy)
 
     def tidy(self, kept: Sequence[str], owns_set: bool) -> Callable[[], None]:
         """Return a function that removes the files that are not kept."""
@@ -111,16 +116,6 @@ class SafetensorsSink(SetSink):
                 )
 
         return tidy
-
-    def _set_index(self, finals: Sequence[str]) -> bytes:
-        slices = self.new.assignment.slices
-        number = np.unique(self.new.assignment.file, return_inverse=True)[1]
-        weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
-        totals = int(slices.nbytes.sum()), int(slices.shape.prod(axis=1).sum())
-        kept = {GENERATION_KEY: self.new.run} if self.new.run else {}
-        digests = self.new.metadata.digests
-        kept |= {DIGESTS: encode_digests(digests)} if digests else {}
-        return build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)) | kept)
 
 
 def own_texts(new: NewCheckpoint) -> dict[str, str]:
@@ -140,8 +135,8 @@ def own_texts(new: NewCheckpoint) -> dict[str, str]:
 
 
 def safetensors_sink(new: NewCheckpoint, texts: Mapping[str, str], form: Format) -> SafetensorsSink:
-    """Return the sink of files with these metadata; ``UnsupportedError`` if the format cannot hold
-    the tensors."""
+    """Return the sink of files with these metadata; ``UnsupportedError`` if it cannot hold the
+    tensors."""
     slices, file, writer = new.assignment.slices, new.assignment.file, SafetensorsWriter(texts)
     prefix, index = prefix_of(new.name), index_name_of(new.name)
     asides = aside_names(new, lambda number: f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}")
@@ -168,7 +163,6 @@ def safetensors_sink(new: NewCheckpoint, texts: Mapping[str, str], form: Format)
 
 
 def remove_safetensors(storage: Storage, name: str) -> None:
-    """Remove the file of that prefix, and the set if it has, or was to get, an index."""
     prefix, index = prefix_of(name), index_name_of(name)
     single = prefix + SAFETENSORS_SUFFIX
     owns_set = _owns_set(index, storage.names())
@@ -188,11 +182,8 @@ def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
 
 
 def _owns_set(index: str, names: Sequence[str]) -> bool:
-    """Return True if the files of the set of that index belong to this checkpoint: the index
-    exists, or nearly did.
-
-    Without any index they may be a user's last copy, and are not this writer's to remove.
-    """
+    """Return True if the index exists, or nearly did. Without any index the files of the set may be
+    a user's last copy, and are not this writer's to remove."""
     return index in names or bool(temporary_files(re.escape(index), names))
 
 

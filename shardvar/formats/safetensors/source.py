@@ -113,7 +113,6 @@ class _Rows:
     nbytes: int = 0
 
     def entries(self) -> EntryTable:
-        """Return the tensors in the order of their keys."""
         codes = np.array([code(dtype) for dtype in self.dtypes], dtype=np.int64)
         slices = TensorTable(self.keys, codes, *pad(self.shapes, fill=1)).whole()
         return EntryTable(
@@ -126,7 +125,6 @@ class _Rows:
 
 
 def read_safetensors(storage: Storage, name: str) -> Listing:
-    """Return the contents of a file, the set of that index, or all shards that have such a name."""
     if is_set_index(name):
         return _read_set(storage, name)
     if split_shard_name(name):
@@ -141,8 +139,7 @@ def read_safetensors(storage: Storage, name: str) -> Listing:
 
 
 def _read_set(storage: Storage, name: str) -> Listing:
-    """Return the contents of a set, by the name of its index; a set that is replaced while it is
-    read is read again."""
+    """Return the contents of a set; one that is replaced while it is read is read again."""
     for _ in range(ATTEMPTS):
         listing = _try_set(storage, name)
         if listing is not None:
@@ -178,8 +175,7 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
             continue
         headers[file] = answer
         present = set(answer.keys)
-        own = [key for key in keys_of[file] if key in present]
-        _add_rows(rows, listing, answer, number, own)
+        _add_rows(rows, listing, answer, number, [key for key in keys_of[file] if key in present])
     listing.faults |= (absent := _absences(headers, weight_map))
     listing.entries = rows.entries()
 
@@ -195,7 +191,6 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
         return None
     index.close()
 
-    # What is odd: sizes are compared only if all tensors are there.
     # The digests of a set are in its index: a file that was written by itself has only its own.
     metadata = {
         key: text
@@ -205,8 +200,12 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
     }
     listing.findings += _disagreements(headers, weight_map, absent)
     listing.findings += _miscounts(storage, name, names)
-    if not listing.faults:
-        listing.findings += _missized(name, index_metadata, rows.nbytes)
+    if not listing.faults:  # all tensors are there
+        # Old writers stored the total as a float, and some omit it.
+        total = index_metadata.get("total_size", rows.nbytes)
+        if type(total) not in (int, float) or total in (inf, -inf) or total != rows.nbytes:
+            cause = f"Its total_size is {total!r}, but its tensors have {rows.nbytes} bytes."
+            listing.findings.append(Finding(name, cause, True))
     for key, value in index_metadata.items():
         if key not in TOTALS:
             metadata[key] = value if type(value) is str else json.dumps(value)
@@ -224,9 +223,9 @@ def read_header(file: ReadableFile) -> Header:
 def _answer(
     storage: Storage, files: DataFiles, number: int
 ) -> Header | CheckpointError | StorageError:
-    """Return the header of a file of a set, or the error that it has."""
+    """Return the header of a file of a set, or its error."""
+    name = files.names[number]
     try:
-        name = files.names[number]
         # The storage refuses names that are not bare on this system; this refuses names that are
         # not safe on another system.
         if "\\" in name or "/" in name or not name.endswith(SAFETENSORS_SUFFIX):
@@ -239,7 +238,7 @@ def _answer(
     except MissingFile as error:  # it has the name, unless all files are missing
         return error
     except (CheckpointError, StorageError) as error:
-        return error.in_file(files.names[number])
+        return error.in_file(name)
 
 
 def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, SetIndex]:
@@ -263,8 +262,7 @@ def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, SetIndex]:
 def _absences(
     headers: Mapping[str, Header], weight_map: Mapping[str, str]
 ) -> dict[str, CheckpointError]:
-    """Return the errors of keys that are not in the files where the index has them, but perhaps in
-    other ones."""
+    """Return the errors of keys that are not in the files where the index has them."""
     present = {file: set(header.keys) for file, header in headers.items()}
     holders = {key: file for file, keys in present.items() for key in keys}
     errors: dict[str, CheckpointError] = {}
@@ -287,7 +285,6 @@ def _absences(
 def _add_rows(
     rows: _Rows, listing: Listing, header: Header, number: int, keys: Sequence[str]
 ) -> None:
-    """Add tensors of one file, and the errors of unreadable ones."""
     places = _saved_offsets(header) or {}
     for key in keys if places else ():
         if any(places.get(key, ())):
@@ -317,7 +314,6 @@ def _too_deep(key: str, shape: Sequence[int]) -> UnsupportedError:
 
 
 def metadata_of_texts(texts: Mapping[str, str]) -> Metadata:
-    """Return the metadata that the texts of a file are."""
     user = {key: text for key, text in texts.items() if key not in _LAYOUT_KEYS}
     if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:
         del user[FORMAT_KEY]  # the writer's, and not the user's
@@ -335,8 +331,7 @@ def metadata_of_texts(texts: Mapping[str, str]) -> Metadata:
 def _disagreements(
     headers: Mapping[str, Header], weight_map: Mapping[str, str], absent: Collection[str]
 ) -> Iterator[Finding]:
-    """Tensors that are in other files than the index says; those ``absent`` from their own files
-    are faults already."""
+    """Yield tensors in other files than the index has them in; the ``absent`` are faults."""
     for file, header in headers.items():
         elsewhere = [
             key for key in header.keys if weight_map.get(key, file) != file and key not in absent
@@ -352,7 +347,7 @@ def _disagreements(
 
 
 def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Finding]:
-    """Files whose names imply another number of files than the index, and files next to the set."""
+    """Yield files whose names imply another number of files than the index, or next to the set."""
     prefix = prefix_of(name)
     parts = [part for file in files if (part := split_part_name(file))]
     # Complete are 3 files numbered 1 to 3, and also 0 to 2: some writers begin at 0.
@@ -374,14 +369,6 @@ def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Fi
         yield Finding(
             file, "It lies next to the set, and the index does not name it.", file in strays
         )
-
-
-def _missized(name: str, index_metadata: Mapping[str, Any], nbytes: int) -> Iterator[Finding]:
-    """A total that is not the sum. Old writers stored it as a float, and some omit it."""
-    total = index_metadata.get("total_size", nbytes)
-    if type(total) not in (int, float) or total in (inf, -inf) or total != nbytes:
-        cause = f"Its total_size is {total!r}, but its tensors have {nbytes} bytes."
-        yield Finding(name, cause, True)
 
 
 def _saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:
@@ -541,7 +528,7 @@ def _entries(joined: _Joined) -> EntryTable:
 
 
 def _oddities(names: Sequence[str], parts: Sequence[ShardName]) -> Iterator[Finding]:
-    """Yield what the numbers of the files show, and what they cannot show."""
+    """Yield gaps in the numbers of the files."""
     yield Finding(names[0], _UNKNOWN_NUMBER, False)
     ranks_of = Counter(part.number for part in parts)
     count, ranks = parts[0].num_files, len({part.rank for part in parts})

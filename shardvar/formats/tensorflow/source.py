@@ -207,8 +207,8 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
     for number in range(len(files)):
         try:
             sizes[number] = data.open(number).size
-        except CheckpointError as error:
-            unreadable[number] = error
+        except CheckpointError as fault:
+            unreadable[number] = fault
     _check_places(faults, files, sizes, unreadable)
     for key, error in find_faults(slices).items():
         faults.errors.setdefault(key, error.at(contents.place))

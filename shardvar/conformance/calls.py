@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.conformance.adapter import load_adapter
+from shardvar.layout.dtypes import Array
 from shardvar.testing.compare import difference
 
 REFUSED = object()
@@ -81,6 +82,12 @@ class Calls:
         if self.attempt(name, *arguments) is not REFUSED:
             raise Broken(f"It returned {text(self._returned)}.", "It must raise an exception.")
 
+    def gives_or_refuses(self, must: Any, name: str, *arguments: Any) -> None:
+        """Call a method that may raise; ``Broken`` where it gives anything but this array."""
+        came = self.attempt(name, *arguments)
+        if came is not REFUSED:
+            expect_equal(came, must)
+
     def attempt(self, name: str, *arguments: Any) -> Any:
         """Return the answer of a method that may raise, or ``REFUSED``. A process that died has not refused."""
         try:
@@ -139,6 +146,22 @@ def expect(holds: bool, came: str, must: str) -> None:
         raise Broken(came, must)
 
 
+def expect_answer(came: Any, must: Any, what: str = "") -> None:
+    """Raise ``Broken`` unless an answer in plain Python is the right one."""
+    expect(came == must, f"It gave {what}{came}.", f"It must give {must}.")
+
+
+def expect_near(came: Any, *answers: Array, rtol: float, atol: float, share: str = "") -> None:
+    """Raise ``Broken`` unless an answer is near one of several arrays; ``share`` says how near."""
+    array = np.asarray(came)
+    if not any(
+        array.shape == must.shape and np.allclose(array, must, rtol=rtol, atol=atol)
+        for must in answers
+    ):
+        musts = " or ".join(map(text, answers))
+        raise Broken(f"It gave {text(array)}.", f"It must give {musts}{share}.")
+
+
 def text(value: object) -> str:
     """Return a value as the Python expression that makes it, arrays in full.
 
@@ -178,7 +201,7 @@ def text(value: object) -> str:
     return str(getattr(value, "__name__", "a_function")) if callable(value) else repr(value)
 
 
-def _pattern(array: np.ndarray[Any, Any]) -> str:
+def _pattern(array: Array) -> str:
     """Return the expression of an array that counts from 1 or repeats a value; else ""."""
     dtype, shape = str(array.dtype), array.shape
     # The templates of a restore repeat one value of junk.

@@ -8,7 +8,7 @@ import pytest
 from shardvar.conformance.adapter import METHODS
 from shardvar.conformance.registry import all_rules
 from shardvar.conformance.report import BROKEN, judge, program
-from shardvar.conformance.rules.reach import LAYOUTS
+from shardvar.conformance.rules.cases import LAYOUTS
 from spec_tests.helpers import wrong_adapters
 
 WRONG = wrong_adapters.__name__

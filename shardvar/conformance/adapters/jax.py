@@ -8,15 +8,14 @@ checkpoints hold them replicated, as is usual.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property, partial, partialmethod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from shardvar.conformance.adapters.framework import Framework, Gradient, Slots, Steps
 from shardvar.layout.dtypes import Array
-
-_Gradient = Array | tuple[Array, Array]
-_Steps = Sequence[Mapping[str, _Gradient]]
 
 # Sixteen devices, for a grid of 4 x 4 parts, the largest that a rule asks for. Without
 # optimization, since compiling takes much longer than computing with such small arrays.
@@ -25,7 +24,11 @@ _XLA_FLAGS = "--xla_force_host_platform_device_count=16 --xla_backend_optimizati
 _SCATTERS = {"sub": "subtract", "mul": "multiply", "div": "divide", "update": "set"}
 
 
-class Adapter:
+_Region = tuple[tuple[int, ...], tuple[int, ...]]
+"""An offset and a shape."""
+
+
+class Adapter(Framework):
     """JAX's sharded arrays and Orbax's checkpoints."""
 
     @cached_property
@@ -51,47 +54,46 @@ class Adapter:
     def _checkpointer(self) -> Any:
         return self._orbax.Checkpointer(self._orbax.StandardCheckpointHandler())
 
-    def _sharding(self, counts: Sequence[int]) -> Any:
-        """Return the sharding over a mesh with some number of devices along each axis."""
-        jax = self._jax
-        names = tuple(f"axis{axis}" for axis in range(len(counts)))
-        mesh = jax.make_mesh(
-            tuple(counts), names, axis_types=(jax.sharding.AxisType.Auto,) * len(counts)
-        )
-        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
+    def _named(
+        self,
+        mesh: Sequence[int],
+        names: Sequence[str] | None = None,
+        spec: Sequence[Any] | None = None,
+        explicit: bool = False,
+    ) -> Any:
+        """Return the sharding of a spec over a mesh; without names, each axis cuts its own."""
+        sharding = self._jax.sharding
+        names = [f"axis{axis}" for axis in range(len(mesh))] if names is None else names
+        kind = sharding.AxisType.Explicit if explicit else sharding.AxisType.Auto
+        devices = np.array(self._jax.devices()[: int(np.prod(mesh))]).reshape(mesh)
+        made = sharding.Mesh(devices, tuple(names), axis_types=(kind,) * len(mesh))
+        spec = names if spec is None else spec
+        return sharding.NamedSharding(made, sharding.PartitionSpec(*spec))
 
     def _divided(self, shape: Sequence[int], num_shards: int) -> Any:
         if shape[0] % num_shards:
             raise NotImplementedError("rows that the shards do not divide")
-        return self._sharding([num_shards])
+        return self._named([num_shards])
 
     def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
-        return [
-            rows.indices(length)[:2]
-            for (rows,) in self._indices((length,), self._divided((length,), num_shards))
-        ]
+        regions = self._regions((length,), self._divided((length,), num_shards))
+        return [(start, start + count) for (start,), (count,) in regions]
 
-    def regions(
-        self, shape: Sequence[int], counts: Sequence[int]
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def regions(self, shape: Sequence[int], counts: Sequence[int]) -> list[_Region]:
         if any(extent % count for extent, count in zip(shape, counts, strict=True)):
             raise NotImplementedError("axes that the parts do not divide")
-        regions = []
-        for index in self._indices(tuple(shape), self._sharding(counts)):
-            bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
-            regions.append((tuple(a for a, _, _ in bounds), tuple(b - a for a, b, _ in bounds)))
-        return regions
+        return self._regions(shape, self._named(counts))
 
-    def _indices(self, shape: tuple[int, ...], sharding: Any) -> list[Any]:
+    def _regions(self, shape: Sequence[int], sharding: Any) -> list[_Region]:
         # The map is keyed by device; the shards are in the order of the mesh.
-        places = sharding.devices_indices_map(shape)
-        return [places[device] for device in sharding.mesh.devices.flat]
+        places = sharding.devices_indices_map(tuple(shape))
+        return [_region(places[device], shape) for device in sharding.mesh.devices.flat]
 
     def create(self, value: Array, num_shards: int) -> Any:
         return self._jax.device_put(value, self._divided(value.shape, num_shards))
 
     def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
-        return self._jax.device_put(value, self._sharding(counts))
+        return self._jax.device_put(value, self._named(counts))
 
     def read(self, handle: Any) -> Array:
         return np.asarray(handle)
@@ -124,14 +126,12 @@ class Adapter:
         segments = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
         return np.asarray(self._jax.ops.segment_sum(rows, segments, len(bags)))
 
-    def assign(self, handle: Any, value: Array) -> Any:
-        return handle.at[...].set(value)
+    def _write_dense(self, operation: str, handle: Any, value: Array) -> Any:
+        return getattr(handle.at[...], operation)(value)
 
-    def assign_add(self, handle: Any, value: Array) -> Any:
-        return handle.at[...].add(value)
-
-    def assign_sub(self, handle: Any, value: Array) -> Any:
-        return handle.at[...].subtract(value)
+    assign = partialmethod(_write_dense, "set")
+    assign_add = partialmethod(_write_dense, "add")
+    assign_sub = partialmethod(_write_dense, "subtract")
 
     def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> Any:
         # JAX's documentation leaves open which operand of a repeated index is set.
@@ -169,44 +169,12 @@ class Adapter:
         self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
     ) -> list[Array]:
         def part(index: Any) -> Any:
-            bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
-            return function(
-                tuple(shape),
-                dtype,
-                tuple(b - a for a, b, _ in bounds),
-                tuple(a for a, _, _ in bounds),
-            )
+            return function(tuple(shape), dtype, *_region(index, shape)[::-1])
 
         sharding = self._divided(shape, num_shards)
         return self.shards(self._jax.make_array_from_callback(tuple(shape), sharding, part))
 
-    def optimize(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> Array:
-        state, get_params = self._trained(kind, value, num_shards, gradients)
-        return np.asarray(get_params(state))
-
-    def slots(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> dict[str, list[Array]]:
-        state, _ = self._trained(kind, value, num_shards, gradients)
-        leaves = self._jax.tree.leaves(state)[1:]  # the first one is the variable
-        return {f"slot{number}": self.shards(leaf) for number, leaf in enumerate(leaves)}
-
-    def _trained(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> Any:
-        init, _, get_params = self._optimizer(kind)
-        state = init(self.create(value, num_shards))
-        return self._stepped(kind, state, 0, gradients), get_params
-
-    def _stepped(self, kind: str, state: Any, steps: int, gradients: Sequence[_Gradient]) -> Any:
-        _, update, get_params = self._optimizer(kind)
-        for step, gradient in enumerate(gradients, steps):
-            state = update(step, _gradient(self._jax, gradient, get_params(state)), state)
-        return state
-
-    def _optimizer(self, kind: str) -> Any:
+    def _begin(self, kind: str, variables: dict[str, Any]) -> SimpleNamespace:
         library = self._jax.example_libraries.optimizers
         made = {
             "sgd": lambda: library.sgd(0.1),
@@ -215,69 +183,52 @@ class Adapter:
             "adagrad": lambda: library.adagrad(0.1, momentum=0.0),
             "adam": lambda: library.adam(0.1),
         }
-        return made[kind]()
+        init, update, read = made[kind]()
+        states = {key: init(variable) for key, variable in variables.items()}
+        return SimpleNamespace(states=states, count=0, update=update, read=read)
 
-    def save_training(
-        self, path: str, kind: str, values: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> None:
-        if not isinstance(layout, int):
-            raise NotImplementedError("shards of given sizes")
-        arrays: dict[str, Array] = {"": np.array(len(gradients))}
-        for key, value in values.items():
-            own = [step[key] for step in gradients]
-            state, _ = self._trained(kind, value, layout, own)
-            # The leaves of a state are the variable and its slots.
-            for number, leaf in enumerate(self._jax.tree.leaves(state)):
-                arrays[f"{key}#{number}"] = np.asarray(leaf)
-        self.save(path, arrays, layout)
+    def _train(self, training: SimpleNamespace, gradients: Steps) -> None:
+        for count, step in enumerate(gradients, training.count):
+            for key, state in training.states.items():
+                gradient = _gradient(self._jax, step[key], training.read(state))
+                training.states[key] = training.update(count, gradient, state)
+        training.count += len(gradients)
 
-    def resume_training(
-        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> dict[str, Array]:
-        resumed = self._resumed(path, kind, templates, layout, gradients)
-        return {key: np.asarray(leaves[0]) for key, leaves in resumed.items()}
+    def _leaves(self, training: SimpleNamespace) -> dict[str, list[Any]]:
+        """Return the variables and their slots, by variable."""
+        return {key: self._jax.tree.leaves(state) for key, state in training.states.items()}
 
-    def resumed_slots(
-        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> dict[str, dict[str, list[Array]]]:
-        resumed = self._resumed(path, kind, templates, layout, gradients)
+    def _values(self, training: SimpleNamespace) -> dict[str, Array]:
+        return {key: np.asarray(leaves[0]) for key, leaves in self._leaves(training).items()}
+
+    def _slots(self, training: SimpleNamespace) -> dict[str, Slots]:
         return {
             key: {f"slot{number}": self.shards(leaf) for number, leaf in enumerate(leaves[1:])}
-            for key, leaves in resumed.items()
+            for key, leaves in self._leaves(training).items()
         }
 
-    def _resumed(
-        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> dict[str, list[Any]]:
-        if not isinstance(layout, int):
-            raise NotImplementedError("shards of given sizes")
-        jax, resumed = self._jax, {}
+    def _arrays(self, training: SimpleNamespace) -> dict[str, Array]:
+        return {
+            f"{key}#{number}": np.asarray(leaf)
+            for key, leaves in self._leaves(training).items()
+            for number, leaf in enumerate(leaves)
+        }
+
+    def _write(self, training: SimpleNamespace, path: str, layout: Any) -> None:
+        self.save(path, {"": np.array(training.count), **self._arrays(training)}, layout)
+
+    def _load(self, training: SimpleNamespace, path: str, layout: Any) -> None:
         # Orbax restores a tree whole; what is wanted of it has the templates' shapes.
         wanted = {key: np.zeros(*each) for key, each in self.list_tensors(path).items()}
-        new = {key: self._trained(kind, one, layout, []) for key, one in templates.items()}
-        for key, (state, _) in new.items():
-            for number, leaf in enumerate(jax.tree.leaves(state)):
-                wanted[f"{key}#{number}"] = np.asarray(leaf)
-        restored = self.restore(path, wanted, layout)
-        for key, (state, _) in new.items():
-            leaves, tree = jax.tree.flatten(state)
-            found = [
-                jax.device_put(restored[f"{key}#{number}"], leaf.sharding)
+        restored = self.restore(path, wanted | self._arrays(training), layout)
+        for key, state in training.states.items():
+            leaves, tree = self._jax.tree.flatten(state)
+            placed = [
+                self._jax.device_put(restored[f"{key}#{number}"], leaf.sharding)
                 for number, leaf in enumerate(leaves)
             ]
-            own = [step[key] for step in gradients]
-            began = jax.tree.unflatten(tree, found), int(restored[""])
-            resumed[key] = jax.tree.leaves(self._stepped(kind, *began, own))
-        return resumed
-
-    def _named(
-        self, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any], explicit: bool = False
-    ) -> Any:
-        sharding = self._jax.sharding
-        kind = sharding.AxisType.Explicit if explicit else sharding.AxisType.Auto
-        devices = np.array(self._jax.devices()[: int(np.prod(mesh))]).reshape(mesh)
-        made = sharding.Mesh(devices, tuple(names), axis_types=(kind,) * len(mesh))
-        return sharding.NamedSharding(made, sharding.PartitionSpec(*spec))
+            training.states[key] = self._jax.tree.unflatten(tree, placed)
+        training.count = int(restored[""])
 
     def _by_placements(
         self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
@@ -313,11 +264,7 @@ class Adapter:
     def mesh_slices(
         self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
     ) -> Any:
-        slices = []
-        for index in self._indices(tuple(shape), self._by_placements(shape, mesh, placements)):
-            bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
-            slices.append((tuple(a for a, _, _ in bounds), tuple(b - a for a, b, _ in bounds)))
-        return slices
+        return self._regions(shape, self._by_placements(shape, mesh, placements))
 
     def mesh_gather(
         self,
@@ -326,12 +273,14 @@ class Adapter:
         mesh: Sequence[int],
         placements: Sequence[Any],
     ) -> Array:
-        jax, sharding = self._jax, self._by_placements(shape, mesh, placements)
+        return np.asarray(self._joined(parts, shape, self._by_placements(shape, mesh, placements)))
+
+    def _joined(self, parts: Sequence[Array], shape: Sequence[int], sharding: Any) -> Any:
         arrays = [
-            jax.device_put(part, device)
+            self._jax.device_put(part, device)
             for part, device in zip(parts, sharding.mesh.devices.flat, strict=True)
         ]
-        return np.asarray(jax.make_array_from_single_device_arrays(tuple(shape), sharding, arrays))
+        return self._jax.make_array_from_single_device_arrays(tuple(shape), sharding, arrays)
 
     def mesh_move(
         self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
@@ -355,11 +304,7 @@ class Adapter:
         pending = self._named(mesh, names, (), explicit=True)
         pending = pending.update(spec=jax.sharding.PartitionSpec(unreduced={names[axis]}))
         held = [terms[coordinate[axis]] for coordinate in np.ndindex(*mesh)]
-        arrays = [
-            jax.device_put(part, device)
-            for part, device in zip(held, pending.mesh.devices.flat, strict=True)
-        ]
-        unreduced = jax.make_array_from_single_device_arrays(terms[0].shape, pending, arrays)
+        unreduced = self._joined(held, terms[0].shape, pending)
         with jax.set_mesh(pending.mesh):
             return self.shards(jax.sharding.reshard(unreduced, target.spec))
 
@@ -378,22 +323,19 @@ class Adapter:
 
     def _placed(self, shape: tuple[int, ...], num_shards: int) -> Any:
         """Return the sharding of a checkpoint's array: in shards if these divide its rows, else replicated."""
-        if shape and shape[0] % num_shards == 0:
-            return self._sharding([num_shards])
-        mesh = self._sharding([num_shards]).mesh
-        return self._jax.sharding.NamedSharding(mesh, self._jax.sharding.PartitionSpec())
+        is_cut = bool(shape) and shape[0] % num_shards == 0
+        return self._named([num_shards], spec=None if is_cut else ())
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         if any(value.dtype == object for value in tensors.values()):
             raise NotImplementedError("strings")
-        # JAX has no dtypes of the other byte order.
-        native = {
-            key: value.astype(value.dtype.newbyteorder("="), copy=False)
-            for key, value in tensors.items()
-        }
         arrays = {
-            key: self._jax.device_put(one, self._placed(one.shape, num_shards))
-            for key, one in native.items()
+            key: self._jax.device_put(
+                # JAX has no dtypes of the other byte order.
+                value.astype(value.dtype.newbyteorder("="), copy=False),
+                self._placed(value.shape, num_shards),
+            )
+            for key, value in tensors.items()
         }
         self._checkpointer.save(path, args=self._orbax.args.StandardSave(arrays))
 
@@ -414,7 +356,12 @@ class Adapter:
         return {key: (tuple(one.shape), str(one.dtype)) for key, one in metadata.items()}
 
 
-def _gradient(jax: Any, gradient: _Gradient, value: Any) -> Any:
+def _region(index: Sequence[slice], shape: Sequence[int]) -> _Region:
+    bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
+    return tuple(a for a, _, _ in bounds), tuple(b - a for a, b, _ in bounds)
+
+
+def _gradient(jax: Any, gradient: Gradient, value: Any) -> Any:
     """Return a gradient laid out like the variable; for (ids, rows) the derivative of their lookup."""
     if not isinstance(gradient, tuple):
         return jax.device_put(gradient, value.sharding)

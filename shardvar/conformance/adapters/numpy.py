@@ -1,8 +1,8 @@
 """An adapter of a minimal implementation: a sharded variable is a list of arrays, a checkpoint an
 npz file.
 
-It is an example to copy from, and says what the kit costs: a few lines a method. What such a list
-has not, such as policies, it does not claim.
+It is an example to copy from: a few lines a method. What such a list has not, such as policies, it
+does not claim.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,8 @@ import numpy.typing as npt
 from shardvar.layout.dtypes import Array
 
 _Shards = list[Array]
+_Layout = int | Sequence[int]
+_Steps = Sequence[Mapping[str, Any]]
 
 _SCATTERS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.minimum, "max": np.maximum,
@@ -49,6 +51,11 @@ class Adapter:
             raise ValueError(f"{sizes} are not the sizes of shards of {len(value)} rows.")
         return [part.copy() for part in np.split(value, np.cumsum(sizes)[:-1])]
 
+    def _made(self, value: Array, layout: _Layout) -> _Shards:
+        if isinstance(layout, int):
+            return self.create(value, layout)
+        return self.create_uneven(value, layout)
+
     def read(self, handle: _Shards) -> Array:
         # A copy, so that a value that was read stays as it is when the variable is written
         # (R-READ-2).
@@ -58,8 +65,7 @@ class Adapter:
         return handle
 
     def index(self, handle: _Shards, key: Any) -> Array:
-        value: Array = np.asarray(np.concatenate(handle)[key])
-        return value
+        return np.asarray(np.concatenate(handle)[key])
 
     def matmul(self, left: Array, handle: _Shards) -> Array:
         value: Array = left @ np.concatenate(handle)
@@ -129,64 +135,44 @@ class Adapter:
         _check_shape(value, tuple(shape))
         return np.array_split(value, num_shards)
 
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Array:
-        return self._trained(kind, self.create(value, num_shards), gradients)
+    def optimize(self, kind: str, value: Array, layout: _Layout, gradients: Sequence[Any]) -> Array:
+        return self._stepped(kind, {"w": value}, layout, [{"w": each} for each in gradients])["w"]
 
-    def optimize_uneven(
-        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[Any]
-    ) -> Array:
-        return self._trained(kind, self.create_uneven(value, sizes), gradients)
+    optimize_uneven = optimize
 
-    def _trained(self, kind: str, handle: _Shards, gradients: Sequence[Any]) -> Array:
+    def _stepped(
+        self, kind: str, values: Mapping[str, Array], layout: _Layout, gradients: _Steps
+    ) -> dict[str, Array]:
         if kind != "sgd":
             raise NotImplementedError(kind)
-        for gradient in gradients:
-            if isinstance(gradient, tuple):
-                ids, rows = gradient
-                handle = self.scatter(handle, "sub", ids, np.asarray(0.1, rows.dtype) * rows)
-            else:
-                handle = self.assign_sub(handle, np.asarray(0.1, gradient.dtype) * gradient)
-        return self.read(handle)
+        stepped = {}
+        for key, value in values.items():
+            handle = self._made(value, layout)
+            for gradient in [step[key] for step in gradients]:
+                if isinstance(gradient, tuple):
+                    ids, rows = gradient
+                    handle = self.scatter(handle, "sub", ids, np.asarray(0.1, rows.dtype) * rows)
+                else:
+                    handle = self.assign_sub(handle, np.asarray(0.1, gradient.dtype) * gradient)
+            stepped[key] = self.read(handle)
+        return stepped
 
     def save_training(
-        self,
-        path: str,
-        kind: str,
-        values: Mapping[str, Array],
-        layout: int | list[int],
-        gradients: Sequence[Mapping[str, Any]],
+        self, path: str, kind: str, values: Mapping[str, Array], layout: _Layout, gradients: _Steps
     ) -> None:
         # Plain descent has no slots, and does not count its steps: the values are all there is.
-        self.save(path, self._stepped(kind, values, layout, gradients), _number(layout))
+        num_shards = layout if isinstance(layout, int) else len(layout)
+        self.save(path, self._stepped(kind, values, layout, gradients), num_shards)
 
     def resume_training(
         self,
         path: str,
         kind: str,
         templates: Mapping[str, Array],
-        layout: int | list[int],
-        gradients: Sequence[Mapping[str, Any]],
+        layout: _Layout,
+        gradients: _Steps,
     ) -> dict[str, Array]:
-        restored = self.restore(path, templates, _number(layout))
-        return self._stepped(kind, restored, layout, gradients)
-
-    def _stepped(
-        self,
-        kind: str,
-        values: Mapping[str, Array],
-        layout: int | list[int],
-        gradients: Sequence[Mapping[str, Any]],
-    ) -> dict[str, Array]:
-        return {
-            key: self._trained(
-                kind,
-                self.create(value, layout)
-                if isinstance(layout, int)
-                else self.create_uneven(value, layout),
-                [step[key] for step in gradients],
-            )
-            for key, value in values.items()
-        }
+        return self._stepped(kind, self.restore(path, templates, layout), layout, gradients)
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         shards: dict[str, Any] = {}
@@ -199,17 +185,7 @@ class Adapter:
         np.savez(path + ".npz", allow_pickle=False, **shards)
 
     def restore(
-        self, path: str, templates: Mapping[str, Array], num_shards: int
-    ) -> dict[str, Array]:
-        return self._restored(path, templates, lambda value: self.create(value, num_shards))
-
-    def restore_uneven(
-        self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]
-    ) -> dict[str, Array]:
-        return self._restored(path, templates, lambda value: self.create_uneven(value, sizes))
-
-    def _restored(
-        self, path: str, templates: Mapping[str, Array], create: Callable[[Array], _Shards]
+        self, path: str, templates: Mapping[str, Array], layout: _Layout
     ) -> dict[str, Array]:
         restored = {}
         with open(path + ".npz", "rb") as file, np.load(file) as saved:
@@ -220,12 +196,10 @@ class Adapter:
                 value = np.concatenate(parts) if template.ndim else parts[0]
                 if value.shape != template.shape or value.dtype != template.dtype:
                     raise ValueError(f"{key} is saved as {value.dtype}{list(value.shape)}.")
-                restored[key] = self.read(create(value)) if value.ndim else value
+                restored[key] = self.read(self._made(value, layout)) if value.ndim else value
         return restored
 
-
-def _number(layout: int | list[int]) -> int:
-    return layout if isinstance(layout, int) else len(layout)
+    restore_uneven = restore
 
 
 def _check_shape(value: Array, shape: tuple[int, ...]) -> None:

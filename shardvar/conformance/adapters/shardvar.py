@@ -1,11 +1,13 @@
 """An adapter of shardvar itself; it keeps every rule that it claims."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
 
 import shardvar as sv
+from shardvar.conformance.adapters.framework import Framework, Layout, Slots, Steps
 from shardvar.conformance.adapters.meshes import Meshes
 from shardvar.layout import Partition
 from shardvar.layout.dtypes import Array, dtype_name
@@ -13,9 +15,7 @@ from shardvar.layout.region import format_slice_text
 from shardvar.reference.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.reference.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from shardvar.reference.variables.sharded import create_sharded_variable
-
-_Gradient = Array | tuple[Array, Array]
-_Steps = Sequence[Mapping[str, _Gradient]]
+from shardvar.spec.partitions import intervals
 
 _INITIALIZERS: dict[str, Callable[[int], Any]] = {
     "zeros": lambda _seed: sv.initializers.Zeros(),
@@ -31,19 +31,20 @@ _OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "adagrad": lambda: Adagrad(0.1),
     "adam": lambda: Adam(0.1),
 }
-_SLOTS = {"sgd": [], "momentum": ["momentum"], "adagrad": ["accumulator"], "adam": ["m", "v"]}
+_SLOTS: dict[type[Optimizer], tuple[str, ...]] = {
+    SGD: (), Momentum: ("momentum",), Adagrad: ("accumulator",), Adam: ("m", "v"),
+}  # fmt: skip
+_Training = tuple[dict[str, Any], Optimizer]
 
 
 class _Callback(sv.ShardingCallback):
     """The kit's callback, which returns rows, as a callback of RFC 001, which returns slices."""
 
+    description = ""
+
     def __init__(self, callback: Any, description: str) -> None:
         self._callback = callback
-        self._description = description
-
-    @property
-    def description(self) -> str:
-        return self._description
+        self.description = description
 
     def __call__(
         self, shardable_tensors: Sequence[sv.ShardableTensor]
@@ -53,18 +54,17 @@ class _Callback(sv.ShardingCallback):
         for file in self._callback(given):
             by_key: dict[str, dict[str, Any]] = {}
             for key, first, rows in file:
-                by_key.setdefault(key, {})[self._slice_text(given[key].shape, first, rows)] = rows
+                shape = given[key].shape
+                # Such as "13 4 3,2:0,4"; empty for all rows.
+                is_whole = rows.shape == shape or rows.ndim != len(shape)
+                offset = [first, *(0 for _ in shape[1:])]
+                text = "" if is_whole else format_slice_text(shape, sv.Region(offset, rows.shape))
+                by_key.setdefault(key, {})[text] = rows
             answer.append(by_key)
         return answer
 
-    def _slice_text(self, shape: tuple[int, ...], first: int, rows: Array) -> str:
-        """Return the slice text of some rows, such as ``"13 4 3,2:0,4"``; empty for all rows."""
-        if rows.shape == shape or rows.ndim != len(shape):
-            return ""
-        return format_slice_text(shape, sv.Region([first, *(0 for _ in shape[1:])], rows.shape))
 
-
-class Adapter(Meshes):
+class Adapter(Meshes, Framework):
     """The adapter of shardvar, the oracle of the kit."""
 
     def div(self, length: int, num_shards: int) -> Any:
@@ -76,18 +76,12 @@ class Adapter(Meshes):
     def regions(self, shape: Sequence[int], counts: Sequence[int]) -> Any:
         return [(part.offset, part.shape) for part in Partition.from_counts(shape, counts)]
 
-    def fixed_shards(self, shape: Sequence[int], dtype: Any, num_shards: int) -> Any:
-        return sv.FixedShardsPartitioner(num_shards)(shape, dtype)
+    def _counts(self, partitioner: Any, shape: Sequence[int], dtype: Any, *limits: int) -> Any:
+        return partitioner(*limits)(shape, dtype)
 
-    def min_size(
-        self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int
-    ) -> Any:
-        return sv.MinSizePartitioner(min_shard_bytes, max_shards)(shape, dtype)
-
-    def max_size(
-        self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int
-    ) -> Any:
-        return sv.MaxSizePartitioner(max_shard_bytes, max_shards)(shape, dtype)
+    fixed_shards = partialmethod(_counts, sv.FixedShardsPartitioner)
+    min_size = partialmethod(_counts, sv.MinSizePartitioner)
+    max_size = partialmethod(_counts, sv.MaxSizePartitioner)
 
     def create(self, value: Array, num_shards: int) -> Any:
         return create_sharded_variable(value, num_shards)
@@ -126,105 +120,91 @@ class Adapter(Meshes):
             handle, sv.nn.SparseTensor.from_rows(bags, np.int64), given, combiner
         )
 
-    def assign(self, handle: Any, value: Array) -> None:
-        handle.assign(value)
+    def _write_dense(self, method: str, handle: Any, value: Array) -> None:
+        getattr(handle, method)(value)
 
-    def assign_add(self, handle: Any, value: Array) -> None:
-        handle.assign_add(value)
-
-    def assign_sub(self, handle: Any, value: Array) -> None:
-        handle.assign_sub(value)
+    assign = partialmethod(_write_dense, "assign")
+    assign_add = partialmethod(_write_dense, "assign_add")
+    assign_sub = partialmethod(_write_dense, "assign_sub")
 
     def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
         getattr(handle, f"scatter_{op}")(sv.IndexedSlices(rows, ids))
 
-    def initialize(
-        self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
-    ) -> list[Array]:
-        made = _INITIALIZERS[kind](seed)
-
-        def initial(shape: Any = tuple(shape), dtype: Any = dtype, partition: Any = None) -> Any:
-            return made(shape, dtype, partition)
-
-        return self.shards(
-            create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype)
-        )
-
     def initialize_whole(
         self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
     ) -> list[Array]:
-        # Without a parameter ``partition`` the library calls it for the whole value and slices that
-        # (R-INIT-2).
-        def initial(shape: Any = tuple(shape), dtype: Any = dtype) -> Any:
-            return function(shape, dtype)
-
+        # A function without a parameter ``partition`` is called for the whole value, and that is
+        # sliced (R-INIT-2).
         return self.shards(
-            create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype)
+            create_sharded_variable(function, num_shards, shape=tuple(shape), dtype=dtype)
         )
 
-    def initialize_parts(
-        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
+    def initialize(
+        self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
     ) -> list[Array]:
-        def initial(shape: Any = tuple(shape), dtype: Any = dtype, partition: Any = None) -> Any:
-            if partition is None:
-                return function(shape, dtype)
-            return function(shape, dtype, partition.shape, partition.offset)
+        return self.initialize_whole(_INITIALIZERS[kind](seed), shape, dtype, num_shards)
 
-        return self.shards(
-            create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype)
-        )
+    def initialize_parts(self, function: Any, *variable: Any) -> list[Array]:
+        def initial(shape: Any, dtype: Any, partition: Any = None) -> Any:
+            part = () if partition is None else (partition.shape, partition.offset)
+            return function(shape, dtype, *part)
 
-    def optimize(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> Any:
-        return self._trained(kind, self.create(value, num_shards), gradients)[0].numpy()
+        return self.initialize_whole(initial, *variable)
 
-    def optimize_uneven(
-        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]
-    ) -> Any:
-        return self._trained(kind, self.create_uneven(value, sizes), gradients)[0].numpy()
+    optimize_uneven = Framework.optimize
+    slots_uneven = Framework.slots
 
-    def slots(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> dict[str, list[Array]]:
-        variable, optimizer = self._trained(kind, self.create(value, num_shards), gradients)
-        return self._slots_of(variable, optimizer)
+    def _begin(self, kind: str, variables: dict[str, Any]) -> _Training:
+        return variables, _OPTIMIZERS[kind]()
 
-    def slots_uneven(
-        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]
-    ) -> dict[str, list[Array]]:
-        return self._slots_of(*self._trained(kind, self.create_uneven(value, sizes), gradients))
+    def _train(self, training: _Training, gradients: Steps) -> None:
+        variables, optimizer = training
+        for step in gradients:
+            pairs: list[Any] = []
+            for key, variable in variables.items():
+                gradient = step[key]
+                if isinstance(gradient, tuple):
+                    pairs += sparse_gradients(variable, *gradient)
+                else:
+                    pairs += dense_gradients(variable, gradient)
+            optimizer.apply_gradients(pairs)
 
-    def _slots_of(self, variable: Any, optimizer: Optimizer) -> dict[str, list[Array]]:
+    def _values(self, training: _Training) -> dict[str, Array]:
+        return {key: variable.numpy() for key, variable in training[0].items()}
+
+    def _slots(self, training: _Training) -> dict[str, Slots]:
+        variables, optimizer = training
         return {
-            name: self.shards(optimizer.get_slot(variable, name))
-            for name in optimizer.get_slot_names()
+            key: {
+                name: self.shards(optimizer.get_slot(variable, name))
+                for name in optimizer.get_slot_names()
+            }
+            for key, variable in variables.items()
         }
+
+    def _write(self, training: _Training, path: str, _layout: Layout) -> None:
+        sv.Checkpoint(variables=training[0], optimizer=training[1]).write(path)
+
+    def _load(self, training: _Training, path: str, _layout: Layout) -> None:
+        variables, optimizer = training
+        # Slots get their saved values as soon as they exist; the first step would also make them.
+        for variable in variables.values():
+            for name in _SLOTS[type(optimizer)]:
+                optimizer.add_slot(variable, name)
+        status = sv.Checkpoint(variables=variables, optimizer=optimizer).read(path)
+        # Before the first step no slot was saved, and variables may be left out.
+        status.expect_partial()
+        checked = sv.Checkpoint(variables=variables).read(path).expect_partial()
+        checked.assert_existing_objects_matched()
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         sv.save(path, tensors, partition=num_shards)
 
     def restore(
-        self, path: str, templates: Mapping[str, Array], num_shards: int
+        self, path: str, templates: Mapping[str, Array], layout: Layout
     ) -> dict[str, Array]:
-        return self._restored(path, templates, lambda rows: sv.div(rows, num_shards))
-
-    def restore_uneven(
-        self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]
-    ) -> dict[str, Array]:
-        for template in templates.values():
-            self.create_uneven(template, sizes)  # refuses sizes that do not add up to its rows
-        stops = np.cumsum(sizes).tolist()
-        return self._restored(
-            path, templates, lambda _rows: list(zip([0, *stops[:-1]], stops, strict=True))
-        )
-
-    def _restored(
-        self,
-        path: str,
-        templates: Mapping[str, Array],
-        intervals: Callable[[int], Sequence[tuple[int, int]]],
-    ) -> dict[str, Array]:
+        if not isinstance(layout, int):
+            self._laid_out(templates, layout)  # refuses sizes that do not add up to the rows
         wanted: list[tuple[str, Any]] = []
         with sv.open_checkpoint(path) as checkpoint:
             for key, template in templates.items():
@@ -232,10 +212,17 @@ class Adapter(Meshes):
                 # A lazy tensor is read as it was saved; the caller refuses other shapes and dtypes.
                 if (saved.shape, saved.dtype) != (template.shape, dtype_name(template.dtype)):
                     raise ValueError(f"{key} is saved as {saved.dtype}{list(saved.shape)}.")
+                if not saved.shape:
+                    wanted.append((key, None))
+                    continue
                 # A region for each target shard, as an elastic restore reads, whichever slices hold
                 # the rows.
-                rows = intervals(len(template)) if saved.shape else None
-                wanted += [(key, None)] if rows is None else [(key, np.s_[a:b]) for a, b in rows]
+                rows = (
+                    sv.div(len(template), layout)
+                    if isinstance(layout, int)
+                    else tuple(intervals(layout))
+                )
+                wanted += [(key, np.s_[start:stop]) for start, stop in rows]
             parts: dict[str, list[Array]] = {}
             for (key, _), part in zip(wanted, checkpoint.read_many(wanted), strict=True):
                 parts.setdefault(key, []).append(part)
@@ -243,6 +230,8 @@ class Adapter(Meshes):
             key: np.concatenate(parts[key]) if templates[key].shape else parts[key][0]
             for key in templates
         }
+
+    restore_uneven = restore
 
     def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
         with sv.open_checkpoint(path) as checkpoint:
@@ -284,61 +273,3 @@ class Adapter(Meshes):
     def description(self, path: str) -> str:
         with sv.open_checkpoint(path) as checkpoint:
             return checkpoint.metadata.description
-
-    def _trained(
-        self, kind: str, variable: Any, gradients: Sequence[_Gradient]
-    ) -> tuple[Any, Optimizer]:
-        optimizer = _OPTIMIZERS[kind]()
-        _train(optimizer, {"": variable}, [{"": gradient} for gradient in gradients])
-        return variable, optimizer
-
-    def save_training(
-        self, path: str, kind: str, values: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> None:
-        variables, optimizer = self._laid_out(values, layout), _OPTIMIZERS[kind]()
-        _train(optimizer, variables, gradients)
-        sv.Checkpoint(variables=variables, optimizer=optimizer).write(path)
-
-    def resume_training(
-        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> dict[str, Array]:
-        variables, _ = self._resumed(path, kind, templates, layout, gradients)
-        return {key: variable.numpy() for key, variable in variables.items()}
-
-    def resumed_slots(
-        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> dict[str, dict[str, list[Array]]]:
-        variables, optimizer = self._resumed(path, kind, templates, layout, gradients)
-        return {key: self._slots_of(variable, optimizer) for key, variable in variables.items()}
-
-    def _resumed(
-        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> tuple[dict[str, Any], Optimizer]:
-        variables, optimizer = self._laid_out(templates, layout), _OPTIMIZERS[kind]()
-        # Slots get their saved values as soon as they exist; the first step would also make them.
-        for variable in variables.values():
-            for name in _SLOTS[kind]:
-                optimizer.add_slot(variable, name)
-        status = sv.Checkpoint(variables=variables, optimizer=optimizer).read(path)
-        # Before the first step no slot was saved, and variables may be left out.
-        status.expect_partial()
-        checked = sv.Checkpoint(variables=variables).read(path).expect_partial()
-        checked.assert_existing_objects_matched()
-        _train(optimizer, variables, gradients)
-        return variables, optimizer
-
-    def _laid_out(self, values: Mapping[str, Array], layout: Any) -> dict[str, Any]:
-        create = self.create if isinstance(layout, int) else self.create_uneven
-        return {key: create(value, layout) for key, value in values.items()}
-
-
-def _train(optimizer: Optimizer, variables: Mapping[str, Any], gradients: _Steps) -> None:
-    for step in gradients:
-        pairs: list[Any] = []
-        for key, variable in variables.items():
-            gradient = step[key]
-            if isinstance(gradient, tuple):
-                pairs += sparse_gradients(variable, *gradient)
-            else:
-                pairs += dense_gradients(variable, gradient)
-        optimizer.apply_gradients(pairs)

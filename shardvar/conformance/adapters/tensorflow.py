@@ -11,16 +11,18 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partialmethod
 from typing import Any
 
 import numpy as np
 
 import shardvar as sv
+from shardvar.conformance.adapters.framework import Framework, Layout, Slots, Steps
 from shardvar.layout.dtypes import Array
+from shardvar.spec.partitions import intervals
 
-_Gradient = Array | tuple[Array, Array]
-_Steps = Sequence[Mapping[str, _Gradient]]
+_Training = tuple[dict[str, Any], Any]
+"""Variables and their optimizer."""
 _Files = Sequence[Sequence[tuple[str, int, Array]]]
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -40,7 +42,7 @@ _OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class Adapter:
+class Adapter(Framework):
     """TensorFlow's sharded variables and checkpoints."""
 
     @cached_property
@@ -86,17 +88,11 @@ class Adapter:
         with strategy.scope():
             return self._tf.Variable(initial, **options)
 
-    def _fixed(self, num_shards: int) -> Any:
-        return self._tf.distribute.experimental.partitioners.FixedShardsPartitioner(num_shards)
-
     def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
         # TensorFlow's partitioner answers with fewer shards then, so the pairs would be too few.
         if length < num_shards:
             raise NotImplementedError("shards without rows")
-        stops = np.cumsum(
-            [len(shard) for shard in self.shards(self.create(np.zeros(length), num_shards))]
-        ).tolist()
-        return list(zip([0, *stops[:-1]], stops, strict=True))
+        return super().div(length, num_shards)
 
     def regions(
         self, shape: Sequence[int], counts: Sequence[int]
@@ -105,37 +101,26 @@ class Adapter:
             raise NotImplementedError("only the first axis is cut")
         if shape[0] < counts[0]:
             raise NotImplementedError("shards without rows")
-        shapes = [
-            shard.shape for shard in self.shards(self.create_partitioned(np.zeros(shape), counts))
-        ]
-        starts = np.cumsum([0, *(rows for rows, *_ in shapes)]).tolist()
-        # The last of ``starts`` is the number of rows, where no part begins; ``zip`` drops it.
+        parts = self.shards(self.create_partitioned(np.zeros(shape), counts))
+        starts = [start for start, _ in intervals([len(part) for part in parts])]
         return [
-            ([start, *[0] * (len(shape) - 1)], part)
-            for start, part in zip(starts, shapes, strict=False)
+            ([start, *[0] * (len(shape) - 1)], part.shape)
+            for start, part in zip(starts, parts, strict=True)
         ]
 
-    def fixed_shards(self, shape: Sequence[int], dtype: Any, num_shards: int) -> Any:
-        return self._fixed(num_shards)(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
+    def _partitioner_of(self, name: str, *limits: int) -> Any:
+        return getattr(self._tf.distribute.experimental.partitioners, name)(*limits)
 
-    def min_size(
-        self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int
-    ) -> Any:
-        made = self._tf.distribute.experimental.partitioners.MinSizePartitioner(
-            min_shard_bytes, max_shards
-        )
-        return made(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
+    def _counts(self, name: str, shape: Sequence[int], dtype: Any, *limits: int) -> Any:
+        tf, partitioner = self._tf, self._partitioner_of(name, *limits)
+        return partitioner(tf.TensorShape(shape), tf.as_dtype(dtype))
 
-    def max_size(
-        self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int
-    ) -> Any:
-        made = self._tf.distribute.experimental.partitioners.MaxSizePartitioner(
-            max_shard_bytes, max_shards
-        )
-        return made(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
+    fixed_shards = partialmethod(_counts, "FixedShardsPartitioner")
+    min_size = partialmethod(_counts, "MinSizePartitioner")
+    max_size = partialmethod(_counts, "MaxSizePartitioner")
 
     def create(self, value: Array, num_shards: int) -> Any:
-        return self._variable(value, self._fixed(num_shards))
+        return self._variable(value, self._partitioner_of("FixedShardsPartitioner", num_shards))
 
     def create_uneven(self, value: Array, sizes: Sequence[int]) -> Any:
         from tensorflow.python.distribute.sharded_variable import ShardedVariable
@@ -181,14 +166,12 @@ class Adapter:
             given = tf.SparseTensor(sparse.indices, flat, sparse.dense_shape)
         return tf.nn.embedding_lookup_sparse(handle, sparse, given, combiner=combiner).numpy()
 
-    def assign(self, handle: Any, value: Array) -> None:
-        handle.assign(self._tf.constant(value))
+    def _write_dense(self, method: str, handle: Any, value: Array) -> None:
+        getattr(handle, method)(self._tf.constant(value))
 
-    def assign_add(self, handle: Any, value: Array) -> None:
-        handle.assign_add(self._tf.constant(value))
-
-    def assign_sub(self, handle: Any, value: Array) -> None:
-        handle.assign_sub(self._tf.constant(value))
+    assign = partialmethod(_write_dense, "assign")
+    assign_add = partialmethod(_write_dense, "assign_add")
+    assign_sub = partialmethod(_write_dense, "assign_sub")
 
     def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
         slices = self._tf.IndexedSlices(self._tf.constant(rows), self._tf.constant(ids))
@@ -219,44 +202,26 @@ class Adapter:
         self, initial: Any, shape: Sequence[int], dtype: Any, num_shards: int
     ) -> list[Array]:
         return self.shards(
-            self._variable(initial, self._fixed(num_shards), shape=tuple(shape), dtype=dtype)
+            self._variable(
+                initial,
+                self._partitioner_of("FixedShardsPartitioner", num_shards),
+                shape=tuple(shape),
+                dtype=dtype,
+            )
         )
 
-    def optimize(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> Any:
-        return self.read(self._trained(kind, self.create(value, num_shards), gradients)[0])
+    optimize_uneven = Framework.optimize
+    slots_uneven = Framework.slots
 
-    def optimize_uneven(
-        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]
-    ) -> Any:
-        return self.read(self._trained(kind, self.create_uneven(value, sizes), gradients)[0])
-
-    def slots(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> dict[str, list[Array]]:
-        return self._slots_of(self._trained(kind, self.create(value, num_shards), gradients)[1])
-
-    def slots_uneven(
-        self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]
-    ) -> dict[str, list[Array]]:
-        return self._slots_of(self._trained(kind, self.create_uneven(value, sizes), gradients)[1])
-
-    def _slots_of(self, optimizer: Any) -> dict[str, list[Array]]:
-        slots: dict[str, list[Array]] = {}
-        for variable in optimizer.variables:
-            # Keras lists its step counter and its rate among the variables; the others are slots.
-            if variable.path.rpartition("/")[2] not in ("iteration", "learning_rate"):
-                slots.setdefault(variable.path.rpartition("_")[2], []).append(np.asarray(variable))
-        return slots
-
-    def _trained(self, kind: str, handle: Any, gradients: Sequence[_Gradient]) -> tuple[Any, Any]:
+    def _begin(self, kind: str, variables: dict[str, Any]) -> _Training:
         optimizer = _OPTIMIZERS[kind](self._tf)
-        self._train(optimizer, {"": handle}, [{"": gradient} for gradient in gradients])
-        return handle, optimizer
+        # With its slots, so that the assertion of ``_load`` is about them too.
+        optimizer.build(_components(variables))
+        return variables, optimizer
 
-    def _train(self, optimizer: Any, handles: Mapping[str, Any], gradients: _Steps) -> None:
-        tf, components = self._tf, _components(handles)
+    def _train(self, training: _Training, gradients: Steps) -> None:
+        tf, (handles, optimizer) = self._tf, training
+        components = _components(handles)
         for step in gradients:
             with tf.GradientTape() as tape:
                 losses = []
@@ -270,69 +235,46 @@ class Adapter:
                 loss = tf.add_n(losses)
             optimizer.apply_gradients(zip(tape.gradient(loss, components), components, strict=True))
 
-    def save_training(
-        self, path: str, kind: str, values: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> None:
-        handles, optimizer = self._laid_out(values, layout), _OPTIMIZERS[kind](self._tf)
-        optimizer.build(_components(handles))
-        self._train(optimizer, handles, gradients)
-        self._tf.train.Checkpoint(variables=handles, optimizer=optimizer).write(path)
+    def _values(self, training: _Training) -> dict[str, Array]:
+        return {key: self.read(handle) for key, handle in training[0].items()}
 
-    def resume_training(
-        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> dict[str, Array]:
-        handles, _ = self._resumed(path, kind, templates, layout, gradients)
-        return {key: self.read(handle) for key, handle in handles.items()}
-
-    def resumed_slots(
-        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> dict[str, dict[str, list[Array]]]:
-        if len(templates) > 1:
+    def _slots(self, training: _Training) -> dict[str, Slots]:
+        handles, optimizer = training
+        if len(handles) > 1:
             raise NotImplementedError("slots by variable, which Keras has in one list")
-        _, optimizer = self._resumed(path, kind, templates, layout, gradients)
-        return {key: self._slots_of(optimizer) for key in templates}
+        slots: Slots = {}
+        for variable in optimizer.variables:
+            # Keras lists its step counter and its rate among the variables; the others are slots.
+            if variable.path.rpartition("/")[2] not in ("iteration", "learning_rate"):
+                slots.setdefault(variable.path.rpartition("_")[2], []).append(np.asarray(variable))
+        return dict.fromkeys(handles, slots)
 
-    def _resumed(
-        self, path: str, kind: str, templates: Mapping[str, Array], layout: Any, gradients: _Steps
-    ) -> tuple[dict[str, Any], Any]:
-        handles, optimizer = self._laid_out(templates, layout), _OPTIMIZERS[kind](self._tf)
-        # With its slots, so that the assertion below is about them too.
-        optimizer.build(_components(handles))
-        read = self._tf.train.Checkpoint(variables=handles, optimizer=optimizer).read(path)
-        read.assert_existing_objects_matched()
-        self._train(optimizer, handles, gradients)
-        return handles, optimizer
+    def _write(self, training: _Training, path: str, _layout: Layout) -> None:
+        self._tf.train.Checkpoint(variables=training[0], optimizer=training[1]).write(path)
 
-    def _laid_out(self, values: Mapping[str, Array], layout: Any) -> dict[str, Any]:
-        create = self.create if isinstance(layout, int) else self.create_uneven
-        return {key: create(value, layout) for key, value in values.items()}
+    def _load(self, training: _Training, path: str, _layout: Layout) -> None:
+        checkpoint = self._tf.train.Checkpoint(variables=training[0], optimizer=training[1])
+        checkpoint.read(path).assert_existing_objects_matched()
 
     def save(
         self, path: str, tensors: Mapping[str, Array], num_shards: int, callback: Any = None
     ) -> None:
-        variables = {key: self.create(value, num_shards) for key, value in tensors.items()}
+        self._write_all(path, self._laid_out(tensors, num_shards), callback)
+
+    def _write_all(self, path: str, variables: dict[str, Any], callback: Any) -> None:
         options = self._tf.train.CheckpointOptions(experimental_sharding_callback=callback)
         # ``write`` uses the path as it is; ``save`` would append a number.
         self._tf.train.Checkpoint(**variables).write(path, options)
 
     def restore(
-        self, path: str, templates: Mapping[str, Array], num_shards: int
+        self, path: str, templates: Mapping[str, Array], layout: Layout
     ) -> dict[str, Array]:
-        return self._restored(
-            path, {key: self.create(value, num_shards) for key, value in templates.items()}
-        )
-
-    def restore_uneven(
-        self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]
-    ) -> dict[str, Array]:
-        return self._restored(
-            path, {key: self.create_uneven(value, sizes) for key, value in templates.items()}
-        )
-
-    def _restored(self, path: str, variables: dict[str, Any]) -> dict[str, Array]:
+        variables = self._laid_out(templates, layout)
         # Without the assertion a variable that the checkpoint lacks would silently keep its junk.
         self._tf.train.Checkpoint(**variables).read(path).assert_existing_objects_matched()
         return {key: self.read(variable) for key, variable in variables.items()}
+
+    restore_uneven = restore
 
     def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
         reader = self._tf.train.load_checkpoint(path)
@@ -387,12 +329,8 @@ class Adapter:
         # On servers a callback is given symbols, not values; the kit's want values, which variables
         # of one host have.
         tf = self._tf
-        options = tf.train.CheckpointOptions(
-            experimental_sharding_callback=_callback(tf, callback, description)
-        )
-        tf.train.Checkpoint(**{key: tf.Variable(value) for key, value in tensors.items()}).write(
-            path, options
-        )
+        variables = {key: tf.Variable(value) for key, value in tensors.items()}
+        self._write_all(path, variables, _callback(tf, callback, description))
 
 
 def _components(handles: Mapping[str, Any]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Cases that several levels share: tables and numbers of shards, and their set-up."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,17 @@ from hypothesis import strategies as st
 from shardvar.conformance.calls import Broken, Calls
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
+from shardvar.testing.arrays import bits
 
 ShardSizes = int | list[int]
 """The cut of a variable: into a number of shards, or into shards of these rows."""
 
 TableCase = tuple[Array, int]
 LaidOutCase = tuple[Array, ShardSizes]
+RowShapes = tuple[tuple[int, ...], ...]
 
 # Tables of one, two and three axes: implementations often assume two.
-ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 2))
+ROW_SHAPES: RowShapes = ((), (1,), (3,), (2, 2))
 
 FULL = (
     "With above, users' model code doesn't need to change w.r.t whether the variable is sharded or "
@@ -31,7 +34,7 @@ FULL = (
 def tables(
     draw: st.DrawFn,
     max_shards: int = 4,
-    row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES,
+    row_shapes: RowShapes = ROW_SHAPES,
     min_shards: int = 1,
     max_more: int = 5,
     dtype: npt.DTypeLike = np.float32,
@@ -45,9 +48,7 @@ def tables(
 
 
 @st.composite
-def few_rows(
-    draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ((), (2,)), min_rows: int = 0
-) -> TableCase:
+def few_rows(draw: st.DrawFn, row_shapes: RowShapes = ((), (2,)), min_rows: int = 0) -> TableCase:
     """An array with fewer rows than there are shards, perhaps none."""
     num_shards = draw(st.integers(min_rows + 1, 4))
     rows = draw(st.integers(min_rows, num_shards - 1))
@@ -56,7 +57,7 @@ def few_rows(
 
 @st.composite
 def uneven_tables(
-    draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES, min_shards: int = 1
+    draw: st.DrawFn, row_shapes: RowShapes = ROW_SHAPES, min_shards: int = 1
 ) -> tuple[Array, list[int]]:
     """An array and the rows of each shard, at least one."""
     sizes = draw(st.lists(st.integers(1, 4), min_size=min_shards, max_size=4))
@@ -64,9 +65,7 @@ def uneven_tables(
 
 
 @st.composite
-def hollow_tables(
-    draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES
-) -> tuple[Array, list[int]]:
+def hollow_tables(draw: st.DrawFn, row_shapes: RowShapes = ROW_SHAPES) -> tuple[Array, list[int]]:
     """An array and the rows of each shard; the first, the last or some between may have none."""
     value, sizes = draw(uneven_tables(row_shapes))
     for _ in range(draw(st.integers(1, 3))):
@@ -78,9 +77,40 @@ ORDINARY = tables()
 """The tables of ordinary cases."""
 
 
-def many_shards(row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES) -> st.SearchStrategy[TableCase]:
+def many_shards(row_shapes: RowShapes = ROW_SHAPES) -> st.SearchStrategy[TableCase]:
     """Return arrays in more than ten shards: as text, the name of shard 10 is before the name of shard 2."""
     return tables(13, row_shapes, 11, 3)
+
+
+Start = st.SearchStrategy[LaidOutCase]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLayout:
+    """A kind of layouts that the ordinary cases leave out."""
+
+    suffix: str
+    """The end of the ids of its rules."""
+    phrase: str
+    """The variables, as a phrase that follows the law."""
+    method: str
+    tables: Callable[[RowShapes], Start]
+    """The tables whose rows have one of some shapes."""
+
+
+LAYOUTS = (
+    OtherLayout("uneven", "in shards of uneven sizes", "create_uneven", lambda rows: uneven_tables(rows, 2)),
+    OtherLayout("empty-shards", "where some shards are empty", "create_uneven", hollow_tables),
+    OtherLayout("few-rows", "where there are fewer rows than shards", "create", lambda rows: few_rows(rows, 1)),
+    OtherLayout("many", "in more than ten shards", "create", many_shards),
+)  # fmt: skip
+
+
+def finite_bits(draw: st.DrawFn, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Draw any bits of a dtype but NaN, which differs from itself, and infinities."""
+    filled = draw(bits(dtype, shape))
+    wide = filled.astype(np.complex128 if dtype.kind == "c" else np.float64)
+    return np.where(np.isfinite(wide), filled, counting(shape, dtype)).astype(dtype)
 
 
 def made(adapter: Calls, value: Array, layout: ShardSizes) -> Any:
@@ -108,8 +138,9 @@ def concatenated(parts: Any, axis: int = 0) -> Array:
     return np.concatenate(arrays, axis)
 
 
-def must_be_unchanged(adapter: Calls, handle: Any, value: Array) -> None:
-    """``Broken`` unless a variable still holds a value, after a write that was refused."""
+def refuses_write(adapter: Calls, value: Array, handle: Any, method: str, *arguments: Any) -> None:
+    """``Broken`` unless a write is refused, and the variable still holds its value."""
+    adapter.refuses(method, handle, *arguments)
     came = adapter.read(handle)
     if not np.array_equal(np.asarray(came), value):
         raise Broken(

@@ -3,9 +3,8 @@ checkpoint may hold keys that look alike, many axes, many rows, every dtype, and
 arrangement."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from shardvar.conformance.calls import REFUSED, Broken, Calls, expect, expect_equal, text
 from shardvar.conformance.registry import rule, rules
 from shardvar.conformance.rules.cases import (
+    ShardSizes,
     TableCase,
     few_rows,
     hollow_tables,
@@ -24,6 +24,7 @@ from shardvar.conformance.rules.cases import (
     uneven_tables,
 )
 from shardvar.layout.dtypes import Array
+from shardvar.spec.partitions import intervals
 from shardvar.testing import arrays, counting
 from shardvar.testing.arrays import bits
 
@@ -89,11 +90,23 @@ def expect_tensors(came: Any, must: Mapping[str, Array]) -> None:
             raise Broken(f"It gave {text(part)} as {key!r}.", f"It must give {text(wanted)}.")
 
 
-def check_elastic(adapter: Calls, case: SavedCase) -> None:
+def expect_restored(
+    adapter: Calls, path: str, tensors: Mapping[str, Array], layout: ShardSizes = 1
+) -> None:
+    """``Broken`` unless a restore into some layout gives the tensors."""
+    restore = adapter.restore_uneven if isinstance(layout, list) else adapter.restore
+    expect_tensors(restore(path, templates_of(tensors), layout), tensors)
+
+
+def expect_saved(answer: Any) -> None:
+    expect(answer is not REFUSED, "It refused to save.", "It must save.")
+
+
+def check_elastic(adapter: Calls, case: tuple[NamedArrays, int, ShardSizes]) -> None:
     tensors, before, after = case
     with checkpoint_path(adapter) as path:
         adapter.save(path, tensors, before)
-        expect_tensors(adapter.restore(path, templates_of(tensors), after), tensors)
+        expect_restored(adapter, path, tensors, after)
 
 
 shards = st.integers(1, 4)
@@ -123,11 +136,7 @@ def elastic_many(draw: st.DrawFn) -> SavedCase:
 
 def check_uneven(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> None:
     (value, sizes), before = case
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, {"w": value}, before)
-        expect_tensors(
-            adapter.restore_uneven(path, templates_of({"w": value}), sizes), {"w": value}
-        )
+    check_elastic(adapter, ({"w": value}, before, sizes))
 
 
 @st.composite
@@ -190,9 +199,7 @@ def a_second_save_replaces(adapter: Calls, case: SavedCase) -> None:
         # Mostly in another number of shards, so that files that the first save left behind would be
         # found.
         refused = adapter.attempt("save", path, second, after) is REFUSED
-        expect_tensors(
-            adapter.restore(path, templates_of(tensors), before), tensors if refused else second
-        )
+        expect_restored(adapter, path, tensors if refused else second, before)
 
 
 def _refuses_restore(adapter: Calls, case: SavedCase, templates: NamedArrays) -> None:
@@ -237,23 +244,23 @@ def other_dtypes_are_refused(adapter: Calls, case: tuple[SavedCase, str]) -> Non
             expect_tensors(came, fraction)
 
 
-@rule("R-POLICY-1-list", 6, "001", PRESENT, "save list_tensors", elastic())
-def tensors_are_listed(adapter: Calls, case: SavedCase) -> None:
-    """Every tensor is listed with its full shape and its dtype."""
-    tensors, before, _ = case
+def check_list(adapter: Calls, tensors: NamedArrays, before: int) -> None:
     must = {key: (array.shape, str(array.dtype)) for key, array in tensors.items()}
     with checkpoint_path(adapter) as path:
         adapter.save(path, tensors, before)
-        listed = adapter.list_tensors(path)
         came = {
             key: (tuple(map(int, shape)), str(np.dtype(dtype)))
-            for key, (shape, dtype) in listed.items()
+            for key, (shape, dtype) in adapter.list_tensors(path).items()
         }
-        expect(
-            {key: came.get(key) for key in must} == must,
-            f"It gave {came}.",
-            f"It must give {must}.",
-        )
+        are_listed = {key: came.get(key) for key in must} == must
+        expect(are_listed, f"It gave {came}.", f"It must give {must}.")
+
+
+rules(6, "001",
+    ("R-POLICY-1-list", PRESENT, "save list_tensors",
+     elastic(), lambda adapter, case: check_list(adapter, case[0], case[1]),
+     "Every tensor is listed with its full shape and its dtype"),
+)  # fmt: skip
 
 
 @rule("R-CKPT-1-rows", 6, "000", ELASTIC, "save read_rows",
@@ -267,67 +274,69 @@ def rows_are_read(adapter: Calls, case: tuple[tuple[Array, int], int, int]) -> N
         expect_equal(adapter.read_rows(path, "w", start, stop), value[start:stop])
 
 
-SavedParts = tuple[Array, list[tuple[int, int]]]
+ManyParts = list[tuple[tuple[int, ...], Array]]
+"""Offsets and arrays."""
+SavedParts = tuple[Array, ManyParts]
 
 
-def _parts_of(cuts: Callable[[int, int], list[tuple[int, int]]]) -> st.SearchStrategy[SavedParts]:
-    """A table and row ranges: what ``cuts`` makes of its length and a row."""
+def rows_of(value: Array, ranges: Iterable[tuple[int, int]], bias: float = 0) -> ManyParts:
+    """Return ranges of rows as parts, part n shifted by ``bias * n``: no order of writing overlapping
+    parts is right then."""
+    return [((a, 0), value[a:b] + np.float32(bias * n)) for n, (a, b) in enumerate(ranges)]
+
+
+def _parts_of(
+    cuts: Callable[[int, int], list[tuple[int, int]]], bias: float = 0
+) -> st.SearchStrategy[SavedParts]:
+    """A table and parts: what ``cuts`` makes of its length and a row."""
     sizes = st.integers(2, 6).flatmap(
         lambda rows: st.tuples(st.just(rows), st.integers(1, rows - 1))
     )
-    return sizes.map(lambda drawn: (counting((drawn[0], 2)), cuts(*drawn)))
+
+    def parts(drawn: tuple[int, int]) -> SavedParts:
+        value = counting((drawn[0], 2))
+        return value, rows_of(value, cuts(*drawn), bias)
+
+    return sizes.map(parts)
 
 
-def _save_parts(adapter: Calls, path: str, case: SavedParts, bias: float = 0) -> Any:
-    value, ranges = case
-    # Part n is shifted by ``bias * n``, so overlapping parts disagree and no order of writing is
-    # right.
-    parts = [((a, 0), value[a:b] + np.float32(bias * n)) for n, (a, b) in enumerate(ranges)]
+def save_parts(adapter: Calls, path: str, case: SavedParts) -> Any:
+    """Save one tensor from parts; ``REFUSED`` if it is refused."""
+    value, parts = case
     return adapter.attempt("save_parts", path, "w", value.shape, value.dtype, parts)
 
 
-@rule("R-POLICY-7", 6, "001", RESLICING, "save_parts restore",
-      _parts_of(lambda rows, cut: [(cut, rows), (0, cut)]))  # fmt: skip
-def parts_are_joined(adapter: Calls, case: SavedParts) -> None:
-    """A tensor that is saved in parts, in any order, is restored as one."""
+def check_joined(adapter: Calls, case: SavedParts, after: int = 1) -> None:
     with checkpoint_path(adapter) as path:
-        expect(
-            _save_parts(adapter, path, case) is not REFUSED, "It refused to save.", "It must save."
-        )
-        expect_tensors(adapter.restore(path, templates_of({"w": case[0]}), 1), {"w": case[0]})
+        expect_saved(save_parts(adapter, path, case))
+        expect_restored(adapter, path, {"w": case[0]}, after)
 
 
-def check_parts(adapter: Calls, case: tuple[Array, list[int]]) -> None:
+def check_sizes(adapter: Calls, case: tuple[Array, list[int]]) -> None:
     value, sizes = case
-    stops = np.cumsum(sizes).tolist()
-    ranges = list(zip([0, *stops[:-1]], stops, strict=True))
-    with checkpoint_path(adapter) as path:
-        expect(
-            _save_parts(adapter, path, (value, ranges)) is not REFUSED,
-            "It refused to save.",
-            "It must save.",
-        )
-        expect_tensors(
-            adapter.restore(path, templates_of({"w": value}), min(2, len(value))), {"w": value}
-        )
+    check_joined(adapter, (value, rows_of(value, intervals(sizes))), min(2, len(value)))
 
 
-def _never_made_up(adapter: Calls, case: SavedParts, bias: float = 0) -> None:
+def check_never_made_up(adapter: Calls, case: SavedParts) -> None:
+    """``Broken`` unless the parts are refused when they are saved or when they are restored."""
     with checkpoint_path(adapter) as path:
-        if _save_parts(adapter, path, case, bias) is not REFUSED:
+        if save_parts(adapter, path, case) is not REFUSED:
             adapter.refuses("restore", path, templates_of({"w": case[0]}), 1)
 
 
 rules(6, "001",
-    ("R-POLICY-7-uneven", RESLICING, "save_parts restore", uneven_tables(((2,),), 2), check_parts,
+    ("R-POLICY-7", RESLICING, "save_parts restore",
+     _parts_of(lambda rows, cut: [(cut, rows), (0, cut)]), check_joined,
+     "A tensor that is saved in parts, in any order, is restored as one"),
+    ("R-POLICY-7-uneven", RESLICING, "save_parts restore", uneven_tables(((2,),), 2), check_sizes,
      "A tensor that is saved in parts of uneven sizes is restored into equal shards"),
-    ("R-POLICY-7-empty-shards", RESLICING, "save_parts restore", hollow_tables(((2,),)), check_parts,
+    ("R-POLICY-7-empty-shards", RESLICING, "save_parts restore", hollow_tables(((2,),)), check_sizes,
      "A tensor that is saved in parts, some of them empty, is restored"),
     ("R-POLICY-1-holes", PRESENT, "save_parts restore",
-     _parts_of(lambda _rows, cut: [(0, cut)]) | _parts_of(lambda rows, cut: [(cut, rows)]), _never_made_up,
+     _parts_of(lambda _rows, cut: [(0, cut)]) | _parts_of(lambda rows, cut: [(cut, rows)]), check_never_made_up,
      "A tensor with rows that were never saved is refused when it is saved or restored: no zeros, no old values"),
     ("R-POLICY-1-overlaps", PRESENT, "save_parts restore",
-     _parts_of(lambda rows, cut: [(0, cut + 1), (cut, rows)]), partial(_never_made_up, bias=100),
+     _parts_of(lambda rows, cut: [(0, cut + 1), (cut, rows)], bias=100), check_never_made_up,
      "A tensor whose parts contradict each other is refused when it is saved or restored"),
 )  # fmt: skip
 
@@ -392,12 +401,8 @@ def special(draw: st.DrawFn) -> SavedCase:
     nan = np.array(np.nan, dtype)
     # The smallest subnormal number has the bits of the integer 1.
     least = np.array(1, f"u{dtype.itemsize}").view(dtype)
-    odd = [np.array(x, dtype) for x in (0.0, -0.0, np.inf, -np.inf, 1.0)] + [
-        nan,
-        -nan,
-        least,
-        -least,
-    ]
+    odd = [np.array(x, dtype) for x in (0.0, -0.0, np.inf, -np.inf, 1.0)]
+    odd += [nan, -nan, least, -least]
     value = np.stack(draw(st.permutations(odd)))
     return {"w": value}, draw(shards), draw(shards)
 
@@ -440,19 +445,17 @@ def other_shapes_of_one_size(draw: st.DrawFn) -> tuple[TableCase, tuple[int, ...
     """A table, and another shape of as many elements, or of as many rows."""
     value, num_shards = draw(tables(row_shapes=((2,), (3,), (2, 2)), max_more=3))
     rows, columns = len(value), value[0].size
-    others = [(rows * columns,), (columns, rows), (rows, columns, 1), (rows, columns + 1), (rows,)]
-    return (value, num_shards), draw(
-        st.sampled_from([shape for shape in others if shape != value.shape])
-    )
+    shapes = [(rows * columns,), (columns, rows), (rows, columns, 1), (rows, columns + 1), (rows,)]
+    others = [shape for shape in shapes if shape != value.shape]
+    return (value, num_shards), draw(st.sampled_from(others))
 
 
 @rule("R-POLICY-2-restore-shape", 6, "001", SHAPES, "save restore", other_shapes_of_one_size())
 def shapes_of_one_size_are_refused(adapter: Calls, case: tuple[TableCase, tuple[int, ...]]) -> None:
     """Restoring into a variable of another shape is refused, be it of as many elements or rows."""
     (value, num_shards), shape = case
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, {"w": value}, num_shards)
-        adapter.refuses("restore", path, {"w": np.full(shape, 85, value.dtype)}, 1)
+    templates = {"w": np.full(shape, 85, value.dtype)}
+    _refuses_restore(adapter, ({"w": value}, num_shards, 1), templates)
 
 
 CONTENTS: NamedArrays = {
@@ -461,35 +464,19 @@ CONTENTS: NamedArrays = {
 }  # fmt: skip
 
 
-@rule("R-POLICY-1-list-all", 6, "001", PRESENT, "save list_tensors",
-      st.sets(st.sampled_from(sorted(CONTENTS)), min_size=1).map(sorted))  # fmt: skip
-def all_kinds_are_listed(adapter: Calls, case: list[str]) -> None:
-    """Scalars, tensors without elements and tensors of every dtype are listed with their shapes and
-    dtypes."""
-    must = {key: (CONTENTS[key].shape, str(CONTENTS[key].dtype)) for key in case}
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, {key: CONTENTS[key] for key in case}, 1)
-        listed = adapter.list_tensors(path)
-        came = {key: (tuple(map(int, shape)), str(dtype)) for key, (shape, dtype) in listed.items()}
-        expect(
-            {key: came.get(key) for key in must} == must,
-            f"It gave {came}.",
-            f"It must give {must}.",
-        )
+rules(6, "001",
+    ("R-POLICY-1-list-all", PRESENT, "save list_tensors",
+     st.sets(st.sampled_from(sorted(CONTENTS)), min_size=1).map(sorted),
+     lambda adapter, case: check_list(adapter, {key: CONTENTS[key] for key in case}, 1),
+     "Scalars, tensors without elements and tensors of every dtype are listed with their shapes and dtypes"),
+)  # fmt: skip
 
 
 # Parts in any arrangement.
 
-ManyParts = list[tuple[tuple[int, ...], Array]]
-
-
-def save_parts(adapter: Calls, path: str, value: Array, parts: ManyParts) -> Any:
-    """Save one tensor from parts; ``REFUSED`` if it is refused."""
-    return adapter.attempt("save_parts", path, "w", value.shape, value.dtype, parts)
-
 
 @st.composite
-def cut_along_columns(draw: st.DrawFn) -> tuple[Array, ManyParts]:
+def cut_along_columns(draw: st.DrawFn) -> SavedParts:
     """A table cut along its columns, and perhaps along its rows too; parts in any order."""
     rows, columns = draw(st.integers(1, 4)), draw(st.integers(2, 5))
     value, cut = counting((rows, columns)), draw(st.integers(1, columns - 1))
@@ -500,21 +487,10 @@ def cut_along_columns(draw: st.DrawFn) -> tuple[Array, ManyParts]:
     return value, draw(st.permutations(parts))
 
 
-@rule("R-POLICY-7-columns", 6, "001", RESLICING, "save_parts restore", cut_along_columns())
-def columns_are_joined(adapter: Calls, case: tuple[Array, ManyParts]) -> None:
-    """A tensor that is saved in parts along any axis is restored as one."""
-    value, parts = case
-    with checkpoint_path(adapter) as path:
-        came = save_parts(adapter, path, value, parts)
-        expect(came is not REFUSED, "It refused to save.", "It must save.")
-        expect_tensors(adapter.restore(path, templates_of({"w": value}), 1), {"w": value})
-
-
-def never_made_up(adapter: Calls, value: Array, parts: ManyParts) -> None:
-    """``Broken`` unless the parts are refused when they are saved or when they are restored."""
-    with checkpoint_path(adapter) as path:
-        if save_parts(adapter, path, value, parts) is not REFUSED:
-            adapter.refuses("restore", path, templates_of({"w": value}), 1)
+rules(6, "001",
+    ("R-POLICY-7-columns", RESLICING, "save_parts restore", cut_along_columns(), check_joined,
+     "A tensor that is saved in parts along any axis is restored as one"),
+)  # fmt: skip
 
 
 _LONG = st.integers(4, 8).map(lambda rows: counting((rows, 2)))
@@ -532,7 +508,7 @@ def holes_inside_are_refused(adapter: Calls, case: tuple[Array, int, int]) -> No
         (first, value[:, :cut] if axis else value[:cut]),
         (last, value[:, cut + 1 :] if axis else value[cut + 1 :]),
     ]
-    never_made_up(adapter, value, parts)
+    check_never_made_up(adapter, (value, parts))
 
 
 @rule("R-POLICY-1-shifted", 6, "001", PRESENT, "save_parts restore",
@@ -544,10 +520,7 @@ def a_hole_is_not_made_good_by_an_overlap(adapter: Calls, case: tuple[Array, int
     # Rows [0, cut + 1) and [cut, count - 1): one row twice, and the last one never; or the mirror
     # image of that.
     ranges = [(0, cut + 1), (cut, count - 1)] if is_first else [(1, cut + 2), (cut + 1, count)]
-    parts: ManyParts = [
-        ((a, 0), value[a:b] + np.float32(100 * n)) for n, (a, b) in enumerate(ranges)
-    ]
-    never_made_up(adapter, value, parts)
+    check_never_made_up(adapter, (value, rows_of(value, ranges, bias=100)))
 
 
 @rule("R-POLICY-3-parts", 6, "001", DTYPES, "save_parts restore",
@@ -559,11 +532,11 @@ def parts_are_not_cast(adapter: Calls, case: tuple[Array, int, str]) -> None:
         ((0, 0), value[:cut]),
         ((cut, 0), (value[cut:] + np.float32(0.5)).astype(name)),
     ]
-    never_made_up(adapter, value, parts)
+    check_never_made_up(adapter, (value, parts))
 
 
 @st.composite
-def cut_along_any_axis(draw: st.DrawFn) -> tuple[Array, ManyParts]:
+def cut_along_any_axis(draw: st.DrawFn) -> SavedParts:
     """A tensor of three or four axes, cut once or twice along any of them."""
     shape = draw(st.sampled_from([(2, 3, 4), (3, 2, 2, 3), (2, 2, 5)]))
     value, parts = counting(shape), [((0,) * len(shape), counting(shape))]
@@ -581,7 +554,7 @@ def cut_along_any_axis(draw: st.DrawFn) -> tuple[Array, ManyParts]:
 
 
 rules(6, "001",
-    ("R-POLICY-7-axes", RESLICING, "save_parts restore", cut_along_any_axis(), columns_are_joined,
+    ("R-POLICY-7-axes", RESLICING, "save_parts restore", cut_along_any_axis(), check_joined,
      "A tensor of three axes or more that is saved in parts along any of them is restored as one"),
 )  # fmt: skip
 
@@ -601,7 +574,7 @@ def parts_outside_are_refused(adapter: Calls, case: tuple[Array, int, int, bool]
     if axis:
         value = np.ascontiguousarray(value.T)
         parts = [(offset[::-1], np.ascontiguousarray(part.T)) for offset, part in parts]
-    never_made_up(adapter, value, parts)
+    check_never_made_up(adapter, (value, parts))
 
 
 @rule("R-CKPT-1-uneven-sum", 6, "000", ELASTIC, "save restore_uneven", st.tuples(

@@ -166,25 +166,25 @@ def check_damage(
             expect_tensors(came, tensors)
 
 
-rules(8, "001",
-    ("R-DAMAGE-1-remove", PRESENT, "save restore", cases, partial(check_damage, harm=remove_file),
-     "After the loss of a file, restoring is refused or right: nothing comes back as zeros or as the values before"),
-    ("R-DAMAGE-1-truncate", PRESENT, "save restore", cases, partial(check_damage, harm=truncate),
-     "After a file was cut off, restoring is refused or right"),
-    isolated=True,
-)  # fmt: skip
+rules(8, "001", *(
+    (f"R-DAMAGE-1-{suffix}", PRESENT, "save restore", cases, partial(check_damage, harm=harm), law)
+    for suffix, harm, law in (
+        ("remove", remove_file,
+         "After the loss of a file, restoring is refused or right: nothing comes back as zeros or as the values "
+         "before"),
+        ("truncate", truncate, "After a file was cut off, restoring is refused or right"),
+    )
+), isolated=True)  # fmt: skip
 
 
-rules(8, "000",
-    ("R-DAMAGE-1-flip", WORK, "save restore", cases, partial(check_damage, harm=flip),
-     "After one bit of a file was flipped, restoring is refused or right"),
-    ("R-DAMAGE-1-zero", WORK, "save restore", cases, partial(check_damage, harm=zero),
-     "After some bytes of a file became zeros, restoring is refused or right"),
-    ("R-DAMAGE-1-swap", WORK, "save restore", cases, partial(check_damage, harm=swap),
-     "After two files changed places, restoring is refused or right"),
-    ("R-DAMAGE-1-turn", WORK, "save restore", cases, partial(check_damage, harm=turn),
-     "After two blocks of a file changed places, restoring is refused or right"),
-    ("R-DAMAGE-1-misprint", WORK, "save restore", cases, partial(check_damage, harm=misprint),
-     "After a digit in a file became another one, restoring is refused or right"),
-    isolated=True,
-)  # fmt: skip
+rules(8, "000", *(
+    (f"R-DAMAGE-1-{harm.__name__}", WORK, "save restore", cases, partial(check_damage, harm=harm),
+     f"After {phrase}, restoring is refused or right")
+    for harm, phrase in (
+        (flip, "one bit of a file was flipped"),
+        (zero, "some bytes of a file became zeros"),
+        (swap, "two files changed places"),
+        (turn, "two blocks of a file changed places"),
+        (misprint, "a digit in a file became another one"),
+    )
+), isolated=True)  # fmt: skip

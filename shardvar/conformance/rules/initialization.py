@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from shardvar.conformance.calls import Calls, expect, expect_equal
-from shardvar.conformance.registry import rule
+from shardvar.conformance.calls import Calls, expect, expect_answer, expect_equal
+from shardvar.conformance.registry import rule, rules
 from shardvar.conformance.rules.cases import concatenated
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
@@ -63,13 +63,8 @@ def draws(draw: st.DrawFn, kinds: tuple[str, ...] = RANDOM, min_shards: int = 1)
     num_shards = draw(st.integers(min_shards, 4))
     # Two rows of two columns for each shard at least: four random floats do not coincide by chance.
     rows = num_shards * draw(st.integers(2, 4)) + draw(st.integers(0, num_shards - 1))
-    return (
-        draw(st.sampled_from(kinds)),
-        (rows, draw(st.integers(2, 4))),
-        FLOAT32,
-        num_shards,
-        draw(st.integers(0, 99)),
-    )
+    kind, columns = draw(st.sampled_from(kinds)), draw(st.integers(2, 4))
+    return kind, (rows, columns), FLOAT32, num_shards, draw(st.integers(0, 99))
 
 
 @rule("R-INIT-5", 4, "000", SEEDS, "initialize", draws(min_shards=2))
@@ -94,17 +89,18 @@ def seeds_are_deterministic(adapter: Calls, case: InitialCase) -> None:
     expect_equal(concatenated(adapter.initialize(*case)), first)
 
 
-@rule("R-INIT-4", 4, "000", PARTITION, "initialize", draws(("zeros", "ones", *RANDOM)))
-def parts_make_the_shape(adapter: Calls, case: InitialCase) -> None:
-    """The values of the shards have together the shape and the dtype that were asked for, and are
-    finite."""
+def check_parts(adapter: Calls, case: InitialCase) -> None:
     value = concatenated(adapter.initialize(*case))
-    asked = (case[1], str(case[2]))
-    came = (value.shape, str(value.dtype))
-    expect(came == asked, f"It gave shape and dtype {came}.", f"It must give {asked}.")
-    expect(
-        bool(np.isfinite(value).all()), f"It gave {value.tolist()}.", "All of it must be finite."
-    )
+    asked, came = (case[1], str(case[2])), (value.shape, str(value.dtype))
+    expect_answer(came, asked, "shape and dtype ")
+    is_finite = bool(np.isfinite(value).all())
+    expect(is_finite, f"It gave {value.tolist()}.", "All of it must be finite.")
+
+
+rules(4, "000",
+    ("R-INIT-4", PARTITION, "initialize", draws(("zeros", "ones", *RANDOM)), check_parts,
+     "The values of the shards have together the shape and the dtype that were asked for, and are finite"),
+)  # fmt: skip
 
 
 @rule("R-INIT-4-constants", 4, "000", PARTITION, "initialize", draws(("zeros", "ones")))
@@ -120,9 +116,8 @@ def uniform_is_in_range(adapter: Calls, case: InitialCase) -> None:
     """Uniform values lie between -0.05 and 0.05, and are not all the same."""
     value = concatenated(adapter.initialize(*case))
     inside = bool(((value >= -0.05) & (value <= 0.05)).all() and np.unique(value).size > 1)
-    expect(
-        inside, f"It gave {value.tolist()}.", "It must give different values from -0.05 to 0.05."
-    )
+    must = "It must give different values from -0.05 to 0.05."
+    expect(inside, f"It gave {value.tolist()}.", must)
 
 
 @rule("R-INIT-6", 4, "000", FULL_SHAPE, "initialize",
@@ -131,9 +126,8 @@ def fans_are_of_the_whole(adapter: Calls, case: tuple[int, int, int]) -> None:
     """Glorot's limit, sqrt(6 / (rows + columns)), uses the whole shape, however many shards there
     are."""
     num_shards, rows, seed = case
-    value = concatenated(
-        adapter.initialize("glorot_uniform", (rows, 32), FLOAT32, num_shards, seed)
-    )
+    shards = adapter.initialize("glorot_uniform", (rows, 32), FLOAT32, num_shards, seed)
+    value = concatenated(shards)
     # At least 64 * 32 = 2,048 values: the chance that all lie below 0.9 of the limit is 0.9**2048,
     # under 1e-93. The mistake, the fans of one shard, shows: two shards of 32 rows give sqrt(6 /
     # 64), 22 % above sqrt(6 / 96).
@@ -159,12 +153,12 @@ def seeds_differ(adapter: Calls, case: tuple[InitialCase, int]) -> None:
     )
 
 
-@rule("R-INIT-4-dtypes", 4, "000", PARTITION, "initialize",
-      st.tuples(draws(("zeros", "ones", *RANDOM)), st.sampled_from(FLOATS)))  # fmt: skip
-def initial_values_have_their_dtype(adapter: Calls, case: tuple[InitialCase, str]) -> None:
-    """Initial values have the dtype that was asked for."""
-    (kind, shape, _, num_shards, seed), name = case
-    parts_make_the_shape(adapter, (kind, shape, np.dtype(name), num_shards, seed))
+rules(4, "000",
+    ("R-INIT-4-dtypes", PARTITION, "initialize",
+     st.tuples(draws(("zeros", "ones", *RANDOM)), st.sampled_from(FLOATS)),
+     lambda adapter, case: check_parts(adapter, (*case[0][:2], np.dtype(case[1]), *case[0][3:])),
+     "Initial values have the dtype that was asked for"),
+)  # fmt: skip
 
 
 @rule("R-INIT-4-few-rows", 4, "000", PARTITION, "initialize",
@@ -243,7 +237,7 @@ def the_whole_is_sliced(adapter: Calls, case: Shaped) -> None:
 
     _define(adapter, whole, WHOLE_SOURCE)
     value = concatenated(adapter.initialize_whole(whole, shape, FLOAT32, num_shards))
-    expect(value.shape == shape, f"It gave the shape {value.shape}.", f"It must give {shape}.")
+    expect_answer(value.shape, shape, "the shape ")
     # Any one call may be the one that is used: 2,001 // 1,000 = 2 names it, and its offset is taken
     # off.
     expect_equal(value - 1000 * (value.flat[0] // 1000), counting(shape))
@@ -254,9 +248,8 @@ def parts_are_asked_for(adapter: Calls, case: Shaped) -> None:
     """A partition-aware initializer is given parts whose values, put together, are the whole."""
     shape, num_shards = case
     part, _ = _part_of(adapter)
-    expect_equal(
-        concatenated(adapter.initialize_parts(part, shape, FLOAT32, num_shards)), counting(shape)
-    )
+    shards = adapter.initialize_parts(part, shape, FLOAT32, num_shards)
+    expect_equal(concatenated(shards), counting(shape))
 
 
 @rule("R-INIT-2-parts", 4, "000", NOT_WHOLE, "initialize_parts", shaped(min_shards=2))
@@ -280,22 +273,9 @@ def parts_are_asked_for_in_their_dtype(adapter: Calls, case: tuple[Shaped, str])
     another."""
     (shape, num_shards), name = case
     dtype = np.dtype(name)
-    large = np.asarray(2**40, dtype)
-
-    def part(
-        shape: Any, dtype: Any = np.float32, part_shape: Any = None, part_offset: Any = None
-    ) -> Array:
-        # Where another dtype is asked for, the numbers are rounded or wrap.
-        extents = tuple(map(int, shape if part_shape is None else part_shape))
-        offset = tuple(map(int, part_offset if part_offset is not None else [0] * len(extents)))
-        region = tuple(slice(a, a + n) for a, n in zip(offset, extents, strict=True))
-        asked = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
-        value: Array = (counting(tuple(map(int, shape)), name) + large)[region].astype(asked)
-        return value
-
-    _define(adapter, part, LARGE_SOURCE)
+    part, _ = _part_of(adapter, name, 2**40, LARGE_SOURCE)
     came = concatenated(adapter.initialize_parts(part, shape, dtype, num_shards))
-    expect_equal(came, counting(shape, name) + large)
+    expect_equal(came, counting(shape, name) + np.asarray(2**40, dtype))
 
 
 @rule("R-INIT-2-shape", 4, "000", WHOLE, "initialize_whole",
@@ -311,25 +291,28 @@ def other_initial_shapes_are_refused(adapter: Calls, case: tuple[Shaped, int]) -
     adapter.refuses("initialize_whole", whole, shape, FLOAT32, num_shards)
 
 
-def _part_of(adapter: Calls) -> tuple[Callable[..., Array], list[tuple[int, ...]]]:
-    """A partition-aware initializer of counting numbers, and the shapes that it was asked for."""
+def _part_of(
+    adapter: Calls, name: str | None = None, more: int = 0, source: str = PART_SOURCE
+) -> tuple[Callable[..., Array], list[tuple[int, ...]]]:
+    """A partition-aware initializer of numbers that count from ``more + 1``, and the shapes that it
+    was asked for. They are counted in a dtype of their own, if they have one."""
     calls: list[tuple[int, ...]] = []
 
     def part(
         shape: Any, dtype: Any = np.float32, part_shape: Any = None, part_offset: Any = None
     ) -> Array:
-        extents = [int(extent) for extent in (shape if part_shape is None else part_shape)]
-        offset = [
-            int(start) for start in (part_offset if part_offset is not None else [0] * len(extents))
-        ]
-        calls.append(tuple(extents))
-        region = tuple(
-            slice(start, start + extent) for start, extent in zip(offset, extents, strict=True)
-        )
-        value: Array = counting([int(extent) for extent in shape], dtype)[region]
-        return value
+        extents = tuple(map(int, shape if part_shape is None else part_shape))
+        offset = tuple(map(int, part_offset if part_offset is not None else [0] * len(extents)))
+        calls.append(extents)
+        region = tuple(slice(start, start + n) for start, n in zip(offset, extents, strict=True))
+        whole = counting(tuple(map(int, shape)), name or dtype)[region]
+        if name is None:
+            return whole
+        # Where another dtype is asked for, the numbers are rounded or wrap.
+        asked = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+        return np.asarray((whole + np.asarray(more, name)).astype(asked))
 
-    _define(adapter, part, PART_SOURCE)
+    _define(adapter, part, source)
     return part, calls
 
 

@@ -2,6 +2,7 @@
 any axis, and terms of all kinds of numbers; FSDP over tensor parallelism on any axes, with copies
 (HSDP), and meshes of three axes."""
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Broken, Calls, expect_equal, text
 from shardvar.conformance.registry import rule, rules
+from shardvar.conformance.rules.cases import finite_bits
 from shardvar.conformance.rules.meshes import (
     EQUAL,
     FSDP,
@@ -27,10 +29,12 @@ from shardvar.conformance.rules.meshes import (
     MeshShape,
     Moved,
     Placed,
+    check_fsdp,
     check_mesh_parts,
     check_redistribution,
     check_stated_slices,
     check_whole,
+    device_arrays,
     expect_parts,
     number_of_cuts,
     placements_on,
@@ -38,9 +42,8 @@ from shardvar.conformance.rules.meshes import (
 )
 from shardvar.conformance.rules.meshes import REFUSED as CANNOT_EXIST
 from shardvar.layout.dtypes import Array
-from shardvar.spec.meshes import by_placements, hsdp, parts
+from shardvar.spec.meshes import hsdp, parts
 from shardvar.testing import counting
-from shardvar.testing.arrays import bits
 
 NUMBERS = "float64 int32 int64 uint8 bool float16 bfloat16 complex64".split()
 
@@ -59,11 +62,7 @@ def of_three_axes(draw: st.DrawFn, is_even: bool = True) -> Placed:
 def typed_tensors(draw: st.DrawFn) -> Placed:
     value, mesh, placements = draw(uneven())
     dtype = np.dtype(draw(st.sampled_from(NUMBERS)))
-    filled = draw(bits(dtype, value.shape))
-    if dtype.kind in "fc" or dtype.name == "bfloat16":
-        # A NaN differs from itself; its bits are the subject of checkpoints.
-        filled = np.where(np.isfinite(filled), filled, counting(value.shape, dtype)).astype(dtype)
-    return filled, mesh, placements
+    return finite_bits(draw, dtype, value.shape), mesh, placements
 
 
 rules(9, PAGE,
@@ -76,12 +75,12 @@ rules(9, PAGE,
 )  # fmt: skip
 
 
-@rule("V-MESH-3-columns", 9, PAGE, UNEVEN, "mesh_parts",
-      st.tuples(st.sampled_from([(2,), (3,), (4,), (5,)]), st.integers(1, 12)))  # fmt: skip
-def uneven_columns_are_cut(adapter: Calls, case: tuple[MeshShape, int]) -> None:
-    """The parts of columns that do not divide are cut as `torch.chunk` does, not by the div rule."""
-    mesh, columns = case
-    check_mesh_parts(adapter, (counting((2, columns)), mesh, (1,)))
+rules(9, PAGE,
+    ("V-MESH-3-columns", UNEVEN, "mesh_parts",
+     st.tuples(st.sampled_from([(2,), (3,), (4,), (5,)]), st.integers(1, 12)),
+     lambda adapter, case: check_mesh_parts(adapter, (counting((2, case[1])), case[0], (1,))),
+     "The parts of columns that do not divide are cut as `torch.chunk` does, not by the div rule"),
+)  # fmt: skip
 
 
 @rule("V-MESH-1-negative", 9, PAGE, EQUAL, "mesh_parts",
@@ -90,9 +89,14 @@ def axes_from_the_end(adapter: Calls, case: tuple[MeshShape, int, int]) -> None:
     """A placement by an axis below zero is refused, or counts the axes from the end."""
     mesh, rank, back = case
     value, axis = counting([6] * rank), -min(back, rank)
-    came = adapter.attempt("mesh_parts", value, mesh, (axis,))
+    must = device_arrays(value, mesh, (axis + rank,))
+    parts_or_refused(adapter, must, "mesh_parts", value, mesh, (axis,))
+
+
+def parts_or_refused(adapter: Calls, must: list[Array], method: str, *arguments: Any) -> None:
+    came = adapter.attempt(method, *arguments)
     if came is not REFUSED:
-        expect_parts(came, parts(value, by_placements(value.shape, mesh, (axis + rank,))))
+        expect_parts(came, must)
 
 
 @st.composite
@@ -122,7 +126,7 @@ def typed_moves(draw: st.DrawFn) -> Moved:
 @st.composite
 def moves_of_three_axes(draw: st.DrawFn) -> Moved:
     mesh = draw(st.sampled_from([(2,), (2, 2), (3, 2)]))
-    size = int(np.prod(mesh))
+    size = prod(mesh)
     source, target = (draw(placements_on(mesh, 3)) for _ in range(2))
     return counting((size, size, size)), mesh, source, target
 
@@ -157,9 +161,8 @@ def moves_end_in_strided_shards(adapter: Calls, case: tuple[MeshShape, Any]) -> 
 def short_specs_are_filled_up(adapter: Calls, mesh: MeshShape) -> None:
     """A spec with fewer entries than the tensor has axes is refused, or cuts the first ones."""
     value = counting((6, 6))
-    came = adapter.attempt("spec_parts", value, mesh, NAMES[:1], (NAMES[:1],))
-    if came is not REFUSED:
-        expect_parts(came, parts(value, by_placements(value.shape, mesh, (0,))))
+    must = device_arrays(value, mesh, (0,))
+    parts_or_refused(adapter, must, "spec_parts", value, mesh, NAMES[:1], (NAMES[:1],))
 
 
 # Terms.
@@ -177,8 +180,16 @@ def terms_of(draw: st.DrawFn, dtype: str, ops: tuple[str, ...]) -> Terms:
     return terms, mesh, axis, draw(st.sampled_from(ops))
 
 
-def check_terms(adapter: Calls, case: Terms, must: Array, ulps: int = 0) -> None:
-    terms, mesh, axis, op = case
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max
+}  # fmt: skip
+
+
+def check_terms(adapter: Calls, terms: list[Array], case: Terms, ulps: int = 0) -> None:
+    """Reduce terms as a case asks for it, and compare each device with NumPy."""
+    _, mesh, axis, op = case
+    with np.errstate(invalid="ignore"):
+        must = np.asarray(_REDUCTIONS[op](np.stack(terms), axis=0)).astype(terms[0].dtype)
     came = adapter.mesh_reduce(terms, mesh, axis, op, (None,) * len(mesh))
     for part in [*came]:
         expect_equal(np.asarray(part), must, ulps=ulps)
@@ -190,33 +201,33 @@ def fractions_are_reduced(adapter: Calls, case: Terms) -> None:
     """Fractions are reduced in all of their digits, along any axis of the mesh."""
     terms, mesh, axis, op = case
     thirds = [term / np.float32(3) for term in terms]
-    reduce: Any = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}[op]
-    must = reduce(np.stack(thirds).astype(np.float64), axis=0).astype(np.float32)
+    must = _REDUCTIONS[op](np.stack(thirds).astype(np.float64), axis=0).astype(np.float32)
     came = adapter.mesh_reduce(thirds, mesh, axis, op, (None,) * len(mesh))
+    # Terms of either sign cancel, so that digits of the largest count.
+    expect_devices_near(came, must, rtol=0, atol=float(np.abs(thirds).max()) * 2.0**-21)
+
+
+def expect_devices_near(came: Any, must: Array, rtol: float, atol: float) -> None:
     for part in [*came]:
-        # Terms of either sign cancel, so that digits of the largest count.
-        array, most = np.asarray(part), float(np.abs(thirds).max())
-        if array.shape != must.shape or not np.allclose(array, must, rtol=0, atol=most * 2.0**-21):
+        array = np.asarray(part)
+        if array.shape != must.shape or not np.allclose(array, must, rtol=rtol, atol=atol):
             raise Broken(f"A device holds {text(array)}.", f"It must hold {text(must)}.")
 
 
 @rule("V-TERM-1-nan", 9, PAGE, TERMS, "mesh_reduce", terms_of("float32", ("min", "max")))
 def nan_is_a_term(adapter: Calls, case: Terms) -> None:
     """The minimum and the maximum are NaN where a term is."""
-    terms, mesh, axis, op = case
-    spoiled = [term.copy() for term in terms]
+    spoiled = [term.copy() for term in case[0]]
     spoiled[-1][0, 0] = np.nan
-    reduce: Any = {"min": np.min, "max": np.max}[op]
-    check_terms(adapter, (spoiled, mesh, axis, op), reduce(np.stack(spoiled), axis=0))
+    check_terms(adapter, spoiled, case)
 
 
-@rule("V-TERM-1-integers", 9, PAGE, TERMS, "mesh_reduce", terms_of("int64", ("sum", "min", "max")))
-def integers_are_reduced(adapter: Calls, case: Terms) -> None:
-    """Large integers are reduced to the last digit."""
-    terms, mesh, axis, op = case
-    large = [term + 2**40 + 1 for term in terms]
-    reduce: Any = {"sum": np.sum, "min": np.min, "max": np.max}[op]
-    check_terms(adapter, (large, mesh, axis, op), reduce(np.stack(large), axis=0))
+rules(9, PAGE,
+    ("V-TERM-1-integers", TERMS, "mesh_reduce",
+     terms_of("int64", ("sum", "min", "max")),
+     lambda adapter, case: check_terms(adapter, [term + 2**40 + 1 for term in case[0]], case),
+     "Large integers are reduced to the last digit"),
+)  # fmt: skip
 
 
 @rule("V-TERM-1-mean", 9, PAGE, TERMS, "mesh_reduce", terms_of("int64", ("avg",)))
@@ -226,11 +237,7 @@ def means_of_integers_keep_fractions(adapter: Calls, case: Terms) -> None:
     must = np.mean(np.stack(terms), axis=0)
     came = adapter.attempt("mesh_reduce", terms, mesh, axis, op, (None,) * len(mesh))
     if came is not REFUSED:
-        for part in [*came]:
-            if not np.allclose(np.asarray(part, np.float64), must, rtol=1e-3):
-                raise Broken(
-                    f"A device holds {text(np.asarray(part))}.", f"It must hold {text(must)}."
-                )
+        expect_devices_near(came, must, rtol=1e-3, atol=1e-8)
 
 
 # Tensors of more axes, and of none or no elements.
@@ -246,14 +253,8 @@ def of_four_axes(draw: st.DrawFn) -> Placed:
     if placements[0] == placements[-1] and len(mesh) > 1:
         placements[0] = None
     cuts = [number_of_cuts(mesh, placements, axis) for axis in range(rank)]
-    extents = [max(2, count) for count in cuts[-2:]]
-    return (
-        counting([*cuts[:-2], *([max(extents) * 2] * 2)])
-        if max(cuts) < 3
-        else counting([*cuts[:-2], *([6] * 2)]),
-        mesh,
-        tuple(placements),
-    )
+    last = 2 * max(2, *cuts[-2:]) if max(cuts) < 3 else 6
+    return counting([*cuts[:-2], last, last]), mesh, tuple(placements)
 
 
 rules(9, PAGE,
@@ -298,9 +299,8 @@ def joined_axes_cut_anew(adapter: Calls, case: tuple[MeshShape, Any, Any]) -> No
     placements."""
     mesh, source, target = case
     size = mesh[0] * mesh[1]
-    check_redistribution(
-        adapter, (counting((size, 2 * size)), mesh, source, target), "mesh_move_joined"
-    )
+    moved = counting((size, 2 * size)), mesh, source, target
+    check_redistribution(adapter, moved, "mesh_move_joined")
 
 
 # More terms.
@@ -319,7 +319,7 @@ def terms_are_cut_along_any_axis(adapter: Calls, case: tuple[Terms, Any, Any]) -
         placements = (placements[0], None)
     must = np.sum(np.stack(large), axis=0)
     came = adapter.mesh_reduce(large, mesh, axis, op, placements)
-    expect_parts(came, parts(must, by_placements(must.shape, mesh, placements)))
+    expect_parts(came, device_arrays(must, mesh, placements))
 
 
 @rule("V-TERM-1-dtypes", 9, PAGE, TERMS, "mesh_reduce", st.tuples(
@@ -328,7 +328,7 @@ def terms_are_cut_along_any_axis(adapter: Calls, case: tuple[Terms, Any, Any]) -
 def terms_of_any_dtype_are_reduced(adapter: Calls, case: tuple[str, Terms]) -> None:
     """Terms of any dtype are reduced in it: to all digits of float64, as unsigned integers, and
     with the dtype of the terms."""
-    name, (terms, mesh, axis, op) = case
+    name, (terms, *_) = case
     dtype = np.dtype(name)
     top = {"float64": 2**40 + 1, "uint64": 2**63, "uint8": 128, "int8": 0, "int32": 2**24}[name]
     # Of a wide unsigned dtype the terms lie on either side of its middle, where a sign would be.
@@ -336,23 +336,17 @@ def terms_of_any_dtype_are_reduced(adapter: Calls, case: tuple[str, Terms]) -> N
         np.asarray(np.abs(term) % 7 + number, dtype) + np.asarray(top * (number % 2), dtype)
         for number, term in enumerate(terms)
     ]
-    reduce: Any = {"sum": np.add, "min": np.minimum, "max": np.maximum}[op]
-    must = np.asarray(reduce.reduce(np.stack(typed), axis=0, dtype=dtype))
-    check_terms(adapter, (typed, mesh, axis, op), must)
+    check_terms(adapter, typed, case[1])
 
 
 @rule("V-TERM-1-infinite", 9, PAGE, TERMS, "mesh_reduce",
       terms_of("float32", ("sum", "avg", "min", "max")))  # fmt: skip
 def infinite_terms_are_reduced(adapter: Calls, case: Terms) -> None:
     """Sums, means, minima and maxima of infinite terms are infinite, or NaN, as NumPy's."""
-    terms, mesh, axis, op = case
-    spoiled = [term.copy() for term in terms]
+    spoiled = [term.copy() for term in case[0]]
     spoiled[-1][0] = np.inf, -np.inf
     spoiled[0][1, 0] = -np.inf
-    reduce: Any = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}[op]
-    with np.errstate(invalid="ignore"):
-        must = np.asarray(reduce(np.stack(spoiled), axis=0)).astype(np.float32)
-    check_terms(adapter, (spoiled, mesh, axis, op), must, ulps=4)
+    check_terms(adapter, spoiled, case, ulps=4)
 
 
 Weight = tuple[Array, MeshShape, int, int | None]
@@ -376,18 +370,17 @@ def hybrid_weights(
     shape = [draw(st.integers(1, 3)) for _ in range(rank)]
     for axis in {fsdp_axis, fsdp_axis if tp_axis is None else tp_axis}:
         count = prod(mesh[at] for at, cut in ((1, fsdp_axis), (2, tp_axis)) if cut == axis)
-        is_even = axis > 0 and axis == fsdp_axis
-        shape[axis] = (
-            count * draw(st.integers(1, 2)) if is_even else draw(st.integers(1, 2 * count + 1))
-        )
+        if axis > 0 and axis == fsdp_axis:
+            shape[axis] = count * draw(st.integers(1, 2))
+        else:
+            shape[axis] = draw(st.integers(1, 2 * count + 1))
     return counting(shape), mesh, fsdp_axis, tp_axis
 
 
 def check_weight(adapter: Calls, case: Weight) -> None:
     value, mesh, fsdp_axis, tp_axis = case
-    expect_parts(
-        adapter.hsdp_parts(*case), parts(value, hsdp(value.shape, mesh, fsdp_axis, tp_axis))
-    )
+    held = hsdp(value.shape, mesh, fsdp_axis, tp_axis)
+    expect_parts(adapter.hsdp_parts(*case), parts(value, held))
 
 
 _OVER: tuple[MeshShape, ...] = ((1, 2, 2), (1, 3, 2), (1, 2, 3), (1, 4, 1))
@@ -397,11 +390,7 @@ _OVER: tuple[MeshShape, ...] = ((1, 2, 2), (1, 3, 2), (1, 2, 3), (1, 4, 1))
 def typed_weights(draw: st.DrawFn) -> Weight:
     value, mesh, fsdp_axis, tp_axis = draw(hybrid_weights(_OVER, ((0, 0), (0, 1), (1, None))))
     dtype = np.dtype(draw(st.sampled_from(["float64", "float16", "bfloat16", "int64", "uint8"])))
-    filled = draw(bits(dtype, value.shape))
-    if dtype.kind not in "iu":
-        # A NaN differs from itself.
-        filled = np.where(np.isfinite(filled), filled, counting(value.shape, dtype)).astype(dtype)
-    return filled, mesh, fsdp_axis, tp_axis
+    return finite_bits(draw, dtype, value.shape), mesh, fsdp_axis, tp_axis
 
 
 rules(9, PAGE,
@@ -433,9 +422,8 @@ def columns_that_do_not_divide(adapter: Calls, case: tuple[MeshShape, int, int |
     """Columns that FSDP does not divide are refused, or cut as rows are; nothing is lost."""
     mesh, columns, tp_axis = case
     value = counting((4, columns))
-    came = adapter.attempt("hsdp_parts", value, mesh, 1, tp_axis)
-    if came is not REFUSED:
-        expect_parts(came, parts(value, hsdp(value.shape, mesh, 1, tp_axis)))
+    must = parts(value, hsdp(value.shape, mesh, 1, tp_axis))
+    parts_or_refused(adapter, must, "hsdp_parts", value, mesh, 1, tp_axis)
 
 
 @rule("V-REFUSE-1-fsdp", 9, PAGE, CANNOT_EXIST, "hsdp_parts",
@@ -527,11 +515,9 @@ rules(9, PAGE,
 )  # fmt: skip
 
 
-@rule("V-FSDP-1-vectors", 9, PAGE, FSDP, "fsdp_parts", st.tuples(
-    st.sampled_from([(2, 2), (2, 3), (3, 2)]), st.integers(1, 13)))  # fmt: skip
-def vectors_are_cut(adapter: Calls, case: tuple[MeshShape, int]) -> None:
-    """FSDP and tensor parallelism cut a vector, such as a bias, as they cut rows."""
-    mesh, rows = case
-    value = counting((rows,))
-    held = hsdp(value.shape, (1, *mesh), 0, 0)
-    expect_parts(adapter.fsdp_parts(value, mesh), parts(value, held))
+rules(9, PAGE,
+    ("V-FSDP-1-vectors", FSDP, "fsdp_parts",
+     st.tuples(st.sampled_from([(2, 2), (2, 3), (3, 2)]), st.integers(1, 13)),
+     lambda adapter, case: check_fsdp(adapter, (counting((case[1],)), case[0])),
+     "FSDP and tensor parallelism cut a vector, such as a bias, as they cut rows"),
+)  # fmt: skip

@@ -7,6 +7,7 @@ differ, the rule says whose it is.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -32,10 +33,11 @@ MESHES: tuple[MeshShape, ...] = ((1,), (2,), (3,), (4,), (2, 2), (3, 2), (2, 3),
 def expect_parts(came: Any, must: Sequence[Array]) -> None:
     """``Broken`` unless each device has these values; empty arrays may have any shape."""
     arrays = [np.asarray(part) for part in came]
+    count = len(must)
     expect(
-        len(arrays) == len(must),
+        len(arrays) == count,
         f"It gave {len(arrays)} arrays.",
-        f"It must give one for each of {len(must)}.",
+        f"It must give one for each of {count}.",
     )
     for device, (array, wanted) in enumerate(zip(arrays, must, strict=True)):
         is_same = array.size == wanted.size and (not wanted.size or np.array_equal(array, wanted))
@@ -70,28 +72,24 @@ def number_of_cuts(mesh: MeshShape, placements: Sequence[MeshPlacement], axis: i
 
 @st.composite
 def even(
-    draw: st.DrawFn, meshes: Sequence[MeshShape] = MESHES, is_stacked: bool = False, most: int = 2
+    draw: st.DrawFn,
+    meshes: Sequence[MeshShape] = MESHES,
+    is_stacked: bool = False,
+    is_even: bool = True,
 ) -> Placed:
-    """A tensor whose extents divide."""
-    mesh = draw(st.sampled_from(list(meshes)))
-    rank = draw(st.integers(1, 2))
-    placements = draw(placements_on(mesh, rank, is_stacked))
-    shape = [
-        number_of_cuts(mesh, placements, axis) * draw(st.integers(1, most)) for axis in range(rank)
-    ]
-    return counting(shape), mesh, placements
-
-
-@st.composite
-def uneven(
-    draw: st.DrawFn, meshes: Sequence[MeshShape] = MESHES, is_stacked: bool = False
-) -> Placed:
-    """A tensor of any extents from the number of parts on."""
+    """A tensor whose extents divide; or else one of any extents from the number of parts on."""
     mesh = draw(st.sampled_from(list(meshes)))
     rank = draw(st.integers(1, 2))
     placements = draw(placements_on(mesh, rank, is_stacked))
     cuts = [number_of_cuts(mesh, placements, axis) for axis in range(rank)]
-    return counting([draw(st.integers(count, 2 * count + 1)) for count in cuts]), mesh, placements
+    shape = [
+        count * draw(st.integers(1, 2)) if is_even else draw(st.integers(count, 2 * count + 1))
+        for count in cuts
+    ]
+    return counting(shape), mesh, placements
+
+
+uneven = partial(even, is_even=False)
 
 
 @st.composite
@@ -100,11 +98,8 @@ def few(draw: st.DrawFn) -> Placed:
     mesh = draw(st.sampled_from([(2,), (3,), (4,), (3, 2), (2, 3)]))
     axis = draw(st.integers(0, len(mesh) - 1))
     placements = tuple(0 if each == axis else None for each in range(len(mesh)))
-    return (
-        counting((draw(st.integers(1, mesh[axis] - 1)), draw(st.integers(1, 2)))),
-        mesh,
-        placements,
-    )
+    shape = draw(st.integers(1, mesh[axis] - 1)), draw(st.integers(1, 2))
+    return counting(shape), mesh, placements
 
 
 @st.composite
@@ -120,11 +115,8 @@ def strided(draw: st.DrawFn, is_even: bool = True) -> Placed:
 def rows_on_both(draw: st.DrawFn) -> Placed:
     """Rows that both axes of a mesh cut; they rarely divide."""
     mesh = draw(st.sampled_from([(2, 2), (3, 2)]))
-    return (
-        counting((draw(st.integers(prod(mesh), 2 * prod(mesh) + 1)), draw(st.integers(1, 2)))),
-        mesh,
-        (0, 0),
-    )
+    shape = draw(st.integers(prod(mesh), 2 * prod(mesh) + 1)), draw(st.integers(1, 2))
+    return counting(shape), mesh, (0, 0)
 
 
 Moved = tuple[Array, MeshShape, tuple[MeshPlacement, ...], tuple[MeshPlacement, ...]]
@@ -190,26 +182,16 @@ def check_stated_slices(adapter: Calls, case: Placed) -> None:
         (tuple(map(int, o)), tuple(map(int, s)))
         for o, s in adapter.mesh_slices(value.shape, mesh, placements)
     ]
-    expect_stated(came, by_placements(value.shape, mesh, placements))
-
-
-def expect_stated(
-    came: list[tuple[tuple[int, ...], tuple[int, ...]]], held: list[list[list[int]]]
-) -> None:
-    """``Broken`` unless each (offset, shape) matches the indices held."""
-    expect(
-        len(came) == len(held),
-        f"It gave {came}.",
-        f"It must give a pair for each of {len(held)} devices.",
-    )
+    held = by_placements(value.shape, mesh, placements)
+    pairs = f"It must give a pair for each of {len(held)} devices."
+    expect(len(came) == len(held), f"It gave {came}.", pairs)
     for device, ((offset, shape), axes) in enumerate(zip(came, held, strict=True)):
         lengths = tuple(map(len, axes))
         must = (tuple(axis[0] for axis in axes), lengths) if all(lengths) else None
         is_stated = 0 in shape if must is None else (offset, shape) == must
         wanted = "an empty shape" if must is None else str(must)
-        expect(
-            is_stated, f"It gave {(offset, shape)} for device {device}.", f"It must give {wanted}."
-        )
+        stated = f"It gave {(offset, shape)} for device {device}."
+        expect(is_stated, stated, f"It must give {wanted}.")
 
 
 def check_whole(adapter: Calls, case: Placed) -> None:
@@ -233,7 +215,7 @@ def reductions(
     """Terms of whole numbers, small enough that no order of adding them rounds."""
     mesh = draw(st.sampled_from([(2,), (3,), (4,), (2, 2), (3, 2)]))
     axis = draw(st.integers(0, len(mesh) - 1))
-    size = int(np.prod(mesh))
+    size = prod(mesh)
     shape = (size if is_even else draw(st.integers(1, 2 * size)), 2)
     terms = [
         counting(shape) * np.float32(draw(st.sampled_from([1, 2, -1, 4])) * mesh[axis])
@@ -317,9 +299,8 @@ def axes_that_are_missing_are_refused(adapter: Calls, case: tuple[Placed, int]) 
 def other_numbers_of_placements_are_refused(adapter: Calls, case: tuple[Placed, bool]) -> None:
     """Placements that are more or fewer than the mesh's axes are refused."""
     (value, mesh, placements), is_longer = case
-    adapter.refuses(
-        "mesh_parts", value, mesh, (*placements, None) if is_longer else placements[:-1]
-    )
+    others = (*placements, None) if is_longer else placements[:-1]
+    adapter.refuses("mesh_parts", value, mesh, others)
 
 
 # Specs: an entry for each axis of the tensor.
@@ -386,10 +367,8 @@ def names_that_are_wrong_are_refused(adapter: Calls, case: tuple[MeshShape, bool
     """A spec that names a mesh axis twice, or one that the mesh does not have, is refused."""
     mesh, is_twice = case
     names = NAMES[: len(mesh)]
-    value = counting((int(np.prod(mesh)) ** 2, int(np.prod(mesh))))
-    adapter.refuses(
-        "spec_parts", value, mesh, names, (("x",), ("x",)) if is_twice else (("w",), ())
-    )
+    spec = (("x",), ("x",)) if is_twice else (("w",), ())
+    adapter.refuses("spec_parts", counting((prod(mesh) ** 2, prod(mesh))), mesh, names, spec)
 
 
 # FSDP over tensor parallelism, on a mesh (dp, tp): both cut the first axis.
@@ -402,15 +381,16 @@ def weights(draw: st.DrawFn) -> tuple[Array, MeshShape]:
     return counting((draw(st.integers(mesh[0] * mesh[1], 13)), 2)), mesh
 
 
-@rule("V-FSDP-1", 9, PAGE, FSDP, "fsdp_parts", weights())
-def fsdp_cuts_last(adapter: Calls, case: tuple[Array, MeshShape]) -> None:
-    """Tensor parallelism cuts a weight, and FSDP cuts what each of its ranks has, also where they
-    do not divide."""
+def check_fsdp(adapter: Calls, case: tuple[Array, MeshShape]) -> None:
     value, mesh = case
-    expect_parts(
-        adapter.fsdp_parts(value, mesh),
-        parts(value, fsdp(value.shape, (mesh[0], mesh[1]), tp_axis=0)),
-    )
+    held = fsdp(value.shape, (mesh[0], mesh[1]), tp_axis=0)
+    expect_parts(adapter.fsdp_parts(value, mesh), parts(value, held))
+
+
+rules(9, PAGE,
+    ("V-FSDP-1", FSDP, "fsdp_parts", weights(), check_fsdp,
+     "Tensor parallelism cuts a weight, and FSDP cuts what each of its ranks has, also where they do not divide"),
+)  # fmt: skip
 
 
 @rule("V-FSDP-1-stated", 9, PAGE, STATED, "fsdp_parts fsdp_shapes", weights())
@@ -423,10 +403,7 @@ def fsdp_states_what_it_holds(adapter: Calls, case: tuple[Array, MeshShape]) -> 
     # An array without elements may have any empty shape.
     came, must = (
         [shape if all(shape) else "empty" for shape in each]
-        for each in (stated, [p.shape for p in held])
+        for each in (stated, [part.shape for part in held])
     )
-    expect(
-        came == must,
-        f"It gave the shapes {came}.",
-        f"The devices hold arrays of the shapes {must}.",
-    )
+    holds = f"The devices hold arrays of the shapes {must}."
+    expect(came == must, f"It gave the shapes {came}.", holds)

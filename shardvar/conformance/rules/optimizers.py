@@ -12,7 +12,8 @@ after the next steps is the formula's for all of them, so moments, steps and hyp
 have come back with the rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -20,16 +21,16 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from shardvar.conformance.calls import Broken, Calls, expect, expect_equal, text
+from shardvar.conformance.calls import Broken, Calls, expect, expect_equal, expect_near, text
 from shardvar.conformance.registry import rule, rules
 from shardvar.conformance.rules.cases import (
+    LAYOUTS,
     LaidOutCase,
+    RowShapes,
     ShardSizes,
+    Start,
     concatenated,
-    few_rows,
-    hollow_tables,
     made,
-    many_shards,
     tables,
     uneven_tables,
 )
@@ -74,34 +75,41 @@ def formula(
     return shards[0]
 
 
+def formulas(kind: str, value: Array, gradients: Sequence[Array]) -> list[Array]:
+    """Return the values after the steps, from each of the first squares."""
+    firsts = FIRST_SQUARES if kind == "adagrad" else (0.0,)
+    return [formula(kind, value, gradients, first) for first in firsts]
+
+
 def expect_formula(came: Any, kind: str, value: Array, gradients: Sequence[StepGradient]) -> None:
     """``Broken`` unless a value is what the formula gives, from any of the first squares."""
     steps = [dense(gradient, value.shape) for gradient in gradients]
-    answers = [
-        formula(kind, value, steps, first)
-        for first in (FIRST_SQUARES if kind == "adagrad" else (0.0,))
-    ]
-    if not any(is_close(came, must) for must in answers):
-        raise Broken(
-            f"It gave {text(np.asarray(came))}.", f"It must give {' or '.join(map(text, answers))}."
-        )
-
-
-def is_close(came: Any, must: Array) -> bool:
-    """Return True if two arrays agree to 1e-5: libraries order arithmetic differently."""
-    # The absolute tolerance is for values near 0, where a relative one would demand more than
-    # float32 has.
-    array = np.asarray(came)
-    return array.shape == must.shape and np.allclose(array, must, rtol=1e-5, atol=1e-6)
+    expect_near(came, *formulas(kind, value, steps), rtol=1e-5, atol=1e-6)
 
 
 def expect_close(came: Any, must: Array) -> None:
-    """``Broken`` unless two arrays agree to 1e-5."""
-    if not is_close(came, must):
-        raise Broken(f"It gave {text(np.asarray(came))}.", f"It must give {text(must)}.")
+    """``Broken`` unless two arrays agree to 1e-5: libraries order arithmetic differently."""
+    # The absolute tolerance is for values near 0, where a relative one would demand more than
+    # float32 has.
+    expect_near(came, must, rtol=1e-5, atol=1e-6)
 
 
-ROWS: tuple[tuple[int, ...], ...] = ((), (2,))
+def expect_typed(
+    came: Any, *answers: Array, dtype: np.dtype[Any], rtol: float, atol: float
+) -> None:
+    """``Broken`` unless a value has a dtype, and is near one of several answers."""
+    array = np.asarray(came)
+    is_near = any(
+        array.shape == must.shape
+        and np.allclose(array.astype(np.float64), must.astype(np.float64), rtol=rtol, atol=atol)
+        for must in answers
+    )
+    if array.dtype != dtype or not is_near:
+        musts = " or ".join(text(must.astype(dtype)) for must in answers)
+        raise Broken(f"It gave {text(array)}.", f"It must give {musts}, to 16 units.")
+
+
+ROWS: RowShapes = ((), (2,))
 _FEW_MORE = tables(row_shapes=ROWS, max_more=3)
 _SEVERAL: st.SearchStrategy[LaidOutCase] = tables(row_shapes=ROWS, max_more=3, min_shards=2)
 
@@ -172,25 +180,17 @@ def small_gradients_move_as_far(adapter: Calls, case: tuple[tuple[Array, int], i
     # steps are all that there is.
     small = [np.full(value.shape, 2.0**-6, np.float32)] * count
     zeros = np.zeros_like(value)
-    came, must = (
-        np.asarray(adapter.optimize("adam", zeros, num_shards, small)),
-        formula("adam", zeros, small),
-    )
-    if came.shape != must.shape or not np.allclose(came, must, rtol=1e-3, atol=0):
-        raise Broken(f"It gave {text(came)}.", f"It must give {text(must)}, to a thousandth.")
+    came = adapter.optimize("adam", zeros, num_shards, small)
+    must = formula("adam", zeros, small)
+    expect_near(came, must, rtol=1e-3, atol=0, share=", to a thousandth")
 
 
-STARTS: tuple[tuple[str, str, str, st.SearchStrategy[LaidOutCase]], ...] = (
-    ("uneven", "optimize_uneven", "in shards of uneven sizes", uneven_tables(ROWS, 2)),
-    ("empty-shards", "optimize_uneven", "where some shards are empty", hollow_tables(ROWS)),
-    ("few-rows", "optimize", "where there are fewer rows than shards", few_rows(ROWS, 1)),
-    ("many", "optimize", "in more than ten shards", many_shards(ROWS)),
-)
 rules(5, "000", *(
-    (f"R-OPT-5-{suffix}", COMPONENTS, method, st.tuples(st.sampled_from(KINDS), steps(start)),
+    (f"R-OPT-5-{layout.suffix}", COMPONENTS, layout.method.replace("create", "optimize"),
+     st.tuples(st.sampled_from(KINDS), steps(layout.tables(ROWS))),
      lambda adapter, case: check_formula(adapter, case[1], case[0]),
-     f"Each step of an optimizer is that of its formula, {phrase}")
-    for suffix, method, phrase, start in STARTS
+     f"Each step of an optimizer is that of its formula, {layout.phrase}")
+    for layout in LAYOUTS
 ))  # fmt: skip
 
 
@@ -258,14 +258,11 @@ def partial_steps(draw: st.DrawFn) -> StepsCase:
     """A table and gradients, dense and sparse, of any rows."""
     value, num_shards, gradients = draw(many_steps())
     kept = draw(st.lists(st.integers(1, len(value)), min_size=6, max_size=6))
-    return (
-        value,
-        num_shards,
-        [
-            (each[0][:count], each[1][:count]) if isinstance(each, tuple) else each
-            for each, count in zip(gradients, kept, strict=False)
-        ],
-    )
+    thinned: list[StepGradient] = [
+        (each[0][:count], each[1][:count]) if isinstance(each, tuple) else each
+        for each, count in zip(gradients, kept, strict=False)
+    ]
+    return value, num_shards, thinned
 
 
 rules(5, "002",
@@ -283,22 +280,10 @@ def steps_keep_dtypes(adapter: Calls, case: tuple[str, str, StepsCase]) -> None:
     dtype = np.dtype(name)
     # Away from 0, where an epsilon that the dtype cannot hold would leave 0 / 0.
     typed = [np.asarray(np.abs(gradient) + 0.25, dtype) for gradient in gradients]
-    came = np.asarray(adapter.optimize(kind, value.astype(dtype), num_shards, typed))
+    came = adapter.optimize(kind, value.astype(dtype), num_shards, typed)
     # Arithmetic in the dtype itself rounds several times a step.
-    unit = UNITS[name]
-    answers = [
-        formula(kind, value.astype(dtype), typed, first)
-        for first in (FIRST_SQUARES if kind == "adagrad" else (0.0,))
-    ]
-    must = " or ".join(text(answer.astype(dtype)) for answer in answers)
-    atol = max(16 * unit, 1e-6)
-    is_near = any(
-        came.shape == answer.shape
-        and np.allclose(came.astype(np.float64), answer, rtol=atol, atol=4 * atol)
-        for answer in answers
-    )
-    if came.dtype != dtype or not is_near:
-        raise Broken(f"It gave {text(came)}.", f"It must give {must}, to 16 units.")
+    answers, near = formulas(kind, value.astype(dtype), typed), max(16 * UNITS[name], 1e-6)
+    expect_typed(came, *answers, dtype=dtype, rtol=near, atol=4 * near)
 
 
 @rule("R-OPT-5-still", 5, "000", COMPONENTS, "optimize", st.tuples(
@@ -333,7 +318,8 @@ def gradients_outside_are_refused(adapter: Calls, case: tuple[str, tuple[Array, 
     adapter.refuses("optimize", kind, value, num_shards, [(rows, counting((2, 2)))])
 
 
-SLOT_CASES = st.tuples(steps(), st.sampled_from(["momentum", "adagrad", "adam"]))
+SLOTTED = ("momentum", "adagrad", "adam")
+SLOT_CASES = st.tuples(steps(), st.sampled_from(SLOTTED))
 
 
 @rule("R-SLOT-1", 5, "000", SLOTS, "slots shards create", SLOT_CASES)
@@ -344,18 +330,17 @@ def slots_lie_as_their_variable(adapter: Calls, case: tuple[StepsCase, str]) -> 
     must = [np.asarray(shard).shape for shard in adapter.shards(adapter.create(value, num_shards))]
     slots = adapter.slots(kind, value, num_shards, gradients)
     least = 2 if kind == "adam" else 1
-    expect(
-        len(slots) >= least,
-        f"There are the slots {sorted(slots)}.",
-        f"{kind} must have {least} at least.",
-    )
+    there = f"There are the slots {sorted(slots)}."
+    expect(len(slots) >= least, there, f"{kind} must have {least} at least.")
     for name, shards in slots.items():
-        came = [np.asarray(shard).shape for shard in shards]
-        expect(
-            came == must,
-            f"The shards of the slot {name!r} have the shapes {came}.",
-            f"They must have {must}.",
-        )
+        expect_shapes(name, shards, must)
+
+
+def expect_shapes(name: str, shards: Any, must: list[tuple[int, ...]]) -> None:
+    """``Broken`` unless the shards of a slot have the shapes of the variable's."""
+    came = [np.asarray(shard).shape for shard in shards]
+    message = f"The shards of the slot {name!r} have the shapes {came}."
+    expect(came == must, message, f"They must have {must}.")
 
 
 @rule("R-SLOT-1-values", 5, "000", SLOTS, "slots", SLOT_CASES)
@@ -366,8 +351,7 @@ def slots_hold_what_they_hold_on_one_shard(adapter: Calls, case: tuple[StepsCase
     whole = adapter.slots(kind, value, 1, gradients)
     slots = adapter.slots(kind, value, num_shards, gradients)
     for name, shards in slots.items():
-        came = concatenated(shards)
-        expect_close(came, concatenated(whole[name]))
+        expect_close(concatenated(shards), concatenated(whole[name]))
     moved = any(np.any(gradient) for gradient in gradients)
     holds = not moved or any(np.any(concatenated(shards)) for shards in slots.values())
     expect(holds, "All slots are zeros.", "After a gradient some must not be.")
@@ -380,21 +364,25 @@ def check_uneven_slots(adapter: Calls, case: tuple[tuple[Array, Any, Any], str])
     whole = adapter.slots(kind, value, 1, gradients)
     stops = np.cumsum(sizes)
     for name, slot in whole.items():
-        expect(name in came, f"It gave the slots {sorted(came)}.", f"It must also give {name!r}.")
-        expect(
-            len(came[name]) == len(sizes),
-            f"The slot {name!r} has {len(came[name])} shards.",
-            f"It must have {len(sizes)}.",
-        )
-        for part, must in zip(came[name], np.split(concatenated(slot), stops[:-1]), strict=True):
+        parts = value_of(came, name, "the slots ")
+        many = f"The slot {name!r} has {len(parts)} shards."
+        expect(len(parts) == len(sizes), many, f"It must have {len(sizes)}.")
+        for part, must in zip(parts, np.split(concatenated(slot), stops[:-1]), strict=True):
             expect_close(part, must)
 
 
+def value_of(came: Any, key: str, what: str = "") -> Any:
+    """A value of an answer; ``Broken`` if it is missing."""
+    expect(key in came, f"It gave {what}{sorted(came)}.", f"It must also give {key!r}.")
+    return came[key]
+
+
 rules(5, "000", *(
-    (f"R-SLOT-1-{suffix}", SLOTS, "slots_uneven slots",
-     st.tuples(steps(start), st.sampled_from(["momentum", "adagrad", "adam"])), check_uneven_slots,
-     f"Every slot has as many shards as the variable, each of its shape and with the values of its rows, {phrase}")
-    for suffix, _, phrase, start in STARTS[:2]
+    (f"R-SLOT-1-{layout.suffix}", SLOTS, "slots_uneven slots",
+     st.tuples(steps(layout.tables(ROWS)), st.sampled_from(SLOTTED)), check_uneven_slots,
+     f"Every slot has as many shards as the variable, each of its shape and with the values of its rows, "
+     f"{layout.phrase}")
+    for layout in LAYOUTS[:2]
 ))  # fmt: skip
 
 
@@ -410,26 +398,30 @@ ResumedCase = tuple[str, Array, ShardSizes, ShardSizes, Gradients, Gradients]
 """A kind, a value, the layouts before and after, and the gradients before and after."""
 
 
-def resumed_values(
-    adapter: Calls, path: str, case: ResumedCase, templates: Mapping[str, Array]
-) -> Any:
-    """Save a training of the variable ``w``, resume it, and return the answer."""
-    kind, value, before, after, first, rest = case
-    adapter.save_training(path, kind, {"w": value}, before, [{"w": each} for each in first])
-    return adapter.resume_training(path, kind, templates, after, [{"w": each} for each in rest])
+def stepped(gradients: Gradients) -> list[dict[str, StepGradient]]:
+    return [{"w": each} for each in gradients]
+
+
+@contextmanager
+def saved_training(adapter: Calls, case: ResumedCase) -> Iterator[str]:
+    """The path of a saved training of the variable ``w``."""
+    kind, value, before, _, first, _ = case
+    with checkpoint_path(adapter) as path:
+        adapter.save_training(path, kind, {"w": value}, before, stepped(first))
+        yield path
+
+
+def resumed_value(adapter: Calls, case: ResumedCase) -> Any:
+    """Save a training of the variable ``w``, resume it, and return its value."""
+    kind, value, _, after, _, rest = case
+    templates = templates_of({"w": value})
+    with saved_training(adapter, case) as path:
+        return value_of(adapter.resume_training(path, kind, templates, after, stepped(rest)), "w")
 
 
 def check_resumed(adapter: Calls, case: ResumedCase) -> None:
     kind, value, _, _, first, rest = case
-    with checkpoint_path(adapter) as path:
-        came = resumed_values(adapter, path, case, templates_of({"w": value}))
-        expect_formula(value_of(came, "w"), kind, value, [*first, *rest])
-
-
-def value_of(came: Any, key: str) -> Any:
-    """A value of an answer; ``Broken`` if it is missing."""
-    expect(key in came, f"It gave {sorted(came)}.", f"It must also give {key!r}.")
-    return came[key]
+    expect_formula(resumed_value(adapter, case), kind, value, [*first, *rest])
 
 
 @st.composite
@@ -446,7 +438,7 @@ def dense_steps(
 def resumptions(
     draw: st.DrawFn,
     kinds: Sequence[str] = KINDS,
-    start: st.SearchStrategy[tuple[Array, ShardSizes]] | None = None,
+    start: Start | None = None,
     is_turned: bool = False,
 ) -> ResumedCase:
     """A training that is resumed; one of its layouts is that of ``start``, the other is even."""
@@ -479,17 +471,11 @@ _PHRASES = {
     "many": "more than ten shards",
 }
 rules(10, "000", *(
-    (f"R-SLOT-2-{suffix}", RESUMED, "save_training resume_training", resumptions(start=start, is_turned=True),
-     check_resumed, f"A training is resumed from or in {_PHRASES[suffix]}, and goes on by its formula")
-    for suffix, _, _, start in STARTS
+    (f"R-SLOT-2-{layout.suffix}", RESUMED, "save_training resume_training",
+     resumptions(start=layout.tables(ROWS), is_turned=True), check_resumed,
+     f"A training is resumed from or in {_PHRASES[layout.suffix]}, and goes on by its formula")
+    for layout in LAYOUTS
 ))  # fmt: skip
-
-
-@rule("R-SLOT-2", 10, "000", RESUMED, "save_training resume_training", resumptions())
-def a_restore_is_no_step(adapter: Calls, case: ResumedCase) -> None:
-    """Without a further step, a resumed variable has the value that it was saved with."""
-    kind, value, before, after, first, _ = case
-    check_resumed(adapter, (kind, value, before, after, first, []))
 
 
 @st.composite
@@ -500,6 +486,9 @@ def before_a_step(draw: st.DrawFn) -> ResumedCase:
 
 
 rules(10, "000",
+    ("R-SLOT-2", RESUMED, "save_training resume_training",
+     resumptions(), lambda adapter, case: check_resumed(adapter, (*case[:5], [])),
+     "Without a further step, a resumed variable has the value that it was saved with"),
     ("R-SLOT-2-new", RESUMED, "save_training resume_training", before_a_step(), check_resumed,
      "A training that is saved before its first step begins there when it is resumed"),
 )  # fmt: skip
@@ -528,9 +517,7 @@ def sparse_trainings_are_resumed(adapter: Calls, case: ResumedCase) -> None:
     """A training by sparse gradients of some rows goes on as one that was never interrupted."""
     kind, value, before, _, first, rest = case
     must = np.asarray(adapter.optimize(kind, value, before, [*first, *rest]))
-    with checkpoint_path(adapter) as path:
-        came = resumed_values(adapter, path, case, templates_of({"w": value}))
-        expect_close(value_of(came, "w"), must)
+    expect_close(resumed_value(adapter, case), must)
 
 
 @rule("R-SLOT-2-dtypes", 10, "000", RESUMED, "save_training resume_training optimize",
@@ -544,18 +531,10 @@ def trainings_keep_dtypes(adapter: Calls, case: tuple[str, ResumedCase]) -> None
     typed = [np.asarray((np.abs(each) + 0.25) / 3, dtype) for each in [*first, *rest]]
     value = value.astype(dtype)
     must = np.asarray(adapter.optimize(kind, value, before, typed))
-    split: tuple[Gradients, Gradients] = [*typed[: len(first)]], [*typed[len(first) :]]
-    with checkpoint_path(adapter) as path:
-        resumed = resumed_values(
-            adapter, path, (kind, value, before, after, *split), templates_of({"w": value})
-        )
-        came = np.asarray(value_of(resumed, "w"))
-        near = np.float64(16 * UNITS[name])
-        is_near = came.shape == must.shape and np.allclose(
-            came.astype(np.float64), must.astype(np.float64), rtol=near, atol=near
-        )
-        if came.dtype != must.dtype or not is_near:
-            raise Broken(f"It gave {text(came)}.", f"It must give {text(must)}, to 16 units.")
+    count = len(first)
+    training: ResumedCase = kind, value, before, after, [*typed[:count]], [*typed[count:]]
+    near = 16 * UNITS[name]
+    expect_typed(resumed_value(adapter, training), must, dtype=dtype, rtol=near, atol=near)
 
 
 @rule("R-SLOT-2-long", 10, "000", RESUMED, "save_training resume_training optimize",
@@ -568,22 +547,16 @@ def long_trainings_are_resumed(adapter: Calls, case: tuple[Array, int]) -> None:
     gradients: Gradients = [quarters(value.shape, 1)] * count
     last: Gradients = [np.full(value.shape, 2.0**-6, np.float32)] * 8
     must = np.asarray(adapter.optimize("adam", value, 1, [*gradients, *last]))
-    with checkpoint_path(adapter) as path:
-        training: ResumedCase = ("adam", value, 1, 2, gradients, last)
-        resumed = resumed_values(adapter, path, training, templates_of({"w": value}))
-        came = np.asarray(value_of(resumed, "w"))
-        if came.shape != must.shape or not np.allclose(came, must, rtol=0, atol=1e-3):
-            raise Broken(f"It gave {text(came)}.", f"It must give {text(must)}, to a thousandth.")
+    came = resumed_value(adapter, ("adam", value, 1, 2, gradients, last))
+    expect_near(came, must, rtol=0, atol=1e-3, share=", to a thousandth")
 
 
 @rule("R-SLOT-2-twice", 10, "000", RESUMED, "save_training resume_training", resumptions())
 def a_checkpoint_is_resumed_twice(adapter: Calls, case: ResumedCase) -> None:
     """Training on after a restore changes neither the checkpoint nor the templates."""
     kind, value, before, after, first, rest = case
-    templates = templates_of({"w": value})
-    steps = [{"w": each} for each in rest]
-    with checkpoint_path(adapter) as path:
-        adapter.save_training(path, kind, {"w": value}, before, [{"w": each} for each in first])
+    templates, steps = templates_of({"w": value}), stepped(rest)
+    with saved_training(adapter, case) as path:
         adapter.resume_training(path, kind, templates, after, steps)
         came = adapter.resume_training(path, kind, templates, before, steps)
         expect_formula(value_of(came, "w"), kind, value, [*first, *rest])
@@ -593,7 +566,6 @@ def a_checkpoint_is_resumed_twice(adapter: Calls, case: ResumedCase) -> None:
 
 ALIKE = ("w", "w/m", "w/v", "w/momentum", "w/accumulator", "w_m", "m", "m/w", "step", "slots/m/w")
 """Names of variables that a slot or the number of steps might have."""
-_SLOTTED = ("momentum", "adagrad", "adam")
 
 
 def check_several(
@@ -625,40 +597,33 @@ _ORDERS = [tuple(order) for count in (3, 2, 1) for order in permutations("abc", 
 
 def check_restored_slots(adapter: Calls, case: ResumedCase) -> None:
     """Compare restored slots with those before the save, and their shards with the variable's."""
-    kind, value, before, after, first, _ = case
+    kind, value, _, after, first, _ = case
     must = adapter.slots(kind, value, 1, first)
     layout = [np.asarray(each).shape for each in adapter.shards(made(adapter, value, after))]
-    with checkpoint_path(adapter) as path:
-        adapter.save_training(path, kind, {"w": value}, before, [{"w": each} for each in first])
-        came = value_of(
-            adapter.resumed_slots(path, kind, templates_of({"w": value}), after, []), "w"
-        )
+    templates = templates_of({"w": value})
+    with saved_training(adapter, case) as path:
+        came = value_of(adapter.resumed_slots(path, kind, templates, after, []), "w")
     for name, whole in must.items():
-        shards = [np.asarray(each) for each in value_of(came, name)]
-        shapes = [each.shape for each in shards]
-        expect(
-            shapes == layout,
-            f"The shards of the slot {name!r} have the shapes {shapes}.",
-            f"They must have {layout}.",
-        )
+        shards = value_of(came, name)
+        expect_shapes(name, shards, layout)
         expect_close(concatenated(shards), concatenated(whole))
 
 
 rules(10, "000",
     ("R-SLOT-2-several", RESUMED, "save_training resume_training",
-     st.tuples(st.sampled_from(_ORDERS), resumptions(_SLOTTED)),
+     st.tuples(st.sampled_from(_ORDERS), resumptions(SLOTTED)),
      lambda adapter, case: check_several(adapter, case[1], "abc", case[0]),
      "Of several variables of one optimizer each has its own slots again, in whatever order they are resumed, and "
      "if only some are"),
     ("R-SLOT-2-names", RESUMED, "save_training resume_training",
-     resumptions(_SLOTTED), partial(check_several, names=ALIKE, resumed=ALIKE[::-1]),
+     resumptions(SLOTTED), partial(check_several, names=ALIKE, resumed=ALIKE[::-1]),
      "Variables may have names that slots might have"),
     ("R-SLOT-2-slots", RESUMED, "save_training resumed_slots slots shards create",
-     resumptions(_SLOTTED), check_restored_slots,
+     resumptions(SLOTTED), check_restored_slots,
      "Restored slots have a shard for each one of the variable, of its shape, and together the values that were "
      "saved"),
     ("R-SLOT-2-slots-uneven", RESUMED, "save_training resumed_slots slots shards create create_uneven",
-     resumptions(_SLOTTED, start=uneven_tables(ROWS, 2), is_turned=True), check_restored_slots,
+     resumptions(SLOTTED, start=uneven_tables(ROWS, 2), is_turned=True), check_restored_slots,
      "The same, from or in shards of uneven sizes"),
 )  # fmt: skip
 
@@ -678,7 +643,7 @@ def misfits(draw: st.DrawFn) -> tuple[ResumedCase, dict[str, Array]]:
 @rule("R-SLOT-2-refused", 10, "000", RESUMED, "save_training resume_training", misfits())
 def other_variables_are_refused(adapter: Calls, case: tuple[ResumedCase, dict[str, Array]]) -> None:
     """Resuming with a variable that was not saved, or of another shape, is refused."""
-    (kind, value, before, after, first, _), wrong = case
-    with checkpoint_path(adapter) as path:
-        adapter.save_training(path, kind, {"w": value}, before, [{"w": each} for each in first])
+    training, wrong = case
+    kind, _, _, after, *_ = training
+    with saved_training(adapter, training) as path:
         adapter.refuses("resume_training", path, kind, templates_of(wrong), after, [])

@@ -15,10 +15,11 @@ from shardvar.conformance.rules.cases import (
     FULL,
     ORDINARY,
     LaidOutCase,
+    RowShapes,
     ShardSizes,
     TableCase,
     made,
-    must_be_unchanged,
+    refuses_write,
     tables,
     uneven_tables,
 )
@@ -90,43 +91,41 @@ def ids_outside(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = ORDINAR
     return value, layout, np.array(good, np.int64)
 
 
-@rule("R-ID-1", 3, "000", IDS, "create lookup", ids_outside())
-def lookups_outside_are_refused(adapter: Calls, case: Lookup) -> None:
-    """A lookup of an id that is negative or too large is refused, not clamped, wrapped or made
-    up."""
-    value, layout, wanted = case
-    handle = made(adapter, value, layout)
-    adapter.refuses("lookup", handle, wanted)
+def check_outside(method: str, *more: Any) -> Callable[[Calls, Lookup], None]:
+    def check(adapter: Calls, case: Lookup) -> None:
+        value, layout, wanted = case
+        adapter.refuses(method, made(adapter, value, layout), wanted, *more)
+
+    return check
 
 
-@rule("R-ID-1-sparse-read", 3, "000", IDS, "create sparse_read", ids_outside())
-def sparse_reads_outside_are_refused(adapter: Calls, case: Lookup) -> None:
-    """A sparse read of an id that is negative or too large is refused."""
-    value, layout, wanted = case
-    handle = made(adapter, value, layout)
-    adapter.refuses("sparse_read", handle, wanted)
+rules(3, "000",
+    ("R-ID-1", IDS, "create lookup", ids_outside(), check_outside("lookup"),
+     "A lookup of an id that is negative or too large is refused, not clamped, wrapped or made up"),
+    ("R-ID-1-sparse-read", IDS, "create sparse_read", ids_outside(), check_outside("sparse_read"),
+     "A sparse read of an id that is negative or too large is refused"),
+)  # fmt: skip
 
 
 CLIPPED = "each embedding is clipped if its l2-norm is larger than this value"
 NORMS = (1.0, 0.5, 4.0, 100.0)
 
 
-@rule("R-LOOKUP-4", 3, "002", CLIPPED,
-      "create lookup_clipped", st.tuples(lookups(), st.sampled_from(NORMS)))  # fmt: skip
-def norms_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
-    """A row whose l2 norm exceeds `max_norm` is scaled to it, and others are as they are."""
+def check_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
     (value, layout, wanted), most = case
     must = clipped(value[wanted], most)
     # 16 ulps: libraries sum the squares, and scale the rows, in different orders.
     expect_equal(adapter.lookup_clipped(made(adapter, value, layout), wanted, most), must, ulps=16)
 
 
-@rule("R-LOOKUP-4-zero", 3, "002", CLIPPED, "create lookup_clipped",
-      st.tuples(lookups(), st.sampled_from(NORMS)))  # fmt: skip
-def rows_of_zeros_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
-    """Clipping leaves a row of zeros as it is; its norm does not divide anything."""
-    (value, layout, wanted), most = case
-    norms_are_clipped(adapter, ((np.zeros_like(value), layout, wanted), most))
+_CLIPPED = st.tuples(lookups(), st.sampled_from(NORMS))
+rules(3, "002",
+    ("R-LOOKUP-4", CLIPPED, "create lookup_clipped", _CLIPPED, check_clipped,
+     "A row whose l2 norm exceeds `max_norm` is scaled to it, and others are as they are"),
+    ("R-LOOKUP-4-zero", CLIPPED, "create lookup_clipped",
+     _CLIPPED, lambda adapter, case: check_clipped(adapter, ((np.zeros_like(case[0][0]), *case[0][1:]), case[1])),
+     "Clipping leaves a row of zeros as it is; its norm does not divide anything"),
+)  # fmt: skip
 
 
 BagsCase = tuple[Array, ShardSizes, SparseIds, str]
@@ -173,7 +172,7 @@ rules(3, "000",
 
 
 DenseCase = tuple[Array, int, Array]
-"""A value, its number of shards, and another value of its shape."""
+"""A value, its number of shards, and another value of its shape and dtype."""
 
 
 @st.composite
@@ -184,58 +183,53 @@ def dense_writes(draw: st.DrawFn) -> DenseCase:
     return value, num_shards, (value[::-1] * 2).copy()
 
 
-@rule("R-SV-3-assign", 3, "000", WRITES, "create assign read", dense_writes())
-def assignments_replace(adapter: Calls, case: DenseCase) -> None:
-    """After an assignment the variable reads as the new value."""
+METHODS = {"assign": "assign", "add": "assign_add", "sub": "assign_sub"}
+"""The methods of dense writes by their operations."""
+
+
+def check_dense(adapter: Calls, case: DenseCase, op: str, ulps: int = 0) -> None:
     value, num_shards, other = case
-    expect_equal(adapter.read(adapter.assign(adapter.create(value, num_shards), other)), other)
+    handle = getattr(adapter, METHODS[op])(adapter.create(value, num_shards), other)
+    must = other if op == "assign" else updated(value, Update(op, None, other))
+    expect_equal(adapter.read(handle), must, ulps=ulps)
 
 
-@rule("R-SV-3-assign-add", 3, "000", WRITES, "create assign_add read", dense_writes())
-def additions_add(adapter: Calls, case: DenseCase) -> None:
-    """After `assign_add` the variable reads as the sum."""
-    value, num_shards, other = case
-    expect_equal(
-        adapter.read(adapter.assign_add(adapter.create(value, num_shards), other)), value + other
-    )
+rules(3, "000", *(
+    (f"R-SV-3-{method.replace('_', '-')}", WRITES, f"create {method} read", dense_writes(),
+     partial(check_dense, op=op), f"After {law}")
+    for (op, method), law in zip(METHODS.items(), (
+        "an assignment the variable reads as the new value",
+        "`assign_add` the variable reads as the sum",
+        "`assign_sub` the variable reads as the difference"), strict=True)
+))  # fmt: skip
 
 
-@rule("R-SV-3-assign-sub", 3, "000", WRITES, "create assign_sub read", dense_writes())
-def subtractions_subtract(adapter: Calls, case: DenseCase) -> None:
-    """After `assign_sub` the variable reads as the difference."""
-    value, num_shards, other = case
-    expect_equal(
-        adapter.read(adapter.assign_sub(adapter.create(value, num_shards), other)), value - other
-    )
-
-
-def check_refused_assignment(adapter: Calls, case: tuple[TableCase, int]) -> None:
-    (value, num_shards), more = case
-    handle = adapter.create(value, num_shards)
+def check_other_value(
+    adapter: Calls, table: TableCase, other: Array, method: str = "assign"
+) -> None:
+    """Write a value of another shape, which must be refused."""
+    value, num_shards = table
     # The old values stay below 100, so a shard that was written before the refusal can be seen.
-    adapter.refuses(
-        "assign", handle, counting((len(value) + more, *value.shape[1:])) + np.float32(100)
-    )
-    must_be_unchanged(adapter, handle, value)
+    other = other + np.float32(100)
+    refuses_write(adapter, value, adapter.create(value, num_shards), method, other)
+
+
+def check_other_length(adapter: Calls, case: tuple[TableCase, int]) -> None:
+    (value, _), more = case
+    check_other_value(adapter, case[0], counting((len(value) + more, *value.shape[1:])))
 
 
 rules(3, "000",
     ("R-VAR-2-large", COMPOSE, "create assign read",
-     st.tuples(tables(), st.integers(1, 3)), check_refused_assignment,
+     st.tuples(tables(), st.integers(1, 3)), check_other_length,
      "A value with too many rows is refused, not cropped, and the variable stays as it was"),
     ("R-VAR-2-small", COMPOSE, "create assign read",
-     st.tuples(tables(min_shards=2), st.just(-1)), check_refused_assignment,
+     st.tuples(tables(min_shards=2), st.just(-1)), check_other_length,
      "A value with too few rows is refused, not broadcast, and no shard is written before that is noticed"),
+    ("R-VAR-2-columns", COMPOSE, "create assign read",
+     tables(row_shapes=((2,), (2, 2))), lambda adapter, case: check_other_value(adapter, case, case[0][:, :1]),
+     "A value with too few columns is refused, not broadcast, and the variable stays as it was"),
 )  # fmt: skip
-
-
-@rule("R-VAR-2-columns", 3, "000", COMPOSE, "create assign read", tables(row_shapes=((2,), (2, 2))))
-def values_too_narrow_are_refused(adapter: Calls, case: TableCase) -> None:
-    """A value with too few columns is refused, not broadcast, and the variable stays as it was."""
-    value, num_shards = case
-    handle = adapter.create(value, num_shards)
-    adapter.refuses("assign", handle, value[:, :1] + np.float32(100))
-    must_be_unchanged(adapter, handle, value)
 
 
 Scatter = tuple[Array, ShardSizes, Update]
@@ -251,19 +245,12 @@ def scatters(draw: st.DrawFn, op: str, start: st.SearchStrategy[LaidOutCase] = O
         # 1, 3 becomes 3, 1.
         rows = rows[np.sort(np.unique(rows, return_index=True)[1])]
     shape = (len(rows), *value.shape[1:])
-    powers = np.array([2.0, 4.0, 0.5, 8.0], np.float32)
-    operands = (
-        powers[np.arange(np.prod(shape, dtype=int)) % 4].reshape(shape)
-        if op in ("mul", "div")
-        else None
-    )
+    if op in ("mul", "div"):
+        powers = np.array([2.0, 4.0, 0.5, 8.0], np.float32)
+        return value, layout, Update(op, rows, np.resize(powers, shape))
     # 0, 5, -1, 4, -2, 3 and so on: neither the first nor the last operand of a row is always the
     # least or the greatest.
-    return (
-        value,
-        layout,
-        Update(op, rows, counting(shape) * 5 % 11 - 5 if operands is None else operands),
-    )
+    return value, layout, Update(op, rows, counting(shape) * 5 % 11 - 5)
 
 
 def check_scatter(adapter: Calls, case: Scatter) -> None:
@@ -292,11 +279,14 @@ def repeated_updates(draw: st.DrawFn) -> Scatter:
     value, num_shards = draw(tables())
     rows = draw(st.lists(st.integers(0, len(value) - 1), min_size=1, max_size=12))
     rows.insert(draw(st.integers(0, len(rows))), rows[0])
-    return (
-        value,
-        num_shards,
-        Update("update", np.array(rows, np.int64), counting((len(rows), *value.shape[1:])) + 100),
-    )
+    operands = counting((len(rows), *value.shape[1:])) + 100
+    return value, num_shards, Update("update", np.array(rows, np.int64), operands)
+
+
+def check_scatter_outside(adapter: Calls, case: Lookup, op: str, operand: int) -> None:
+    value, layout, wanted = case
+    operands = np.full((len(wanted), *value.shape[1:]), operand, np.float32)
+    refuses_write(adapter, value, made(adapter, value, layout), "scatter", op, wanted, operands)
 
 
 # One rule for repeated ids, here, in ``shardvar.testing`` (``updated``) and in the vectors.
@@ -304,31 +294,13 @@ def repeated_updates(draw: st.DrawFn) -> Scatter:
 rules(3, "000",
     ("R-SV-3-scatter-update-last", WRITES, "create scatter read", repeated_updates(), check_scatter,
      "Of several operands of one row in a `scatter` of update, the last one stays"),
+    ("R-ID-1-scatter", IDS, "create scatter read",
+     ids_outside(), partial(check_scatter_outside, op="add", operand=1),
+     "A scatter to an id that is negative or too large is refused, and no row is written before that is noticed"),
+    ("R-ID-1-scatter-update", IDS, "create scatter read",
+     ids_outside(), partial(check_scatter_outside, op="update", operand=0),
+     "A `scatter` of update to an id that is not there is refused, and no row is written before that is noticed"),
 )  # fmt: skip
-
-
-@rule("R-ID-1-scatter", 3, "000", IDS, "create scatter read", ids_outside())
-def scatters_outside_are_refused(adapter: Calls, case: Lookup) -> None:
-    """A scatter to an id that is negative or too large is refused, and no row is written before
-    that is noticed."""
-    value, layout, wanted = case
-    handle = made(adapter, value, layout)
-    adapter.refuses(
-        "scatter", handle, "add", wanted, np.ones((len(wanted), *value.shape[1:]), np.float32)
-    )
-    must_be_unchanged(adapter, handle, value)
-
-
-@rule("R-ID-1-scatter-update", 3, "000", IDS, "create scatter read", ids_outside())
-def updates_outside_are_refused(adapter: Calls, case: Lookup) -> None:
-    """A `scatter` of update to an id that is not there is refused, and no row is written before
-    that is noticed."""
-    value, layout, wanted = case
-    handle = made(adapter, value, layout)
-    adapter.refuses(
-        "scatter", handle, "update", wanted, np.zeros((len(wanted), *value.shape[1:]), np.float32)
-    )
-    must_be_unchanged(adapter, handle, value)
 
 
 WritesCase = tuple[Array, ShardSizes, list[Update]]
@@ -357,22 +329,19 @@ def writes_follow_one_another(adapter: Calls, case: WritesCase) -> None:
     value, layout, writes = case
     handle = made(adapter, value, layout)
     for write in writes:
-        dense = {"assign": "assign", "add": "assign_add", "sub": "assign_sub"}
-        method = dense[write.op] if write.ids is None else "scatter"
+        method = METHODS[write.op] if write.ids is None else "scatter"
         # ``needs`` cannot list these methods, which differ from case to case.
         if not adapter.has(method):
             raise NotClaimed(f"no {method}")
-        if write.ids is None:
-            handle = getattr(adapter, method)(handle, write.values)
-        else:
-            handle = adapter.scatter(handle, write.op, write.ids, write.values)
+        operands = () if write.ids is None else (write.op, write.ids)
+        handle = getattr(adapter, method)(handle, *operands, write.values)
         value = updated(value, write)
         came = adapter.read(handle)
         if not np.array_equal(np.asarray(came), value):
             raise Broken(f"It gave {np.asarray(came).tolist()}.", f"It must give {value.tolist()}.")
 
 
-WIDE: tuple[tuple[int, ...], ...] = ((2,), (3,), (2, 2))
+WIDE: RowShapes = ((2,), (3,), (2, 2))
 """Rows of more than one column."""
 
 
@@ -393,12 +362,10 @@ def outer_columns(draw: st.DrawFn) -> Indexed:
     return value, num_shards, (draw(st.integers(0, len(value) - 1)), column)
 
 
-@rule("R-VAR-1-outside-columns", 2, "000", FULL, "create index", outer_columns())
-def columns_outside_are_refused(adapter: Calls, case: Indexed) -> None:
-    """Indexing by a column that is not there is refused."""
-    value, layout, key = case
-    handle = made(adapter, value, layout)
-    adapter.refuses("index", handle, key)
+rules(2, "000",
+    ("R-VAR-1-outside-columns", FULL, "create index", outer_columns(), check_outside("index"),
+     "Indexing by a column that is not there is refused"),
+)  # fmt: skip
 
 
 @st.composite
@@ -414,11 +381,9 @@ def rows_by_arrays(draw: st.DrawFn) -> Indexed:
 def arrays_index_or_are_refused(adapter: Calls, case: Indexed) -> None:
     """Indexing by a list of rows or by a mask is refused, or is NumPy's on the whole."""
     value, layout, key = case
-    came = adapter.attempt("index", made(adapter, value, layout), key)
-    if came is not REFUSED:
-        # An empty list has no dtype; NumPy takes it for rows.
-        must = value[np.asarray(key[0], None if len(key[0]) else np.int64)]
-        expect_equal(came, must)
+    # An empty list has no dtype; NumPy takes it for rows.
+    must = value[np.asarray(key[0], None if len(key[0]) else np.int64)]
+    adapter.gives_or_refuses(must, "index", made(adapter, value, layout), key)
 
 
 def other_shapes(value: Array) -> list[tuple[int, ...]]:
@@ -429,26 +394,17 @@ def other_shapes(value: Array) -> list[tuple[int, ...]]:
 
 
 def check_broadcast(adapter: Calls, case: tuple[TableCase, int], method: str) -> None:
-    (value, num_shards), number = case
-    shapes = other_shapes(value)
-    handle = adapter.create(value, num_shards)
-    adapter.refuses(method, handle, counting(shapes[number % len(shapes)]) + np.float32(100))
-    must_be_unchanged(adapter, handle, value)
+    table, number = case
+    shapes = other_shapes(table[0])
+    check_other_value(adapter, table, counting(shapes[number % len(shapes)]), method)
 
 
-_SHAPED = st.tuples(tables(row_shapes=WIDE, min_shards=2), st.integers(0, 4))
-
-
-rules(3, "000",
-    ("R-VAR-2-assign", COMPOSE, "create assign read", _SHAPED, partial(check_broadcast, method="assign"),
-     "A value of another shape is not assigned, also if NumPy would broadcast it"),
-    ("R-VAR-2-assign-add", COMPOSE, "create assign_add read",
-     _SHAPED, partial(check_broadcast, method="assign_add"),
-     "A value of another shape is not added, also if NumPy would broadcast it"),
-    ("R-VAR-2-assign-sub", COMPOSE, "create assign_sub read",
-     _SHAPED, partial(check_broadcast, method="assign_sub"),
-     "A value of another shape is not subtracted, also if NumPy would broadcast it"),
-)  # fmt: skip
+rules(3, "000", *(
+    (f"R-VAR-2-{method.replace('_', '-')}", COMPOSE, f"create {method} read",
+     st.tuples(tables(row_shapes=WIDE, min_shards=2), st.integers(0, 4)), partial(check_broadcast, method=method),
+     f"A value of another shape is not {verb}, also if NumPy would broadcast it")
+    for method, verb in (("assign", "assigned"), ("assign_add", "added"), ("assign_sub", "subtracted"))
+))  # fmt: skip
 
 
 Operands = tuple[TableCase, str, int, int]
@@ -472,10 +428,9 @@ def scattered_shapes_are_compared(adapter: Calls, case: Operands) -> None:
     broadcast them."""
     (value, num_shards), op, count, number = case
     shapes = other_shapes(value[:count])
-    handle = adapter.create(value, num_shards)
     operands = counting(shapes[number % len(shapes)]) + np.float32(100)
-    adapter.refuses("scatter", handle, op, np.arange(count), operands)
-    must_be_unchanged(adapter, handle, value)
+    handle = adapter.create(value, num_shards)
+    refuses_write(adapter, value, handle, "scatter", op, np.arange(count), operands)
 
 
 @rule("R-VAR-2-dtype", 3, "000", COMPOSE, "create assign read",
@@ -492,12 +447,10 @@ def values_are_not_cast(adapter: Calls, case: tuple[str, int]) -> None:
         expect_equal(adapter.read(came), given)
 
 
-@rule("R-ID-1-clipped", 3, "000", IDS, "create lookup_clipped", ids_outside())
-def clipped_lookups_outside_are_refused(adapter: Calls, case: Lookup) -> None:
-    """A clipped lookup of an id that is negative or too large is refused."""
-    value, layout, wanted = case
-    handle = made(adapter, value, layout)
-    adapter.refuses("lookup_clipped", handle, wanted, 1.0)
+rules(3, "000",
+    ("R-ID-1-clipped", IDS, "create lookup_clipped", ids_outside(), check_outside("lookup_clipped", 1.0),
+     "A clipped lookup of an id that is negative or too large is refused"),
+)  # fmt: skip
 
 
 @rule("R-ID-1-bags", 3, "000", IDS, "create lookup_bags",
@@ -509,16 +462,13 @@ def bags_outside_are_refused(adapter: Calls, case: tuple[Lookup, str]) -> None:
     adapter.refuses("lookup_bags", handle, [[0], wanted.tolist()], None, combiner)
 
 
-DenseNumbers = tuple[Array, int, Array]
-"""A value, its number of shards, and another value of its shape and dtype."""
-
 _SMALL = tables(max_shards=3, row_shapes=((), (2,)), max_more=2)
 LARGE = {"int32": 2**24, "int64": 2**53, "uint8": 100, "int16": 2**11, "float64": 2**24}
 """The dtypes, and a number from where on a narrower one rounds; twice as much fits in each."""
 
 
 @st.composite
-def large_numbers(draw: st.DrawFn) -> DenseNumbers:
+def large_numbers(draw: st.DrawFn) -> DenseCase:
     """Numbers that a narrower dtype would round, and small ones."""
     value, num_shards = draw(_SMALL)
     name = draw(st.sampled_from(sorted(LARGE)))
@@ -528,7 +478,7 @@ def large_numbers(draw: st.DrawFn) -> DenseNumbers:
 
 
 @st.composite
-def fractions(draw: st.DrawFn) -> DenseNumbers:
+def fractions(draw: st.DrawFn) -> DenseCase:
     """Numbers of float32 with all of their digits, of either sign."""
     value, num_shards = draw(_SMALL)
     thirds = [
@@ -537,17 +487,7 @@ def fractions(draw: st.DrawFn) -> DenseNumbers:
     return thirds[0], num_shards, thirds[1][::-1].copy()
 
 
-def check_dense(adapter: Calls, case: DenseNumbers, op: str) -> None:
-    value, num_shards, other = case
-    handle = adapter.create(value, num_shards)
-    method, must = {
-        "add": (adapter.assign_add, value + other),
-        "sub": (adapter.assign_sub, value - other),
-    }[op]
-    expect_equal(adapter.read(method(handle, other)), must, ulps=int(value.dtype.kind == "f"))
-
-
-def check_large(adapter: Calls, case: DenseNumbers, op: str) -> None:
+def check_large(adapter: Calls, case: DenseCase, op: str) -> None:
     """Add or subtract the smaller of two numbers: unsigned integers have no negative differences."""
     value, num_shards, other = case
     check_dense(adapter, (np.maximum(value, other), num_shards, np.minimum(value, other)), op)
@@ -559,13 +499,14 @@ rules(3, "000", *(
     for row in (
         (f"R-SV-3-assign-{op}-dtypes", WRITES, f"create assign_{op} read", large_numbers(), partial(check_large, op=op),
          f"After `assign_{op}` large integers are {noun} to the last digit"),
-        (f"R-SV-3-assign-{op}-fractions", WRITES, f"create assign_{op} read", fractions(), partial(check_dense, op=op),
+        (f"R-SV-3-assign-{op}-fractions", WRITES, f"create assign_{op} read",
+         fractions(), partial(check_dense, op=op, ulps=1),
          f"After `assign_{op}` fractions are {noun} in all of their digits"),
     )
 ))  # fmt: skip
 
 
-def check_scattered_rows(adapter: Calls, case: DenseNumbers, op: str, ulps: int) -> None:
+def check_scattered_rows(adapter: Calls, case: DenseCase, op: str, ulps: int) -> None:
     value, num_shards, other = case
     rows = np.arange(len(value))[::-1][: max(1, len(value) - 1)].copy()
     handle = adapter.scatter(adapter.create(value, num_shards), op, rows, other[rows])
@@ -576,16 +517,12 @@ rules(3, "000",
     ("R-SV-3-scatter-add-dtypes", WRITES, "create scatter read",
      large_numbers(), partial(check_scattered_rows, op="add", ulps=0),
      "`scatter` adds large integers to the last digit"),
+    *((f"R-SV-3-scatter-{op}-fractions", WRITES, "create scatter read", fractions(),
+       partial(check_scattered_rows, op=op, ulps=ulps),
+       f"`scatter` of {op} keeps all digits of fractions, of either sign, and is right to their last one")
+      # A quotient may be a product with a reciprocal, which rounds twice.
+      for op, ulps in (("add", 1), ("sub", 1), ("mul", 1), ("div", 2))),
 )  # fmt: skip
-
-
-# A quotient may be a product with a reciprocal, which rounds twice.
-rules(3, "000", *(
-    (f"R-SV-3-scatter-{op}-fractions", WRITES, "create scatter read", fractions(),
-     partial(check_scattered_rows, op=op, ulps=ulps),
-     f"`scatter` of {op} keeps all digits of fractions, of either sign, and is right to their last one")
-    for op, ulps in (("add", 1), ("sub", 1), ("mul", 1), ("div", 2))
-))  # fmt: skip
 
 
 @rule("R-SV-3-scatter-nan", 3, "000", WRITES, "create scatter read",
@@ -615,26 +552,19 @@ def weighted(draw: st.DrawFn) -> BagsCase:
     return value, num_shards, SparseIds(bags, weights), draw(COMBINERS)
 
 
-rules(3, "000",
-    ("R-LOOKUP-2-bags-negative", LOOKUP, "create lookup_bags", weighted(), bags_are_combined,
-     "A bag is the weighted sum of its rows, divided by the weights' sum or l2 norm, also where weights are below "
-     "zero"),
-)  # fmt: skip
-
-
 @st.composite
 def scalar_lookups(draw: st.DrawFn) -> Lookup:
     value, num_shards = draw(tables())
     return value, num_shards, np.array(draw(st.integers(0, len(value) - 1)), np.int64)
 
 
-@rule("R-LOOKUP-2-scalar", 3, "000", LOOKUP, "create lookup", scalar_lookups())
-def ids_without_an_axis_are_looked_up(adapter: Calls, case: Lookup) -> None:
-    """A lookup of an id without an axis is a row without one."""
-    value, layout, wanted = case
-    came: Any = np.asarray(adapter.lookup(made(adapter, value, layout), wanted))
-    if came.shape != value.shape[1:] or not np.array_equal(came, value[wanted]):
-        raise Broken(f"It gave {text(came)}.", f"It must give {text(value[wanted])}.")
+rules(3, "000",
+    ("R-LOOKUP-2-bags-negative", LOOKUP, "create lookup_bags", weighted(), bags_are_combined,
+     "A bag is the weighted sum of its rows, divided by the weights' sum or l2 norm, also where weights are below "
+     "zero"),
+    ("R-LOOKUP-2-scalar", LOOKUP, "create lookup", scalar_lookups(), check_lookup("lookup"),
+     "A lookup of an id without an axis is a row without one"),
+)  # fmt: skip
 
 
 SNAPSHOT = "no mutation is done to the Tensor returned by a read_variable_op after it's been read"
@@ -652,10 +582,12 @@ def write_something(adapter: Calls, handle: Any, value: Any) -> None:
         raise NotClaimed("no assign_add, assign or scatter")
 
 
-def check_snapshot(adapter: Calls, case: TableCase, method: str, *arguments: Any) -> None:
+def check_snapshot(
+    adapter: Calls, case: TableCase, method: str, arguments: Callable[[int], tuple[Any, ...]]
+) -> None:
     value, num_shards = case
     handle = adapter.create(value, num_shards)
-    before = adapter.name(getattr(adapter, method)(handle, *arguments), "before")
+    before = adapter.name(getattr(adapter, method)(handle, *arguments(len(value))), "before")
     # ``read`` does not make a handle, so its line gets the name here.
     adapter.lines[-1] = f"before = {adapter.lines[-1]}"
     # A copy, since an adapter may also have kept the array that it was given.
@@ -665,19 +597,18 @@ def check_snapshot(adapter: Calls, case: TableCase, method: str, *arguments: Any
     expect_equal(before, must)
 
 
-rules(3, "003",
-    ("R-READ-2", SNAPSHOT, "create read", tables(), partial(check_snapshot, method="read"),
-     "A value that was read stays as it was when the variable is written afterwards"),
-    ("R-READ-2-lookup", SNAPSHOT, "create lookup",
-     tables(), lambda adapter, case: check_snapshot(adapter, case, "lookup", np.arange(len(case[0]))),
-     "Rows that were looked up stay as they were when the variable is written afterwards"),
-    ("R-READ-2-sparse-read", SNAPSHOT, "create sparse_read",
-     tables(), lambda adapter, case: check_snapshot(adapter, case, "sparse_read", np.arange(len(case[0]))),
-     "Rows of a sparse read stay as they were when the variable is written afterwards"),
-    ("R-READ-2-index", SNAPSHOT, "create index",
-     tables(), lambda adapter, case: check_snapshot(adapter, case, "index", (slice(None),)),
-     "A slice that was taken stays as it was when the variable is written afterwards"),
-)  # fmt: skip
+rules(3, "003", *(
+    (f"R-READ-2{suffix}", SNAPSHOT, f"create {method}",
+     tables(), partial(check_snapshot, method=method, arguments=arguments),
+     f"{law} when the variable is written afterwards")
+    for suffix, method, arguments, law in (
+        ("", "read", lambda _length: (), "A value that was read stays as it was"),
+        ("-lookup", "lookup", lambda length: (np.arange(length),), "Rows that were looked up stay as they were"),
+        ("-sparse-read", "sparse_read", lambda length: (np.arange(length),),
+         "Rows of a sparse read stay as they were"),
+        ("-index", "index", lambda _length: ((slice(None),),), "A slice that was taken stays as it was"),
+    )
+))  # fmt: skip
 
 
 def check_own_memory(adapter: Calls, given: Array, write: Callable[[Array], Any]) -> None:
@@ -690,19 +621,17 @@ def check_own_memory(adapter: Calls, given: Array, write: Callable[[Array], Any]
     expect_equal(adapter.read(handle), given)
 
 
-@rule("R-READ-2-created", 3, "003", SNAPSHOT, "create read", tables())
-def variables_have_their_own_memory(adapter: Calls, case: TableCase) -> None:
-    """A variable stays as it was when the array that it was created with changes."""
-    value, num_shards = case
-    check_own_memory(adapter, value, lambda given: adapter.create(given, num_shards))
+def check_own_creation(adapter: Calls, case: LaidOutCase) -> None:
+    value, layout = case
+    check_own_memory(adapter, value, lambda given: made(adapter, given, layout))
 
 
-@rule("R-READ-2-created-uneven", 3, "003", SNAPSHOT, "create_uneven read", uneven_tables())
-def uneven_variables_have_their_own_memory(adapter: Calls, case: tuple[Array, list[int]]) -> None:
-    """A variable in shards of given sizes stays as it was when the array that it was created with
-    changes."""
-    value, sizes = case
-    check_own_memory(adapter, value, lambda given: adapter.create_uneven(given, sizes))
+rules(3, "003",
+    ("R-READ-2-created", SNAPSHOT, "create read", tables(), check_own_creation,
+     "A variable stays as it was when the array that it was created with changes"),
+    ("R-READ-2-created-uneven", SNAPSHOT, "create_uneven read", uneven_tables(), check_own_creation,
+     "A variable in shards of given sizes stays as it was when the array that it was created with changes"),
+)  # fmt: skip
 
 
 @rule("R-READ-2-assigned", 3, "003", SNAPSHOT, "create assign read", tables())

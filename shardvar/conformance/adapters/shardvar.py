@@ -120,12 +120,14 @@ class Adapter(Meshes, Framework):
             handle, sv.nn.SparseTensor.from_rows(bags, np.int64), given, combiner
         )
 
-    def _write_dense(self, method: str, handle: Any, value: Array) -> None:
-        getattr(handle, method)(value)
+    def assign(self, handle: Any, value: Array) -> None:
+        handle.assign(value)
 
-    assign = partialmethod(_write_dense, "assign")
-    assign_add = partialmethod(_write_dense, "assign_add")
-    assign_sub = partialmethod(_write_dense, "assign_sub")
+    def assign_add(self, handle: Any, value: Array) -> None:
+        handle.assign_add(value)
+
+    def assign_sub(self, handle: Any, value: Array) -> None:
+        handle.assign_sub(value)
 
     def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
         getattr(handle, f"scatter_{op}")(sv.IndexedSlices(rows, ids))

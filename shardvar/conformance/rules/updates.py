@@ -189,7 +189,8 @@ METHODS = {"assign": "assign", "add": "assign_add", "sub": "assign_sub"}
 
 def check_dense(adapter: Calls, case: DenseCase, op: str, ulps: int = 0) -> None:
     value, num_shards, other = case
-    handle = getattr(adapter, METHODS[op])(adapter.create(value, num_shards), other)
+    write = {"assign": adapter.assign, "add": adapter.assign_add, "sub": adapter.assign_sub}[op]
+    handle = write(adapter.create(value, num_shards), other)
     must = other if op == "assign" else updated(value, Update(op, None, other))
     expect_equal(adapter.read(handle), must, ulps=ulps)
 

@@ -184,7 +184,8 @@ def to_round_once(values: Array, dtype: np.dtype[Any]) -> Array:
     and PyTorch also to float16. 1 + 2**-8 is halfway between two bfloat16, and 2**-40 more is
     not:"""
     if dtype.name == "float8_e8m0fnu":
-        # All that is between its two smallest numbers, 2**-127 and 2**-126, would become the larger.
+        # All that is between its two smallest numbers, 2**-127 and 2**-126, would become the
+        # larger.
         values = np.where(values < 1.5 * 2.0**-127, np.minimum(values, 2.0**-127), values)
     is_small = dtype.itemsize <= 2 and "float" in dtype.name
     if values.dtype != np.float64 or not is_small:

@@ -7,9 +7,9 @@ elements and the same mistake gets the same error everywhere.
 1. ``expand_index`` reads the items of a key, replaces the ellipsis, and checks each item against
    its axis. Afterwards every item stands for one axis, apart from None (a new axis) and the scalars
    True and False.
-2. ``select_basic`` says which positions a basic index (integers, slices, ``...``, None) selects
+2. ``select_basic`` gives the positions that a basic index (integers, slices, ``...``, None) selects
    along each axis.
-3. ``plan_region`` says which region must be read for a basic index, and what to pick from it.
+3. ``plan_region`` gives the region to read for a basic index, and the index that picks from it.
 
 ``plan_gather`` does the same for an index with lists of rows. The oracle of all tests is NumPy on
 the whole array. A new kind of item is read in ``_read_item``, and nowhere else.
@@ -38,10 +38,10 @@ Selection = int | range | None
 
 
 def expand_index(key: Any, shape: tuple[int, ...], *, basic: bool = False) -> list[Any]:
-    """Read a key: one item for each axis, in order, between items that stand for no axis. An item
-    is a slice, a non-negative integer, an array of integers within its axis, None, or ``np.bool_``.
-    Boolean masks become the integer arrays of their ``nonzero()``, which is how NumPy defines
-    them."""
+    """Read a key: one item for each axis, in order, between items that stand for no axis."""
+    # An item is a slice, a non-negative integer, an array of integers within its axis, None, or
+    # ``np.bool_``. Boolean masks become the integer arrays of their ``nonzero()``, which is how
+    # NumPy defines them.
     items = [_read_item(item, basic) for item in (key if isinstance(key, tuple) else (key,))]
     ellipses = [place for place, item in enumerate(items) if item is Ellipsis]
     if len(ellipses) > 1:
@@ -53,14 +53,25 @@ def expand_index(key: Any, shape: tuple[int, ...], *, basic: bool = False) -> li
         raise OutOfRange(
             f"{given} indices are too many for the shape {shape}.", f"Give at most {len(shape)}."
         )
-    # Without an ellipsis, the axes that are left out are the last ones.
+    # Without an ellipsis, axes are left out from the end.
     place = ellipses[0] if ellipses else len(items)
     items[place : place + 1] = [slice(None)] * (len(shape) - given)
     expanded: list[Any] = []
     axis = 0
     for item in items:
-        expanded += _expand_mask(item, shape, axis) if _is_mask(item) else [item]
-        axis += _count_axes(item)
+        count = _count_axes(item)
+        covered = shape[axis : axis + count]
+        if not _is_mask(item):
+            expanded.append(item)
+        elif item.shape == covered:
+            expanded += item.nonzero()
+        else:
+            raise OutOfRange(
+                f"A mask of shape {item.shape} does not fit the axes {covered} of the shape "
+                f"{shape}.",
+                "Give a mask of the shape of the axes that it stands for.",
+            )
+        axis += count
     return _check_positions(expanded, shape)
 
 
@@ -89,8 +100,7 @@ def slice_of(indices: range) -> slice:
 
 
 def span_of(along: int | range) -> tuple[int, int, slice | int]:
-    """The first position to read for a selection, how many, and the index that picks the selected
-    ones from these."""
+    """The first position to read, how many, and the index that picks the selection from them."""
     if isinstance(along, int):
         return along, 1, 0
     if not along:
@@ -102,8 +112,7 @@ def span_of(along: int | range) -> tuple[int, int, slice | int]:
 
 
 def plan_region(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
-    """The smallest region that holds what ``selected`` selects, and the index that picks it from
-    that region. Law: ``x[selected]`` is ``x[region.slices][pick]``."""
+    """The smallest region and the index of the law ``x[selected] == x[region.slices][pick]``."""
     if selected is None:
         return Region.whole(shape), ()
     if isinstance(selected, Region):
@@ -158,7 +167,11 @@ def _read_item(item: Any, basic: bool) -> Any:
     if item is None or item is Ellipsis:
         return item
     if isinstance(item, slice):
-        return _read_slice(item)
+        bounds = (item.start, item.stop, item.step)
+        read = slice(*(None if each is None else _read_integer(each, item) for each in bounds))
+        if read.step == 0:
+            raise ArgumentError("A slice has step 0.", "Give a positive or a negative step.")
+        return read
     is_boolean = isinstance(item, bool | np.bool_)
     if hasattr(item, "__index__") and not is_boolean and not isinstance(item, np.ndarray):
         return _read_integer(item, item)
@@ -169,10 +182,8 @@ def _read_item(item: Any, basic: bool) -> Any:
             f"Invalid index {item!r}.",
             "Give integers, slices, ... or None; for more, index the array that these select.",
         )
-    return np.bool_(item) if is_boolean else _read_array(item)
-
-
-def _read_array(item: Any) -> Any:
+    if is_boolean:
+        return np.bool_(item)
     array = np.asarray(item)
     if array.size == 0 and array.dtype == np.float64 and isinstance(item, list | tuple):
         array = array.astype(np.int64)  # NumPy: an empty list selects nothing
@@ -186,17 +197,6 @@ def _read_array(item: Any) -> Any:
     return array if array.dtype == np.bool_ else array.astype(np.int64, copy=False)
 
 
-def _read_slice(item: slice) -> slice:
-    bounds = (
-        None if bound is None else _read_integer(bound, item)
-        for bound in (item.start, item.stop, item.step)
-    )
-    found = slice(*bounds)
-    if found.step == 0:
-        raise ArgumentError("A slice has step 0.", "Give a positive or a negative step.")
-    return found
-
-
 def _read_integer(value: Any, item: Any) -> int:
     try:
         return index(value)
@@ -207,7 +207,6 @@ def _read_integer(value: Any, item: Any) -> int:
 
 
 def _count_axes(item: Any) -> int:
-    """Number of axes that an item stands for."""
     if item is None or item is Ellipsis or isinstance(item, np.bool_):
         return 0
     return item.ndim if _is_mask(item) else 1
@@ -215,16 +214,6 @@ def _count_axes(item: Any) -> int:
 
 def _is_mask(item: Any) -> bool:
     return isinstance(item, np.ndarray) and item.dtype == np.bool_
-
-
-def _expand_mask(mask: Array, shape: tuple[int, ...], axis: int) -> list[Ints]:
-    covered = shape[axis : axis + mask.ndim]
-    if mask.shape != covered:
-        raise OutOfRange(
-            f"A mask of shape {mask.shape} does not fit the axes {covered} of the shape {shape}.",
-            "Give a mask of the shape of the axes that it stands for.",
-        )
-    return list(mask.nonzero())
 
 
 def _check_positions(items: list[Any], shape: tuple[int, ...]) -> list[Any]:
@@ -260,8 +249,7 @@ def _check_position(number: int, length: int, axis: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gather:
-    """Regions of an array, and what an index picks from them. The elements of the regions, one
-    region after the other, are an array of the shape ``full``."""
+    """Regions of an array, whose elements are an array ``full``, and the index that picks there."""
 
     offset: Ints  # [k, rank] the first indices of the regions
     shape: Ints  # [k, rank] their extents
@@ -301,17 +289,19 @@ class Gather:
 
     @property
     def is_direct(self) -> bool:
-        """True if the array of all elements has what is picked, in the same order."""
+        """True if the index picks all elements, in the same order."""
+        everything = slice(None), slice(None, None, 1)
         return not self.axis and all(
-            item is None or isinstance(item, int) or (isinstance(item, slice) and _is_all(item))
+            item is None
+            or isinstance(item, int)
+            or (isinstance(item, slice) and item in everything)
             for item in self.pick
         )
 
 
 def plan_gather(selected: Any, shape: tuple[int, ...]) -> Gather:
-    """The regions that hold what ``selected`` selects, and what to pick from them. Lists of rows
-    and masks become a region for each run of rows, each row once. Law: ``x[selected]`` is what
-    ``take`` picks of the elements of the regions."""
+    """The regions of an index, and the index into them; ``take`` gives ``x[selected]``."""
+    # Lists of rows and masks become a region for each run of rows, each row once.
     items = (
         None if selected is None or isinstance(selected, Region) else expand_index(selected, shape)
     )
@@ -319,22 +309,18 @@ def plan_gather(selected: Any, shape: tuple[int, ...]) -> Gather:
         region, pick = plan_region(selected, shape)
         offset, extents = np.array([[region.offset], [region.shape]], np.int64)
         return Gather(offset, extents, region.shape, 0, pick)
-    return _gather_points(items, shape, _are_parted(selected))
-
-
-def _are_parted(key: Any) -> bool:
-    """Return True if an ellipsis lies between integers or arrays of a key, if only of no axes."""
+    # An ellipsis between integers or arrays parts them, also if it stands for no axes.
     given = [
         item is Ellipsis
-        for item in (key if isinstance(key, tuple) else (key,))
+        for item in (selected if isinstance(selected, tuple) else (selected,))
         if item is not None and not isinstance(item, slice)
     ]
-    return True in given[1:-1]
+    return _gather_points(items, shape, True in given[1:-1])
 
 
 def _gather_points(items: list[Any], shape: tuple[int, ...], are_parted: bool) -> Gather:
     """The regions of an index with arrays: NumPy pairs these, and integers with them, as points."""
-    # Along each axis: what is read for a slice, or the array of the points.
+    # Along each axis: the positions of a slice, or the array of the points.
     spans: dict[int, tuple[int, int, slice | int]] = {}
     arrays: dict[int, Ints] = {}
     broadcast, pick, places = [], [], []
@@ -392,8 +378,8 @@ def _gather_points(items: list[Any], shape: tuple[int, ...], are_parted: bool) -
 
 
 def _join_runs(offset: Ints, extent: Ints, flat: Ints, axis: int) -> tuple[Ints, Ints]:
-    """Points that follow each other along the last axis of arrays, as one region. Its elements lie
-    in the same order only if no slice before that axis has several indices."""
+    """Points that follow each other along the last axis of arrays, as one region."""
+    # Its elements lie in the same order only if no slice before that axis has several indices.
     if not len(flat) or (extent[0, :axis] > 1).any():
         return offset, extent
     follows = (np.diff(flat) == 1) & (offset[1:, axis] == offset[:-1, axis] + 1)
@@ -401,7 +387,3 @@ def _join_runs(offset: Ints, extent: Ints, flat: Ints, axis: int) -> tuple[Ints,
     joined = extent[first]
     joined[:, axis] = np.diff(np.append(first, len(flat)))
     return offset[first], joined
-
-
-def _is_all(item: slice) -> bool:
-    return item.start is None and item.stop is None and item.step in (None, 1)

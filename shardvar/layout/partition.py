@@ -150,12 +150,7 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     """The intervals of PyTorch's chunk rule: all of ceil(length / num_shards), then a short one,
     then empty ones.
 
-    Otherwise as ``div``.
-
-    Returns
-    -------
-    tuple of tuple of int
-        (start, stop) of each shard.
+    See ``div`` for the parameters.
 
     Examples
     --------
@@ -218,11 +213,15 @@ class PartitionSpec(_SpecFields):
                 f"PartitionSpec got partitions={partitions} and splits={splits}.",
                 "Give exactly one of them.",
             )
-        return super().__new__(
-            cls,
-            None if partitions is None else read_integers(partitions, _AXIS, ArgumentError),
-            None if splits is None else _lists_of_integers(splits),
-        )
+        if partitions is not None:
+            return super().__new__(cls, read_integers(partitions, _AXIS, ArgumentError), None)
+        if not isinstance(splits, Iterable):
+            raise ArgumentError(
+                f"Invalid splits {splits!r}.",
+                "Give a sequence of integers for each axis: the sizes of its parts.",
+            )
+        sizes = tuple(read_integers(each, _AXIS, ArgumentError) for each in splits)
+        return super().__new__(cls, None, sizes)
 
     @classmethod
     # Of any other named tuple.
@@ -315,7 +314,9 @@ class Partition:
 
     @classmethod
     def from_sizes(cls, shape: Sequence[int], sizes: Sequence[Sequence[int]]) -> Self:
-        """The grid of parts with given sizes, in C order; otherwise as ``from_counts``.
+        """The grid of parts with given sizes, in C order.
+
+        See ``from_counts`` for the other parameters.
 
         Parameters
         ----------
@@ -340,7 +341,8 @@ class Partition:
                 )
         check_part_count(prod(map(len, sizes)))
         grid = product(*(_intervals(along) for along in sizes))
-        return cls(tuple(shape), tuple(_region(intervals) for intervals in grid))
+        parts = (Region([a for a, _ in cell], [b - a for a, b in cell]) for cell in grid)
+        return cls(tuple(shape), tuple(parts))
 
     def __iter__(self) -> Iterator[Region]:
         return iter(self.parts)
@@ -406,28 +408,15 @@ def check_part_count(count: int) -> None:
         )
 
 
-def _lists_of_integers(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(lists, Iterable):
-        raise ArgumentError(
-            f"Invalid splits {lists!r}.",
-            "Give a sequence of integers for each axis: the sizes of its parts.",
-        )
-    return tuple(read_integers(each, _AXIS, ArgumentError) for each in lists)
-
-
 def _intervals(sizes: Iterable[int]) -> tuple[Interval, ...]:
     stops = list(accumulate(sizes))
     # The starts are one number longer, so ``zip`` is not strict: sizes 3, 2 give (0, 3) and (3, 5).
     return tuple(zip([0, *stops], stops, strict=False))
 
 
-def _region(intervals: Sequence[Interval]) -> Region:
-    return Region((start for start, _ in intervals), (stop - start for start, stop in intervals))
-
-
 @runtime_checkable
 class DeviceParts(Protocol):
-    """A cut that says which device holds each part: a ``shardvar.layout.meshes.Layout``."""
+    """A cut with the device of each part: a ``shardvar.layout.meshes.Layout``."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -466,8 +455,7 @@ _ROWS_ANSWER = (
 def read_cut(
     cut: Cut, shape: Sequence[int], dtype: Any, num_shards: int = 1, *, rows_only: bool = False
 ) -> Partition | DeviceParts | Sizes:
-    """The parts that ``cut`` means for a tensor with an axis: a ``Partition`` or layout, else sizes
-    for each axis. Partitioners get ``dtype`` and ``num_shards``."""
+    """The parts that ``cut`` means: a ``Partition`` or layout, else sizes for each axis."""
     source, is_answer = "The partition", callable(cut)
     if callable(cut):
         cut, source = call_partitioner(cut, shape, dtype, num_shards), "The partitioner's answer"
@@ -477,19 +465,23 @@ def read_cut(
         remedy = _ROWS_ANSWER if is_answer else _ROWS
     if rows_only and is_answer and isinstance(cut, int | np.integer | Partition | DeviceParts):
         # R-PART-1 (RFC 000): the answer is "a list/tuple representing the number of partitions on
-        # each dimension". RFC 002 adds the spec. Variables keep to that; a save also takes what it
-        # takes without a partitioner.
+        # each dimension". RFC 002 adds the spec. Variables keep to that; a save takes any form.
         raise LayoutError(f"{place}.", remedy)
     if isinstance(cut, Partition | DeviceParts):
         return _check_parts(cut, tuple(shape), source, rows_only)
     spec = _read_spec(cut, place, remedy)
     given = spec.splits if spec.partitions is None else spec.partitions
-    # ``rows_only`` counts as 0 or 1: with it, an empty list is refused, because it does not say how
-    # rows are cut.
+    # ``rows_only`` counts as 0 or 1: with it, an empty list is refused, which has no count of rows.
     if given is None or not rows_only <= len(given) <= len(shape):
         raise LayoutError(f"{place}, which has {len(shape)} axes.", remedy)
     if spec.partitions is None:
-        sizes = _check_sizes(spec.sizes(shape), shape, place)
+        sizes = spec.sizes(shape)
+        for extent, along in zip(shape, sizes, strict=True):
+            if not along or sum(along) != extent or any(size < 0 for size in along):
+                raise LayoutError(
+                    f"{place}: the sizes {along} do not add up to {extent}.",
+                    "Give sizes that add up.",
+                )
         if rows_only and any(len(along) != 1 for along in sizes[1:]):
             raise LayoutError(f"{place} only along its first axis.", remedy)
         return sizes
@@ -507,10 +499,9 @@ def read_cut(
 def part_columns(
     cut: Cut, shape: Sequence[int], dtype: Any, num_shards: int = 1
 ) -> tuple[Ints, Ints, Ints | None]:
-    """Offsets and shapes [parts, rank] of the parts that ``cut`` means, in C order; errors as
-    ``read_cut``. The third column has the device [parts] of each part of a layout, whose parts are
-    in the order of devices; it is None for other cuts. Sizes that add up tile the shape, so that
-    the parts of many tensors need no proof."""
+    """Offsets and shapes [parts, rank] of the parts in C order, and of a layout the devices."""
+    # The parts of a layout are in the order of devices. Sizes that add up tile the shape, so that
+    # the parts of many tensors need no proof.
     parts = read_cut(cut, shape, dtype, num_shards)
     if isinstance(parts, DeviceParts):
         device, offset, extent = parts.distinct_parts()
@@ -531,17 +522,10 @@ def part_columns(
 
 
 def plan_rows(cut: Cut | None, shape: Sequence[int], dtype: Any, num_shards: int = 1) -> Partition:
-    """The partition of rows that ``cut`` means; one whole part without a cut, and of a scalar.
-
-    R-PART-4 (RFC 000): "We are only going to support partitioning on the first / outermost axis at
-    the moment. Exception will raised if the partitioner returns an unsupported partitioning
-    layout." Errors as ``read_cut``.
-
-    >>> [part.shape for part in plan_rows(lambda shape, dtype: [2, 1], (5, 4), "float32")]
-    [(3, 4), (2, 4)]
-    >>> len(plan_rows([7, 1], (2, 4), "int8")), len(plan_rows(PartitionSpec(splits=[[1, 8, 4]]), (13, 4), "int8"))
-    (2, 3)
-    """
+    """The partition of rows that ``cut`` means; one whole part without a cut, and of a scalar."""
+    # R-PART-4 (RFC 000): "We are only going to support partitioning on the first / outermost axis
+    # at the moment. Exception will raised if the partitioner returns an unsupported partitioning
+    # layout."
     # R-PART-5 (RFC 000): "If users don't explicitly pass in a partitioner, variables will not be
     # partitioned."
     if cut is None or not shape:
@@ -555,16 +539,10 @@ def plan_rows(cut: Cut | None, shape: Sequence[int], dtype: Any, num_shards: int
 def call_partitioner(
     partitioner: AnyPartitioner, shape: Sequence[int], dtype: Any, num_shards: int
 ) -> Any:
-    """Ask a partitioner, with the arguments that its signature takes.
-
-    R-PART-2 (RFC 002): "a callable that accepts number of shards, variable shape and variable
-    dtype", and "the legacy partitioner in 1.x that only accepts variable shape and variable dtype
-    will be accepted as well". ``ArgumentTypeError`` if the signature takes neither; errors of the
-    partitioner itself pass through.
-
-    >>> call_partitioner(lambda num_shards, shape, dtype: [num_shards, 1], (5, 4), "float32", num_shards=3)
-    [3, 1]
-    """
+    """Ask a partitioner, with the arguments that its signature takes."""
+    # R-PART-2 (RFC 002): "a callable that accepts number of shards, variable shape and variable
+    # dtype", and "the legacy partitioner in 1.x that only accepts variable shape and variable dtype
+    # will be accepted as well". Errors of the partitioner itself pass through.
     try:
         taken = signature(partitioner)
     except (TypeError, ValueError):  # a callable without a signature, as some of C are
@@ -575,8 +553,8 @@ def call_partitioner(
         if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
     required = [p for p in positional if p.default is Parameter.empty]
-    # Three required arguments can only be RFC 002's. With defaults the number says too little, so
-    # the first name decides: p(num_shards, shape, dtype=None) has two required ones.
+    # Three required arguments can only be RFC 002's. With defaults the number is not enough, so the
+    # first name decides: p(num_shards, shape, dtype=None) requires two.
     is_of_three = len(required) >= 3 or bool(positional and positional[0].name == "num_shards")
     given = (num_shards, tuple(shape), dtype) if is_of_three else (tuple(shape), dtype)
     try:
@@ -605,54 +583,31 @@ def _read_spec(cut: Any, place: str, remedy: str) -> PartitionSpec:
     raise LayoutError(f"{place}.", remedy)
 
 
-def _check_sizes(sizes: Sizes, shape: Sequence[int], place: str) -> Sizes:
-    for extent, along in zip(shape, sizes, strict=True):
-        if not along or sum(along) != extent or any(size < 0 for size in along):
-            raise LayoutError(
-                f"{place}: the sizes {along} do not add up to {extent}.", "Give sizes that add up."
-            )
-    return sizes
-
-
 def _check_parts(
     cut: Partition | DeviceParts, shape: tuple[int, ...], source: str, rows_only: bool
 ) -> Partition | DeviceParts:
-    if isinstance(cut, Partition):
-        return _check_partition(cut, shape, rows_only)
     if tuple(cut.shape) != shape:
+        if isinstance(cut, Partition):
+            raise LayoutError(
+                f"A partition of {cut.shape} does not cut the shape {shape}.",
+                "Give one of that shape.",
+            )
         raise LayoutError(
             f"{source} is a layout of {cut.shape}; the tensor has {shape}.", "Give its own."
         )
     if not rows_only:
         return cut
-    _, offset, extent = cut.distinct_parts()
-    return _check_partition(
-        Partition(shape, tuple(map(Region, offset.tolist(), extent.tolist()))), shape, True
-    )
-
-
-def _check_partition(partition: Partition, shape: tuple[int, ...], rows_only: bool) -> Partition:
-    if partition.shape != shape:
-        raise LayoutError(
-            f"A partition of {partition.shape} does not cut the shape {shape}.",
-            "Give one of that shape.",
-        )
-    if rows_only and not _cuts_rows_in_order(partition):
-        named = ", ".join(map(str, partition))
-        raise LayoutError(
-            f"The parts {named} do not cut the shape {shape} only along its first axis.", _ROWS
-        )
-    return partition
-
-
-def _cuts_rows_in_order(partition: Partition) -> bool:
-    """Return True if there is a part, and the parts are intervals of rows, in their order."""
-    start = 0
-    for part in partition:
-        if (
-            part.offset != (start, *(0 for _ in part.shape[1:]))
-            or part.shape[1:] != partition.shape[1:]
-        ):
-            return False
+    if not isinstance(cut, Partition):
+        _, offset, extent = cut.distinct_parts()
+        cut = Partition(shape, tuple(map(Region, offset.tolist(), extent.tolist())))
+    # There is a part, and the parts are intervals of rows, in their order.
+    start, is_in_order = 0, bool(cut.parts)
+    for part in cut:
+        is_in_order &= part == Region((start, *(0 for _ in shape[1:])), (part.shape[0], *shape[1:]))
         start += part.shape[0]
-    return bool(partition.parts)
+    if not is_in_order:
+        parts = ", ".join(map(str, cut))
+        raise LayoutError(
+            f"The parts {parts} do not cut the shape {shape} only along its first axis.", _ROWS
+        )
+    return cut

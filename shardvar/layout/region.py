@@ -17,8 +17,8 @@ common element. The search is output-sensitive, never quadratic. Given regions A
 offsets and shapes [n, rank], list the pairs (i, j) with a common element.
 
 1. Along each axis, with B sorted by its first index, the regions that may meet A[i] are a
-   contiguous range of that order: the ones that start before A[i] stops, less the leading ones
-   whose running maximum of stops lies before A[i] starts.
+   contiguous range of that order: all that start before A[i] stops, less leading regions whose
+   running maximum of stops lies before A[i] starts.
 2. If along some axis these ranges together are at most a few times as long as the input, expand
    them and keep the pairs that meet along every axis. Row slices, column slices and whole tensors
    end here at once.
@@ -422,10 +422,25 @@ def parse_slice_text(text: str, empty: bool = False) -> tuple[tuple[int, ...], R
         raise LayoutError(
             f"The slice text {text!r} has {len(shape)} axes and {len(extents)} extents.", _EXAMPLE
         )
-    intervals = [
-        _interval(item, length, text, empty) for item, length in zip(extents, shape, strict=True)
-    ]
-    return shape, Region((start for start, _ in intervals), (count for _, count in intervals))
+    offset, counts = [], []
+    for item, length in zip(extents, shape, strict=True):
+        numbers = item.split(",")
+        if item == "-":
+            start, count = 0, length
+        elif len(numbers) == 2:
+            start, count = (_number(number, text) for number in numbers)
+        else:
+            raise LayoutError(
+                f"The slice text {text!r} has {item!r} instead of 'start,length' or '-'.", _EXAMPLE
+            )
+        if item != "-" and ((count == 0 and not empty) or start + count > length):
+            raise LayoutError(
+                f"The slice text {text!r} has the extent {item!r}, which does not fit {length} "
+                "indices."
+            )
+        offset.append(start)
+        counts.append(count)
+    return shape, Region(offset, counts)
 
 
 def format_slice_text(shape: Sequence[int], region: Region, empty: bool = False) -> str:
@@ -445,22 +460,6 @@ def format_slice_text(shape: Sequence[int], region: Region, empty: bool = False)
         f"{start},{count}" for start, count in zip(region.offset, region.shape, strict=True)
     )
     return f"{' '.join(map(str, shape))} {extents}"
-
-
-def _interval(item: str, length: int, text: str, empty: bool) -> tuple[int, int]:
-    if item == "-":
-        return 0, length
-    numbers = item.split(",")
-    if len(numbers) != 2:
-        raise LayoutError(
-            f"The slice text {text!r} has {item!r} instead of 'start,length' or '-'.", _EXAMPLE
-        )
-    start, count = (_number(number, text) for number in numbers)
-    if (count == 0 and not empty) or start + count > length:
-        raise LayoutError(
-            f"The slice text {text!r} has the extent {item!r}, which does not fit {length} indices."
-        )
-    return start, count
 
 
 def _number(item: str, text: str) -> int:
@@ -487,11 +486,15 @@ _Spans = tuple[Ints, Ints]
 def overlapping_pairs(
     offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints
 ) -> Iterator[Pairs]:
-    """All (i, j) for which region i of A and region j of B have a common element, each once, in
-    bounded batches."""
+    """All (i, j) of regions i of A and j of B with a common element, in bounded batches."""
     rank = offset_a.shape[1]
     if rank == 0:
-        yield from _all_pairs(len(offset_a), len(offset_b))
+        # Every pair meets: pair n of a batch is row n // count of A with row n % count of B.
+        count = len(offset_b)
+        step = max(1, _BATCH // max(1, count))
+        for start in range(0, len(offset_a) if count else 0, step):
+            i, j = np.divmod(np.arange(min(step, len(offset_a) - start) * count), count)
+            yield i + start, j
         return
     spans_a, spans_b = (offset_a, offset_a + shape_a), (offset_b, offset_b + shape_b)
     rows_a = np.flatnonzero((shape_a > 0).all(axis=1))
@@ -574,12 +577,15 @@ def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
 def _cut(
     spans_a: _Spans, spans_b: _Spans
 ) -> tuple[int, int, tuple[Ints, Ints], tuple[Ints, Ints]] | None:
-    """The axis and place of the cut whose larger half is smallest, with the rows of both halves;
-    None if none helps."""
+    """The cut whose larger half is smallest, with the rows of both halves; None if none helps."""
     best = None
     fewest = len(spans_a[0]) + len(spans_b[0])
     for axis in range(spans_a[0].shape[1]):
-        for cut in _places(np.concatenate([spans_a[0][:, axis], spans_b[0][:, axis]])):
+        starts = np.concatenate([spans_a[0][:, axis], spans_b[0][:, axis]])
+        median = np.partition(starts, len(starts) // 2)[len(starts) // 2]
+        # The median start, and the next: if most regions start at one place, cut after it.
+        later = starts[starts > median]
+        for cut in map(int, [median, later.min()] if len(later) else [median]):
             # A span on both sides of a cut is in both halves: with the cut 4, [1, 5) starts before
             # 4 and stops after it. So a cut helps only if both halves have fewer spans than all.
             left = tuple(np.flatnonzero(spans[0][:, axis] < cut) for spans in (spans_a, spans_b))
@@ -589,22 +595,6 @@ def _cut(
                 fewest = larger
                 best = (axis, cut, (left[0], left[1]), (right[0], right[1]))
     return best
-
-
-def _places(starts: Ints) -> list[int]:
-    """The median start, and the next: if most regions start at one place, cut after it."""
-    median = np.partition(starts, len(starts) // 2)[len(starts) // 2]
-    later = starts[starts > median]
-    return [int(median), int(later.min())] if len(later) else [int(median)]
-
-
-def _all_pairs(count_a: int, count_b: int) -> Iterator[Pairs]:
-    # At rank 0 every pair meets: pair n of a batch is row n // count_b of A with row n % count_b of
-    # B.
-    step = max(1, _BATCH // max(1, count_b))
-    for start in range(0, count_a if count_b else 0, step):
-        i, j = np.divmod(np.arange(min(step, count_a - start) * count_b), count_b)
-        yield i + start, j
 
 
 _PRIME = np.uint64((1 << 31) - 1)
@@ -643,14 +633,24 @@ class _Cell:
 
 
 def find_flaw(offset: Ints, shape: Ints, full: Sequence[int]) -> Flaw | None:
-    """Return a cell of ``full`` that is in no region or in several; None if the regions tile it.
-    The regions must lie within ``full`` and have elements."""
+    """Return a cell of ``full`` that is in no region or in several; None if the regions tile it."""
     if 0 in full:
         return None
-    cuts, first, last = _cuts(offset, offset + shape, full)
+    # The places where each axis is cut, the regions as numbers of cuts, and the sums of random
+    # weights: sums[axis][round, i] is the weight of the intervals before cut i.
     random = np.random.default_rng()
-    # sums[axis][round, i] is the weight of the intervals before cut i.
-    sums = [_sums(random, len(along)) for along in cuts]
+    cuts, sums = [], []
+    first, last = np.empty_like(offset), np.empty_like(offset)
+    for axis, extent in enumerate(full):
+        start = offset[:, axis]
+        along, number = np.unique(
+            np.concatenate([[0, extent], start, start + shape[:, axis]]), return_inverse=True
+        )
+        first[:, axis], last[:, axis] = np.split(number[2:], 2)
+        cuts.append(along)
+        weights = random.integers(1, int(_PRIME), (_ROUNDS, len(along)), dtype=np.uint64)
+        weights[:, 0] = 0
+        sums.append(np.cumsum(weights, axis=1) % _PRIME)
     high = np.array([len(along) - 1 for along in cuts], dtype=np.int64)
     cell = _Cell(np.zeros_like(high), high, np.arange(len(offset)), first, last)
     if _is_even(sums, cell):
@@ -664,33 +664,9 @@ def find_flaw(offset: Ints, shape: Ints, full: Sequence[int]) -> Flaw | None:
             if _is_even(sums, lower) or (_is_surplus(cuts, upper) and not _is_surplus(cuts, lower))
             else lower
         )
-    corners = [
-        (int(along[low]), int(along[high]))
-        for along, low, high in zip(cuts, cell.low, cell.high, strict=True)
-    ]
-    region = Region(
-        tuple(start for start, _ in corners), tuple(stop - start for start, stop in corners)
-    )
-    return Flaw(region, tuple(cell.rows.tolist()))
-
-
-def _cuts(start: Ints, stop: Ints, full: Sequence[int]) -> tuple[list[Ints], Ints, Ints]:
-    """The places where each axis is cut, and the regions as numbers of cuts."""
-    cuts, first, last = [], np.empty_like(start), np.empty_like(stop)
-    for axis, extent in enumerate(full):
-        along, number = np.unique(
-            np.concatenate([[0, extent], start[:, axis], stop[:, axis]]), return_inverse=True
-        )
-        first[:, axis], last[:, axis] = np.split(number[2:], 2)
-        cuts.append(along)
-    return cuts, first, last
-
-
-def _sums(random: np.random.Generator, count: int) -> _Weights:
-    """Sums of random weights [rounds, count], before each of ``count`` cuts."""
-    weights = random.integers(1, int(_PRIME), (_ROUNDS, count), dtype=np.uint64)
-    weights[:, 0] = 0
-    return np.cumsum(weights, axis=1) % _PRIME
+    corner = [along[low] for along, low in zip(cuts, cell.low, strict=True)]
+    extents = [along[high] - at for along, high, at in zip(cuts, cell.high, corner, strict=True)]
+    return Flaw(Region(corner, extents), tuple(cell.rows.tolist()))
 
 
 def _weight(sums: list[_Weights], first: Ints, last: Ints) -> _Weights:
@@ -713,8 +689,7 @@ def _is_even(sums: list[_Weights], cell: _Cell) -> bool:
 
 
 def _is_surplus(cuts: list[Ints], cell: _Cell) -> bool:
-    """Return True if the regions have more elements than the cell, so that some overlap: an overlap
-    is found first."""
+    """Return True if the regions have more elements than the cell, so that some overlap."""
     held, whole = np.ones(len(cell.rows)), 1.0
     for axis, along in enumerate(cuts):
         held *= along[cell.last[:, axis]] - along[cell.first[:, axis]]

@@ -122,12 +122,13 @@ class MinSizePartitioner:
     def __post_init__(self) -> None:
         _check_positive(min_shard_bytes=self.min_shard_bytes, max_shards=self.max_shards)
         _check_positive(bytes_per_string=self.bytes_per_string)
-        _check_rounding(self.rounding)
+        if self.rounding not in get_args(Rounding):
+            raise ArgumentError(f"rounding is {self.rounding!r}.", "It is 'floor' or 'ceil'.")
 
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
         """Return the number of parts along each axis.
 
-        Otherwise as ``FixedShardsPartitioner.__call__``.
+        See ``FixedShardsPartitioner.__call__`` for the other parameters.
 
         Parameters
         ----------
@@ -141,9 +142,23 @@ class MinSizePartitioner:
         ArgumentError
             If a dimension is not known, or there is no such axis.
         """
-        row_nbytes = _row_nbytes(shape, dtype, axis, self.bytes_per_string)
-        parts = _parts_of_min_bytes(row_nbytes, self.min_shard_bytes, self.rounding)
-        return _answer(shape, axis, lambda rows: min(self.max_shards, parts(rows)))
+        row_nbytes, least = (
+            _row_nbytes(shape, dtype, axis, self.bytes_per_string),
+            self.min_shard_bytes,
+        )
+
+        def parts(rows: int) -> int:
+            # TensorFlow divides bytes and rounds up: 240 MB in parts of 64 MiB are ceil(3.58) = 4
+            # parts of 60 MB each, which is below the minimum.
+            if self.rounding == "ceil" or row_nbytes == 0:
+                return min(self.max_shards, -(-rows * row_nbytes // least))
+            # Rows are not divisible, so a part that is large enough has at least `rows_a_part`
+            # rows. The smallest part of div has rows // parts rows, which is at least rows_a_part
+            # if parts <= rows // rows_a_part.
+            rows_a_part = -(-least // row_nbytes)
+            return min(self.max_shards, rows // rows_a_part)
+
+        return _answer(shape, axis, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +200,7 @@ class MaxSizePartitioner:
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
         """Return the number of parts along each axis.
 
-        Otherwise as ``FixedShardsPartitioner.__call__``.
-
-        Parameters
-        ----------
-        shape : sequence of int
-            The shape of the variable; every dimension must be known.
-        dtype : dtype_like
-            The dtype of the variable.
-
-        Raises
-        ------
-        ArgumentError
-            If a dimension is not known, or there is no such axis.
+        See ``MinSizePartitioner.__call__`` for the parameters.
         """
         row_nbytes = _row_nbytes(shape, dtype, axis, self.bytes_per_string)
         # For 13 rows of 28 bytes and at most 100 bytes: 3 rows a part, so 5 parts. Rows of zero
@@ -248,8 +251,7 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> AxisPartitioner:
     >>> fixed_size_partitioner(5, axis=1)((13, 2), "float32")
     [1, 2]
     """
-    rule = FixedShardsPartitioner(num_shards)
-    return AxisPartitioner(rule, axis)
+    return AxisPartitioner(FixedShardsPartitioner(num_shards), axis)
 
 
 def variable_axis_size_partitioner(
@@ -260,7 +262,7 @@ def variable_axis_size_partitioner(
 ) -> AxisPartitioner:
     """Return a ``MaxSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
-    Otherwise as ``fixed_size_partitioner``.
+    See ``fixed_size_partitioner`` for the other parameters.
 
     Parameters
     ----------
@@ -294,7 +296,7 @@ def min_max_variable_partitioner(
 ) -> AxisPartitioner:
     """Return a ``MinSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
-    Otherwise as ``fixed_size_partitioner``.
+    See ``fixed_size_partitioner`` for the other parameters.
 
     Parameters
     ----------
@@ -327,21 +329,6 @@ def min_max_variable_partitioner(
     return AxisPartitioner(rule, axis)
 
 
-def _parts_of_min_bytes(
-    row_nbytes: int, min_nbytes: int, rounding: Rounding
-) -> Callable[[int], int]:
-    """Return the rule of ``MinSizePartitioner`` before it is clamped: rows -> parts."""
-    if rounding == "ceil" or row_nbytes == 0:
-        # TensorFlow divides bytes and rounds up: 240 MB in parts of 64 MiB are ceil(3.58) = 4 parts
-        # of 60 MB each, which is below the minimum.
-        return lambda rows: -(-rows * row_nbytes // min_nbytes)
-    # Rows are not divisible, so a part that is large enough has at least `rows_a_part` rows. The
-    # smallest part of div has rows // parts rows, which is at least rows_a_part if parts <= rows //
-    # rows_a_part.
-    rows_a_part = -(-min_nbytes // row_nbytes)
-    return lambda rows: rows // rows_a_part
-
-
 def _answer(shape: Shape, axis: int, parts: Callable[[int], int]) -> list[int]:
     counts = [1] * len(_known_rank(shape))
     if counts:
@@ -360,8 +347,7 @@ def _row_nbytes(shape: Shape, dtype: Any, axis: int, bytes_per_string: int) -> i
 
 
 def element_nbytes(dtype: Any, bytes_per_string: int) -> int:
-    """Return the bytes of one element: 0 for handles (variants and TensorFlow's resources), an
-    estimate for strings."""
+    """Return the bytes of one element: 0 for handles, an estimate for strings."""
     if isinstance(dtype, str) and dtype in ("resource", VARIANT):
         return 0
     name = parse_dtype(dtype)
@@ -405,8 +391,3 @@ def _check_positive(**values: int) -> None:
             raise ArgumentTypeError(f"{name} is {value!r}.", "It must be a positive integer.")
         if value < 1:
             raise ArgumentError(f"{name} is {value}.", "It must be positive.")
-
-
-def _check_rounding(rounding: Rounding) -> None:
-    if rounding not in get_args(Rounding):
-        raise ArgumentError(f"rounding is {rounding!r}.", "It is 'floor' or 'ceil'.")

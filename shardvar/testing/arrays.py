@@ -282,7 +282,7 @@ def halves(region: Region, axis: int, count: int) -> tuple[Region, Region]:
 
 
 def partitions(shape: Sequence[int]) -> st.SearchStrategy[Partition]:
-    """Return partitions of a shape; see ``tilings``; otherwise as ``tilings``."""
+    """Return partitions of a shape. See ``tilings`` for the parameters."""
     return tilings(shape).map(lambda parts: Partition(tuple(shape), tuple(parts)))
 
 
@@ -306,7 +306,7 @@ def layouts(max_shards: int = 13, max_rows: int = 4) -> st.SearchStrategy[list[i
     few = st.lists(rows, min_size=1, max_size=min(max_shards, 5))
     if max_shards <= 5:
         return few
-    # Long lists are rare where short ones are allowed, so they are asked for.
+    # Long lists are rare where short lists are allowed, so they are asked for.
     return few | st.lists(rows, min_size=min(max_shards, 11), max_size=max_shards)
 
 

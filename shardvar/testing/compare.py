@@ -2,7 +2,6 @@
 differs, and where."""
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, dtype_name
-from shardvar.verbs.compare.comparison import DiffReport, lines_of_diff
+from shardvar.verbs.compare.comparison import lines_of_diff
 from shardvar.verbs.compare.diff import diff
 from shardvar.verbs.locate import Path
 
@@ -128,14 +127,10 @@ def assert_checkpoints_equal(
         ignore_dtype=ignore_dtype,
     )
     if not report.equal:
-        raise AssertionError(_summary(report))
-
-
-def _summary(report: DiffReport) -> str:
-    verdict, *lines = lines_of_diff(report.by_change())
-    more = [f"... and {len(lines) - _MOST_LINES:,} more"] if len(lines) > _MOST_LINES else []
-    title = f"Of the checkpoints A = {report.path_a} and B = {report.path_b}, {verdict}."
-    return "\n".join([title, *islice(lines, _MOST_LINES), *more])
+        verdict, *lines = lines_of_diff(report.by_change())
+        more = [f"... and {len(lines) - _MOST_LINES:,} more"] if len(lines) > _MOST_LINES else []
+        title = f"Of the checkpoints A = {report.path_a} and B = {report.path_b}, {verdict}."
+        raise AssertionError("\n".join([title, *lines[:_MOST_LINES], *more]))
 
 
 def difference(
@@ -163,16 +158,16 @@ def difference(
     for name, number in tolerances.items():
         if not (isinstance(number, int | float | np.number) and 0 <= number < np.inf):
             raise ArgumentError(f"{name} is {number!r}.", "Give a number from 0 on.")
-    is_, says = np.asarray(actual), np.asarray(expected)
-    if is_.shape != says.shape:
-        return f"has the shape {is_.shape}, where the oracle says {says.shape}."
-    if _name(is_.dtype) != _name(says.dtype):
-        return f"has the dtype {_name(is_.dtype)}, where the oracle says {_name(says.dtype)}."
-    same = _equal(is_, says, ulps)
-    if (rtol or atol) and is_.dtype.kind in "iufcV":
+    given, right = np.asarray(actual), np.asarray(expected)
+    if given.shape != right.shape:
+        return f"has the shape {given.shape}, where the oracle says {right.shape}."
+    if _name(given.dtype) != _name(right.dtype):
+        return f"has the dtype {_name(given.dtype)}, where the oracle says {_name(right.dtype)}."
+    same = _equal(given, right, ulps)
+    if (rtol or atol) and given.dtype.kind in "iufcV":
         # float64 and complex128 hold every number of the narrower dtypes.
-        wide = np.complex128 if is_.dtype.kind == "c" else np.float64
-        same |= np.isclose(is_.astype(wide), says.astype(wide), rtol=rtol, atol=atol)
+        wide = np.complex128 if given.dtype.kind == "c" else np.float64
+        same |= np.isclose(given.astype(wide), right.astype(wide), rtol=rtol, atol=atol)
     unequal = ~same
     if not unequal.any():
         return None
@@ -180,7 +175,7 @@ def difference(
     where = f"[{', '.join(map(str, index))}]" if index else "[()]"
     others = int(unequal.sum()) - 1
     more = f" ({others} more differ)" if others else ""
-    return f"is {is_[index]} at {where}, where the oracle says {says[index]}{more}."
+    return f"is {given[index]} at {where}, where the oracle says {right[index]}{more}."
 
 
 def _name(dtype: np.dtype[Any]) -> str:
@@ -192,8 +187,7 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def _equal(a: Array, b: Array, ulps: int) -> npt.NDArray[np.bool]:
-    """Return, for each element, True if the values are equal, both NaN, or within ``ulps`` units in
-    the last place."""
+    """Return, for each element, True if the values are equal, both NaN, or within ``ulps``."""
     if a.dtype == object:
         return np.array(
             [x == y for x, y in zip(a.ravel(), b.ravel(), strict=True)], np.bool

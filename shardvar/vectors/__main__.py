@@ -16,7 +16,6 @@ from pathlib import Path
 
 from shardvar.errors import ShardvarError
 from shardvar.vectors import run
-from shardvar.vectors.judge import Judgement
 
 
 def run_program(arguments: list[str] | None = None) -> int:
@@ -42,14 +41,9 @@ def run_program(arguments: list[str] | None = None) -> int:
     except ShardvarError as error:
         print(error, file=sys.stderr)
         return 2
-    return _report(found, verbose=options.verbose)
-
-
-def _report(found: list[Judgement], *, verbose: bool = False) -> int:
-    """Print what failed, what differs and why that is acceptable, and the counts; return the exit
-    code."""
+    # The failures, the acceptable differences with their reasons, and the counts.
     counts = Counter(each.outcome for each in found)
-    shown = {"failed", "acceptable"} | ({"not claimed"} if verbose else set())
+    shown = {"failed", "acceptable"} | ({"not claimed"} if options.verbose else set())
     for each in found:
         if each.outcome in shown:
             print(f"{each.outcome} {each.id}: {each.why}")

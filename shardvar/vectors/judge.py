@@ -69,7 +69,7 @@ def judge_answer(
     """
     if isinstance(answer, NotImplementedError):
         return Judgement(case["id"], "not claimed", str(answer))
-    class_of = error_class or _any_error
+    class_of = error_class or (lambda _name: Exception)
     wrong = _wrong(case, answer, case["ulps"], class_of)
     if wrong is None:
         return Judgement(case["id"], "passed")
@@ -84,10 +84,6 @@ def judge_answer(
 def _refuses_keys(case: Mapping[str, Any]) -> bool:
     expected = case.get("expected")
     return isinstance(expected, Mapping) and expected.keys() == {"refused"}
-
-
-def _any_error(_name: str) -> type[BaseException]:
-    return Exception
 
 
 def decode_array(value: Mapping[str, Any]) -> Array:
@@ -208,29 +204,22 @@ def _tensors_difference(answer: Any, expected: Sequence[Mapping[str, Any]]) -> s
         if isinstance(found, Exception):
             return f"{key!r}: raised {found!r}"
         if not isinstance(found, Mapping):
-            found = _described(found)
+            array = np.asarray(found)
+            found = {"shape": list(array.shape)}
+            if array.dtype.kind in "OSU":
+                texts = [
+                    each.encode() if isinstance(each, str) else bytes(each)
+                    for each in array.ravel().tolist()
+                ]
+                found |= {"dtype": "string", "strings": [each.hex() for each in texts]}
+            else:
+                octets = array.astype(array.dtype.newbyteorder("<")).tobytes()
+                found |= {"dtype": dtype_name(array.dtype), "nbytes": len(octets)}
+                found["sha256"] = hashlib.sha256(octets).hexdigest()
         for field in told.keys() - {"key", "key_hex", "hex", "carried"}:
             if found.get(field) != told[field]:
                 return f"{key!r}: {field} is {found.get(field)!r} instead of {told[field]!r}"
     return None
-
-
-def _described(value: Any) -> dict[str, Any]:
-    array = np.asarray(value)
-    if array.dtype.kind in "OSU":
-        texts = [
-            each.encode() if isinstance(each, str) else bytes(each)
-            for each in array.ravel().tolist()
-        ]
-        strings = [each.hex() for each in texts]
-        return {"dtype": "string", "shape": list(array.shape), "strings": strings}
-    octets = array.astype(array.dtype.newbyteorder("<")).tobytes()
-    return {
-        "dtype": dtype_name(array.dtype),
-        "shape": list(array.shape),
-        "nbytes": len(octets),
-        "sha256": hashlib.sha256(octets).hexdigest(),
-    }
 
 
 def _refused_difference(

@@ -91,7 +91,12 @@ def run(
     """
     table = _answers_of(answers, groups, without)
     with tempfile.TemporaryDirectory() as folder:
-        _unpack(Path(folder), groups)
+        if not groups or {*groups} & {"checkpoints", "deltas"}:
+            for name in vectors.names():
+                if name.startswith("checkpoints/"):
+                    path = Path(folder, *name.split("/"))
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(vectors.read(name))
         return [
             _judged(case, table.get(case["op"]), Path(folder))
             for name in groups or vectors.groups()
@@ -152,9 +157,9 @@ def _read_answers(path: Path) -> dict[str, Any]:
 def judged_file(
     path: Path, groups: Collection[str] = (), without: Collection[str] = ()
 ) -> list[Judgement]:
-    """Return the judgement on each case by a file of answers; otherwise as ``run``.
+    """Return the judgement on each case by a file of answers; a case without an answer fails.
 
-    A case without an answer fails.
+    See ``run`` for the other parameters.
 
     Parameters
     ----------
@@ -185,8 +190,7 @@ def judged_file(
 
 
 def import_answers(spec: str) -> Any:
-    """Import the answers that ``package.module`` or ``package.module:Name`` means. A class is
-    constructed without arguments."""
+    """Import ``package.module`` or ``package.module:Name``, and construct a class."""
     module_name, _, name = spec.partition(":")
     try:
         found: Any = import_module(module_name)
@@ -213,13 +217,3 @@ def _judged(case: Mapping[str, Any], answer: _Answer | None, folder: Path) -> Ju
     except Exception as error:  # noqa: BLE001 - whatever it raises is its answer
         value = error
     return judge_answer(case, value)
-
-
-def _unpack(folder: Path, groups: Collection[str]) -> None:
-    if groups and not {*groups} & {"checkpoints", "deltas"}:
-        return
-    for name in vectors.names():
-        if name.startswith("checkpoints/"):
-            path = folder.joinpath(*name.split("/"))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(vectors.read(name))

@@ -2,14 +2,13 @@
 
 DTensor (``torch.distributed.tensor``) has one placement for each axis of the mesh.
 
-Its documentation says of ``Shard(dim)`` that it "follows the torch.chunk(dim) semantic, where the
+By its documentation ``Shard(dim)`` "follows the torch.chunk(dim) semantic, where the
 last few shards of the DeviceMesh dimension might be empty when the tensor dimension is not evenly
 divisible on the DeviceMesh dimension". Placements on one tensor axis are applied from left to
-right, each to what the ones before it left.
+right, each to the rest that the placements before it left.
 
-This is what ``distribute_tensor`` makes of the placements, and what
-``compute_local_shape_and_global_offset`` and distributed checkpoints say. The shards of FSDP2 over
-tensor parallelism can differ: see ``fsdp``.
+``distribute_tensor``, ``compute_local_shape_and_global_offset`` and distributed checkpoints read
+placements so. The shards of FSDP2 over tensor parallelism can differ: see ``fsdp``.
 
 Flat parameters are tensors one after the other in a buffer; each device holds a range of it. A
 device then holds a range of the elements of a tensor in C order, which is at most 2 * rank - 1
@@ -20,11 +19,11 @@ parallelism also cuts the parameter, it comes first, and FSDP cuts what it left.
 same dimension, the parameter's placements are ``(_StridedShard(dim, split_factor=tp),
 Shard(dim))``, and torch has two definitions that differ for some uneven sizes:
 
-    fsdp(shape, mesh, ...)                                   what the shards hold, ``full_tensor``
-                                                             and ``redistribute``
-    dtensor(shape, mesh, fsdp_placements(shape, mesh, ...))  what the placements say,
-                                                             ``distribute_tensor``, and the offsets
-                                                             in distributed checkpoints
+    fsdp(shape, mesh, ...)                                   the shards, ``full_tensor`` and
+                                                             ``redistribute``
+    dtensor(shape, mesh, fsdp_placements(shape, mesh, ...))  the placements, ``distribute_tensor``,
+                                                             and the offsets in distributed
+                                                             checkpoints
 
 The smallest case is 7 rows on a mesh of (dp 3, tp 2). They agree wherever tp divides the extent.
 
@@ -32,16 +31,15 @@ The smallest case is 7 rows on a mesh of (dp 3, tp 2). They agree wherever tp di
 and so holds ranges of elements: ``fsdp_flat``.
 
 Roles of mesh axes: one called ``tp`` or ``ep`` is for tensor or expert parallelism. The other axis
-shards. If there are two, the documentation of ``fully_shard`` says: "parameters are sharded across
-the 2nd dim and replicated across the 1st dim (HSDP)".
+shards. If there are two, "parameters are sharded across the 2nd dim and replicated across the 1st
+dim (HSDP)", by the documentation of ``fully_shard``.
 
 **ZeRO** (``deepspeed.runtime.zero``): the elements of each parameter that a rank holds.
 
     stages 1 and 2   the parameters of a group in one buffer, padded at the end, in equal partitions
     stage 3 each parameter in its own buffer, padded at the end, in equal partitions
 
-Its code divides partitions of stages 1 and 2 like ``sv.div``, which says nothing after the padding:
-all are equal.
+Its code divides partitions of stages 1 and 2 like ``sv.div``; after the padding all are equal.
 """
 
 from collections.abc import Sequence
@@ -55,6 +53,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOf
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.meshes.layout import Layout, check_reduction
 from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh
+from shardvar.layout.partition import columns_of
 from shardvar.layout.region import read_shape, regions_of_range
 
 DTENSOR_RULE = "DTensor placements, from left to right (torch 2.13)"
@@ -164,7 +163,7 @@ def dtensor(shape: Sequence[int], mesh: Mesh, placements: Sequence[DTensorPlacem
 def local_shapes_and_offsets(
     shape: Sequence[int], mesh: Mesh, placements: Sequence[DTensorPlacement]
 ) -> tuple[Ints, Ints]:
-    """Return what ``compute_local_shape_and_global_offset`` of torch says of each device.
+    """Return the answer of torch's ``compute_local_shape_and_global_offset`` for each device.
 
     Parameters
     ----------
@@ -193,13 +192,9 @@ def local_shapes_and_offsets(
     check_mesh(mesh)
     extents = read_shape(shape)
     axes = _axes(extents, mesh, check_placements(placements, mesh))
-    size = (len(axes), mesh.size)
-    lengths, starts = (
-        np.array([each(axis, extent) for axis, extent in zip(axes, extents, strict=True)], np.int64)
-        .reshape(size)
-        .T
-        for each in (lambda axis, _: axis.lengths(), Intervals.first)
-    )
+    lengths, starts = np.empty((2, mesh.size, len(axes)), np.int64)
+    for dim, (axis, extent) in enumerate(zip(axes, extents, strict=True)):
+        lengths[:, dim], starts[:, dim] = axis.lengths(), axis.first(extent)
     return lengths, starts
 
 
@@ -285,21 +280,14 @@ def _integer(value: int) -> int:
 def flat_layout(
     shape: tuple[int, ...], mesh: Mesh, rule: str, start: int, length: int, places: Sequence[int]
 ) -> Layout:
-    """The layout of a tensor that begins at ``start`` of a buffer; place p has [p, p + 1) *
-    ``length`` of it."""
+    """The layout of a tensor at ``start`` of a buffer; place p has [p, p + 1) * ``length`` of it."""
     regions_of = {}
     for place in set(places):
         low, high = place * length - start, (place + 1) * length - start
         regions_of[place] = regions_of_range(shape, max(low, 0), min(high, prod(shape)))
-    held = [(device, region) for device, place in enumerate(places) for region in regions_of[place]]
-    columns = [
-        np.array([getattr(region, name) for _, region in held], np.int64)
-        for name in ("offset", "shape")
-    ]
-    offset, extent = (column.reshape(len(held), len(shape)) for column in columns)
-    return Layout(
-        shape, mesh, rule, np.array([device for device, _ in held], np.int64), offset, extent
-    )
+    held = [region for place in places for region in regions_of[place]]
+    device = np.repeat(np.arange(len(places)), [len(regions_of[place]) for place in places])
+    return Layout(shape, mesh, rule, device, *columns_of(held, len(shape)))
 
 
 def flat_places(mesh: Mesh) -> tuple[list[int], int]:
@@ -362,8 +350,7 @@ def fsdp(shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None
     False
     """
     extents = read_shape(shape)
-    dim, other = _read_dims(extents, mesh, fsdp_dim, tp_dim)
-    shard_axis, tp_axis = _roles(mesh)
+    (dim, shard_axis), (other, tp_axis) = _roles(extents, mesh, fsdp_dim, tp_dim)
     coordinates = mesh.coordinates()
     axes = [Intervals.whole(extent, mesh.size) for extent in extents]
     if other is not None and tp_axis is not None:
@@ -415,8 +402,7 @@ def fsdp_placements(
     >>> fsdp_placements((7, 4), Mesh((3, 2), ("dp", "tp")), tp_dim=0)
     (StridedShard(dim=0, split_factor=2), Shard(dim=0))
     """
-    dim, other = _read_dims(read_shape(shape), mesh, fsdp_dim, tp_dim)
-    shard_axis, tp_axis = _roles(mesh)
+    (dim, shard_axis), (other, tp_axis) = _roles(read_shape(shape), mesh, fsdp_dim, tp_dim)
     placements: list[DTensorPlacement] = [Replicate()] * mesh.rank
     placements[shard_axis] = Shard(dim)
     if other is not None and tp_axis is not None:
@@ -486,9 +472,10 @@ def fsdp_flat(
     return tuple(flat_layout(shape, mesh, _FLAT_RULE, start, length, held) for shape, start in both)
 
 
-def _roles(mesh: Mesh) -> tuple[int, int | None]:
-    """The mesh axis that shards, and the axis of tensor parallelism if there is one;
-    ``ArgumentError`` for any others."""
+def _roles(
+    shape: tuple[int, ...], mesh: Mesh, fsdp_dim: int, tp_dim: int | None
+) -> tuple[tuple[int, int], tuple[int | None, int | None]]:
+    """The dimension and the mesh axis that FSDP cuts, and those of tensor parallelism."""
     check_mesh(mesh)
     names = mesh.axis_names or ("",) * mesh.rank
     tensor = [axis for axis, name in enumerate(names) if name in _TENSOR_PARALLEL]
@@ -498,19 +485,13 @@ def _roles(mesh: Mesh) -> tuple[int, int | None]:
             f"The axes of the mesh {mesh} have no roles in FSDP.",
             "Give (shard), (replicate, shard), and behind them an axis of the name tp or ep.",
         )
-    return others[-1], (tensor[0] if tensor else None)
-
-
-def _read_dims(
-    shape: tuple[int, ...], mesh: Mesh, fsdp_dim: int, tp_dim: int | None
-) -> tuple[int, int | None]:
-    """The dimensions counted from the front; ``ArgumentError`` for a ``tp_dim`` on a mesh without
-    such an axis."""
-    if tp_dim is not None and _roles(mesh)[1] is None:
+    if tp_dim is not None and not tensor:
         raise ArgumentError(
             f"tp_dim is {tp_dim} and the mesh {mesh} has no axis tp or ep.", "Name the axis tp."
         )
-    return read_dim(fsdp_dim, shape), None if tp_dim is None else read_dim(tp_dim, shape)
+    cut = read_dim(fsdp_dim, shape), others[-1]
+    other = None if tp_dim is None else read_dim(tp_dim, shape)
+    return cut, (other, tensor[0] if tensor else None)
 
 
 _ALIGNMENT = 2

@@ -161,24 +161,9 @@ class Layout:
         return cls(tuple(shape), mesh, rule, *grid_columns(axes, mesh.size), tuple(pending))
 
     def regions(self, device: int) -> tuple[Region, ...]:
-        """The regions that a device holds.
+        """The regions that a device holds, in its order; empty for an empty shard.
 
-        Parameters
-        ----------
-        device : int
-            The number of the device, from 0.
-
-        Returns
-        -------
-        tuple of Region
-            In the order in which the device keeps them; empty for an empty shard.
-
-        Raises
-        ------
-        OutOfRange
-            If the mesh does not have the device.
-        ArgumentTypeError
-            If `device` is not an integer.
+        See ``Mesh.check_device`` for the parameters.
         """
         self.mesh.check_device(device)
         first, last = np.searchsorted(self.device, [device, device + 1])
@@ -326,8 +311,7 @@ class Layout:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The mesh and the tensor as drawings in which devices have the colour of what they hold,
-        for notebooks."""
+        """The mesh and the tensor as drawings, in colours of devices, for notebooks."""
         from shardvar.pictures.drawings import layout_html
 
         groups = [

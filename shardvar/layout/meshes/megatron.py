@@ -19,8 +19,8 @@ nothing is uneven.
 Pipeline stages (``TransformerConfig``). Every stage has the same number of layers, unless the first
 or the last one is given another. The embedding and the loss may count as layers, so the stages that
 hold them have fewer layers of the model. With virtual stages a rank holds several ranges of layers:
-"Stage 0: [0, 1] [4, 5], Stage 1: [2, 3] [6, 7]" is 8 layers on 2 stages of 2 virtual ones. A layout
-of the pipeline as text says it stage by stage: "Et*3|(tt|)*2L".
+"Stage 0: [0, 1] [4, 5], Stage 1: [2, 3] [6, 7]" is 8 layers on 2 stages of 2 virtual stages. A
+layout of the pipeline as text lists the stages: "Et*3|(tt|)*2L".
 
 1. ``_sizes`` counts the layers of each virtual stage of each stage, by one of the three rules.
 2. Layers are numbered in the order of virtual stages, and within one of them in the order of
@@ -42,6 +42,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError, OutOfRange
+from shardvar.layout.dtypes import Ints
 from shardvar.layout.meshes.layout import Layout
 from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh
 from shardvar.layout.partition import Interval
@@ -231,8 +232,7 @@ def _sizes(
     counted: tuple[bool, bool],
     virtual: int,
 ) -> list[list[int]]:
-    """The number of layers of each virtual stage of each stage; ``counted``: the embedding and the
-    loss are layers."""
+    """The number of layers of each virtual stage of each stage."""
     # The embedding and the loss are divided like layers, and taken out again below: 7 layers and
     # the embedding on 4 stages make 2 2 2 2, so the first stage has 1 layer of the model.
     by_stage = _stage_sizes(num_layers + sum(counted), stages, *ends)
@@ -267,7 +267,7 @@ def _stage_sizes(num_layers: int, stages: int, first: int | None, last: int | No
     given = [each for each in (first, last) if each is not None]
     left, middle = num_layers - sum(given), stages - len(given)
     is_possible = min([*given, 1]) >= 1 and left >= 0 and middle >= 0
-    # Without other stages no layer may be left, and each of them has at least one. Megatron says:
+    # Without other stages no layer may be left, and each of them has at least one. In Megatron:
     # "Mismatch: 3 middle layers remaining but 0 middle PP stages available."
     divides = left > 0 and left % middle == 0 if middle else left == 0
     if not (is_possible and divides):
@@ -373,8 +373,8 @@ def megatron(
         The kind of tensor parallelism; None keeps the tensor whole on the ranks of tensor
         parallelism.
     layers : bool or sequence of sequences of (start, stop), default False
-        True: the first axis counts layers, which the pipeline stages share equally. Ranges for each
-        stage, as `pipeline_layers` gives them, say otherwise.
+        True: the first axis counts layers, which the pipeline stages share equally; or the ranges
+        of each stage, as `pipeline_layers` gives them.
     experts : bool, default False
         True: the axis behind the axis of layers counts experts.
     gated : bool, default False
@@ -421,9 +421,19 @@ def megatron(
     if experts:
         axes[first - 1] = _singles(_cut(extents, first - 1, mesh, "ep"))
     if parallel:
-        axes[cut] = _cut(extents, cut, mesh, _tensor_axis(mesh), halves=2 if gated else 1)
+        tensor = "expert_tp" if "expert_tp" in (mesh.axis_names or ()) else "tp"
+        axes[cut] = _cut(extents, cut, mesh, tensor, halves=2 if gated else 1)
     layout = Layout.from_axes(extents, mesh, _RULE, axes)
-    return layout if stage is None else _on_stage(layout, stage)
+    if stage is None:
+        return layout
+    # Only the ranks of that pipeline stage.
+    stages, place = _along(mesh, "pp")
+    if not -stages <= stage < stages:
+        raise OutOfRange(f"The mesh {mesh} has no pipeline stage {stage}.", f"It has {stages}.")
+    keep = place[layout.device] == stage % stages
+    return replace(
+        layout, device=layout.device[keep], offset=layout.offset[keep], extent=layout.extent[keep]
+    )
 
 
 def replica_id(mesh: Mesh, device: int, parallel: Parallel | None = None) -> tuple[int, int, int]:
@@ -464,8 +474,8 @@ def replica_id(mesh: Mesh, device: int, parallel: Parallel | None = None) -> tup
     at = dict(zip(mesh.axis_names or (), mesh.coordinate(device), strict=True))
     if "ep" in at:
         return 0, 0, at.get("expert_dp", 0)
-    context = mesh.shape[mesh.axis("cp")] if "cp" in at else 1
-    return 0, 0 if parallel else at.get("tp", 0), at.get("dp", 0) * context + at.get("cp", 0)
+    copies = at.get("dp", 0) * _along(mesh, "cp")[0] + at.get("cp", 0)
+    return 0, 0 if parallel else at.get("tp", 0), copies
 
 
 def from_rank_offsets(
@@ -636,10 +646,8 @@ def _on_stages(
     shape: tuple[int, ...], mesh: Mesh, layers: Sequence[Sequence[Interval]]
 ) -> Intervals:
     """The first axis; each pipeline stage holds the layers that it is given."""
-    named = "pp" in (mesh.axis_names or ())
-    stages = mesh.shape[mesh.axis("pp")] if named else 1
+    stages, part = _along(mesh, "pp")
     check_stage_layers(layers, shape[0], stages)
-    part = mesh.coordinates()[:, mesh.axis("pp")] if named else np.zeros(mesh.size, np.int64)
     rows = [
         (stage, *each) for stage, held in enumerate(layers) for each in held if each[0] < each[1]
     ]
@@ -647,16 +655,17 @@ def _on_stages(
     return Intervals(owner, start, stop, part, stages)
 
 
-def _tensor_axis(mesh: Mesh) -> str:
-    return "expert_tp" if "expert_tp" in (mesh.axis_names or ()) else "tp"
+def _along(mesh: Mesh, name: str) -> tuple[int, Ints]:
+    """The extent of a mesh axis, and the place of each device on it; 1 and 0 without the axis."""
+    if name not in (mesh.axis_names or ()):
+        return 1, np.zeros(mesh.size, np.int64)
+    axis = mesh.axis(name)
+    return mesh.shape[axis], mesh.coordinates()[:, axis]
 
 
 def _cut(shape: tuple[int, ...], dim: int, mesh: Mesh, name: str, halves: int = 1) -> Intervals:
-    """An axis of the tensor that a mesh axis cuts: one equal part a device, or one of each of
-    several halves."""
-    named = name in (mesh.axis_names or ())
-    count = mesh.shape[mesh.axis(name)] if named else 1
-    part = mesh.coordinates()[:, mesh.axis(name)] if named else np.zeros(mesh.size, np.int64)
+    """An axis of the tensor that a mesh axis cuts: an equal part a device of each half."""
+    count, part = _along(mesh, name)
     extent = shape[dim]
     if extent % (halves * count):
         raise LayoutError(
@@ -679,18 +688,3 @@ def _singles(axis: Intervals) -> Intervals:
     ends = np.cumsum(lengths)
     start = np.arange(lengths.sum()) + np.repeat(axis.start - (ends - lengths), lengths)
     return replace(axis, owner=np.repeat(axis.owner, lengths), start=start, stop=start + 1)
-
-
-def _on_stage(layout: Layout, stage: int) -> Layout:
-    """The same layout, on the ranks of only one pipeline stage."""
-    mesh = layout.mesh
-    named = "pp" in (mesh.axis_names or ())
-    count = mesh.shape[mesh.axis("pp")] if named else 1
-    if not -count <= stage < count:
-        raise OutOfRange(f"The mesh {mesh} has no pipeline stage {stage}.", f"It has {count}.")
-    if not named:
-        return layout
-    keep = mesh.coordinates()[layout.device, mesh.axis("pp")] == stage % count
-    return replace(
-        layout, device=layout.device[keep], offset=layout.offset[keep], extent=layout.extent[keep]
-    )

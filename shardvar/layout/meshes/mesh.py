@@ -47,8 +47,7 @@ def div_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """Lists of ranges of indices of one axis, and the list that each device holds. Devices that
-    differ only on other mesh axes share a list, so the work does not grow with their number."""
+    """Lists of ranges of indices of one axis, and the list that each device holds."""
 
     owner: Ints
     """[n] the list that each range belongs to, ascending."""
@@ -89,8 +88,7 @@ class Intervals:
         return self._take(np.arange(len(source)), low, high, part, count)
 
     def cut_strided(self, part: Ints, count: int, factor: int) -> Self:
-        """Divide the indices of each device into ``factor`` ranges, and keep part ``part[device]``
-        of each."""
+        """Keep part ``part[device]`` of each of ``factor`` ranges of a device's indices."""
         source, number = np.divmod(np.arange(self.num_lists * count), count)
         lengths = self._lengths()[source]
         # More ranges than indices have one index each.
@@ -113,9 +111,10 @@ class Intervals:
         return lengths
 
     def _take(self, owner: Ints, low: Ints, high: Ints, part: Ints, count: int) -> Self:
-        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``. Indices have
-        places: the indices of all lists, counted one after the other. If list 0 holds 2:4 and 8:9,
-        and list 1 holds 0:5, the places of the three rows are 0:2, 2:3 and 3:8."""
+        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``."""
+        # Indices have places: the indices of all lists, counted one after the other. If list 0
+        # holds 2:4 and 8:9, and list 1 holds 0:5, the places of the three rows are 0:2, 2:3 and
+        # 3:8.
         sizes = self.stop - self.start
         place_stop = np.cumsum(sizes)
         place_start = place_stop - sizes
@@ -127,21 +126,25 @@ class Intervals:
         list_start = (np.cumsum(lengths) - lengths)[owner[keep] // count]
         owner, low, high = owner[keep], list_start + low[keep], list_start + high[keep]
 
-        # A wanted range meets the rows from the one that holds `low` to the one that holds
-        # `high - 1`. The places 1:3 meet row 0 (0:2) and row 1 (2:3).
+        # A wanted range meets the rows from that with `low` to that with `high - 1`. The places 1:3
+        # meet row 0 (0:2) and row 1 (2:3).
         first_row = np.searchsorted(place_stop, low, side="right")
         num_rows = np.searchsorted(place_start, high, side="left") - first_row
         each, within = repeated(num_rows)
         row = first_row[each] + within
 
-        # What a range and a row have in common, as places, moved back to indices: of 1:3 row 0 has
+        # The places that a range and a row share, moved back to indices: of 1:3 row 0 has
         # the place 1, which is index 2 + 1 - 0 = 3, and row 1 has the place 2, index 8 + 2 - 2 = 8.
         shift = self.start[row] - place_start[row]
         begin = np.maximum(low[each], place_start[row]) + shift
         end = np.minimum(high[each], place_stop[row]) + shift
-        return type(self)(
-            *_joined(owner[each], begin, end), self.number * count + part, self.num_lists * count
-        )
+        owner = owner[each]
+        # A row that begins where the row before it ends, in the same list, is joined with it.
+        is_new = np.ones(len(owner), bool)
+        is_new[1:] = (owner[1:] != owner[:-1]) | (begin[1:] != end[:-1])
+        is_last = np.append(is_new[1:], True)[: len(owner)]
+        rows = owner[is_new], begin[is_new], end[is_last]
+        return type(self)(*rows, self.number * count + part, self.num_lists * count)
 
 
 def repeated(counts: Ints) -> tuple[Ints, Ints]:
@@ -150,22 +153,8 @@ def repeated(counts: Ints) -> tuple[Ints, Ints]:
     return each, np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _joined(owner: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
-    """Join each row with the one before if that is in the same list and ends there."""
-    if not len(owner):
-        return owner, start, stop
-    is_new = np.ones(len(owner), bool)
-    is_new[1:] = (owner[1:] != owner[:-1]) | (start[1:] != stop[:-1])
-    return (
-        owner[is_new],
-        start[is_new],
-        stop[np.append(np.flatnonzero(is_new)[1:] - 1, len(owner) - 1)],
-    )
-
-
 def grid_columns(axes: Sequence[Intervals], num_devices: int) -> tuple[Ints, Ints, Ints]:
-    """Device [n], offset and extent [n, rank] of the regions of each device: the product of its
-    intervals."""
+    """Device [n], offset and extent [n, rank] of regions: each device's product of intervals."""
     rows = [np.bincount(axis.owner, minlength=axis.num_lists) for axis in axes]
     counts = [row[axis.number] for row, axis in zip(rows, axes, strict=True)]
     first = [(np.cumsum(row) - row)[axis.number] for row, axis in zip(rows, axes, strict=True)]
@@ -226,44 +215,46 @@ class Mesh:
         axis_names: Sequence[str] | None = None,
         devices: Sequence[SupportsIndex] | None = None,
     ) -> None:
-        extents = read_integers(shape, "mesh shape")
-        object.__setattr__(self, "shape", extents)
-        object.__setattr__(
-            self, "axis_names", None if axis_names is None else _read_names(axis_names)
-        )
-        self._check_axes()
-        numbers = (
-            range(self.size) if devices is None else read_integers(devices, "order of devices")
-        )
-        object.__setattr__(self, "devices", tuple(numbers))
-        if devices is not None and sorted(self.devices) != list(range(self.size)):
+        extents, names = read_integers(shape, "mesh shape"), None
+        if axis_names is not None:
+            # The letters of one text would be names.
+            given: Any = axis_names
+            if (
+                isinstance(given, str)
+                or not isinstance(given, Iterable)
+                or not all(isinstance(each, str) for each in given)
+            ):
+                raise ArgumentTypeError(
+                    f"axis_names is {given!r}.", "Give a sequence with a text for each axis."
+                )
+            names = tuple(given)
+        size = prod(extents)
+        if any(extent < 1 for extent in extents):
             raise ArgumentError(
-                f"devices is {self.devices} for a mesh of {self.size} devices.",
-                f"Give each number from 0 to {self.size - 1} once, in C order over the mesh.",
+                f"The mesh shape {extents} has an axis without devices.", "Give extents from 1 on."
             )
-
-    def _check_axes(self) -> None:
-        """Raise ``ArgumentError`` unless the extents are positive and the names are different
-        texts, one an axis."""
-        if any(extent < 1 for extent in self.shape):
+        if size > MAX_DEVICES or len(extents) > MAX_RANK:
             raise ArgumentError(
-                f"The mesh shape {self.shape} has an axis without devices.",
-                "Give extents from 1 on.",
-            )
-        if prod(self.shape) > MAX_DEVICES or len(self.shape) > MAX_RANK:
-            raise ArgumentError(
-                f"A mesh of shape {self.shape} has {prod(self.shape)} devices on "
-                f"{len(self.shape)} axes.",
+                f"A mesh of shape {extents} has {size} devices on {len(extents)} axes.",
                 f"At most {MAX_DEVICES} devices on {MAX_RANK} axes are supported.",
             )
-        names = self.axis_names
-        if names is None:
-            return
-        if len(names) != len(self.shape) or len(set(names)) != len(names):
+        if names is not None and (len(names) != len(extents) or len(set(names)) != len(names)):
             raise ArgumentError(
-                f"axis_names is {names} for the mesh shape {self.shape}.",
+                f"axis_names is {names} for the mesh shape {extents}.",
                 "Give a different name for each axis.",
             )
+        numbers = range(size) if devices is None else read_integers(devices, "order of devices")
+        if devices is not None and sorted(numbers) != list(range(size)):
+            raise ArgumentError(
+                f"devices is {numbers} for a mesh of {size} devices.",
+                f"Give each number from 0 to {size - 1} once, in C order over the mesh.",
+            )
+        for field, value in (
+            ("shape", extents),
+            ("axis_names", names),
+            ("devices", tuple(numbers)),
+        ):
+            object.__setattr__(self, field, value)
 
     @property
     def size(self) -> int:
@@ -294,25 +285,7 @@ class Mesh:
         return by_device
 
     def coordinate(self, device: int) -> tuple[int, ...]:
-        """The coordinate of one device.
-
-        Parameters
-        ----------
-        device : int
-            The number of the device, from 0.
-
-        Returns
-        -------
-        tuple of int
-            The position of the device along each axis.
-
-        Raises
-        ------
-        OutOfRange
-            If the mesh does not have the device.
-        ArgumentTypeError
-            If `device` is not an integer.
-        """
+        """The position of one device along each axis. See ``check_device`` for the parameters."""
         self.check_device(device)
         place = self.devices.index(device)
         return tuple(int(i) for i in np.unravel_index(place, self.shape))
@@ -375,21 +348,6 @@ class Mesh:
     def __str__(self) -> str:
         names = self.axis_names or map(str, range(self.rank))
         return f"({', '.join(f'{name}={extent}' for name, extent in zip(names, self.shape, strict=True))})"
-
-
-def _read_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Names as a tuple; ``ArgumentTypeError`` for one text, whose letters would be names, and for
-    other values."""
-    given: Any = names
-    if (
-        isinstance(given, str)
-        or not isinstance(given, Iterable)
-        or not all(isinstance(each, str) for each in given)
-    ):
-        raise ArgumentTypeError(
-            f"axis_names is {given!r}.", "Give a sequence with a text for each axis."
-        )
-    return tuple(given)
 
 
 def check_mesh(mesh: Mesh) -> None:

@@ -28,12 +28,12 @@ the first axis.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.layout.dtypes import Ints
 from shardvar.layout.meshes.layout import Layout
 from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh, div_bounds
 from shardvar.layout.region import read_shape
@@ -95,7 +95,10 @@ tensor, or name mesh axes whose number of devices divides it: JAX has no uneven 
     check_mesh(mesh)
     extents, entries = read_shape(shape), _read_spec(spec)
     # JAX's PartitionSpec keeps unreduced axes apart from its entries.
-    pending = _read_axes(mesh, unreduced or getattr(spec, "unreduced", ()))
+    terms = unreduced or getattr(spec, "unreduced", ())
+    if isinstance(terms, str) or not isinstance(terms, Iterable):
+        raise ArgumentTypeError(f"unreduced is {terms!r}.", "Give a tuple of names.")
+    pending = tuple(sorted(terms, key=mesh.axis))
     _check_names(mesh, entries, pending)
     if any(entries[len(extents) :]):
         raise OutOfRange(
@@ -105,7 +108,11 @@ tensor, or name mesh axes whose number of devices divides it: JAX has no uneven 
         )
     axes = [Intervals.whole(extent, mesh.size) for extent in extents]
     for dim, (names, extent) in enumerate(zip(entries, extents, strict=False)):
-        part, count = _parts(mesh, names)
+        # The part of each device, and the number of parts.
+        part, count = np.zeros(mesh.size, np.int64), 1
+        for axis in map(mesh.axis, names):
+            part = part * mesh.shape[axis] + mesh.coordinates()[:, axis]
+            count *= mesh.shape[axis]
         if extent % count:
             raise LayoutError(
                 f"Axis {dim} of the shape {extents} has {extent} indices, which {names} cuts "
@@ -117,16 +124,6 @@ tensor, or name mesh axes whose number of devices divides it: JAX has no uneven 
     return Layout.from_axes(
         extents, mesh, _RULE, axes, [(mesh.axis(name), "sum") for name in pending]
     )
-
-
-def _parts(mesh: Mesh, names: Sequence[str]) -> tuple[Ints, int]:
-    """The part of each device along an axis that mesh axes cut, and the number of parts."""
-    coordinates, count = mesh.coordinates(), 1
-    part = np.zeros(mesh.size, np.int64)
-    for axis in map(mesh.axis, names):
-        part = part * mesh.shape[axis] + coordinates[:, axis]
-        count *= mesh.shape[axis]
-    return part, count
 
 
 def _read_spec(spec: Iterable[SpecEntry]) -> list[tuple[str, ...]]:
@@ -155,13 +152,6 @@ def _read_spec(spec: Iterable[SpecEntry]) -> list[tuple[str, ...]]:
             )
         entries.append(tuple(names))
     return entries
-
-
-def _read_axes(mesh: Mesh, names: Iterable[str]) -> tuple[str, ...]:
-    """The names of ``unreduced``, in the order of the mesh; ``ArgumentError`` for unknown ones."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ArgumentTypeError(f"unreduced is {names!r}.", "Give a tuple of names.")
-    return tuple(sorted(names, key=mesh.axis))
 
 
 def _check_names(mesh: Mesh, entries: Sequence[Sequence[str]], unreduced: Sequence[str]) -> None:
@@ -213,7 +203,7 @@ def tensor_layout(shape: Sequence[int], mesh: Mesh, axes: Sequence[str | None]) 
     >>> [str(region) for region in layout.regions(1)], layout.replicas
     (['[0:8, 3:6]'], ((0, 2), (1, 3)))
     """
-    return _with_rule(named_sharding(shape, mesh, _read_names(axes)), _KERAS_RULE)
+    return replace(named_sharding(shape, mesh, _read_names(axes)), rule=_KERAS_RULE)
 
 
 def layouts_by_path(
@@ -247,9 +237,22 @@ def layouts_by_path(
     >>> [len(layout.replicas) for layout in found.values()]
     [2, 1]
     """
-    return {
-        path: tensor_layout(shape, mesh, _find(layout_map, path)) for path, shape in shapes.items()
-    }
+    layouts = {}
+    for path, shape in shapes.items():
+        keys = [path]
+        if path not in layout_map:
+            try:
+                keys = [key for key in layout_map if re.fullmatch(key, path)]
+            except re.error as error:
+                raise ArgumentError(
+                    f"A key of the layout map is not a regular expression: {error}.", "Mend it."
+                ) from None
+        if len(keys) > 1:
+            raise ArgumentError(
+                f"The path {path!r} matches the keys {', '.join(keys)}.", "Let one key match it."
+            )
+        layouts[path] = tensor_layout(shape, mesh, layout_map[keys[0]] if keys else ())
+    return layouts
 
 
 def tensorflow_dtensor(shape: Sequence[int], mesh: Mesh, sharding_specs: Sequence[str]) -> Layout:
@@ -288,7 +291,7 @@ def tensorflow_dtensor(shape: Sequence[int], mesh: Mesh, sharding_specs: Sequenc
             f"Give a mesh axis or {UNSHARDED!r} for each axis of the tensor.",
         )
     names = [None if spec == UNSHARDED else spec for spec in specs]
-    return _with_rule(named_sharding(extents, mesh, names), _TENSORFLOW_RULE)
+    return replace(named_sharding(extents, mesh, names), rule=_TENSORFLOW_RULE)
 
 
 def _read_names(axes: Sequence[str | None]) -> tuple[str | None, ...]:
@@ -305,26 +308,6 @@ def _read_names(axes: Sequence[str | None]) -> tuple[str | None, ...]:
                 "Give one name for each axis; `named_sharding` cuts an axis by several.",
             )
     return tuple(given)
-
-
-def _find(layout_map: Mapping[str, Sequence[str | None]], path: str) -> Sequence[str | None]:
-    if path in layout_map:
-        return layout_map[path]
-    try:
-        keys = [key for key in layout_map if re.fullmatch(key, path)]
-    except re.error as error:
-        raise ArgumentError(
-            f"A key of the layout map is not a regular expression: {error}.", "Mend it."
-        ) from None
-    if len(keys) > 1:
-        raise ArgumentError(
-            f"The path {path!r} matches the keys {', '.join(keys)}.", "Let one key match it."
-        )
-    return layout_map[keys[0]] if keys else ()
-
-
-def _with_rule(layout: Layout, rule: str) -> Layout:
-    return Layout(layout.shape, layout.mesh, rule, layout.device, layout.offset, layout.extent)
 
 
 def parameter_servers(shape: Sequence[int], mesh: Mesh) -> Layout:

@@ -1,4 +1,4 @@
-"""Recognition: the layout that the slices of a tensor are, where they are one.
+"""Recognition: the layout whose parts the slices of a tensor are.
 
 A checkpoint lists the regions that it stores, and not who held them. Regions that are a grid of
 parts can be named:
@@ -28,8 +28,7 @@ _MOST_DEVICES = 1024
 
 
 def recognize(shape: Sequence[int], offset: Ints, extent: Ints) -> Layout | None:
-    """The layout whose devices hold exactly these regions, one each; None where no rule gives them.
-    Devices are counted in their C order."""
+    """The layout whose devices, in C order, hold exactly these regions, one each, or None."""
     grid = _grid(tuple(shape), offset, extent)
     if grid is None:
         return None
@@ -39,15 +38,19 @@ def recognize(shape: Sequence[int], offset: Ints, extent: Ints) -> Layout | None
         placements: list[DTensorPlacement] = [Shard(axis) for axis in cut]
         return dtensor(shape, mesh, placements or [Replicate()])
     if all(grid[axis] == _sizes(div(shape[axis], len(grid[axis]))) for axis in cut):
-        return parameter_servers(shape, mesh) if cut == [0] else _div_grid(tuple(shape), mesh, cut)
-    return (
-        _fsdp_over_tensor_parallelism(tuple(shape), cut[0], grid[cut[0]]) if len(cut) == 1 else None
-    )
+        if cut == [0]:
+            return parameter_servers(shape, mesh)
+        # Each mesh axis cuts one axis of the tensor by div, as ``partition=[5, 2]`` does.
+        axes = [Intervals.whole(length, mesh.size) for length in shape]
+        for number, axis in enumerate(cut):
+            part = mesh.coordinates()[:, number]
+            axes[axis] = axes[axis].cut(part, mesh.shape[number], div_bounds)
+        return Layout.from_axes(shape, mesh, "div on each axis, as sv.save(partition=...)", axes)
+    return _fsdp_over_tensor_parallelism(tuple(shape), grid[0]) if cut == [0] else None
 
 
 def _grid(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Sizes | None:
-    """The sizes of the parts along each axis; None if the regions are not the product of parts that
-    tile the axes."""
+    """The sizes of the parts along each axis; None if the regions are not a grid of them."""
     number = np.zeros(len(offset), np.int64)
     sizes: list[tuple[int, ...]] = []
     for axis, length in enumerate(shape):
@@ -68,22 +71,10 @@ def _grid(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Sizes | None:
     return tuple(sizes) if len(offset) == cells == len(np.unique(number)) else None
 
 
-def _div_grid(shape: tuple[int, ...], mesh: Mesh, cut: Sequence[int]) -> Layout:
-    """The layout in which each mesh axis cuts one axis of the tensor by div, as ``partition=[5,
-    2]`` does."""
-    axes = [Intervals.whole(extent, mesh.size) for extent in shape]
-    for number, axis in enumerate(cut):
-        axes[axis] = axes[axis].cut(mesh.coordinates()[:, number], mesh.shape[number], div_bounds)
-    return Layout.from_axes(shape, mesh, "div on each axis, as sv.save(partition=...)", axes)
-
-
-def _fsdp_over_tensor_parallelism(
-    shape: tuple[int, ...], axis: int, sizes: tuple[int, ...]
-) -> Layout | None:
-    """The layout of FSDP2 over tensor parallelism with as many devices as parts, where it cuts this
-    axis so."""
+def _fsdp_over_tensor_parallelism(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Layout | None:
+    """The layout of FSDP2 over tensor parallelism that cuts the first axis so, or None."""
     count = len(sizes)
-    if axis != 0 or count > _MOST_DEVICES:
+    if count > _MOST_DEVICES:
         return None
     for tensor in range(2, count):
         if count % tensor == 0:

@@ -25,10 +25,10 @@ all that another needs of it in one message.
 Collectives. The communication that copies amount to gets a name. Devices that exchange something,
 directly or through others, are a group. Each group is asked by itself which collective it carries
 out, from the numbers of elements that its devices hold before and after, keep, and send. The copies
-have a name where all groups have it and the other devices keep what they hold.
+have a name where all groups have it and the other devices keep their part.
 
-    identity        every device holds what it held
-    local_slice     every device keeps a part of what it held
+    identity        every device holds the same before and after
+    local_slice     every device keeps a part of its own
     broadcast       one device holds all, and in the end each does
     all_gather      the devices hold disjoint parts of what each of them holds in the end
     permute         each device gives all that it holds to one other
@@ -81,17 +81,12 @@ class DeviceCopies:
         return len(self.sender)
 
     def region(self, row: int) -> Region:
-        """The region of one copy.
+        """The region of one copy, in the coordinates of the whole tensor.
 
         Parameters
         ----------
         row : int
             The row of the columns.
-
-        Returns
-        -------
-        Region
-            In the coordinates of the whole tensor.
         """
         return Region(self.offset[row].tolist(), self.extent[row].tolist())
 
@@ -148,7 +143,7 @@ def plan_device_copies(
     receiver, region = receivers.device[place], held[pair]
     term = holders.offset[region, 1]
 
-    # Senders: a receiver keeps what it holds itself; the other copies are dealt to the holders.
+    # Senders: a receiver keeps its own regions; the other copies are dealt to the holders.
     holder, is_kept = _own_row(holders, region, receiver)
     moved = np.flatnonzero(~is_kept)
     sizes = np.prod(extent, axis=1, dtype=np.int64)[pair[moved]]
@@ -205,8 +200,7 @@ def _own_row(holders: DistinctRegions, region: Ints, receiver: Ints) -> tuple[In
 
 
 def _deal(holders: DistinctRegions, region: Ints, receiver: Ints, sizes: Ints) -> Ints:
-    """[n] the holder that sends each copy: messages of a group of holders are dealt out in turn,
-    largest first."""
+    """[n] the holder that sends each copy: a group deals its messages in turn, largest first."""
     count = np.diff(holders.start)[region]
     if not (count > 1).any():  # one holder each, or no copy at all: nothing to deal
         return holders.start[region]
@@ -241,14 +235,22 @@ class Flow:
     kept: Ints  # [devices] elements that a device copies to itself
     sender: Ints  # [messages] the sender of each message
     receiver: Ints  # [messages] its receiver
-    part: Ints
-    """[devices] a number for what a device holds after, equal for the same; -1 for nothing."""
+    part: Ints  # [devices] a number for the elements held after, equal for the same; -1 for none
     num_terms: int  # the number of terms that are reduced; 1 without a reduction
 
 
 def find_collective(flow: Flow) -> str | None:
     """Return the name of the collective, or None where the copies are a mixture of several."""
-    group = _groups(flow)
+    # [devices] the smallest device of the group of each. A label is a device of the group too,
+    # which may have found a smaller one by now: a ring of n devices takes about log n rounds
+    # instead of n.
+    group = np.arange(len(flow.before))
+    before: Ints | None = None
+    while before is None or (group != before).any():
+        before, lower = group, group.copy()
+        np.minimum.at(lower, flow.sender, before[flow.receiver])
+        np.minimum.at(lower, flow.receiver, before[flow.sender])
+        group = lower[lower]
     in_group = np.zeros(len(group), np.bool)
     in_group[flow.sender] = in_group[flow.receiver] = True
     stays = (flow.before == flow.after) & (flow.after == flow.kept)
@@ -265,57 +267,31 @@ def find_collective(flow: Flow) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _groups(flow: Flow) -> Ints:
-    """[devices] the smallest device of the group of each one."""
-    label = np.arange(len(flow.before))
-    while True:
-        lower = label.copy()
-        np.minimum.at(lower, flow.sender, label[flow.receiver])
-        np.minimum.at(lower, flow.receiver, label[flow.sender])
-        # A label is a device of the group too, which may have found a smaller one by now: a ring of
-        # n devices takes about log n rounds instead of n.
-        lower = lower[lower]
-        if (lower == label).all():
-            return label
-        label = lower
-
-
 def _name(flow: Flow, members: Ints) -> str | None:
     """The collective of one group of at least two devices."""
     before, after, kept = flow.before[members], flow.after[members], flow.kept[members]
     if flow.num_terms > 1:
-        return _reduction(flow, before, after, kept)
+        if len(before) != flow.num_terms or (before != before[0]).any() or (kept != after).any():
+            return None
+        if (after == before).all():
+            return "all_reduce"
+        return "reduce_scatter" if after.sum() == before[0] else None
     # All end with as many elements as the group had: then these were disjoint, and each device gets
     # all of them.
     if (after == before.sum()).all() and (kept == before).all():
         return "broadcast" if np.count_nonzero(before) == 1 else "all_gather"
     parts = flow.part[members]
-    parts = parts[parts >= 0]
-    is_disjoint = len(np.unique(parts)) == len(parts)
     # Disjoint parts come from within the group, so equal sums mean that each element went to one
     # place.
-    if is_disjoint and after.sum() == before.sum():
-        return "permute" if _is_permutation(flow, members, kept) else "all_to_all"
-    return None
+    if not (_are_distinct(parts[parts >= 0]) and after.sum() == before.sum()):
+        return None
+    sent = np.isin(flow.sender, members)
+    is_one_each = _are_distinct(flow.sender[sent]) and _are_distinct(flow.receiver[sent])
+    return "permute" if is_one_each and not kept.any() else "all_to_all"
 
 
-def _reduction(flow: Flow, before: Ints, after: Ints, kept: Ints) -> str | None:
-    has_all_terms = (
-        len(before) == flow.num_terms and (before == before[0]).all() and (kept == after).all()
-    )
-    if has_all_terms and (after == before).all():
-        return "all_reduce"
-    return "reduce_scatter" if has_all_terms and after.sum() == before[0] else None
-
-
-def _is_permutation(flow: Flow, members: Ints, kept: Ints) -> bool:
-    mine: Bools = np.isin(flow.sender, members)
-    senders, receivers = flow.sender[mine], flow.receiver[mine]
-    return (
-        not kept.any()
-        and len(np.unique(senders)) == len(senders)
-        and len(np.unique(receivers)) == len(receivers)
-    )
+def _are_distinct(numbers: Ints) -> bool:
+    return len(np.unique(numbers)) == len(numbers)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -336,7 +312,7 @@ class Redistribution:
     moves: DeviceCopies
     """The copies that cross from one device to another."""
     kept: DeviceCopies
-    """The copies within one device: what it holds before and after."""
+    """The copies within one device."""
     reduce: str | None = None
     """The reduction that combines the terms of a pending source, or None."""
 
@@ -363,7 +339,7 @@ class Redistribution:
     def num_terms(self) -> int:
         """The number of terms that are combined into each element; 1 without a reduction."""
         return prod(
-            self.source.mesh.shape[axis] for axis in _reduced_axes(self.source, self.target)
+            self.source.mesh.shape[axis] for axis in _axes_of_terms(self.source, self.target)[1]
         )
 
     def sent(self, itemsize: int = 1) -> Ints:
@@ -381,7 +357,7 @@ class Redistribution:
 
         Law: equal to ``must_receive``.
 
-        Otherwise as ``sent``.
+        See ``sent`` for the parameters.
         """
         return self._sum(self.moves.receiver, self.moves.sizes(), itemsize)
 
@@ -390,7 +366,7 @@ class Redistribution:
 
         These are the elements of its target, times terms, that it does not hold before.
 
-        Otherwise as ``sent``.
+        See ``sent`` for the parameters.
         """
         needed = self._sum(self.target.device, self.num_terms * _sizes(self.target), itemsize)
         return needed - self._sum(self.kept.receiver, self.kept.sizes(), itemsize)
@@ -399,7 +375,7 @@ class Redistribution:
         """The elements that each device holds at the end, before the source is given up: source and
         target.
 
-        Otherwise as ``sent``.
+        See ``sent`` for the parameters.
         """
         held = self._sum(self.source.device, _sizes(self.source), itemsize)
         return held + self._sum(self.target.device, _sizes(self.target), itemsize)
@@ -427,17 +403,16 @@ class Redistribution:
         # Regions of a target are disjoint or equal, so the offset of one of them tells which
         # devices hold the same.
         _, part[self.target.device] = np.unique(self.target.offset, axis=0, return_inverse=True)
-        return find_collective(
-            Flow(
-                before=self._sum(self.source.device, _sizes(self.source), 1),
-                after=self._sum(self.target.device, _sizes(self.target), 1),
-                kept=self._sum(self.kept.receiver, self.kept.sizes(), 1),
-                sender=pairs // self.num_devices,
-                receiver=pairs % self.num_devices,
-                part=part,
-                num_terms=self.num_terms,
-            )
+        flow = Flow(
+            before=self._sum(self.source.device, _sizes(self.source), 1),
+            after=self._sum(self.target.device, _sizes(self.target), 1),
+            kept=self._sum(self.kept.receiver, self.kept.sizes(), 1),
+            sender=pairs // self.num_devices,
+            receiver=pairs % self.num_devices,
+            part=part,
+            num_terms=self.num_terms,
         )
+        return find_collective(flow)
 
     def __repr__(self) -> str:
         moved = f"{self.sent().sum():,} elements in {self.messages.sum():,} messages"
@@ -508,10 +483,21 @@ def plan_redistribution(
             "Give two layouts of one tensor.",
         )
     _check_reduction(source, target, reduce)
-    counts = _term_counts(source, target)
-    holders = distinct_regions(*_rows_with_terms(source, source, target, 1), source.device)
+    staying, reduced = _axes_of_terms(source, target)
+    counts = [prod(source.mesh.shape[axis] for axis in axes) for axes in (staying, reduced)]
+    # The two axes of terms are in front. The source holds one term of each region, whose number is
+    # its coordinate along the reduced axes; a target of values needs all.
+    first, second = _numbers(source, staying), _numbers(source, reduced)
+    holders = distinct_regions(
+        np.column_stack([first, second, source.offset]),
+        np.column_stack([np.ones_like(first), np.ones_like(first), source.extent]),
+        source.device,
+    )
+    first = _numbers(target, staying)
     receivers = distinct_regions(
-        *_rows_with_terms(target, source, target, counts[1]), target.device
+        np.column_stack([first, np.zeros_like(first), target.offset]),
+        np.column_stack([np.ones_like(first), np.full_like(first, counts[1]), target.extent]),
+        target.device,
     )
     if np.prod(holders.extent, axis=1, dtype=np.int64).sum() > prod((*counts, *source.shape)):
         raise LayoutError(
@@ -530,23 +516,16 @@ def _pending(layout: Layout) -> dict[int, str]:
     return {axis: op for axis, op in sorted(layout.pending) if layout.mesh.shape[axis] > 1}
 
 
-def _reduced_axes(source: Layout, target: Layout) -> list[int]:
-    return [axis for axis in _pending(source) if axis not in _pending(target)]
-
-
-def _term_counts(source: Layout, target: Layout) -> tuple[int, int]:
-    """The number of terms that stay terms, and of terms that are combined."""
-    reduced = _reduced_axes(source, target)
-    staying = [axis for axis in _pending(source) if axis not in reduced]
-    return (
-        prod(source.mesh.shape[axis] for axis in staying),
-        prod(source.mesh.shape[axis] for axis in reduced),
-    )
+def _axes_of_terms(source: Layout, target: Layout) -> tuple[list[int], list[int]]:
+    """The mesh axes whose terms stay terms, and the axes whose terms are combined."""
+    before, after = _pending(source), _pending(target)
+    return [axis for axis in before if axis in after], [
+        axis for axis in before if axis not in after
+    ]
 
 
 def _check_reduction(source: Layout, target: Layout, reduce: str | None) -> None:
-    """Raise ``LayoutError`` unless pending axes stay as they are or are combined by the reduction
-    that is named."""
+    """Raise ``LayoutError`` unless pending axes stay so or are combined by the named reduction."""
     before, after = _pending(source), _pending(target)
     for axis, op in after.items():
         if before.get(axis) != op or source.mesh.shape != target.mesh.shape:
@@ -556,7 +535,7 @@ def _check_reduction(source: Layout, target: Layout, reduce: str | None) -> None
                 f"where the source, on a mesh of {source.mesh.shape}, is {there}.",
                 "Redistribute to values; how they would become terms is not defined.",
             )
-    ops = {before[axis] for axis in _reduced_axes(source, target)}
+    ops = {op for axis, op in before.items() if axis not in after}
     if reduce is None and not ops:
         return
     if reduce is None:
@@ -575,27 +554,8 @@ def _check_reduction(source: Layout, target: Layout, reduce: str | None) -> None
         )
 
 
-def _rows_with_terms(
-    layout: Layout, source: Layout, target: Layout, num_terms: int
-) -> tuple[Ints, Ints]:
-    """Offsets and extents [n, 2 + rank] of a layout's regions, the two axes of terms first."""
-    reduced = _reduced_axes(source, target)
-    staying = [axis for axis in _pending(source) if axis not in reduced]
-    first = _numbers(layout, staying)
-    # A target of values needs all terms; the source holds one, whose number is its coordinate along
-    # those axes.
-    second = (
-        _numbers(layout, reduced) if layout is source and num_terms == 1 else np.zeros_like(first)
-    )
-    return (
-        np.column_stack([first, second, layout.offset]),
-        np.column_stack([np.ones_like(first), np.full_like(first, num_terms), layout.extent]),
-    )
-
-
 def _numbers(layout: Layout, axes: Sequence[int]) -> Ints:
-    """[n] the number of each row's device among the devices along some mesh axes, in C order; 0
-    without axes."""
+    """[n] the number, in C order, of each row's device among the devices along some mesh axes."""
     coordinates = layout.mesh.coordinates()
     number = np.zeros(layout.mesh.size, np.int64)
     for axis in axes:

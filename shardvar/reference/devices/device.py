@@ -93,7 +93,7 @@ class _Memory:
     released: deque[int] = field(default_factory=deque)
 
     def drain(self) -> int:
-        """Subtract what finalizers gave back; return the bytes in use. The caller has the lock."""
+        """Subtract the bytes of finalizers; return the bytes in use. The caller has the lock."""
         while self.released:
             self.used -= self.released.popleft()
         return self.used
@@ -155,8 +155,7 @@ class Device:
         return self._memory.peak
 
     def account(self, array: Array) -> "weakref.finalize[[int], Array]":
-        """Count an array as living here, from now until it is garbage-collected or the returned
-        finalizer is called."""
+        """Count an array until it is garbage-collected or the returned finalizer is called."""
         # At exit the finalizer is skipped: the process gives its memory back by itself.
         nbytes = value_nbytes(array)
         self.reserve(nbytes)
@@ -213,7 +212,7 @@ def full_name(name: str) -> str:
             f"Invalid device name {name!r}.",
             "Write '/job:ps/replica:0/task:1/device:CPU:0' or 'ps:1'.",
         )
-    # What a name leaves out is TensorFlow's default: "/job:ps/task:3" is replica 0, and its CPU 0.
+    # Defaults are TensorFlow's: "/job:ps/task:3" is replica 0, and its CPU 0.
     part = {key: value for key, value in found.groupdict().items() if value}
     job, kind = part.get("job", "localhost"), part.get("kind", "CPU").upper()
     replica, task, index = (int(part.get(key, 0)) for key in ("replica", "task", "index"))
@@ -674,7 +673,7 @@ def gather_parts(
     """``out[:] = np.concatenate(parts)[rows]``, where ``out`` lives on ``target``.
 
     One message is counted for each part that holds some of the rows. ``out`` is in C order,
-    ``rows`` [n] must be in range, and ``split`` says which part holds which of them.
+    ``rows`` [n] must be in range, and ``split`` deals them to the parts.
     """
     # Plan. Rows of 1 MiB come two at a time, rows of 64 bytes 16,384 at a time.
     step = max(1, min(_BLOCK_ROWS, _BLOCK_NBYTES // max(1, out[:1].nbytes)))
@@ -704,23 +703,23 @@ def _gather_block(
     moved: Counter[int],
 ) -> None:
     """Write the rows of all portions, and add the bytes that each part gave to ``moved``."""
-    # scratch holds the rows part after part, and found[i] says where in it the row of out[i] is.
-    # Two parts that hold the places [1] and [0, 2] give found = [1, 0, 2].
-    filled, found = 0, np.empty(len(out), np.int64)
+    # scratch holds the rows part after part; out[i] is its row sources[i]. Two parts that hold the
+    # places [1] and [0, 2] give sources = [1, 0, 2].
+    filled, sources = 0, np.empty(len(out), np.int64)
     for part, local, places in portions:
         taken = out if places is None else scratch[filled : filled + len(local)]
         _take(parts[part].array, local, taken)
         moved[part] += value_nbytes(taken)
         if places is not None:
-            found[places] = np.arange(filled, filled + len(local))
+            sources[places] = np.arange(filled, filled + len(local))
             filled += len(local)
     if filled:
-        _take(scratch, found, out)
+        _take(scratch, sources, out)
 
 
 @contextmanager
 def _scratch(count: int, like: Array) -> Iterator[Array]:
-    """Provide rows like ``like``'s in memory that the thread keeps: new pages cost as much as the work."""
+    """Provide rows like ``like``'s in memory that the thread keeps, since new pages are slow."""
     shape, nbytes = (count, *like.shape[1:]), count * like[:1].nbytes
     if like.dtype.hasobject or nbytes > _BLOCK_NBYTES:
         yield np.empty(shape, like.dtype)
@@ -740,10 +739,10 @@ def _take(array: Array, rows: Ints, out: Array) -> None:
 
 
 def _shared(work: Callable[[int, int], T], out: Array) -> list[T]:
-    """Return the results of ``work(start, stop)`` for the rows of ``out``, on two threads if they are many."""
+    """Return the results of ``work(start, stop)`` for the rows of ``out``, on two threads if many."""
     is_much = out.nbytes >= _MUCH_NBYTES and not out.dtype.hasobject
     half = len(out) // 2 if is_much else 0
-    # NumPy copies without the interpreter's lock, so another thread does one half meanwhile.
+    # NumPy copies without the interpreter's lock, so another thread does one half.
     other = _helper_of(os.getpid()).submit(work, 0, half) if half else None
     results = [work(half, len(out))]
     return results if other is None else [*results, other.result()]

@@ -1,7 +1,7 @@
 """Redistribute: carry out a plan between two layouts on simulated devices.
 
 check   the layouts, and the arrays of each device against the source layout
-plan    ``plan_redistribution``: who sends which region to whom
+plan    ``plan_redistribution``: the sender and the receiver of each region
 move    receiver by receiver; all that a device sends to it is one message, which the ledger counts
         with its bytes
 commit  the arrays of the target layout; the source's are no longer counted
@@ -10,6 +10,7 @@ commit  the arrays of the target layout; the source's are no longer counted
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def redistribute(
     devices: Sequence[Device] | None = None,
     reduce: str | None = None,
 ) -> tuple[Parts, ...]:
-    """Return what each device holds under the target layout, given what it holds under the source.
+    """Return the arrays of each device under the target layout, given those under the source.
 
     Terms are combined in the order of their numbers, in their dtype. ``track_transfers()`` counts
     the bytes and messages of ``plan_redistribution``. Source and target are in memory together.
@@ -90,10 +91,21 @@ def redistribute(
     """
     # Check, and plan.
     plan = plan_redistribution(source, target, reduce=reduce)
-    held = _read_parts(parts, source)
-    places = _read_devices(devices, plan.num_devices)
+    held, count = _read_parts(parts, source), plan.num_devices
+    if devices is None:
+        devices = [Device(f"GPU:{number}") for number in range(count)]
+    for device in devices:
+        if not isinstance(device, Device):
+            raise ArgumentTypeError(
+                f"{device!r} is not a device.", "Give shardvar.reference.devices.Device objects."
+            )
+    if len(devices) < count or len(set(map(id, devices))) != len(devices):
+        raise ArgumentError(
+            f"{len(set(map(id, devices)))} devices are given for meshes of {count}.",
+            "Give a device for each number.",
+        )
     # Move.
-    made = _move(plan, held, _read_dtype(held, reduce), places)
+    made = _move(plan, held, _read_dtype(held, reduce), devices)
     # Commit.
     if reduce == "avg":
         for array in made:
@@ -104,7 +116,26 @@ def redistribute(
 def _move(
     plan: Redistribution, held: Sequence[Parts], dtype: np.dtype[Any], places: Sequence[Device]
 ) -> list[Array]:
-    """The arrays of the rows of the target, filled. The source's count as used only meanwhile."""
+    """The arrays of the rows of the target, filled; until then the source's also count as used."""
+    columns = zip(
+        *(
+            np.concatenate([getattr(copies, name) for copies in (plan.kept, plan.moves)]).tolist()
+            for name in (
+                "term",
+                "receiver",
+                "sender",
+                "target_row",
+                "source_row",
+                "offset",
+                "extent",
+            )
+        ),
+        strict=True,
+    )
+    # Term by term, so that the first one is copied and the others are combined with it in their
+    # order.
+    copies = sorted(columns, key=itemgetter(0, 1, 2))
+    combine = None if plan.reduce is None else _COMBINE[plan.reduce]
     with ExitStack() as before, operation_scope("redistribute"):
         for place, arrays in zip(places, held, strict=False):
             for array in arrays:
@@ -114,47 +145,26 @@ def _move(
             allocate(extent, dtype, places[device], is_zeroed=False).array
             for device, extent in rows
         ]
-        _carry_out(plan, [array for arrays in held for array in arrays], made, places)
+        given = [array for arrays in held for array in arrays]
+        for (number, to, by), group in groupby(copies, key=itemgetter(0, 1, 2)):
+            regions = [
+                (
+                    _view(made[into], plan.target, into, Region(*region)),
+                    _view(given[out_of], plan.source, out_of, Region(*region)),
+                )
+                for _, _, _, into, out_of, *region in group
+            ]
+            copy_all(regions, places[by], places[to], combine if number else None)
     return made
 
 
-def _carry_out(
-    plan: Redistribution, held: list[Array], made: list[Array], places: Sequence[Device]
-) -> None:
-    """Copy all regions; ``held`` and ``made`` are the arrays of source and target."""
-    both = (plan.kept, plan.moves)
-    term, sender, receiver = (
-        np.concatenate([getattr(copies, name) for copies in both])
-        for name in ("term", "sender", "receiver")
-    )
-    # Term by term, so that the first one is copied and the others are combined with it in their
-    # order.
-    order = np.lexsort((sender, receiver, term))
-    combine = None if plan.reduce is None else _COMBINE[plan.reduce]
-    for (number, to, by), rows in groupby(
-        order.tolist(), key=lambda row: (int(term[row]), int(receiver[row]), int(sender[row]))
-    ):
-        regions = [_views(plan, row, held, made) for row in rows]
-        copy_all(regions, places[by], places[to], combine if number else None)
-
-
-def _views(
-    plan: Redistribution, row: int, held: list[Array], made: list[Array]
-) -> tuple[Array, Array]:
-    """The memory that a copy writes, and the memory that it reads."""
-    copies = plan.kept if row < len(plan.kept) else plan.moves
-    number = row if row < len(plan.kept) else row - len(plan.kept)
-    region = copies.region(number)
-    views = []
-    for arrays, layout, at in (
-        (made, plan.target, int(copies.target_row[number])),
-        (held, plan.source, int(copies.source_row[number])),
-    ):
-        outer = Region(layout.offset[at].tolist(), layout.extent[at].tolist())
-        # The ellipsis makes a view of a scalar too, which an empty index would copy.
-        index: Any = (*region.relative_to(outer).slices, ...)
-        views.append(arrays[at][index])
-    return views[0], views[1]
+def _view(array: Array, layout: Layout, row: int, region: Region) -> Array:
+    """The memory of a region within the array of a row of a layout."""
+    outer = Region(layout.offset[row].tolist(), layout.extent[row].tolist())
+    # The ellipsis makes a view of a scalar too, which an empty index would copy.
+    index: Any = (*region.relative_to(outer).slices, ...)
+    view: Array = array[index]
+    return view
 
 
 def _rows_by_device(layout: Layout) -> list[range]:
@@ -210,19 +220,3 @@ def _read_dtype(held: Iterable[Parts], reduce: str | None) -> np.dtype[Any]:
             "Cast the terms first.",
         )
     return dtype
-
-
-def _read_devices(devices: Sequence[Device] | None, count: int) -> Sequence[Device]:
-    if devices is None:
-        return [Device(f"GPU:{number}") for number in range(count)]
-    for device in devices:
-        if not isinstance(device, Device):
-            raise ArgumentTypeError(
-                f"{device!r} is not a device.", "Give shardvar.reference.devices.Device objects."
-            )
-    if len(devices) < count or len(set(map(id, devices))) != len(devices):
-        raise ArgumentError(
-            f"{len(set(map(id, devices)))} devices are given for meshes of {count}.",
-            "Give a device for each number.",
-        )
-    return devices

@@ -135,7 +135,13 @@ class Checkpoint(Trackable):
     def save_counter(self) -> Variable:
         """The number of saved numbered checkpoints: an int64 variable, created on demand."""
         counter: Any = super().children.get(SAVE_COUNTER)
-        return self._new_counter() if counter is None else counter
+        if counter is None:
+            self._check_has_place(SAVE_COUNTER)
+            # Created directly, not by sv.Variable: no scope places it on a server, cuts it or names
+            # it after a layer.
+            counter = ResourceVariable(np.int64(0), trainable=False, name=SAVE_COUNTER)
+            self.track(SAVE_COUNTER, counter)
+        return counter  # type: ignore[no-any-return]
 
     def write(
         self,
@@ -158,7 +164,7 @@ class Checkpoint(Trackable):
         format : str, optional
             The format, as in ``sv.save``.
         policy : policy, optional
-            The policy that says which slices share a file.
+            The policy that chooses the slices of each file.
         metadata : mapping of str to str, optional
             Texts to keep in the checkpoint.
         force : bool, default False
@@ -185,7 +191,7 @@ class Checkpoint(Trackable):
         -----
         Keys are TensorFlow's, and in formats that hold strings the graph of objects is also stored,
         so that TensorFlow restores what the format "tensorflow" holds. Waits for a save of this
-        checkpoint that is in progress. Other threads that write a variable meanwhile wait.
+        checkpoint that is in progress. Other threads that write a variable wait until it is done.
         """
         target = find_target(path, format, otherwise="shardvar")
         save_options = ObjectOptions(policy_of(policy, options), texts_of(metadata), force)
@@ -232,14 +238,14 @@ class Checkpoint(Trackable):
     ) -> WriteReport | PendingSave:
         """Write the next checkpoint of a series, ``file_prefix-1``, ``file_prefix-2`` and so on.
 
-        Otherwise as ``write``.
+        See ``write`` for the other parameters.
 
         Parameters
         ----------
         file_prefix : path_like
             The path before the number.
         force : bool, default False
-            Replace the checkpoint of that number, if another process saved it meanwhile.
+            Replace the checkpoint of that number, if another process has saved it.
         background : bool, default False
             Copy the values, and write them in another thread. Values that are assigned after the
             call are not in the checkpoint. Another save, write or restore of this checkpoint waits
@@ -254,7 +260,7 @@ class Checkpoint(Trackable):
         Raises
         ------
         TargetExists
-            If another process saved that number meanwhile, and ``force`` is not set.
+            If another process has saved that number, and ``force`` is not set.
         UnsupportedError
             If the format cannot hold a tensor, or its checkpoints are folders, which are not
             numbered.
@@ -287,6 +293,8 @@ class Checkpoint(Trackable):
 
         return self.save_numbered(choose, record_newest, save_options, background)
 
+    # For ``save`` and ``CheckpointManager.save``. ``choose`` returns, for the counter's value, the
+    # value that it gets and the checkpoint to write.
     def save_numbered(
         self,
         choose: Callable[[int], tuple[int, Location]],
@@ -294,58 +302,44 @@ class Checkpoint(Trackable):
         save_options: ObjectOptions,
         background: bool,
     ) -> WriteReport | PendingSave:
-        """Take the values and write them, for ``save`` and ``CheckpointManager.save``.
+        def chosen() -> tuple[Location, tuple[Variable, int]]:
+            counter = self.save_counter
+            number, target = choose(int(counter))
+            self._turn.name(target.path)
+            return target, (counter, number)
 
-        ``choose`` returns, for the counter's value, the value that it gets and the checkpoint to
-        write. ``steps(target, plan)`` calls ``plan()`` and its result, and does the work around.
+        def write(image: Image, counted: tuple[Variable, int]) -> WriteReport:
+            counter, number = counted
 
-        Parameters
-        ----------
-        choose, steps : callable
-            As above.
-        save_options : ObjectOptions
-            The policy, the metadata, and what may be replaced.
-        background : bool
-            As in ``save``.
+            def plan() -> Callable[[], WriteReport]:
+                carry_out = image.plan()
 
-        Returns
-        -------
-        WriteReport or PendingSave
-            As ``save`` returns it.
-        """
+                def commit() -> WriteReport:
+                    report = carry_out()
+                    # Only now: a save that fails is tried again under the same number.
+                    counter.assign(number)
+                    return report
 
-        def plan(image: Image, counter: Variable, number: int) -> Callable[[], WriteReport]:
-            carry_out = image.plan()
+                return commit
 
-            def write() -> WriteReport:
-                report = carry_out()
-                # Only now: a save that fails is tried again under the same number.
-                counter.assign(number)
-                return report
-
-            return write
+            return steps(image.target, plan)
 
         # In the foreground: lock the variables, and write their memory.
         if not background:
             with self._turn.taken():
-                counter = self.save_counter
-                number, target = choose(int(counter))
-                self._turn.name(target.path)
-                with hold_image(self._graph(), target, save_options, (counter, number)) as locked:
-                    return steps(locked.target, lambda: plan(locked, counter, number))
+                target, counted = chosen()
+                with hold_image(self._graph(), target, save_options, counted) as locked:
+                    return write(locked, counted)
         # In the background: copy the values, then write the copies. The thread that writes gives
         # the turn back.
         self._turn.take()
         try:
-            counter = self.save_counter
-            number, target = choose(int(counter))
-            self._turn.name(target.path)
-            image = take_image(self._graph(), target, save_options, (counter, number))
+            target, counted = chosen()
+            image = take_image(self._graph(), target, save_options, counted)
         except BaseException:
             self._turn.give_back()
             raise
-        work = partial(steps, image.target, lambda: plan(image, counter, number))
-        return start_save(image.target.path, work, self._turn)
+        return start_save(image.target.path, partial(write, image, counted), self._turn)
 
     def read(self, path: Path | None, options: CheckpointOptions | None = None) -> RestoreStatus:
         """Restore the values that the checkpoint and the objects share, including objects that
@@ -388,7 +382,7 @@ class Checkpoint(Trackable):
         """Read a checkpoint that may be one of a numbered series: the next ``save`` has a number
         after it.
 
-        Otherwise as ``read``.
+        See ``read`` for the parameters.
         """
         policy_of(None, options)
         return self._read(path, is_numbered=True)
@@ -424,13 +418,6 @@ class Checkpoint(Trackable):
                 "The root of a checkpoint, a weak reference, is gone.", "Keep the root elsewhere."
             )
         return root
-
-    def _new_counter(self) -> Variable:
-        self._check_has_place(SAVE_COUNTER)
-        # Created directly, not by sv.Variable: no scope places it on a server, cuts it or names it
-        # after a layer.
-        counter = ResourceVariable(np.int64(0), trainable=False, name=SAVE_COUNTER)
-        return self.track(SAVE_COUNTER, counter)
 
     def _check_has_place(self, name: str) -> None:
         root = self._root

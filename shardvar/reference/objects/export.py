@@ -87,7 +87,7 @@ from shardvar.reference.objects.image import (
     policy_of,
 )
 from shardvar.reference.objects.restoration import graph_of, is_bookkeeping
-from shardvar.reference.objects.stored_graph import StoredNode, entries_of, key_of
+from shardvar.reference.objects.stored_graph import entries_of, key_of
 from shardvar.reference.tracking import ContainerNode, ObjectGraph, Stateful, Trackable, node_of
 from shardvar.reference.variables import ShardedVariable, Variable, VariableInterface
 from shardvar.storage.local import LocalStorage, split_path
@@ -146,14 +146,21 @@ def shape_fields(shape: Sequence[int]) -> bytes:
 
 def graph_fields(variables: Sequence[ServedVariable]) -> bytes:
     """Return the fields of a GraphDef: the graph of a server, and the functions."""
-    functions = [message(1, _function(each)) for each in variables if each.lookups]
+    functions = []
+    for each in variables:
+        if each.lookups:
+            # A function that looks rows up: ids and a handle in, rows out.
+            handle = message(7, number(1, each.dtype), message(2, shape_fields(each.shape)))
+            arguments = [
+                message(2, text(1, IDS), number(3, INT64)),
+                message(2, text(1, "table"), number(3, RESOURCE), handle),
+                message(3, text(1, ROWS), number(3, each.dtype)),
+            ]
+            signature = message(1, text(1, each.function), *arguments, number(17, 1))
+            answer = message(4, text(1, ROWS), text(2, "gather:output:0"))
+            lookup = _gather("gather", each, IDS, "table", field=3)
+            functions.append(message(1, signature, lookup, answer))
     return b"".join([*_nodes(variables), message(2, *functions), message(4, number(1, _PRODUCER))])
-
-
-def saver_fields() -> bytes:
-    return (
-        text(1, f"{_FILENAME}:0") + text(2, "save/done:0") + text(3, "restore_all") + number(7, 2)
-    )
 
 
 def signature_entries(variables: Sequence[ServedVariable]) -> Iterator[tuple[str, bytes]]:
@@ -176,11 +183,8 @@ def _nodes(variables: Sequence[ServedVariable]) -> Iterator[bytes]:
     """Yield the nodes of the graph of a server: variables, saving, restoring, lookups."""
     dtypes = message(1, *(number(6, each.dtype) for each in variables))
     for each in variables:
-        dtype, shape, shared = (
-            number(6, each.dtype),
-            message(7, shape_fields(each.shape)),
-            text(2, each.handle),
-        )
+        dtype, shape = number(6, each.dtype), message(7, shape_fields(each.shape))
+        shared = text(2, each.handle)
         yield _node(each.handle, "VarHandleOp", dtype=dtype, shape=shape, shared_name=shared)
         yield _node(f"{each.handle}/read", "ReadVariableOp", each.handle, dtype=dtype)
     yield _node(_FILENAME, "Placeholder", dtype=number(6, STRING), shape=message(7))
@@ -223,19 +227,6 @@ def _node(name: str, operation: str, *inputs: str, field: int = 1, **attributes:
     return message(
         field, text(1, name), text(2, operation), *(text(3, each) for each in inputs), *entries
     )
-
-
-def _function(variable: ServedVariable) -> bytes:
-    """Return the fields of the function that looks rows up: ids and a handle in, rows out."""
-    handle = message(7, number(1, variable.dtype), message(2, shape_fields(variable.shape)))
-    arguments = [
-        message(2, text(1, IDS), number(3, INT64)),
-        message(2, text(1, "table"), number(3, RESOURCE), handle),
-        message(3, text(1, ROWS), number(3, variable.dtype)),
-    ]
-    signature = message(1, text(1, variable.function), *arguments, number(17, 1))
-    answer = message(4, text(1, ROWS), text(2, "gather:output:0"))
-    return signature + _gather("gather", variable, IDS, "table", field=3) + answer
 
 
 VARIABLES = ("variables", "variables")
@@ -281,17 +272,14 @@ def build_saved_model(graph: ObjectGraph) -> bytes:
             "A SavedModel has a variable as its root.", "Export a dictionary: {'name': variable}."
         )
     variables = _variables(graph)
-    about = message(1, text(4, "serve"), text(5, "2.10.0"))
-    main = map_field(4, "saved_model_main_op", message(1, text(1, "init")))
-    signatures = [map_field(5, name, fields) for name, fields in signature_entries(variables)]
-    objects = message(7, *_objects(graph, variables))
+    saver = text(1, f"{_FILENAME}:0"), text(2, "save/done:0"), text(3, "restore_all"), number(7, 2)
     meta = (
-        about,
+        message(1, text(4, "serve"), text(5, "2.10.0")),
         message(2, graph_fields(variables)),
-        message(3, saver_fields()),
-        main,
-        *signatures,
-        objects,
+        message(3, *saver),
+        map_field(4, "saved_model_main_op", message(1, text(1, _INIT))),
+        *(map_field(5, name, fields) for name, fields in signature_entries(variables)),
+        message(7, *_objects(graph, variables)),
     )
     return number(1, 1) + message(2, *meta)
 
@@ -332,10 +320,20 @@ def _objects(graph: ObjectGraph, variables: Sequence[ServedVariable]) -> Iterato
         children = [_child(name, child) for name, child in edges]
         if position == 0:
             children.append(_child(_SIGNATURES, count))
-        if position in served:
-            yield message(1, *children, _variable(each, served[position]))
-        else:
-            yield message(1, *children, _user_object(_kind(each) if position else _PLAIN))
+        variable = served.get(position)
+        if variable is not None:
+            trainable = isinstance(each, VariableInterface) and each.trainable
+            dtype, shape = number(1, variable.dtype), message(2, shape_fields(variable.shape))
+            fields = dtype, shape, number(3, int(trainable)), text(6, variable.name)
+            yield message(1, *children, message(7, *fields))
+            continue
+        # TensorFlow's name for the class of an object that is not a variable.
+        container, kind = each.items if isinstance(each, ContainerNode) else each, _PLAIN
+        if position and isinstance(container, Mapping):
+            kind = "trackable_dict_wrapper"
+        elif position and isinstance(container, list | tuple):
+            kind = "trackable_list_wrapper"
+        yield message(1, *children, _user_object(kind))
     # The functions have the numbers after the map's.
     names = [(name, count + 1 + row) for row, each in enumerate(tables) for name in each.lookups]
     yield message(
@@ -354,22 +352,6 @@ def _child(name: str, node: int) -> bytes:
 
 def _user_object(identifier: str) -> bytes:
     return message(4, text(1, identifier), _VERSION)
-
-
-def _kind(node: Trackable) -> str:
-    """Return TensorFlow's name for the class of an object that is not a variable."""
-    container = node.items if isinstance(node, ContainerNode) else node
-    if isinstance(container, Mapping):
-        return "trackable_dict_wrapper"
-    return "trackable_list_wrapper" if isinstance(container, list | tuple) else _PLAIN
-
-
-def _variable(node: Trackable, variable: ServedVariable) -> bytes:
-    trainable = isinstance(node, VariableInterface) and node.trainable
-    shape = message(2, shape_fields(variable.shape))
-    return message(
-        7, number(1, variable.dtype), shape, number(3, int(trainable)), text(6, variable.name)
-    )
 
 
 # The messages of struct.proto, which describe arguments and answers: each value has the field of
@@ -438,7 +420,7 @@ def export(
         Write each sharded variable as a slice a shard, for serving in parts. By default it is one
         whole tensor.
     policy : policy, optional
-        The policy that says which slices share a file.
+        The policy that chooses the slices of each file.
     options : CheckpointOptions, optional
         TensorFlow's options, which may have the policy instead.
     format : str, optional
@@ -486,7 +468,13 @@ def export(
     """
     if not isinstance(as_shards, bool):
         raise ArgumentTypeError(f"as_shards is {as_shards!r}.", "Give True or False.")
-    chosen, graph, is_folder = policy_of(policy, options), _graph_of(obj), format == "tensorflow"
+    chosen, is_folder = policy_of(policy, options), format == "tensorflow"
+    root = node_of(obj, WeakValueDictionary())
+    if root is None:
+        raise ArgumentTypeError(
+            f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable."
+        )
+    graph = ObjectGraph.of(root)
     save_options = ObjectOptions(
         chosen, texts_of(metadata), force, is_for_serving=True, as_shards=as_shards
     )
@@ -502,20 +490,11 @@ def export(
         return write_saved_model(path, graph, image) if is_folder else image.write()
 
 
-def _graph_of(obj: Any) -> ObjectGraph:
-    root = node_of(obj, WeakValueDictionary())
-    if root is None:
-        raise ArgumentTypeError(
-            f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable."
-        )
-    return ObjectGraph.of(root)
-
-
 # Loading.
 
 
 class ExportedObject(Stateful):
-    """An object of an unknown class; children are attributes, or items by name, as ``exported.blocks[0]``."""
+    """An object of an unknown class; children are attributes, or items: ``exported.blocks[0]``."""
 
     _own_state: Mapping[str, Array] = {}
 
@@ -560,7 +539,7 @@ class ExportedObject(Stateful):
 
     @property
     def trainable_variables(self) -> tuple[VariableInterface, ...]:
-        """The trainable ones of ``variables``."""
+        """The ``variables`` that are trainable."""
         return tuple(variable for variable in self.variables if variable.trainable)
 
     def state(self) -> Mapping[str, Array]:
@@ -611,12 +590,28 @@ def load_exported(path: Path) -> Any:
     array([1., 2.], dtype=float32)
     """
     with open_checkpoint(path) as reader:
-        # Check: every stored value belongs to an object.
+        # Check: every stored value belongs to an object, of a variable its value, of another object
+        # its attributes.
         nodes = graph_of(reader)
-        _check_all_reached(reader, nodes)
+        reached = {node.key for node in nodes}
+        reached.update(key for node in nodes if not node.key for key in node.states.values())
+        lost = [key for key in reader if key not in reached and not is_bookkeeping(key)]
+        if lost:
+            raise invalid(f"{reader.path} has values that belong to no object: {named(lost)}.")
         # Move: each value is read when the variable that wants it is created.
         values = _StoredValues(reader, [node.key for node in nodes if node.key is not None])
-        made = [_create(reader, node, values) for node in nodes]
+        made: list[Trackable] = []
+        for node in nodes:
+            if node.key is not None:
+                given = values.initial(node.key)
+                made.append(Variable(trainable=node.is_trainable, name=node.name or None, **given))
+                continue
+            exported = ExportedObject()
+            if node.states:
+                exported.restore_state(
+                    {name: reader.read(key) for name, key in node.states.items()}
+                )
+            made.append(exported)
     # Children may come before or after their parents, and graphs may have cycles: create all first,
     # then connect.
     for node, parent in zip(nodes, made, strict=True):
@@ -700,27 +695,3 @@ class _StoredValue:
 
     def __call__(self, partition: Any = None) -> Array:
         return self.values.read(self.key, partition)
-
-
-def _create(reader: Reader, node: StoredNode, values: _StoredValues) -> Trackable:
-    """Create the object of a node, without its children."""
-    if node.key is None:
-        made = ExportedObject()
-        if node.states:
-            made.restore_state({name: reader.read(key) for name, key in node.states.items()})
-        return made
-    variable: Trackable = Variable(
-        trainable=node.is_trainable, name=node.name or None, **values.initial(node.key)
-    )
-    return variable
-
-
-def _check_all_reached(reader: Reader, nodes: Sequence[StoredNode]) -> None:
-    """Raise ``InvalidCheckpoint`` if a value belongs to no object."""
-    # As ``_create`` reads them: a variable only by its value, another object by its attributes.
-    reached = {node.key for node in nodes} | {
-        key for node in nodes if not node.key for key in node.states.values()
-    }
-    lost = [key for key in reader if key not in reached and not is_bookkeeping(key)]
-    if lost:
-        raise invalid(f"{reader.path} has values that belong to no object: {named(lost)}.")

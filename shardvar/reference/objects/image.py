@@ -1,13 +1,13 @@
 """Images of the values of a graph of objects, and the options for writing them.
 
-1. ``collect_values`` walks the graph, and finds the variables and the state of other objects, each
-   with its key.
+1. ``_collect`` walks the graph, and finds the variables and the state of other objects, each with
+   its key.
 2. ``take_image`` copies the values, or ``hold_image`` locks the variables and takes their memory.
-3. ``Image.write`` does what may be slow (a policy, the files). It needs the image only, so that
-   after ``take_image`` training can go on meanwhile.
+3. ``Image.write`` does the slow work (a policy, the files). It needs the image only, so that after
+   ``take_image`` training can go on.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -113,8 +113,8 @@ class ObjectOptions:
     force: bool
     """True if existing files may be replaced where that takes more than one step."""
     is_for_serving: bool = False
-    """True for an export: sharded variables are written whole, and the graph says which variables
-    are trainable."""
+    """True for an export: sharded variables are written whole, and the graph marks variables that
+    are not trainable."""
     as_shards: bool = False
     is_new: bool = False
     """True if the target had no checkpoint when it was chosen: a later one is kept."""
@@ -194,75 +194,47 @@ def _collect(
 ) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
     """Return the stored variables, other arrays, and all variables by their keys."""
     paths = graph.paths()
-    found = collect_values(graph, paths)
-    others = list(found.states)
+    trackables: dict[str, VariableInterface] = {}
+    others: dict[str, npt.NDArray[Any]] = {}
+    attributes: dict[int, list[str]] = {}
+
+    def unused(key: str) -> str:
+        # The root, whose path is (), and its child named "" have the same key.
+        if key in trackables or key in others:
+            raise ArgumentError(
+                f"Two objects have the key {key!r}.", "Give none of them an empty name."
+            )
+        return key
+
+    for position, (node, path) in enumerate(zip(graph.objects, paths, strict=True)):
+        # The values of a shard would be stored here and again in the sharded variable. R-MODULE-1
+        # (RFC 000): "It will result in unnecessary data duplications in checkpoints".
+        if isinstance(node, Variable) and node.container is not None:
+            raise ArgumentError(
+                f"{'/'.join(path)} is a shard of {node.container.name}, and could not be restored "
+                "to other shards.",
+                "Track the sharded variable itself.",
+            )
+        if isinstance(node, VariableInterface):
+            trackables[unused(key_of(path))] = node
+        if isinstance(node, Stateful):
+            state = _state(node, path)
+            for name, array in state.items():
+                others[unused(key_of(path, name))] = array
+            attributes[position] = list(state)
+    check_keys([*trackables, *others])
     if STRING in target.format.capabilities.dtypes:
-        message = encode_graph(
-            graph, paths, found.attributes, with_trainable=options.is_for_serving
-        )
-        others.append((GRAPH_KEY, np.array(message, dtype=object)))
+        message = encode_graph(graph, paths, attributes, with_trainable=options.is_for_serving)
+        others[GRAPH_KEY] = np.array(message, dtype=object)
     # The save counter counts checkpoints that are committed, so it is assigned after the commit.
     # But checkpoint 7 holds the number 7: the number is stored in place of the counter's value,
     # which is still 6.
     counted, number = counter or (None, 0)
-    others.extend(
-        (key, np.array(number, each.dtype)) for key, each in found.variables if each is counted
-    )
-    kept = [(key, each) for key, each in found.variables if each is not counted]
-    return kept, others, dict(found.variables)
-
-
-# The values of a graph, and their keys.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphValues:
-    """The values of a graph of objects, each with its own valid key."""
-
-    variables: list[tuple[str, VariableInterface]]
-    """The variables; their values are not read yet."""
-    states: list[tuple[str, npt.NDArray[Any]]]
-    """Copies of the arrays of ``Stateful`` objects."""
-    attributes: dict[int, list[str]]
-    """The names of those arrays, by the positions of the objects in the graph."""
-
-
-def collect_values(graph: ObjectGraph, paths: Sequence[tuple[str, ...]]) -> GraphValues:
-    """Collect the values of a graph in order; ``ArgumentError`` if two would have one key."""
-    found = GraphValues([], [], {})
-    keys: dict[str, None] = {}
-    for position, (node, path) in enumerate(zip(graph.objects, paths, strict=True)):
-        if isinstance(node, VariableInterface):
-            _check_stands_alone(node, path)
-            found.variables.append((_add_key(key_of(path), keys), node))
-        if isinstance(node, Stateful):
-            state = _state(node, path)
-            found.states.extend(
-                (_add_key(key_of(path, name), keys), array) for name, array in state.items()
-            )
-            found.attributes[position] = list(state)
-    check_keys(list(keys))
-    return found
-
-
-def _add_key(key: str, keys: dict[str, None]) -> str:
-    if key in keys:  # the root, whose path is (), and its child named "" have the same key
-        raise ArgumentError(
-            f"Two objects have the key {key!r}.", "Give none of them an empty name."
-        )
-    keys[key] = None
-    return key
-
-
-def _check_stands_alone(node: VariableInterface, path: tuple[str, ...]) -> None:
-    if isinstance(node, Variable) and node.container is not None:
-        # Its values would be stored here and again in the sharded variable.
-        # R-MODULE-1 (RFC 000): "It will result in unnecessary data duplications in checkpoints".
-        raise ArgumentError(
-            f"{'/'.join(path)} is a shard of {node.container.name}, and could not be restored to "
-            "other shards.",
-            "Track the sharded variable itself.",
-        )
+    others |= {
+        key: np.array(number, each.dtype) for key, each in trackables.items() if each is counted
+    }
+    kept = [(key, each) for key, each in trackables.items() if each is not counted]
+    return kept, list(others.items()), trackables
 
 
 def _state(node: Stateful, path: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:

@@ -15,8 +15,8 @@ them harms nothing:
 
 A name in the state file always belongs to a checkpoint, even if it is in the note as well. So a
 crash leaves the old checkpoints or the new ones, and a note by which the next save removes the
-rest. The note has the form of a state file. Its newest checkpoint is the one that was the newest
-when it was written. If the state file names another one by now, which is not in the note either,
+rest. The note has the form of a state file. Its newest checkpoint was the newest when it was
+written. If the state file names another one by now, which is not in the note either,
 another program has saved here, and the note is void: no file of another program is removed.
 Example, with ``max_to_keep=2``, a crash while checkpoint 4 is written:
 
@@ -57,12 +57,7 @@ from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.background import PendingSave
 from shardvar.verbs.locate import Location, Path, find_target
-from shardvar.verbs.newest import (
-    SeriesState,
-    read_state,
-    resolve,
-    write_state,
-)
+from shardvar.verbs.newest import SeriesState, read_state, resolve, write_state
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.writing import is_new_folder
 
@@ -98,7 +93,7 @@ class CheckpointManager:
     format : str, optional
         The format, as in ``sv.save``.
     policy : policy, optional
-        The policy that says which slices share a file.
+        The policy that chooses the slices of each file.
     metadata : mapping of str to str, optional
         Texts to keep in each checkpoint.
     clock : callable, optional
@@ -166,7 +161,12 @@ class CheckpointManager:
         self._format, self._name = format, checkpoint_name
         self._save_options = ObjectOptions(policy_of(policy, None), texts_of(metadata), force=False)
         self._clock = clock
-        self._directory = _directory_text(directory)
+        try:
+            self._directory = os.fsdecode(directory)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"{directory!r} is not a path.", "Give the path of a directory."
+            ) from None
         check_string(checkpoint_name, "names of checkpoints")
         storage = self._series().storage
         self._own = re.compile(re.escape(checkpoint_name) + r"-\d+", re.DOTALL | re.ASCII)
@@ -251,13 +251,13 @@ class CheckpointManager:
         number = (
             None if checkpoint_number is None else _integer(checkpoint_number, "checkpoint_number")
         )
-        step = (
-            None
-            if self._checkpoint_interval is None
-            else _integer(self._step_counter, "step_counter")
-        )
-        if not self._is_time(step, check_interval):
-            return None
+        interval, last, step = self._checkpoint_interval, self._last_step, None
+        if interval is not None:
+            # The same step is never saved twice. With an interval of 100 and the last save at step
+            # 250, the next is at 350.
+            step = _integer(self._step_counter, "step_counter")
+            if last is not None and (step == last or (check_interval and step < last + interval)):
+                return None
         series = self._series()
 
         def steps(target: Location, plan: PlanWrite) -> WriteReport:
@@ -304,7 +304,7 @@ class CheckpointManager:
         return newest
 
     def _series(self) -> Location:
-        """The target that numbers are added to, found for each save: the working directory may change."""
+        """The target that numbers are added to; the working directory may change between saves."""
         example = find_target(
             os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar"
         )
@@ -319,15 +319,6 @@ class CheckpointManager:
         """The checkpoints that a killed save of this series left unfinished."""
         return list(filter(self._own.fullmatch, read_note(storage, state)))
 
-    def _is_time(self, step: int | None, check_interval: bool) -> bool:
-        # The same step is never saved twice. With an interval of 100 and the last save at step 250,
-        # the next is at 350.
-        if step is None or self._checkpoint_interval is None or self._last_step is None:
-            return True
-        return step != self._last_step and (
-            not check_interval or step >= self._last_step + self._checkpoint_interval
-        )
-
     def _rotate(
         self, series: Location, target: Location, plan: PlanWrite, step: int | None
     ) -> WriteReport:
@@ -341,7 +332,15 @@ class CheckpointManager:
         with storage.lock(_LOCK):
             there = read_state(storage)
             if there not in self._known:
-                raise _shared_error(self._directory, there)
+                newest = (
+                    f"the newest there is {there.newest}" if there else "its state file is gone"
+                )
+                raise LockHeld(
+                    f"{self._directory}: another manager or program has saved here since this "
+                    f"manager did: {newest}. Nothing was written.",
+                    "Let one manager save in a directory. To go on with this one, stop the other "
+                    "one, and make the manager again.",
+                )
             self._known = {there: self._known[there]}
             # Plan: the checkpoint, and the names that go. What an earlier save left is removed
             # first, to make room for the new one.
@@ -368,11 +367,9 @@ class CheckpointManager:
 def _take_over(
     state: SeriesState | None, own: re.Pattern[str], now: float, directory: str
 ) -> SeriesState:
-    """Return the part of a state file that a manager saved under the names ``own``, and the newest.
-
-    As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; no time is later than
-    now; and a checkpoint that is not later than the last preserved one is also preserved.
-    """
+    """Return the part of a state file that a manager saved under the names ``own``, and the newest."""
+    # As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; no time is later than
+    # now; and a checkpoint that is not later than the last preserved one is also preserved.
     if state is None:
         return SeriesState("", (), (), now - 1.0)
     # If the clock was set back, the file has times in the future, which would block preserving for
@@ -394,26 +391,6 @@ def _take_over(
     return SeriesState(
         state.newest, tuple(each for each, _ in kept), tuple(saved for _, saved in kept), preserved
     )
-
-
-def _shared_error(directory: str, there: SeriesState | None) -> LockHeld:
-    """Return the error for a directory whose state file this manager has not written."""
-    found = "its state file is gone" if there is None else f"the newest there is {there.newest}"
-    return LockHeld(
-        f"{directory}: another manager or program has saved here since this manager did: {found}. "
-        "Nothing was written.",
-        "Let one manager save in a directory. To go on with this one, stop the other one, and make "
-        "the manager again.",
-    )
-
-
-def _directory_text(directory: Path) -> str:
-    try:
-        return os.fsdecode(directory)
-    except TypeError:
-        raise ArgumentTypeError(
-            f"{directory!r} is not a path.", "Give the path of a directory."
-        ) from None
 
 
 def _integer(value: Any, what: str) -> int:

@@ -10,8 +10,8 @@ commit   Stateful objects take their state, and get the old one back if one of t
 An object that met a stored one keeps a hook for children that the checkpoint has and the object has
 not. When such a child appears, the same three steps restore it, and what hangs on it, before other
 code can see it. As long as there are values that no object took, the checkpoint stays open for
-that. It may be replaced or removed meanwhile, as a manager removes old ones, and what appears still
-gets the values of then. Open files are kept, but no values.
+that. It may be replaced or removed, as a manager removes old ones, and what appears still gets the
+values of then. Open files are kept, but no values.
 
 Two rules are TensorFlow's. Where several restores have a value for one object, the restore that was
 called last determines it, whichever attached the object. Two stored objects may meet in one object,
@@ -27,7 +27,7 @@ program that restores its latest checkpoint, also has a status.
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
@@ -65,12 +65,10 @@ _WaitingSlot = tuple["weakref.ref[Trackable]", int, str]
 
 @dataclass(slots=True, eq=False)
 class Matching:
-    """The objects and stored objects that met so far.
+    """The objects and stored objects that met so far; objects are referred to weakly."""
 
-    A stored object meets one object, the first under its names, breadth first, and they stay together.
-    An object may meet several. Objects are referred to weakly, so that matching keeps none alive. A
-    slot may come before its variable, and waits for it.
-    """
+    # A stored object meets one object, the first under its names, breadth first, and they stay
+    # together. An object may meet several. A slot may come before its variable, and waits for it.
 
     nodes: list[StoredNode]
     """The stored objects; the first is the root."""
@@ -148,7 +146,14 @@ class Matching:
         """Return the number of a stored slot; ``variable`` numbers its variable, if met just now."""
         if variable is None:
             variable = self.number_of(slot.variable)
-        target = _slot(self.nodes[node], owner, name, slot, variable)
+        stored, target = self.nodes[node], None
+        if stored.slots and variable is not None:
+            target = stored.slots.get((variable, slot.name))
+            if target is None and slot.name in owner.other_names:
+                target = stored.slots.get((variable, owner.other_names[slot.name]))
+        # Without a slot it is a child like any other.
+        if target is None:
+            target = stored.children.get(name)
         if target is None and variable is None:
             self._waiting.setdefault(id(slot.variable), []).append((weakref.ref(owner), node, name))
         return target
@@ -169,18 +174,6 @@ def _edges(stored: StoredNode, parent: Trackable) -> Iterator[tuple[str, int]]:
     for name, other in parent.other_names.items():
         if name not in stored.children and other in stored.children:
             yield name, stored.children[other]
-
-
-def _slot(
-    stored: StoredNode, owner: Trackable, name: str, slot: Slot, variable: int | None
-) -> int | None:
-    """Return the slot of a stored object; without one it is a child like any other."""
-    number = None
-    if stored.slots and variable is not None:
-        number = stored.slots.get((variable, slot.name))
-        if number is None and slot.name in owner.other_names:
-            number = stored.slots.get((variable, owner.other_names[slot.name]))
-    return stored.children.get(name) if number is None else number
 
 
 States = Sequence[tuple[Stateful, Mapping[str, str]]]
@@ -241,7 +234,7 @@ class Restoration:
     def restore(
         self, root: Trackable, number: int, added: Mapping[str, Trackable] = NO_OBJECTS
     ) -> None:
-        """Restore an object, with ``added`` children, from that stored object, and all that hangs on both."""
+        """Restore an object, with ``added`` children, from that stored object, and all below them."""
         # Check and plan. Nothing has changed until all values are read; a first restore that fails
         # closes the files.
         pairs = self.matching.find(root, number, added)
@@ -283,8 +276,12 @@ class Restoration:
         # The restore that was called last comes first, so that the others find its values there; of
         # one restore, the stored object that this object met first.
         hook = _Waiting(self, number)
-        hooks: list[ChildHook] = [*(other for other in older if not _replaces(hook, other)), hook]
-        each.await_children(*sorted(hooks, key=_turn_of_hook, reverse=True))
+        hooks: list[ChildHook] = [*(other for other in older if not hook.replaces(other)), hook]
+        hooks.sort(
+            key=lambda each: each.restoration.turn if isinstance(each, _Waiting) else 0,
+            reverse=True,
+        )
+        each.await_children(*hooks)
 
     def is_restored(self, each: Trackable) -> bool:
         return self.matching.number_of(each) in self._restored
@@ -355,24 +352,17 @@ class _Waiting:
     def __deepcopy__(self, memo: object) -> "_Waiting":
         return self  # a copy of an object waits for the same checkpoint
 
-
-def _turn_of_hook(hook: ChildHook) -> int:
-    return hook.restoration.turn if isinstance(hook, _Waiting) else 0
-
-
-def _replaces(hook: _Waiting, other: ChildHook) -> bool:
-    """Return True if an object needs only the newer of two hooks: else restoring one checkpoint after
-    another would keep all of them open.
-    """
-    if not isinstance(other, _Waiting):
-        return False
-    older, newer = other.restoration, hook.restoration
-    if older is newer:
-        return other.number == hook.number
-    if not older.unmatched.keys:
-        return True
-    is_same = older.matching.nodes[other.number] == newer.matching.nodes[hook.number]
-    return older.turn < newer.turn and is_same and newer.covers(older)
+    def replaces(self, other: ChildHook) -> bool:
+        """Return True if an object needs this hook only, which lets the other's checkpoint close."""
+        if not isinstance(other, _Waiting):
+            return False
+        older, newer = other.restoration, self.restoration
+        if older is newer:
+            return other.number == self.number
+        if not older.unmatched.keys:
+            return True
+        is_same = older.matching.nodes[other.number] == newer.matching.nodes[self.number]
+        return older.turn < newer.turn and is_same and newer.covers(older)
 
 
 def read_states(reader: Reader, wanted: States) -> list[_State]:
@@ -383,7 +373,7 @@ def read_states(reader: Reader, wanted: States) -> list[_State]:
 
 
 def take_states(states: Sequence[_State]) -> None:
-    """Have each object take its state; if one refuses, those before it get back what they had."""
+    """Have each object take its state; if one refuses, those before it get theirs back."""
     # The old states are copied before any object takes a new one, since an object may change its
     # arrays in place.
     before = [
@@ -400,10 +390,10 @@ def take_states(states: Sequence[_State]) -> None:
 # Open.
 
 
-def open_restoration(reader: Reader, ignored: Iterable[str] = ()) -> Restoration:
-    """Return the restoration of an open checkpoint, which it closes; ``ignored`` keys are not missed."""
+def open_restoration(reader: Reader) -> Restoration:
+    """Return the restoration of an open checkpoint, which it closes."""
     try:
-        wanted = {key for key in reader if not is_bookkeeping(key)}.difference(ignored)
+        wanted = {key for key in reader if not is_bookkeeping(key)}
         return Restoration(reader, Matching(graph_of(reader)), UnmatchedKeys(reader.path, wanted))
     except BaseException:
         reader.close()
@@ -424,17 +414,15 @@ def graph_of(reader: Reader) -> list[StoredNode]:
 
 
 def is_bookkeeping(key: str) -> bool:
-    """Return True for keys that say how objects are stored, and hold no object's value."""
+    """Return True for keys that describe how objects are stored, and hold no object's value."""
     return key == GRAPH_KEY or key.endswith(_IGNORED)
 
 
 class RestoreStatus:
-    """The result of one restore, as of when it is asked: what appears later is restored later.
+    """The result of one restore, as of when it is asked: what appears later is restored later."""
 
-    Without a ``restoration`` it is the result of ``restore(None)``: objects keep their initial
-    values, and, as in TensorFlow, each assertion fails.
-    """
-
+    # Without a ``restoration`` it is the result of ``restore(None)``: objects keep their initial
+    # values, and, as in TensorFlow, each assertion fails.
     def __init__(self, restoration: Restoration | None, graph: Callable[[], ObjectGraph]) -> None:
         self._restoration = restoration
         self._graph = graph
@@ -452,7 +440,10 @@ class RestoreStatus:
         return [
             "/".join(path) or "the root"
             for node, path in zip(graph.objects, graph.paths(), strict=True)
-            if not self._is_restored(node) and _has_values(node)
+            if not (self._restoration and self._restoration.is_restored(node))
+            and (
+                isinstance(node, VariableInterface) or (isinstance(node, Stateful) and node.state())
+            )
         ]
 
     def assert_consumed(self) -> Self:
@@ -486,9 +477,6 @@ class RestoreStatus:
     def initialize_or_restore(self) -> None:
         """Do nothing, for TensorFlow's programs: variables are restored already."""
 
-    def _is_restored(self, node: Trackable) -> bool:
-        return self._restoration is not None and self._restoration.is_restored(node)
-
     def _check(self, objects: list[str], keys: list[str]) -> None:
         restoration = self._restoration
         if restoration is None:
@@ -507,9 +495,3 @@ class RestoreStatus:
                 "Name the objects as they were when it was written, or do not assert this. "
                 f"{restoration.reader.policy_sentence}".rstrip(),
             )
-
-
-def _has_values(node: Trackable) -> bool:
-    return isinstance(node, VariableInterface) or (
-        isinstance(node, Stateful) and bool(node.state())
-    )

@@ -81,15 +81,9 @@ class Retention:
 def plan_rotation(
     state: SeriesState, newest: str, time: float, keep: Retention
 ) -> tuple[SeriesState, list[str]]:
-    """Return the state after ``newest`` was saved at that time, and the checkpoints to remove, oldest first.
-
-    A checkpoint is preserved outside of the state if it was saved at least ``every_n_hours`` after the
-    one that was preserved last. A checkpoint that is saved again is the newest again.
-
-    >>> state = SeriesState("b", ("a", "b"), (1.0, 2.0))
-    >>> plan_rotation(state, "c", 3.0, Retention(2))
-    (SeriesState(newest='c', kept=('b', 'c'), times=(2.0, 3.0), preserved=0.0), ['a'])
-    """
+    """Return the state after ``newest`` was saved, and the checkpoints to remove, oldest first."""
+    # A checkpoint is preserved outside of the state if it was saved at least ``every_n_hours``
+    # after the last preserved one. A checkpoint that is saved again is the newest again.
     kept = [
         (name, saved) for name, saved in zip(state.kept, state.times, strict=True) if name != newest
     ]
@@ -117,10 +111,7 @@ def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
     note = read_state_file(storage, _NOTE)
     newest = "" if state is None else state.newest
     # Without a note, or with a void one.
-    if note is None or newest not in (
-        note.newest,
-        *note.kept,
-    ):
+    if note is None or newest not in (note.newest, *note.kept):
         return []
     return [name for name in note.kept if state is None or name not in (newest, *state.kept)]
 
@@ -139,24 +130,21 @@ def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]
 
 
 def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
-    """Remove checkpoints and files that writers left of them; return the names that failed, which are logged."""
-    left = []
+    """Remove checkpoints with all their files; return the names that failed, which are logged."""
+    storage, left = series.storage, []
     for name in names:
         try:
-            remove_at(_locate(series, name))
+            # A checkpoint has the format of the series, or another one with files of it.
+            formats = [
+                form for form in formats_of(storage.names(), name) if form.locate(storage, name)
+            ]
+            if len(formats) != 1 or series.format.name in [form.name for form in formats]:
+                formats = [series.format]
+            remove_at(Location(formats[0], storage, name))
         except ShardvarError as error:
             _LOG.warning("%s", message(f"{name} could not be removed: {error}"))
             left.append(name)
     return left
-
-
-def _locate(series: Location, name: str) -> Location:
-    """Return the checkpoint of a name, in the format of the series or in another one with files of it."""
-    storage = series.storage
-    formats = [form for form in formats_of(storage.names(), name) if form.locate(storage, name)]
-    if len(formats) != 1 or series.format.name in [form.name for form in formats]:
-        formats = [series.format]
-    return Location(formats[0], storage, name)
 
 
 _LOG = logging.getLogger("shardvar.checkpoint")
@@ -202,7 +190,7 @@ def target_of(series: Location, number: int) -> Location:
 
 
 def numbers_in(storage: Storage, name: str) -> list[int]:
-    """Return the numbers of the checkpoints of a series in a directory, in any built-in format, sorted."""
+    """Return the numbers of a series in a directory, in any built-in format, sorted."""
     head, numbers = f"{name}-", set()
     for file in storage.names():
         form = format_of_name(file) if file.startswith(head) else None
@@ -213,32 +201,26 @@ def numbers_in(storage: Storage, name: str) -> list[int]:
 
 
 def next_number(series: Location, count: int, ended: Collection[str] = ()) -> int:
-    """Return the first number above ``count`` that no checkpoint has, so that a save overwrites none.
-
-    The numbers of the checkpoints ``ended`` may be used again.
-    """
+    """Return the first number above ``count`` that no checkpoint has but those ``ended``."""
     taken = set(numbers_in(series.storage, series.name))
-    number = count + 1
-    while f"{series.name}-{number}" not in ended and (
-        number in taken or _is_in_added_format(series, number)
-    ):
+    storage, number = series.storage, count
+    while True:
         number += 1
-    return number
-
-
-def _is_in_added_format(series: Location, number: int) -> bool:
-    """Return True if another package's format, whose endings are not known here, has that number."""
-    storage, name = series.storage, f"{series.name}-{number}"
-    forms = (
-        form
-        for form in formats_of(storage.names(), name)
-        if len(names_of_target(name, form.name)) == 1
-    )
-    return any(form.locate(storage, name) for form in forms)
+        name = f"{series.name}-{number}"
+        # Formats of other packages, whose endings are not known here, may have that number too.
+        if name in ended or not (
+            number in taken
+            or any(
+                form.locate(storage, name)
+                for form in formats_of(storage.names(), name)
+                if len(names_of_target(name, form.name)) == 1
+            )
+        ):
+            return number
 
 
 def record_newest(target: Location, plan: PlanWrite) -> WriteReport:
-    """Write a checkpoint, then a state file that names only it, as TensorFlow's ``Checkpoint.save``."""
+    """Write a checkpoint, then a state file that names only it, as in TensorFlow."""
     # Check. A state file that cannot be written must be known before the checkpoint is.
     check_state_file(target)
     write = plan()
@@ -246,21 +228,17 @@ def record_newest(target: Location, plan: PlanWrite) -> WriteReport:
     # exist yet.
     report = write()
     write_state(target.storage, SeriesState(target.name, (target.name,)))
-    _remove_dead_locks(target)
-    return report
-
-
-def _remove_dead_locks(target: Location) -> None:
-    """Remove lock files that killed processes left for lower numbers of a series."""
+    # Remove lock files that killed processes left for lower numbers of the series. A lock that can
+    # be taken has no holder, and its file goes when it is released. Higher numbers are not touched:
+    # another process may be about to lock one.
     head, _, number = target.stem.rpartition("-")
     pattern = re.compile(rf"\.({re.escape(head)}-({NUMBER.pattern}))\.lock", re.DOTALL)
     with suppress(StorageError):
-        for found in filter(None, map(pattern.fullmatch, target.storage.names())):
-            # A lock that can be taken has no holder, and its file goes when it is released. Higher
-            # numbers are not touched: another process may be about to lock one.
-            if int(found[2]) < int(number):
-                with suppress(StorageError), target.storage.lock(found[1]):
+        for lock in filter(None, map(pattern.fullmatch, target.storage.names())):
+            if int(lock[2]) < int(number):
+                with suppress(StorageError), target.storage.lock(lock[1]):
                     pass
+    return report
 
 
 def check_state_file(target: Location) -> None:

@@ -44,8 +44,6 @@ each.
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -54,13 +52,13 @@ import numpy.typing as npt
 
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.engine.read import read_arrays
-from shardvar.layout.dtypes import STRING, Array, dtype_name
+from shardvar.layout.dtypes import STRING, dtype_name
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_NODES
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, pad
-from shardvar.reference.tracking import SLOT, ObjectGraph, Trackable
+from shardvar.reference.tracking import SLOT, ObjectGraph
 from shardvar.reference.variables import (
     AggregatingVariable,
     MirroredVariable,
@@ -89,16 +87,14 @@ _ESCAPED = re.compile(r"\.(.?)", re.DOTALL)
 
 
 def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
-    """Return the key of an attribute of the object at the end of a path.
-
-    >>> key_of(["w", SLOT, "optimizer", "m"])
-    'w/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE'
-    """
-    return (
-        "/".join([_edge(name) if "." in name or "/" in name else name for name in path])
-        + _ATTRIBUTES
-        + attribute
-    )
+    """Return the key of an attribute of the object at the end of a path."""
+    edges = [
+        name.replace(".", "..").replace("/", ".S")
+        if ("." in name or "/" in name) and name is not SLOT
+        else name
+        for name in path
+    ]
+    return "/".join(edges) + _ATTRIBUTES + attribute
 
 
 def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
@@ -126,16 +122,11 @@ def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
     return tuple(path), attribute
 
 
-def _edge(name: str) -> str:
-    return name if name is SLOT else name.replace(".", "..").replace("/", ".S")
-
-
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The key of the message, a string tensor of rank 0."""
 _VALUE_FIELD = encode_bytes_field(1, VARIABLE_VALUE.encode())
 _UNTRAINABLE = 1001
 _UNTRAINABLE_FIELD = encode_varint_field(_UNTRAINABLE, 1)
-_owner_of = attrgetter("owner")
 _TRAINABLE = "_trainable_variables"
 """The child of a Keras 3 optimizer that lists its variables, in the order of its slots."""
 
@@ -222,23 +213,34 @@ def encode_graph(
     *,
     with_trainable: bool = False,
 ) -> bytes:
-    """Return the message of a graph; ``states`` are the names of other attributes, by their objects."""
-    # Slots are written by their owner, so they are grouped by it; groupby wants them sorted.
-    by_owner = groupby(sorted(graph.slots, key=_owner_of), key=_owner_of)
-    slots = {
-        owner: [_encode_slot(e.variable, e.name, e.slot) for e in edges]
-        for owner, edges in by_owner
-    }
+    """Return the message of a graph; ``states`` are names of other attributes, by their objects."""
+    # Slots are written by their owner.
+    slots: dict[int, list[bytes]] = {}
+    for slot in graph.slots:
+        name = encode_bytes_field(2, _octets(slot.name))
+        fields = encode_varint_field(1, slot.variable) + name + encode_varint_field(3, slot.slot)
+        slots.setdefault(slot.owner, []).append(encode_bytes_field(3, fields))
     nodes = []
     for number, (node, edges, path) in enumerate(
         zip(graph.objects, graph.edges, paths, strict=True)
     ):
-        # The fields of one object: children, values, slots.
-        parts = (
-            [_encode_child(name, child) for name, child in (*edges, *_other_edges(node, edges))]
-            if edges
-            else []
-        )
+        # The fields of one object: children, values, slots. Children come also under their names in
+        # other libraries, as far as those are free.
+        named = list(edges)
+        if edges and node.other_names:
+            taken = {name for name, _ in edges}
+            others = [(node.other_names.get(name), child) for name, child in edges]
+            named += [
+                (other, child)
+                for other, child in others
+                if other is not None and other not in taken
+            ]
+        parts = [
+            encode_bytes_field(
+                1, encode_varint_field(1, child) + encode_bytes_field(2, _octets(name))
+            )
+            for name, child in named
+        ]
         if isinstance(node, VariableInterface):
             parts.append(_encode_value(VARIABLE_VALUE, node.name, key_of(path)))
             if with_trainable and not node.trainable:
@@ -250,26 +252,6 @@ def encode_graph(
         parts += slots.get(number, ())
         nodes.append(encode_bytes_field(1, parts[0] if len(parts) == 1 else b"".join(parts)))
     return b"".join(nodes)
-
-
-def _other_edges(node: Trackable, edges: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the children under their names in other libraries, as far as those are free."""
-    if not node.other_names:
-        return []
-    taken = {name for name, _ in edges}
-    others = [(node.other_names.get(name), child) for name, child in edges]
-    return [(other, child) for other, child in others if other is not None and other not in taken]
-
-
-def _encode_child(name: str, number: int) -> bytes:
-    return encode_bytes_field(
-        1, encode_varint_field(1, number) + encode_bytes_field(2, _octets(name))
-    )
-
-
-def _encode_slot(variable: int, name: str, slot: int) -> bytes:
-    numbers = encode_varint_field(1, variable), encode_varint_field(3, slot)
-    return encode_bytes_field(3, numbers[0] + encode_bytes_field(2, _octets(name)) + numbers[1])
 
 
 def _encode_value(attribute: str, full_name: str, key: str) -> bytes:
@@ -294,30 +276,27 @@ def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
         raise malformed("The graph of objects has no root.")
     # Nodes refer to each other by number, in either direction, so the numbers are checked once all
     # nodes are known.
+    count = len(nodes)
     for number, node in enumerate(nodes):
-        if node.children or node.slots:
-            _check_numbers(number, node, len(nodes))
+        if not (node.children or node.slots):
+            continue
+        for name, child in node.children.items():
+            if not 0 <= child < count:
+                raise invalid(
+                    f"Child {name!r} of object {number} is object {child}, and there are {count}."
+                )
+        for (variable, name), slot in node.slots.items():
+            if not (0 <= variable < count and 0 <= slot < count):
+                raise invalid(
+                    f"Slot {name!r} of object {number} is {slot}, of {variable}, and there are "
+                    f"{count} objects."
+                )
     # After the check, since the lists of a Keras 3 optimizer are found by following numbers.
     compared: set[int] = set()
     for node in nodes:
         if _TRAINABLE in node.children:
             _find_slots_of_keras(node, nodes, compared)
     return nodes
-
-
-def _check_numbers(number: int, node: StoredNode, count: int) -> None:
-    """Raise ``InvalidCheckpoint`` for a number that no object of the graph has."""
-    for name, child in node.children.items():
-        if not 0 <= child < count:
-            raise invalid(
-                f"Child {name!r} of object {number} is object {child}, and there are {count}."
-            )
-    for (variable, name), slot in node.slots.items():
-        if not (0 <= variable < count and 0 <= slot < count):
-            raise invalid(
-                f"Slot {name!r} of object {number} is {slot}, of {variable}, and there are {count} "
-                "objects."
-            )
 
 
 def _decode_node(message: bytes, start: int, stop: int, keys: Collection[str]) -> StoredNode:
@@ -397,7 +376,7 @@ def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
                     f"Field {part} at offset {first} holds bytes where a number belongs."
                 )
             # The fields are int32. protobuf writes their negative values as 64 bits in two's
-            # complement: -1 comes as 2^64 - 1. ``_check_number`` then refuses it as -1.
+            # complement: -1 comes as 2^64 - 1, and is refused as -1.
             number = first - (1 << 64) if first >> 63 else first
             if part == 1:
                 first_number = number
@@ -414,12 +393,10 @@ def _stop(stop: int) -> int:
 
 
 def _find_slots_of_keras(node: StoredNode, nodes: list[StoredNode], compared: set[int]) -> None:
-    """Add the slots of a Keras 3 optimizer, which has a list of each kind, in the order of its variables.
-
-    Each list is compared once: a message could name one long list a thousand times. With variables
-    {"0": 7, "1": 9} and a child "_momentums" with the children {"0": 12, "1": 15}, object 12 is the
-    slot "_momentums" of variable 7.
-    """
+    """Add the slots of a Keras 3 optimizer: a list of each kind, in the order of its variables."""
+    # With variables {"0": 7, "1": 9} and a child "_momentums" with the children {"0": 12, "1": 15},
+    # object 12 is the slot "_momentums" of variable 7. Each list is compared once: a message could
+    # name one long list a thousand times.
     variables = nodes[node.children[_TRAINABLE]].children
     slots = dict(node.slots)
     for name, number in node.children.items():
@@ -455,16 +432,28 @@ looking up some 150."""
 
 def snapshot(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
     """Copy the values of all variables, as of one moment, and return them with other arrays."""
-    parts = [_stored_parts(variable) for _, variable in keyed]
+    rows = [_stored_parts(variable) for _, variable in keyed]
     with holding(resources_of(keyed)):
-        arrays = [_value(part) for row in parts for _, part in row]
-    return _source(keyed, parts, arrays, others)
+        # No other code refers to the values that these two kinds return.
+        arrays = [
+            each.read_value()
+            if isinstance(each, ResourceVariable | ShardedVariable)
+            else np.array(each.read_value())
+            for row in rows
+            for _, each in row
+        ]
+    return _source(keyed, rows, arrays, others)
 
 
 def in_place(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
-    """Return a ``snapshot`` without a copy; the caller holds the mutexes of all ``resources_of``."""
-    parts = [_stored_parts(variable) for _, variable in keyed]
-    return _source(keyed, parts, [_memory(part) for row in parts for _, part in row], others)
+    """Return a ``snapshot`` without a copy; the caller holds the mutexes of ``resources_of``."""
+    rows = [_stored_parts(variable) for _, variable in keyed]
+    arrays = [
+        each.resource.array if isinstance(each, ResourceVariable) else np.asarray(each.read_value())
+        for row in rows
+        for _, each in row
+    ]
+    return _source(keyed, rows, arrays, others)
 
 
 def resources_of(keyed: Keyed) -> list[Resource]:
@@ -473,38 +462,39 @@ def resources_of(keyed: Keyed) -> list[Resource]:
 
 def _source(
     keyed: Keyed,
-    parts: Sequence[_Parts],
+    rows: Sequence[_Parts],
     arrays: Sequence[npt.NDArray[Any]],
     others: Sequence[tuple[str, npt.NDArray[Any]]],
 ) -> ArraySource:
     """Return the values in their regions, then the other arrays whole, in order."""
     tensors = [(key, dtype_name(variable.dtype), variable.shape) for key, variable in keyed]
     tensors += [(key, stored_dtype(key, array), array.shape) for key, array in others]
-    regions = [[region for region, _ in row] for row in parts]
-    slices = _table(tensors, [*regions, *([Region.whole(array.shape)] for _, array in others)])
-    return array_source(_with_devices(slices, parts), [*arrays, *(array for _, array in others)])
-
-
-def _with_devices(slices: SliceTable, parts: Sequence[_Parts]) -> SliceTable:
-    """Return the slices, each with its device; other arrays come last, the coordinator's."""
-    devices = [_device(part) for row in parts for _, part in row]
-    devices += [LOCAL_DEVICE] * (len(slices) - len(devices))
+    parts = [part for row in rows for part in row]
+    regions = [region for region, _ in parts] + [Region.whole(array.shape) for _, array in others]
+    counts = [len(row) for row in rows] + [1] * len(others)
+    # The devices. Variables without memory, and other arrays, are the coordinator's.
+    resources = [variable.resources for _, variable in parts]
+    devices = [own[0].device.name if own else LOCAL_DEVICE for own in resources]
+    devices += [LOCAL_DEVICE] * len(others)
     names = {name: number for number, name in enumerate(dict.fromkeys(devices))}
-    device = np.fromiter(map(names.__getitem__, devices), np.int64, len(devices))
-    return replace(slices, device=device, devices=tuple(names))
-
-
-def _device(variable: VariableInterface) -> str:
-    """The device of a variable; without memory it is the coordinator's, as the graph of objects is."""
-    resources = variable.resources
-    return resources[0].device.name if resources else LOCAL_DEVICE
+    slices = SliceTable.of(
+        TensorTable.of(tensors),
+        np.repeat(np.arange(len(tensors)), counts),
+        pad([region.offset for region in regions], fill=0)[1],
+        pad([region.shape for region in regions], fill=1)[1],
+    )
+    slices = replace(
+        slices,
+        device=np.fromiter(map(names.__getitem__, devices), np.int64, len(devices)),
+        devices=tuple(names),
+    )
+    return array_source(slices, [*arrays, *(array for _, array in others)])
 
 
 def _stored_parts(variable: VariableInterface) -> _Parts:
-    """Return the regions to store, each with its variable; string tensors are never split.
-
-    Shards without elements are left out, unless the whole variable has none: the tensor must be listed.
-    """
+    """Return the regions to store, each with its variable; string tensors are never split."""
+    # Shards without elements are left out, unless the whole variable has none: the tensor must be
+    # listed.
     # R-CKPT-2 (RFC 002): "In these cases, we'll need to update AggregatingVariable and
     # MirroredVariable's" saving: one copy is stored, or the variable that an AggregatingVariable
     # wraps, in its own parts.
@@ -519,37 +509,11 @@ def _stored_parts(variable: VariableInterface) -> _Parts:
     return parts or [(Region.whole(variable.shape), variable)]
 
 
-def _value(variable: VariableInterface) -> npt.NDArray[Any]:
-    """Return a value that no other code refers to, unlike ``read_value`` of some variables."""
-    value = variable.read_value()
-    return value if isinstance(variable, ResourceVariable | ShardedVariable) else np.array(value)
-
-
-def _memory(variable: VariableInterface) -> npt.NDArray[Any]:
-    """Return the memory of a variable; from kinds that hide theirs, a value."""
-    return (
-        variable.resource.array
-        if isinstance(variable, ResourceVariable)
-        else np.asarray(variable.read_value())
-    )
-
-
-def _table(
-    tensors: Sequence[tuple[str, str, Sequence[int]]], regions: Sequence[Sequence[Region]]
-) -> SliceTable:
-    counts = [len(row) for row in regions]
-    _, offset = pad([region.offset for row in regions for region in row], fill=0)
-    _, shape = pad([region.shape for row in regions for region in row], fill=1)
-    return SliceTable.of(
-        TensorTable.of(tensors), np.repeat(np.arange(len(tensors)), counts), offset, shape
-    )
-
-
 # Restore.
 
 
 def read_writes(reader: Reader, keyed: Keyed) -> list[Write]:
-    """Read the values of variables, and return the writes that assign them; errors come before payload."""
+    """Read the values of variables, and return the writes that assign them."""
     if not keyed:
         return []
     # Plan. The stored slices and the regions of the shards need not agree: this is a resharding
@@ -558,9 +522,15 @@ def read_writes(reader: Reader, keyed: Keyed) -> list[Write]:
     entries = entries_of(reader, targets.tensors.keys)
     plan = plan_copies(entries.slices, targets)
     # Move: into arrays, not into the variables, which no reader may see half restored. The caller
-    # commits.
-    arrays = read_arrays(plan, reader.source, entries)
-    return _plan_writes(filled, arrays)
+    # commits one write of all variables of the default kind, and the writes of all others.
+    resources, arrays, writes = [], [], []
+    for each, value in zip(filled, read_arrays(plan, reader.source, entries), strict=True):
+        if type(each) is ResourceVariable:
+            resources.append(each.resource)
+            arrays.append(value)
+        else:
+            writes += each.plan_writes(REPLACE, value)
+    return [*plan_replacements(resources, arrays), *writes]
 
 
 def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
@@ -602,15 +572,3 @@ def entries_of(reader: Reader, keys: Sequence[str]) -> EntryTable:
     for error in filter(None, map(reader.faults.get, keys)):
         raise error.at()
     return reader.entries()
-
-
-def _plan_writes(filled: Sequence[VariableInterface], values: Sequence[Array]) -> list[Write]:
-    """Return one write of all variables of the default kind, and the writes of all others."""
-    resources, arrays, writes = [], [], []
-    for each, value in zip(filled, values, strict=True):
-        if type(each) is ResourceVariable:
-            resources.append(each.resource)
-            arrays.append(value)
-        else:
-            writes += each.plan_writes(REPLACE, value)
-    return [*plan_replacements(resources, arrays), *writes]

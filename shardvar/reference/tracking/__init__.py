@@ -213,7 +213,7 @@ class Stateful(Trackable, ABC):
         -----
         Called once a restore, before any variable is written. To refuse the arrays, raise any error
         and change nothing: the whole checkpoint is then refused, and objects that took theirs
-        before get back what they had.
+        before get their old arrays back.
         """
 
 
@@ -257,31 +257,51 @@ class ObjectGraph:
     @classmethod
     def of(cls, root: Trackable, added: Mapping[str, Trackable] = MappingProxyType({})) -> Self:
         """Return the graph of now; ``added`` are further children of the root."""
-        walk = _Walk(root, added)
-        walk.visit_new()
-        slots = []
+        objects, position = [root], {id(root): 0}
+        edges: list[list[tuple[str, int]]] = []
+        slots: list[SlotEdge] = []
+        # Slots that were met: the owner's number, the name as a child, the slot and its role.
+        delayed: list[tuple[int, str, Trackable, Slot]] = []
+
+        def number_of(node: Trackable) -> int:
+            # A new object gets the next number, a known one keeps its own. ``objects`` keeps them
+            # alive, so ids stay unique.
+            number = position.setdefault(id(node), len(objects))
+            if number == len(objects):
+                objects.append(node)
+            return number
+
+        def visit_new() -> None:
+            # List the children of every object that has no row in ``edges`` yet.
+            for number in count(len(edges)):
+                if number == len(objects):  # ``objects`` grows while it is walked
+                    return
+                parent = objects[number]
+                roles, children = parent.child_slots, parent.children
+                row = []
+                for name, child in (children if number else {**children, **added}).items():
+                    if name in roles:
+                        delayed.append((number, name, child, roles[name]))
+                    else:
+                        row.append((name, number_of(child)))
+                edges.append(row)
+
+        visit_new()
         # Slots come after all children: only now is it known which variables are in the graph. A
         # slot may bring new objects, and those new slots, so the list grows while it is walked.
-        for owner, name, child, slot in walk.delayed:
-            variable = walk.position.get(id(slot.variable))
+        for owner, name, child, slot in delayed:
+            variable = position.get(id(slot.variable))
             if variable is None:
-                walk.edges[owner].append((name, walk.number_of(child)))
+                edges[owner].append((name, number_of(child)))
             else:
-                slots.append(SlotEdge(owner, variable, slot.name, walk.number_of(child)))
-            walk.visit_new()
-        return cls(tuple(walk.objects), tuple(map(tuple, walk.edges)), tuple(slots))
+                slots.append(SlotEdge(owner, variable, slot.name, number_of(child)))
+            visit_new()
+        return cls(tuple(objects), tuple(map(tuple, edges)), tuple(slots))
 
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """Return the names on the shortest way from the root to each node; the root's is empty.
-
-        The path of a slot is the path of its variable, ``SLOT``, the path of the slot's owner, and
-        the slot's name.
-
-        >>> root = Trackable()
-        >>> _ = root.track("layer", Trackable()).track("again", root)
-        >>> ObjectGraph.of(root).paths()
-        ((), ('layer',))
-        """
+        """Return the names on the shortest way from the root to each node; the root's is empty."""
+        # The path of a slot is the path of its variable, ``SLOT``, the path of the slot's owner,
+        # and the slot's name.
         paths: list[tuple[str, ...] | None] = [None] * len(self.objects)
         paths[0] = ()
         slots = {edge.slot: edge for edge in self.slots}
@@ -303,48 +323,10 @@ class ObjectGraph:
         return tuple(path or () for path in paths)
 
 
-class _Walk:
-    """A walk over the objects under a root, which numbers them as it meets them."""
-
-    def __init__(self, root: Trackable, added: Mapping[str, Trackable]) -> None:
-        self.added = added
-        self.objects = [root]
-        self.position = {id(root): 0}
-        self.edges: list[list[tuple[str, int]]] = []
-        self.delayed: list[tuple[int, str, Trackable, Slot]] = []
-        """Slots that were met: the owner's number, the name as a child, the slot and its role."""
-
-    def number_of(self, node: Trackable) -> int:
-        """Return the number of an object, which is new if it was not met before."""
-        # A new object gets the next number, a known one keeps its own. ``objects`` keeps them
-        # alive, so ids stay unique.
-        number = self.position.setdefault(id(node), len(self.objects))
-        if number == len(self.objects):
-            self.objects.append(node)
-        return number
-
-    def visit_new(self) -> None:
-        """List the children of every object that has no row in ``edges`` yet."""
-        objects, edges, number_of = self.objects, self.edges, self.number_of
-        for number in count(len(edges)):
-            if number == len(objects):  # ``objects`` grows while it is walked
-                return
-            parent = objects[number]
-            slots, children = parent.child_slots, parent.children
-            row = []
-            for name, child in (children if number else {**children, **self.added}).items():
-                if name in slots:
-                    self.delayed.append((number, name, child, slots[name]))
-                else:
-                    row.append((name, number_of(child)))
-            edges.append(row)
-
-
 class ContainerNode(Trackable):
-    """The node of a plain dictionary, list or tuple, whose children are its items of now with state.
+    """The node of a plain dictionary, list or tuple, whose children are its items with state."""
 
-    It cannot call a hook for a new item, which is found when the graph is walked again.
-    """
+    # It cannot call a hook for a new item, which is found when the graph is walked again.
 
     def __init__(self, items: Any, known: "MutableMapping[int, ContainerNode]") -> None:
         self._items = items
@@ -372,8 +354,8 @@ class ContainerNode(Trackable):
                     f"Two items of a dictionary have keys that read {str(name)!r}.", "Rename one."
                 )
             nodes[str(name)] = node
-        # ``_known`` may be weak, so each node keeps those inside of it, and they are the same at
-        # the next walk.
+        # ``_known`` may be weak, so each node keeps the nodes inside of it, which are then the same
+        # at the next walk.
         self._inner = tuple(
             node for node in nodes.values() if isinstance(node, ContainerNode) and node is not self
         )
@@ -381,7 +363,7 @@ class ContainerNode(Trackable):
 
 
 def node_of(value: Any, known: MutableMapping[int, ContainerNode]) -> Trackable | None:
-    """Return the node of a value, None without state; ``known``, maybe weak, keeps one node a container."""
+    """Return the node of a value, None without state; ``known`` keeps one node a container."""
     if isinstance(value, Trackable):
         return value
     if not isinstance(value, Mapping | list | tuple):

@@ -29,6 +29,7 @@ has no plain form; the class of the same rule has one.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from inspect import signature
@@ -105,12 +106,12 @@ class Module(Trackable):
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
-        """The trainable ones of ``variables``."""
+        """The ``variables`` that are trainable."""
         return tuple(variable for variable in self.variables if variable.trainable)
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
-        """The ones of ``variables`` that are not trainable."""
+        """The ``variables`` that are not trainable."""
         return tuple(variable for variable in self.variables if not variable.trainable)
 
     @property
@@ -135,7 +136,7 @@ class Module(Trackable):
 
 
 def _leaves(root: Module) -> Iterator[Any]:
-    """Yield the variables and modules under ``root``, each once; all of a module, then of those in it."""
+    """Yield the variables and modules under ``root``, each once; a module's, then inner modules'."""
     # The order is Keras's. For root.a, a variable, root.m and root.n, modules, each with a variable
     # w, it is: root.a, root.m, root.n, then root.m.w with all that is in m, then root.n.w.
     seen = {id(root)}
@@ -175,36 +176,26 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
         # A list may contain itself.
         elif isinstance(value, list | tuple | Mapping) and id(value) not in entered:
             entered.add(id(value))
-            ahead.append(
-                iter(
-                    [value[key] for key in _sorted_keys(value)]
-                    if isinstance(value, Mapping)
-                    else value
-                )
-            )
-
-
-def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
-    try:
-        return sorted(mapping)
-    except TypeError:  # keys of several kinds only have the order of insertion
-        return list(mapping)
+            if isinstance(value, Mapping):
+                # Keys of several kinds only have the order of insertion.
+                with suppress(TypeError):
+                    value = {key: value[key] for key in sorted(value)}
+                value = value.values()
+            ahead.append(iter(value))
 
 
 # Attributes, and containers that are tracked with their items.
 
 
 def _as_attribute(value: Any) -> Any:
-    """Return ``value`` as it is kept: plain lists and dictionaries become tracked ones.
-
-    R-MODULE-1 (RFC 000): "We should disallow assigning component variables of a sharded variable to
-    object attributes. It will result in unnecessary data duplications in checkpoints".
-    """
+    """Return ``value`` as it is kept: plain lists and dictionaries become tracked."""
+    # R-MODULE-1 (RFC 000): "We should disallow assigning component variables of a sharded variable
+    # to object attributes. It will result in unnecessary data duplications in checkpoints".
     if isinstance(value, Variable) and value.container is not None:
         raise ArgumentError(
             f"{value.name} is a shard of {value.container.name}, and a shard cannot be an "
-            "attribute: "
-            "it would be saved twice, and could not be restored to another number of shards.",
+            "attribute: it would be saved twice, and could not be restored to another number of "
+            "shards.",
             "Assign the sharded variable itself.",
         )
     if type(value) is list:
@@ -249,11 +240,10 @@ class _Container(Trackable):
 
 
 class TrackedList(list[Any], _Container):
-    """A list whose items are children, named '0', '1', ...
+    """A list whose items are children, named '0', '1', ..."""
 
-    Changes that may add an item go through ``__setitem__``, which announces it. A lost item needs no
-    announcement: children are computed from the items.
-    """
+    # Changes that may add an item go through ``__setitem__``, which announces it. A lost item needs
+    # no announcement: children are computed from the items.
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(map(_as_attribute, items))
@@ -289,9 +279,8 @@ class TrackedList(list[Any], _Container):
         return type(self)(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        twin = memo[id(self)] = type(
-            self
-        )()  # in the memo before its items, which may include the list itself
+        # In the memo before its items, which may include the list itself.
+        twin = memo[id(self)] = type(self)()
         twin.extend([deepcopy(item, memo) for item in self])
         return twin
 
@@ -335,12 +324,8 @@ class TrackedDict(dict[Any, Any], _Container):
 
 
 def _entries(items: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the entries as they are kept; ``ArgumentError`` if two of them are children of one
-    name.
-
-    R-MODULE-3: a child is saved under its name; of two that have one name, the second would be
-    lost.
-    """
+    """Return the entries as they are kept; ``ArgumentError`` if two are children of one name."""
+    # R-MODULE-3: a child is saved under its name; of two with one name, the second would be lost.
     entries = {key: _as_attribute(value) for key, value in items.items()}
     named: dict[str, Any] = {}
     for key, value in entries.items():
@@ -433,7 +418,15 @@ def serialize(thing: Any) -> Any:
             f"{thing!r} has no plain form.",
             "Use a class of shardvar in its place, or decorate its class with sv.serializable.",
         )
-    return {"class_name": kind.__name__, "config": _plain(_config(thing))}
+    if hasattr(thing, "get_config"):
+        config = thing.get_config()
+    elif is_dataclass(thing):
+        config = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
+    else:
+        raise ArgumentTypeError(
+            f"{kind.__name__} has no get_config.", "Give it one, and from_config."
+        )
+    return {"class_name": kind.__name__, "config": _plain(config)}
 
 
 def deserialize(data: Any, **changes: Any) -> Any:
@@ -465,32 +458,34 @@ def deserialize(data: Any, **changes: Any) -> Any:
     """
     if data is None:
         return None
-    if not isinstance(data, Mapping) or set(data) != {"class_name", "config"}:
+    if not _is_serialized(data):
         raise ArgumentTypeError(
             f"{data!r} is not a serialized object.", "Give {'class_name': ..., 'config': {...}}."
         )
     kind = _classes.get(data["class_name"]) if isinstance(data["class_name"], str) else None
     if kind is None:
-        known = ", ".join(sorted(_classes))
+        names = ", ".join(sorted(_classes))
         raise ArgumentError(
-            f"No class {data['class_name']!r} is registered.", f"There are {known}."
+            f"No class {data['class_name']!r} is registered.", f"There are {names}."
         )
     if not isinstance(data["config"], Mapping):
         raise ArgumentTypeError(
             f"The config of {data['class_name']} is {data['config']!r}.", "Give a dictionary."
         )
     config = {**data["config"], **changes}
-    return (
-        kind.from_config(config)
-        if hasattr(kind, "from_config")
-        else kind(**{name: _restored(value) for name, value in check_config(kind, config).items()})
+    if hasattr(kind, "from_config"):
+        return kind.from_config(config)
+    # A value of a config may be a serialized object itself.
+    return kind(
+        **{
+            name: deserialize(value) if _is_serialized(value) else value
+            for name, value in check_config(kind, config).items()
+        }
     )
 
 
-def _restored(value: Any) -> Any:
-    """Return the object of a value of a config that is a serialized object itself."""
-    is_object = isinstance(value, Mapping) and set(value) == {"class_name", "config"}
-    return deserialize(value) if is_object else value
+def _is_serialized(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"class_name", "config"}
 
 
 def check_config(kind: type, config: Any) -> dict[str, Any]:
@@ -499,26 +494,14 @@ def check_config(kind: type, config: Any) -> dict[str, Any]:
         raise ArgumentTypeError(
             f"The config of {kind.__name__} is {config!r}.", "Give a dictionary."
         )
-    # Checked by name, since the TypeError of the constructor would not say that the config is to
-    # blame.
-    known = signature(kind).parameters
-    unknown = [name for name in config if name not in known]
+    # Checked by name, since the TypeError of the constructor would not blame the config.
+    parameters = signature(kind).parameters
+    unknown = [name for name in config if name not in parameters]
     if unknown:
         raise ArgumentError(
-            f"{kind.__name__} has no argument {unknown[0]!r}.", f"It has {', '.join(known)}."
+            f"{kind.__name__} has no argument {unknown[0]!r}.", f"It has {', '.join(parameters)}."
         )
     return dict(config)
-
-
-def _config(thing: Any) -> dict[str, Any]:
-    if hasattr(thing, "get_config"):
-        config: dict[str, Any] = thing.get_config()
-        return config
-    if not is_dataclass(thing):
-        raise ArgumentTypeError(
-            f"{type(thing).__name__} has no get_config.", "Give it one, and from_config."
-        )
-    return {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ will be subject to the parameter strategy scope and partitioner." They are creat
 ``tf.keras.optimizers``, the default), "v1" (``tf.compat.v1.train``) or "keras3".
 
 Several replicas give one gradient each, as ``PerReplica``. R-OPT-8 (RFC 002): replicas exchange
-their updates, and each copy gets the same. The variable's ``aggregation`` says how: the sum, the
+their updates, and each copy gets the same. The variable's ``aggregation`` is the rule: the sum, the
 mean, or only the first replica's. A variable that was created without one gets the sum, as
 TensorFlow's optimizers always take it: where each replica has a part of the batch, gradients of a
 loss that is a sum add up.
@@ -123,8 +123,8 @@ class Optimizer(Trackable):
             If the optimizer does not have it.
         """
         if name not in self._hyperparameters:
-            known = ", ".join(self._hyperparameters)
-            raise ArgumentError(f"{self._name} has no hyperparameter {name!r}.", f"It has {known}.")
+            names = ", ".join(self._hyperparameters)
+            raise ArgumentError(f"{self._name} has no hyperparameter {name!r}.", f"It has {names}.")
         return self._hyperparameters[name]
 
     # For subclasses to override.
@@ -148,7 +148,7 @@ class Optimizer(Trackable):
     def _update(
         self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers
     ) -> None:
-        """Apply the rule to ``value`` and ``slots`` in place, elementwise; ``square()`` squares the gradient."""
+        """Apply the rule to ``value`` and ``slots`` in place, elementwise."""
         raise NotImplementedError
 
     # Training.
@@ -239,7 +239,7 @@ class Optimizer(Trackable):
         variables = trainable_variables(var_list)
         if not callable(given):
             raise ArgumentTypeError(
-                f"The loss is a value, {type(loss).__name__}, which does not say how it was computed.",
+                f"The loss is a value, {type(loss).__name__}, and not a function that computes it.",
                 "Give a function without arguments that returns (loss, gradients).",
             )
         computed: Any = loss()
@@ -300,14 +300,7 @@ class Optimizer(Trackable):
         return self._slots.add(var, slot_name, initializer)
 
     def get_slot(self, var: Any, slot_name: str) -> Any:
-        """Return the slot of a variable.
-
-        Parameters
-        ----------
-        var : Variable or ShardedVariable
-            The variable.
-        slot_name : str
-            The name of the slot.
+        """Return the slot of a variable. See ``add_slot`` for the parameters.
 
         Returns
         -------
@@ -318,8 +311,6 @@ class Optimizer(Trackable):
         ------
         UnknownKey
             If the slot does not exist.
-        ArgumentTypeError
-            If `var` is not a variable.
         """
         return self._slots.get(var, slot_name)
 
@@ -391,28 +382,24 @@ def aggregate_gradient(part: Gradient | PerReplica | None, variable: Variable) -
         return part
     if all(value is None for value in part.values):
         return None
+    # Shapes are checked for each replica: NumPy would broadcast them.
     for number, value in enumerate(part.values):
-        _check_value(value, variable, f"Replica {number}'s gradient of {variable.name}")
+        what = f"Replica {number}'s gradient of {variable.name}"
+        if value is None:
+            raise ArgumentError(
+                f"{what} is None, and another replica's is not.",
+                "Give zeros, or IndexedSlices of no rows.",
+            )
+        if isinstance(value, IndexedSlices):
+            row_shape = value.values.shape[value.indices.ndim :]
+            check_shape(row_shape, variable.shape[1:], f"A row of {what}")
+        else:
+            check_shape(as_value(value).shape, variable.shape, what)
     mode = getattr(variable, "aggregation", VariableAggregation.NONE)
     made: Gradient = aggregate(
         part, VariableAggregation.SUM if mode is VariableAggregation.NONE else mode
     )
     return made
-
-
-def _check_value(value: Any, variable: Variable, what: str) -> None:
-    """Check the shape of one replica's gradient: NumPy would broadcast it."""
-    if value is None:
-        raise ArgumentError(
-            f"{what} is None, and another replica's is not.",
-            "Give zeros, or IndexedSlices of no rows.",
-        )
-    if isinstance(value, IndexedSlices):
-        check_shape(
-            value.values.shape[value.indices.ndim :], variable.shape[1:], f"A row of {what}"
-        )
-    else:
-        check_shape(as_value(value).shape, variable.shape, what)
 
 
 class SGD(Optimizer):
@@ -613,10 +600,9 @@ class RMSprop(Optimizer):
         squares, rho = slots["rms"], numbers["rho"]
         squares *= rho
         squares += (1 - rho) * square()
-        if self._compat == "keras3":
-            value -= numbers["learning_rate"] * gradient / np.sqrt(squares + numbers["epsilon"])
-        else:
-            value -= numbers["learning_rate"] * gradient / (np.sqrt(squares) + numbers["epsilon"])
+        epsilon, is_inside = numbers["epsilon"], self._compat == "keras3"
+        divisor = np.sqrt(squares + epsilon) if is_inside else np.sqrt(squares) + epsilon
+        value -= numbers["learning_rate"] * gradient / divisor
 
 
 class Adam(Optimizer):

@@ -54,7 +54,6 @@ from shardvar.reference.variables.mirrored import AggregatingVariable, MirroredV
 from shardvar.reference.variables.rows import IndexedSlices, check_rows
 from shardvar.reference.variables.sharded import ShardedVariable
 from shardvar.reference.variables.values import (
-    Resource,
     Write,
     as_value,
     cast_value,
@@ -73,12 +72,10 @@ class SlotTable:
         self._owner_reference = weakref.ref(owner)
         self._slots: dict[tuple[int, str], VariableInterface] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
-        self._children: dict[
-            int, str
-        ] = {}  # by the slot's id: the name that it has among the owner's children
-        self._variables: dict[
-            int, VariableInterface
-        ] = {}  # kept alive, so that their ids stay theirs
+        # By the slot's id: its name among the owner's children.
+        self._children: dict[int, str] = {}
+        # Kept alive, so that their ids stay theirs.
+        self._variables: dict[int, VariableInterface] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the table of a copy of the owner, with copies of the slots."""
@@ -101,10 +98,9 @@ class SlotTable:
         return sorted({name for _, name in self._slots})
 
     def find(self, variable: Any, name: str) -> VariableInterface | None:
-        """Return the slot, or None; a sharded variable's is composed of its shards', which may be older."""
+        """Return the slot, or None; a sharded variable's is composed of its shards'."""
         variable = _slot_variable(variable)
-        # Slots are found by identity, since variables may share a name. ``_variables`` keeps the
-        # identities theirs.
+        # Slots are found by identity, since variables may share a name.
         if isinstance(variable, ShardedVariable) and (id(variable), name) not in self._slots:
             found = [self.find(shard, name) for shard in variable.variables]
             slots = [slot for slot in found if isinstance(slot, Variable)]
@@ -116,24 +112,21 @@ class SlotTable:
         """Return the slot; ``UnknownKey`` if it does not exist."""
         slot = self.find(_check_variable(variable), name)
         if slot is None:
-            known = ", ".join(self.names) or "none yet"
+            names = ", ".join(self.names) or "none yet"
             raise UnknownKey(
-                f"{variable.name} has no slot {name!r}.", f"The optimizer's slots are {known}."
+                f"{variable.name} has no slot {name!r}.", f"The optimizer's slots are {names}."
             )
         return slot
 
     def add(self, variable: Any, name: str, initializer: Any = 0.0) -> VariableInterface:
         """Return the slot, created if it is new, for a shard together with its siblings'."""
-        known = self.find(_check_variable(variable), name)
-        if known is not None:
-            return known
+        slot = self.find(_check_variable(variable), name)
+        if slot is not None:
+            return slot
         variable = _slot_variable(variable)
         if isinstance(variable, ShardedVariable):
-            self._compose(
-                variable,
-                name,
-                [self._own(shard, name, initializer) for shard in variable.variables],
-            )
+            shards = [self._own(shard, name, initializer) for shard in variable.variables]
+            self._compose(variable, name, shards)
         elif isinstance(variable, Variable) and variable.container is not None:
             # Saving wants all shards' slots, or none.
             self.add(variable.container, name, initializer)
@@ -142,18 +135,13 @@ class SlotTable:
         return self._slots[id(variable), name]
 
     def _own(self, variable: Any, name: str, initializer: Any) -> Variable:
-        """Return the slot of a variable that is not sharded; "colocated_with" it, it is never partitioned."""
-        known = self._slots.get((id(variable), name))
-        if isinstance(known, Variable):
-            return known
-        slot_name = f"{variable.name}/{name}"
-        slot: Variable
-        if isinstance(variable, MirroredVariable):
-            slot = _mirrored_slot(variable, slot_name, initializer)
-        else:
-            slot = _slot_beside(variable, slot_name, initializer)
-        self._remember(variable, name, slot)
-        return slot
+        """Return the slot of a variable that is not sharded; "colocated_with" it, it is never cut."""
+        slot: Any = self._slots.get((id(variable), name))
+        if not isinstance(slot, Variable):
+            make = _mirrored_slot if isinstance(variable, MirroredVariable) else _slot_beside
+            slot = make(variable, f"{variable.name}/{name}", initializer)
+            self._remember(variable, name, slot)
+        return slot  # type: ignore[no-any-return]
 
     def _compose(self, variable: ShardedVariable, name: str, slots: list[Variable]) -> None:
         sharded = ShardedVariable(slots, name=f"{variable.name}/{name}")
@@ -169,9 +157,9 @@ class SlotTable:
         self._slots[id(variable), name] = slot
 
     def _track(self, variable: VariableInterface, name: str, slot: VariableInterface) -> None:
-        """Track a slot under its variable's name: "m" of three variables "w" are "w.m", "w_1.m" and "w_2.m"."""
+        """Track a slot under its variable's name: "m" of two variables "w" are "w.m" and "w_1.m"."""
         base, children = variable.name.replace("/", "."), self._owner.children
-        # Lower ones are taken: a thousand variables may have one name.
+        # Lower numbers are taken: a thousand variables may have one name.
         number = self._numbers[base, name]
         while (child := f"{base}{f'_{number}' if number else ''}.{name}") in children:
             number += 1
@@ -185,7 +173,7 @@ def _slot_variable(variable: Any) -> Any:
     return variable.variable if isinstance(variable, AggregatingVariable) else variable
 
 
-def _slot_beside(variable: VariableInterface, name: str, initializer: Any) -> Any:
+def _slot_beside(variable: Any, name: str, initializer: Any) -> Any:
     # A callable for a number too, so that the array is made on the slot's device and not moved
     # there.
     first = (
@@ -203,8 +191,8 @@ def _slot_beside(variable: VariableInterface, name: str, initializer: Any) -> An
     )
 
 
-def _mirrored_slot(variable: MirroredVariable, name: str, initializer: Any) -> MirroredVariable:
-    """Create a slot on the device of each copy, cut as it is; a callable initializer is called once."""
+def _mirrored_slot(variable: Any, name: str, initializer: Any) -> MirroredVariable:
+    """Create a slot on the device of each copy, cut alike; an initializer is called once."""
     copies: list[VariableInterface] = []
     for number, copy in enumerate(variable.copies):
         own = f"{name}/replica_{number}" if number else name
@@ -246,8 +234,7 @@ class GradientRows:
     sums: Array
     """The gradient of each, [n, *row]."""
     squares: Array | None
-    """The squares to use where they are not ``sums * sums``, in the dtype that rules compute in;
-    else None."""
+    """The squares, in the dtype that rules compute in; None for ``sums * sums``."""
 
     @classmethod
     def of(
@@ -309,43 +296,31 @@ def plan_steps(
     touches_all_rows: bool = False,
     sum_squares: bool = False,
 ) -> list[Write]:
-    """Plan one step of one variable: a write for each part of memory.
-
-    R-OPT-7 (RFC 000): mirrored variables "are always kept in sync by applying the same updates to
-    every copy": the gradient goes to each, and no copy's value moves.
-    """
+    """Plan one step of one variable: a write for each part of memory."""
     if variable.dtype.kind in "iubO":
         raise ArgumentError(
             f"{variable.name} has dtype {variable.dtype} and no gradient.", "Train real variables."
         )
     blockwise = _in_exact(rule, variable.dtype)
-    summed = _summed(gradient, variable, sum_squares)
+    # Rows are summed here, once, and not for every copy and shard that takes them: the sums are the
+    # same.
+    summed: Array | GradientRows
+    if isinstance(gradient, IndexedSlices):
+        summed = GradientRows.of(gradient, variable.shape, variable.dtype, sum_squares=sum_squares)
+    else:
+        summed = cast_value(as_value(gradient), variable.dtype, "The gradient")
+        check_shape(summed.shape, variable.shape, "The gradient")
     writes = []
     # One write for each shard of each copy. The gradient moves now; the rule is applied when the
     # write is committed, in the memory of the variable and its slots, so a step needs no second
-    # copy of them.
+    # copy of them. R-OPT-7 (RFC 000): mirrored variables "are always kept in sync by applying the
+    # same updates to every copy": the gradient goes to each, and no copy's value moves.
     for part, own, own_slots in _leaves(summed, variable, slots):
         apply = _plan(blockwise, part, own, touches_all_rows)
         variables = (own, *own_slots.values())
         resources = tuple(resource for each in variables for resource in each.resources)
-        if all(len(each.resources) == 1 for each in variables):
-            writes.append(Write(resources, partial(_apply_in_place, apply, resources, own_slots)))
-        else:
-            writes.append(Write(resources, partial(_apply_to_copies, apply, variables, own_slots)))
+        writes.append(Write(resources, partial(_apply, apply, variables, own_slots)))
     return writes
-
-
-def _summed(
-    gradient: Gradient, variable: VariableInterface, sum_squares: bool
-) -> "Array | GradientRows":
-    """Check a gradient of the whole variable; of a sparse one, return the sums of its rows."""
-    # Rows are summed here, once, and not for every copy and shard that takes them: the sums are the
-    # same.
-    if isinstance(gradient, IndexedSlices):
-        return GradientRows.of(gradient, variable.shape, variable.dtype, sum_squares=sum_squares)
-    dense = cast_value(as_value(gradient), variable.dtype, "The gradient")
-    check_shape(dense.shape, variable.shape, "The gradient")
-    return dense
 
 
 def _leaves(
@@ -356,8 +331,8 @@ def _leaves(
         yield from _leaves(gradient, variable.variable, slots)
         return
     if isinstance(variable, MirroredVariable):
-        # With a slot that is not mirrored, the variable is updated as a whole: ``_apply_to_copies``
-        # assigns it.
+        # With a slot that is not mirrored, the variable is updated as a whole: ``_apply`` assigns
+        # it.
         if all(isinstance(slot, MirroredVariable) for slot in slots.values()):
             for number, copy in enumerate(variable.copies):
                 yield from _leaves(
@@ -402,24 +377,18 @@ def _in_exact(rule: UpdateRule, dtype: np.dtype[Any]) -> _Blockwise:
     return same if exact == dtype else widen
 
 
-def _apply_in_place(
-    apply: Callable[[Array, Slots], None], resources: tuple[Resource, ...], slots: Mapping[str, Any]
-) -> None:
-    apply(*_arrays([resource.array for resource in resources], slots))
-
-
-def _apply_to_copies(
+def _apply(
     apply: Callable[[Array, Slots], None], variables: tuple[Variable, ...], slots: Mapping[str, Any]
 ) -> None:
-    """Apply to copies and assign those, for variables that hide their memory."""
-    copies = [np.array(each.read_value()) for each in variables]
-    apply(*_arrays(copies, slots))
-    for each, copy in zip(variables, copies, strict=True):
-        each.assign(copy)
-
-
-def _arrays(arrays: list[Array], slots: Mapping[str, Any]) -> tuple[Array, Slots]:
-    return arrays[0], dict(zip(slots, arrays[1:], strict=True))
+    """Apply in place; to copies, which are then assigned, if a variable hides its memory."""
+    is_hidden = any(len(each.resources) != 1 for each in variables)
+    arrays = [
+        np.array(each.read_value()) if is_hidden else each.resources[0].array for each in variables
+    ]
+    apply(arrays[0], dict(zip(slots, arrays[1:], strict=True)))
+    if is_hidden:
+        for each, array in zip(variables, arrays, strict=True):
+            each.assign(array)
 
 
 def _plan(
@@ -427,26 +396,18 @@ def _plan(
 ) -> Callable[[Array, Slots], None]:
     """Move the gradient to the variable's device, and return the function that applies it there."""
     here, there = current_device(), variable.device
-    if not isinstance(gradient, GradientRows):
-        # Contiguous, so that the flat view of it in ``_apply_dense`` makes no second copy.
-        moved = np.ascontiguousarray(move_array(gradient, here, there))
-        return lambda value, slots: _apply_dense(rule, moved, value, slots)
-    # Rows were summed before they move: of a thousand gradients for one row a single one crosses.
-    there_rows = gradient.moved(here, there)
-    by_rows = _apply_to_all_rows if touches_all_rows else _apply_to_rows
-    return lambda value, slots: by_rows(rule, there_rows, value, slots)
+    if isinstance(gradient, GradientRows):
+        # Rows were summed before they move: of a thousand gradients for one row one crosses.
+        by_rows = _apply_to_all_rows if touches_all_rows else _apply_to_rows
+        return partial(by_rows, rule, gradient.moved(here, there))
+    moved = move_array(gradient, here, there).reshape(-1)
 
+    def apply(value: Array, slots: Slots) -> None:
+        flat, own = value.reshape(-1), {name: slot.reshape(-1) for name, slot in slots.items()}
+        for block in _blocks(flat):
+            rule(flat[block], moved[block], None, {name: own[name][block] for name in own})
 
-def _apply_dense(rule: _Blockwise, gradient: Array, value: Array, slots: Slots) -> None:
-    flat, flat_gradient = value.reshape(-1), gradient.reshape(-1)
-    flat_slots = {name: slot.reshape(-1) for name, slot in slots.items()}
-    for block in _blocks(flat):
-        rule(
-            flat[block],
-            flat_gradient[block],
-            None,
-            {name: slot[block] for name, slot in flat_slots.items()},
-        )
+    return apply
 
 
 def _apply_to_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots) -> None:

@@ -28,7 +28,6 @@ from typing import Any, Self
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.forks import new_lock
-from shardvar.layout.dtypes import Array
 from shardvar.layout.partition import AnyPartitioner, plan_rows
 from shardvar.reference.devices import Cluster, Device, current_device, device_scope, make_cluster
 from shardvar.reference.training.module import (
@@ -77,23 +76,18 @@ class DenseUpdatesVariable(MirroredVariable):
     def _write_sparse(self, update: UpdateKind, sparse_delta: Any, name: str) -> Any:
         if update not in (ADD, SUB):
             return super()._write_sparse(update, sparse_delta, name)
-        if not isinstance(sparse_delta, PerReplica):
-            return self._write_dense(
-                update, self._dense(sparse_delta, current_device()), name, True
-            )
-        devices = sparse_delta.devices or (current_device(),) * len(sparse_delta.values)
-        dense = [
-            self._dense(value, device)
-            for value, device in zip(sparse_delta.values, devices, strict=True)
-        ]
-        return self._write_dense(update, PerReplica(dense, devices), name, True)
-
-    def _dense(self, value: Any, device: Device) -> Array | Any:
-        """Return the update as an array of the variable's shape, on the slices' device."""
-        if not isinstance(value, IndexedSlices):
-            return value
-        with device_scope(device):
-            return IndexedSlices(value.values, value.indices, self.shape).to_dense()
+        is_one = not isinstance(sparse_delta, PerReplica)
+        given = PerReplica([sparse_delta]) if is_one else sparse_delta
+        devices = given.devices or (current_device(),) * len(given.values)
+        # Each an array of the variable's shape, on the slices' device.
+        dense = []
+        for value, device in zip(given.values, devices, strict=True):
+            if isinstance(value, IndexedSlices):
+                with device_scope(device):
+                    value = IndexedSlices(value.values, value.indices, self.shape).to_dense()
+            dense.append(value)
+        whole = dense[0] if is_one else PerReplica(dense, devices)
+        return self._write_dense(update, whole, name, True)
 
 
 class _MirroringStrategy(Strategy):
@@ -278,7 +272,18 @@ class ParameterServerStrategy(Strategy):
         ps_memory_limit: int | None = None,
     ) -> None:
         self.variable_partitioner = check_partitioner(variable_partitioner)
-        self.cluster = _cluster(num_ps, ps_memory_limit)
+        if isinstance(num_ps, Cluster):
+            if ps_memory_limit is not None:
+                raise ArgumentError(
+                    "ps_memory_limit is given together with a cluster.", "Give it to make_cluster."
+                )
+            self.cluster = num_ps
+        elif isinstance(num_ps, bool) or not hasattr(num_ps, "__index__"):
+            raise ArgumentTypeError(
+                f"num_ps is {num_ps!r}.", "Give the number of servers, or a cluster."
+            )
+        else:
+            self.cluster = make_cluster(num_ps, ps_memory_limit=ps_memory_limit)
         self._turn = 0
         self._lock = new_lock()
 
@@ -398,20 +403,6 @@ class ParameterServerStrategy(Strategy):
         if mode is VariableAggregation.NONE or len(self.replica_devices) < 2:
             return made
         return AggregatingVariable(made, mode)
-
-
-def _cluster(num_ps: int | Cluster, memory_limit: int | None) -> Cluster:
-    if isinstance(num_ps, Cluster):
-        if memory_limit is not None:
-            raise ArgumentError(
-                "ps_memory_limit is given together with a cluster.", "Give it to make_cluster."
-            )
-        return num_ps
-    if isinstance(num_ps, bool) or not hasattr(num_ps, "__index__"):
-        raise ArgumentTypeError(
-            f"num_ps is {num_ps!r}.", "Give the number of servers, or a cluster."
-        )
-    return make_cluster(num_ps, ps_memory_limit=memory_limit)
 
 
 Chooser = Callable[[str | None, tuple[int, ...], Any], "Strategy | int | None"]

@@ -19,7 +19,7 @@ no device holds the whole of a variable that is cut.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from threading import local
@@ -90,12 +90,9 @@ class Scope:
         # Enter, and restore the outer scope even if the user's code raises.
         _current.scope = self
         try:
-            # ``_create`` is on the thread's stack of creators, and reads the innermost scope.
-            if outer is not None:
+            # One creator is on the thread's stack, and reads the innermost scope.
+            with nullcontext() if outer is not None else variable_creator_scope(_create):
                 yield
-            else:
-                with variable_creator_scope(_create):
-                    yield
         finally:
             _current.scope = outer
 
@@ -107,11 +104,9 @@ def current_scope() -> Scope | None:
 
 def _create(next_creator: NextCreator, **kwargs: Any) -> Any:
     scope = _current.scope
-    return (
-        next_creator(**kwargs)
-        if scope is None
-        else scope.strategy.create(next_creator, kwargs, scope)
-    )
+    if scope is None:
+        return next_creator(**kwargs)
+    return scope.strategy.create(next_creator, kwargs, scope)
 
 
 class _Current(local):
@@ -135,26 +130,23 @@ def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
 def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
     """Return the devices as a tuple; a name stands for the first known device of it."""
     # A str is a sequence too: "GPU:0" would be five devices of one letter.
+    chosen: list[Any] = []
     if isinstance(devices, Sequence) and not isinstance(devices, str):
-        devices = [
-            _named(device, known) if isinstance(device, str) else device for device in devices
-        ]
-    is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
-    if not is_list or not devices or not all(isinstance(device, Device) for device in devices):
+        by_name = {device.name: device for device in reversed(known)}
+        for device in devices:
+            if isinstance(device, str):
+                name = full_name(device)
+                if name not in by_name:
+                    names = ", ".join(device.short_name for device in known)
+                    raise ArgumentError(f"The strategy has no device {name}.", f"It has {names}.")
+                device = by_name[name]
+            chosen.append(device)
+    if not chosen or not all(isinstance(device, Device) for device in chosen):
         raise ArgumentTypeError(
             f"{devices!r} is not a list of devices.",
             "Give devices: a strategy's host_devices or replica_devices.",
         )
-    return tuple(devices)
-
-
-def _named(name: str, known: Sequence[Device]) -> Device:
-    wanted = full_name(name)
-    found = next((device for device in known if device.name == wanted), None)
-    if found is None:
-        names = ", ".join(device.short_name for device in known)
-        raise ArgumentError(f"The strategy has no device {wanted}.", f"It has {names}.")
-    return found
+    return tuple(chosen)
 
 
 def check_size_known(shape: Any, cut: Any) -> None:
@@ -208,7 +200,7 @@ class Strategy:
         return self.create_free(next_creator, kwargs, scope)
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
-        """Create a variable that is not colocated with another; otherwise as ``create``."""
+        """Create a variable that is not colocated with another. See ``create`` for the parameters."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
@@ -479,7 +471,7 @@ def create_cut(
     place_next: Callable[[], Device],
     num_shards: int,
 ) -> Any:
-    """Create a variable by ``create_partitioned``, or if ``cut`` is None whole, where its value will live."""
+    """Create a variable by ``create_partitioned``, or whole on its device if ``cut`` is None."""
     if cut is None:
         return next_creator(**kwargs | {"device": place_next()})
     return create_partitioned(
@@ -511,45 +503,39 @@ def create_copies(
     next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, homes: Sequence[Device]
 ) -> list[VariableInterface]:
     """Create a copy on each device, all cut alike."""
-    copies = [create_spread(next_creator, kwargs, cut, homes[:1])]
+    first = create_spread(next_creator, kwargs, cut, homes[:1])
+    copies = [first]
     for number, home in enumerate(homes[1:], start=1):
         name = None if kwargs.get("name") is None else f"{kwargs['name']}/replica_{number}"
+        given = kwargs | {"name": name, "device": home}
         # Inside the first copy's device, its value is read without a move, and then moves once, to
-        # the new home.
+        # the new home: one shard at a time if it is sharded.
         with device_scope(homes[0]):
-            copies.append(_copy(copies[0], next_creator, kwargs | {"name": name, "device": home}))
+            if not isinstance(first, ShardedVariable):
+                given |= {"initial_value": first.read_value(), "dtype": first.dtype}
+                copies.append(_check_created(next_creator(**given)))
+                continue
+            shards = []
+            for part, shard in enumerate(first.variables):
+                own = {
+                    "initial_value": shard.read_value(),
+                    "dtype": shard.dtype,
+                    "shape": shard.shape,
+                    "name": None if name is None else f"{name}/part_{part}",
+                }
+                shards.append(next_creator(**given | own))
+            copies.append(ShardedVariable(shards, name=first.name))
     return copies
 
 
 def create_beside(next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
-    """Create a whole variable where the ``colocated_with`` one lives, on each replica if it is mirrored."""
+    """Create a whole variable beside the ``colocated_with`` one, mirrored if that is mirrored."""
     neighbour = kwargs["colocated_with"]
     if not isinstance(neighbour, MirroredVariable):
         return _check_created(next_creator(**kwargs))
     homes = [copy.resources[0].device for copy in neighbour.copies]
     copies = create_copies(next_creator, kwargs | {"colocated_with": None}, None, homes)
     return MirroredVariable(copies, kwargs.get("aggregation"))
-
-
-def _copy(
-    first: VariableInterface, next_creator: NextCreator, kwargs: dict[str, Any]
-) -> VariableInterface:
-    """Create a copy of a variable, one shard at a time if it is sharded."""
-    if not isinstance(first, ShardedVariable):
-        return _check_created(
-            next_creator(**kwargs | {"initial_value": first.read_value(), "dtype": first.dtype})
-        )
-    shards = []
-    for number, shard in enumerate(first.variables):
-        name = None if kwargs["name"] is None else f"{kwargs['name']}/part_{number}"
-        given = {
-            "initial_value": shard.read_value(),
-            "dtype": shard.dtype,
-            "shape": shard.shape,
-            "name": name,
-        }
-        shards.append(next_creator(**kwargs | given))
-    return ShardedVariable(shards, name=first.name)
 
 
 def _check_created(made: Any) -> VariableInterface:

@@ -2,7 +2,7 @@
 
 Saving arrays is reading them, so that saving is the same program as resharding.
 
-Every array is one entry and one "file". What is read is the payload: C order, little-endian, for an
+Every array is one entry and one "file". Its bytes are the payload's: C order, little-endian, for an
 array of any order and strides; an array that lies in memory as its payload does is never copied.
 
 An array may also be a ``LazyPayload``, whose values are made when their bytes are read. Such arrays
@@ -64,22 +64,15 @@ class MoveTable:
 
     def take(self, rows: Ints | slice) -> Self:
         """The table of some of the rows, in the given order; a range of them as views."""
-        return type(self)(
-            self.source[rows],
-            self.source_start[rows],
-            self.target[rows],
-            self.target_start[rows],
-            self.nbytes[rows],
-        )
+        return type(self)(*(column[rows] for column in self.columns()))
 
     def where(self, mask: Bools) -> Self:
         """The table of the rows at which the mask [k] is True, in order."""
         return self if mask.all() else self.take(np.flatnonzero(mask))
 
     def clip(self, places: Ints, nbytes: int) -> Self:
-        """The moves cut to the bytes ``[0, nbytes)`` of a buffer in which they begin at ``places``;
-        all to target 0. A move of 10 bytes at place -4 of a buffer becomes one of 6 bytes at place
-        0, from 4 bytes further on."""
+        """The moves cut to the bytes ``[0, nbytes)`` of a buffer in which they begin at ``places``:
+        one of 10 bytes at place -4 becomes one of 6 at place 0, from 4 bytes further on."""
         start, stop = np.maximum(places, 0), np.minimum(places + self.nbytes, nbytes)
         skip = start - places
         zeros = np.zeros_like(self.target)
@@ -90,9 +83,8 @@ class MoveTable:
 
 
 def lower(plan: Plan) -> tuple[MoveTable, Bools]:
-    """The moves of a plan, and [m] True for targets that they fill; the copies of the others are
-    not byte ranges. A target is filled by moves or by regions and not by both, so that its payload
-    is read in one manner."""
+    """The moves of a plan, and [m] True for targets that moves fill; regions fill the others
+    whole."""
     copies, sources, targets = plan.copies, plan.sources, plan.targets
     itemsize = ITEMSIZES[targets.codes()]
     in_a, start_a = _as_range(copies.offset, copies.shape, sources, copies.source)
@@ -116,37 +108,29 @@ def lower(plan: Plan) -> tuple[MoveTable, Bools]:
     )
     whole = np.flatnonzero(itemsize == 0)
     if len(whole):
-        moves = _with_whole(moves, plan, whole)
+        # Payloads that are never cut, each from one source slice. Without elements there is no copy
+        # either, and the payload belongs to the first slice of the tensor.
+        planned = np.full(len(plan.targets), -1, dtype=np.int64)
+        planned[plan.copies.target] = plan.copies.source
+        source = planned[whole]
+        bare = np.flatnonzero(source < 0)
+        source[bare] = first_sources(plan, whole[bare])
+        zero = np.zeros_like(whole)
+        added = MoveTable(source, zero, whole, zero, plan.sources.nbytes[source])
+        joined = MoveTable(*map(np.concatenate, zip(moves.columns(), added.columns(), strict=True)))
+        # ``MoveTable`` promises this order. lexsort takes its last key first, so targets come before
+        # places.
+        moves = joined.take(np.lexsort((joined.target_start, joined.target)))
     return moves, is_range | (itemsize == 0)
 
 
-def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
-    """The moves, and the moves of payloads that are never cut: each from one source slice, the
-    plan's. Without elements there is no copy either, and the payload belongs to the first slice of
-    the tensor."""
-    planned = np.full(len(plan.targets), -1, dtype=np.int64)
-    planned[plan.copies.target] = plan.copies.source
-    source = planned[whole]
-    bare = np.flatnonzero(source < 0)
-    source[bare] = first_sources(plan, whole[bare])
-    zero = np.zeros_like(whole)
-    added = MoveTable(source, zero, whole, zero, plan.sources.nbytes[source])
-    joined = MoveTable(*map(np.concatenate, zip(moves.columns(), added.columns(), strict=True)))
-    # ``MoveTable`` promises this order. lexsort takes its last key first, so targets come before
-    # places.
-    return joined.take(np.lexsort((joined.target_start, joined.target)))
-
-
 def copies_in_range(targets: SliceTable, copies: CopyTable, first: int, last: int) -> CopyTable:
-    """The copies of targets of one shape, cut to the elements ``[first, last)`` of the payload of
-    each. A copy that meets several of the regions that make up the elements is cut in as many."""
+    """The copies of targets of one shape, cut to the elements ``[first, last)`` of each."""
     if not len(copies):
         return copies
     rank = copies.shape.shape[1]
-    corner, extents = (
-        widen(targets.offset[copies.target], rank, 0),
-        widen(targets.shape[copies.target[:1]], rank, 1)[0],
-    )
+    corner = widen(targets.offset[copies.target], rank, 0)
+    extents = widen(targets.shape[copies.target[:1]], rank, 1)[0]
     parts = []
     for inner in regions_of_range(extents.tolist(), first, last):
         offset, shape = intersect(
@@ -169,9 +153,7 @@ def first_sources(plan: Plan, targets: Ints) -> Ints:
 
 def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tuple[Bools, Ints]:
     """[c] True for regions that are contiguous in their slice's payload, and [c] their first
-    element there. A region is contiguous if some axis has only single indices before it and only
-    whole extents after it: in a slice of shape (4, 5, 6), [1:2, 2:4, 0:6] is (axis 1), and [1:3,
-    2:4, 0:6] is not."""
+    element there: in a slice of shape (4, 5, 6), [1:2, 2:4, 0:6] is, and [1:3, 2:4, 0:6] is not."""
     rank = shape.shape[1]
     outer = widen(slices.shape[rows], rank, 1)
     start = ((offset - widen(slices.offset[rows], rank, 0)) * strides_of(outer)).sum(axis=1)
@@ -190,8 +172,7 @@ def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tupl
 
 
 def strides_of(shapes: Ints) -> Ints:
-    """[k, rank] elements from one index to the next in the C order of shapes [k, rank]. These are
-    the products of the extents to the right:"""
+    """[k, rank] elements from one index to the next in the C order of shapes [k, rank]."""
     strides = np.ones_like(shapes)
     if shapes.shape[1] > 1:
         strides[:, :-1] = np.cumprod(shapes[:, :0:-1], axis=1)[:, ::-1]
@@ -199,9 +180,7 @@ def strides_of(shapes: Ints) -> Ints:
 
 
 def integers_of_ranges(first: Ints, last: Ints) -> Ints:
-    """The integers of the ranges ``[first[i], last[i])``, one range after the other: [5, 6, 9] for
-    [5, 7) and [9, 10). Position p of the result lies in range i and is first[i] plus p less the
-    lengths of the ranges before."""
+    """The integers of the ranges ``[first[i], last[i])``: [5, 6, 9] for [5, 7) and [9, 10)."""
     counts = last - first
     stops = np.cumsum(counts)
     total = int(stops[-1]) if len(stops) else 0
@@ -221,7 +200,7 @@ class LazyPayload:
     is 0."""
     step: int  # the rows that are made at a time; 0 if it can only be made whole
     cuts: list[int] | None = None
-    """The bytes at which what is made at a time also ends; None before it is its turn, and it is made
+    """The bytes at which the rows made at a time also end; None before it is its turn, and it is made
     whole."""
     _first: int = 0
     _made: Array | None = None
@@ -254,23 +233,14 @@ class LazyPayload:
         """Return rows that hold a byte of the payload, and the first byte of these rows."""
         if self._made is None or not self._first <= byte < self._first + self._made.nbytes:
             self._made = None  # before the next rows are made
-            start, stop = self._bounds(byte)
-            size = self.row_nbytes
+            # With rows of 4 bytes, 5 of them at a time, and a cut at 28, byte 24 is in [20, 28).
+            start, stop, size = 0, self.nbytes, self.row_nbytes
+            if self.step and self.cuts is not None:
+                number, step = bisect_right(self.cuts, byte), self.step * size
+                start = max([byte // step * step, *self.cuts[:number][-1:]])
+                stop = min([byte // step * step + step, stop, *self.cuts[number:][:1]])
             self._made, self._first = self.make(start // size, stop // size), start
         return self._made, self._first
-
-    def _bounds(self, byte: int) -> tuple[int, int]:
-        """Return the first byte of the rows to make, and the first byte past them. With rows of 4
-        bytes, 5 of them at a time, and a cut at 28, byte 24 is in [20, 28)."""
-        start, stop = 0, self.nbytes
-        if self.step and self.cuts is not None:
-            size = self.step * self.row_nbytes
-            start = byte // size * size
-            stop = min(start + size, stop)
-            number = bisect_right(self.cuts, byte)
-            start = max([start, *self.cuts[:number][-1:]])
-            stop = min([stop, *self.cuts[number:][:1]])
-        return start, stop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -331,8 +301,7 @@ class ArraySource(Source):
         self.read_span(int(entries.file[row]), start, buffer)
 
     def copy_moves(self, arrays: Ints, moves: MoveTable, buffers: Mapping[int, memoryview]) -> None:
-        """Copy each move's bytes from its array, [k] rows of ``arrays``, to its place in the buffer
-        of its target."""
+        """Copy each move's bytes from its array [k] to its place in the buffer of its target."""
         columns = (arrays, moves.source_start, moves.target, moves.target_start, moves.nbytes)
         for row, start, target, place, nbytes in zip(
             *(column.tolist() for column in columns), strict=True
@@ -342,8 +311,10 @@ class ArraySource(Source):
             # several.
             array = self.arrays[row]
             is_small = nbytes <= SMALL_NBYTES and self.nbytes(row) == nbytes
-            if is_small and not isinstance(array, LazyPayload):
-                into[:] = _small_payload(array)
+            if is_small and isinstance(array, np.ndarray):
+                if not is_little_endian(array.dtype):
+                    array = array.astype(array.dtype.newbyteorder("<"))
+                into[:] = array.tobytes()
             else:
                 self.read_span(row, start, into)
 
@@ -362,8 +333,8 @@ _STRING_CODE = code(STRING)
 
 
 def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload | bytes]) -> ArraySource:
-    """Return the source of arrays that hold these slices, row by row; strings are encoded, and
-    their sizes set, unless they are encoded already."""
+    """Return the source of arrays that hold these slices; strings are encoded unless they are
+    bytes."""
     payloads: list[Array | LazyPayload | bytes] = list(arrays)
     nbytes: Ints = slices.nbytes.copy()
     # The size of strings is known only once they are encoded.
@@ -371,7 +342,7 @@ def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload | byte
         if isinstance(arrays[row], bytes):
             continue
         try:
-            encoded = strings.encode(_as_bytes_objects(cast(Array, arrays[row])))
+            encoded = strings.encode(cast(Array, arrays[row]).astype(object, copy=False))
         except ArgumentError as error:
             raise ArgumentError(f"{slices.key(row)!r}: {error.cause}", error.remedy) from None
         payloads[row] = encoded
@@ -393,17 +364,6 @@ def _payload_of(array: Array) -> memoryview | None:
     """Return the payload of an array if it lies in memory as such, else None."""
     is_payload = array.flags.c_contiguous and is_little_endian(array.dtype)
     return bytes_of(array) if is_payload else None
-
-
-def _small_payload(array: Array | bytes) -> bytes | memoryview:
-    """Return the payload of a small array, which may be copied."""
-    if isinstance(array, bytes):
-        return array
-    return (
-        array.tobytes()
-        if is_little_endian(array.dtype)
-        else array.astype(array.dtype.newbyteorder("<")).tobytes()
-    )
 
 
 def _copy_payload(array: Array, start: int, buffer: memoryview) -> None:
@@ -429,7 +389,3 @@ _BIG_ENDIAN = ">" if sys.byteorder == "little" else ">="
 def is_little_endian(dtype: np.dtype[Any]) -> bool:
     """Return True if the elements lie in memory as in a payload."""
     return dtype.byteorder not in _BIG_ENDIAN
-
-
-def _as_bytes_objects(array: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
-    return array if array.dtype.kind == "O" else array.astype(object)

@@ -3,8 +3,8 @@ weights.
 
 This is the only place where a dtype changes, and only on demand.
 
-Each payload is verified whole before its first element is converted, so that what is checked is
-what was stored. A conversion that would lose more than precision is refused, naming key and value:
+Each payload is verified whole before its first element is converted, so that the check is of the
+stored bytes. A conversion that would lose more than precision is refused, naming key and value:
 a finite number that becomes infinite, an integer that does not fit, a fraction that becomes an
 integer, an imaginary part that is dropped.
 
@@ -41,12 +41,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.pieces import VerifiedRows
+from shardvar.engine.pieces import ComposedSource, VerifiedRows, VerifiedSource
 from shardvar.engine.pool import BLOCK_NBYTES, bytes_of, thread_buffer
 from shardvar.engine.read import read_region
-from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
+from shardvar.errors import InvalidCheckpoint, UnsupportedError
 from shardvar.forks import new_lock
-from shardvar.formats.protocol import Source, WrappedSource
+from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (
     HALVES,
     Array,
@@ -72,29 +72,17 @@ _WIDER = {
     **dict.fromkeys(("int2", "int4", "uint2", "uint4"), np.int8),
     **dict.fromkeys(("float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn"), np.float32),
 }
-"""Types that NumPy does not convert to all others, and the one that has their values."""
+"""Types that NumPy does not convert to all others, each with a type that has their values."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CastSource(WrappedSource):
+class CastSource(VerifiedSource):
     """Another source with some of its entries converted; rows are rows of ``entries``."""
-
-    verified: VerifiedRows
-    """The source of the payloads, its entries as stored, and which were verified."""
 
     @classmethod
     def of(cls, inner: Source, stored: EntryTable) -> Self:
         """The source that converts the payloads of another one."""
         return cls(VerifiedRows(inner, stored))
-
-    @property
-    def inner(self) -> Source:
-        return self.verified.source
-
-    @property
-    def stored(self) -> EntryTable:
-        """The entries as they are stored."""
-        return self.verified.entries
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
         return self.inner.in_order(self.stored, rows)
@@ -164,13 +152,8 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
     # A converted payload lies in no file byte for byte, and the index has no checksum of it.
     # ``inner`` compares the stored one.
     same = (codes == slices.tensors.codes)[slices.tensor]
-    table = SliceTable.of(
-        replace(slices.tensors, codes=codes),
-        slices.tensor,
-        slices.offset,
-        slices.shape,
-        slices.nbytes,
-    )
+    columns = slices.tensor, slices.offset, slices.shape, slices.nbytes
+    table = SliceTable.of(replace(slices.tensors, codes=codes), *columns)
     checksum = np.where(same, entries.checksum, NO_CHECKSUM)
     # Runs are one table for all entries, so one converted tensor drops them for all.
     runs = entries.runs if same.all() else None
@@ -178,20 +161,26 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
 
 
 def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> None:
-    """Fill ``into`` with the values, rounded once, half to even; ``UnsupportedError`` if more
-    than precision is lost."""
+    """Fill ``into``, rounded once, half to even; ``UnsupportedError`` if more than precision is
+    lost."""
     dtype = into.dtype
     values = values.astype(_WIDER.get(values.dtype.name, values.dtype), copy=False)
-    if _fit(values, dtype):
-        np.copyto(into, to_round_once(values, dtype), casting="unsafe")
-        return
+    is_exact = _is_exact(values.dtype) or _is_exact(dtype)
+    if values.size and not is_exact and "c" not in (values.dtype.kind, dtype.kind):
+        # Two reductions tell that only precision can be lost, ten times as fast as the comparisons
+        # below. A NaN among the values is in no range, and float8_e8m0fnu has no negative numbers.
+        lowest, largest = (float(getattr(_float_info(dtype), name)) for name in ("min", "max"))
+        least, most = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))
+        if lowest <= least and most <= largest and lowest == -largest:
+            np.copyto(into, to_round_once(values, dtype), casting="unsafe")
+            return
     lost = np.zeros(values.shape, np.bool)
     numbers = values
     if values.dtype.kind == "c" and dtype.kind != "c":
         numbers, lost = values.real, values.imag != 0
     with np.errstate(all="ignore"):
         converted = to_round_once(numbers, dtype).astype(dtype)
-        if _is_exact(numbers.dtype) or _is_exact(dtype):
+        if is_exact:
             # Integers must survive the way there and back. That is not enough: the uint8 200 is -56
             # as int8, which is 200 again as uint8. So signs are compared too.
             after = converted.real if dtype.kind == "c" else converted
@@ -216,29 +205,9 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
     into[...] = converted
 
 
-def _fit(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Return True if all values are real, finite and in the range of a type of fractions: only
-    precision can be lost. Two reductions tell, ten times as fast as the comparisons that find a
-    value that does not fit."""
-    if (
-        not values.size
-        or "c" in (values.dtype.kind, dtype.kind)
-        or _is_exact(values.dtype)
-        or _is_exact(dtype)
-    ):
-        return False
-    lowest, largest = (float(getattr(_float_info(dtype), name)) for name in ("min", "max"))
-    # A NaN among the values makes both reductions NaN, which is in no range. float8_e8m0fnu has no
-    # negative numbers.
-    within = (
-        lowest <= float(np.minimum.reduce(values)) and float(np.maximum.reduce(values)) <= largest
-    )
-    return within and lowest == -largest
-
-
 def _is_wrapped(fractions: npt.NDArray[Any], integers: npt.NDArray[Any]) -> npt.NDArray[np.bool]:
-    """Return True for floats beyond the largest integer, which some processors convert to it, and
-    it to them, and for infinities and NaNs: -inf becomes the least int32, and that -inf as float16."""
+    """Return True for floats beyond the largest integer, infinities and NaNs, which some processors
+    convert to it: -inf becomes the least int32."""
     if _is_exact(fractions.dtype) or not _is_exact(integers.dtype) or integers.dtype == np.bool:
         return np.zeros(fractions.shape, np.bool)
     # The bound max + 1 is a power of two, which float64 holds exactly; max itself would be rounded,
@@ -248,8 +217,7 @@ def _is_wrapped(fractions: npt.NDArray[Any], integers: npt.NDArray[Any]) -> npt.
 
 
 def _is_beyond(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool]:
-    """Return True for finite numbers that exceed the largest of a real type by more than rounding
-    can explain."""
+    """Return True for finite numbers beyond the largest of a real type, after rounding."""
     kind = np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
     largest, eps = (float(getattr(_float_info(kind), name)) for name in ("max", "eps"))
     # Half a step beyond the largest number; a smaller excess is rounded down to it. For float16 the
@@ -321,11 +289,9 @@ class Quantised:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScaledSource(WrappedSource):
-    """Another source with the numbers of quantised tensors. Entries that are not plain have their
-    own number as their ``start``, by which they are found whichever keys a caller gave them."""
+class ScaledSource(ComposedSource):
+    """Another source with the numbers of quantised tensors; ``start`` is the number of an entry."""
 
-    verified: VerifiedRows  # the other source, its entries as stored, and which were verified
     index: TableIndex = field()  # the table of contents, with the numbers
     stored_row: Ints
     """[m] the row of each entry among the stored ones: of numbers, the row of their weights."""
@@ -333,18 +299,9 @@ class ScaledSource(WrappedSource):
     rows: Mapping[str, Ints]  # the stored rows of weights and scales, by their keys
     members: Mapping[str, Sequence[str]]
     """The stored keys of each quantised tensor, by its key: of its weights and of its scales."""
-    notes: Sequence[str]  # Sentences that say what is not as it is stored
+    notes: Sequence[str]  # Sentences about the differences from the stored tensors
     _kept: "OrderedDict[tuple[str, Region], _Floats]" = field(default_factory=OrderedDict)
     _lock: RLock = field(default_factory=new_lock)
-
-    @property
-    def inner(self) -> Source:
-        return self.verified.source
-
-    @property
-    def stored(self) -> EntryTable:
-        """The entries as they are stored."""
-        return self.verified.entries
 
     # Entries.
 
@@ -359,9 +316,9 @@ class ScaledSource(WrappedSource):
         return np.union1d(plain, self.inner.files_read(self.stored.take(used)))
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        found, own = np.zeros(len(rows), np.bool), ~entries.plain[rows]
-        found[own] = self.inner.in_order(self.stored, self.stored_row[entries.start[rows[own]]])
-        return found
+        answer, own = np.zeros(len(rows), np.bool), ~entries.plain[rows]
+        answer[own] = self.inner.in_order(self.stored, self.stored_row[entries.start[rows[own]]])
+        return answer
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
         decoded = entries.start[rows[~entries.plain[rows]]].tolist()
@@ -399,10 +356,10 @@ class ScaledSource(WrappedSource):
 
     def _fill(self, number: int, tensor: Quantised, first: int, into: Array) -> None:
         """Fill ``into`` with numbers, from element ``first`` of their payload on."""
-        mine = self.index.entries.slices.region(number)
+        whole = self.index.entries.slices.region(number)
         done = 0
-        for part in regions_of_range(mine.shape, first, first + len(into)):
-            offset = [low + begin for low, begin in zip(part.offset, mine.offset, strict=True)]
+        for part in regions_of_range(whole.shape, first, first + len(into)):
+            offset = [low + begin for low, begin in zip(part.offset, whole.offset, strict=True)]
             region = tensor.outside(Region(offset, part.shape))
             values = self._numbers(number, tensor, region, first + done)
             if tensor.is_transposed:
@@ -413,8 +370,8 @@ class ScaledSource(WrappedSource):
     # Numbers.
 
     def _numbers(self, number: int, tensor: Quantised, region: Region, first: int) -> _Floats:
-        """Return the numbers of a region of a tensor as it is stored, as float32. They begin at
-        element ``first`` of the payload that holds them."""
+        """Return the float32 numbers of a stored region, from element ``first`` of their payload
+        on."""
         weights = self._weights(number, tensor, region, first)
         if tensor.scales is None:
             return weights
@@ -452,18 +409,13 @@ class ScaledSource(WrappedSource):
         if not tensor.is_packed:
             return _floats(self._read(tensor.weights, region))
         # The bytes that hold the columns, and the column that the first of these bytes begins with.
-        stored = self._shape(tensor.weights)
-        nbytes = stored[-1] if len(stored) > len(tensor.shape) else 1
+        inner = self._shape(tensor.weights)[len(tensor.shape) :]
+        nbytes = prod(inner)
         begin, end = region.offset[-1], region.stop[-1]
         low, high = begin // (2 * nbytes), -(-end // (2 * nbytes))
-        inner = (nbytes,) if len(stored) > len(tensor.shape) else ()
-        packed = self._read(
-            tensor.weights,
-            Region(
-                (*region.offset[:-1], low, *(0 for _ in inner)),
-                (*region.shape[:-1], high - low, *inner),
-            ),
-        )
+        offset = (*region.offset[:-1], low, *(0 for _ in inner))
+        shape = (*region.shape[:-1], high - low, *inner)
+        packed = self._read(tensor.weights, Region(offset, shape))
         pairs = _PAIRS[packed.view(np.uint8)].view(np.float32)
         columns: _Floats = pairs.reshape(*region.shape[:-1], (high - low) * 2 * nbytes)
         skip = begin - low * 2 * nbytes
@@ -472,19 +424,17 @@ class ScaledSource(WrappedSource):
     def _scales(
         self, tensor: Quantised, key: str, offset: tuple[int, ...], shape: tuple[int, ...]
     ) -> tuple[_Floats, int, int]:
-        """Return the scales of the blocks that a region meets, and the place of its first row and
-        column in the first of these blocks."""
-        low, high = (
-            list(offset),
-            [start + extent for start, extent in zip(offset, shape, strict=True)],
-        )
-        for axis, extent in ((-2, tensor.block[0]), (-1, tensor.block[1])):
-            low[axis], high[axis] = low[axis] // extent, -(-high[axis] // extent)
-        blocks = Region(low, [end - begin for begin, end in zip(low, high, strict=True)])
+        """Return the scales of the blocks that a region meets, and its place in the first block."""
+        low, stop = list(offset), list(Region(offset, shape).stop)
+        for axis, extent in zip((-2, -1), tensor.block, strict=True):
+            low[axis], stop[axis] = low[axis] // extent, -(-stop[axis] // extent)
+        blocks = Region(low, [end - begin for begin, end in zip(low, stop, strict=True)])
         with self._lock:
             scales = self._kept.get((key, blocks))
         if scales is None:
-            scales = _exponents(self._read(key, self._places(tensor, key, blocks)))
+            stored = self._read(key, self._places(tensor, key, blocks))
+            # Bytes are the exponents of powers of two.
+            scales = _POWERS[stored] if stored.dtype == np.uint8 else _floats(stored)
             scales = scales.reshape(blocks.shape)
             _check_scales(scales, blocks, tensor)
             self._keep((key, blocks), scales)
@@ -495,8 +445,8 @@ class ScaledSource(WrappedSource):
         return scales, top, left
 
     def _places(self, tensor: Quantised, key: str, blocks: Region) -> Region:
-        """Return the region of the stored scales that has these blocks: the last axes may be
-        missing, of one block each."""
+        """Return the region of the stored scales with these blocks; its last axes may be
+        missing."""
         shape = self._shape(key)
         if shape == tensor.grid:
             return blocks
@@ -508,10 +458,10 @@ class ScaledSource(WrappedSource):
         """Keep scales for the next portion, and drop the oldest ones."""
         with self._lock:
             self._kept[place] = scales
-            while sum(each.nbytes for each in self._kept.values()) > _KEPT_NBYTES:
+            while sum(array.nbytes for array in self._kept.values()) > _KEPT_NBYTES:
                 self._kept.popitem(last=False)
 
-    # What is stored.
+    # Stored tensors.
 
     def _shape(self, key: str) -> tuple[int, ...]:
         """Return the shape of a stored tensor."""
@@ -541,34 +491,14 @@ class ScaledSource(WrappedSource):
 
     # Members that get keys.
 
-    def is_guarded(self, key: str) -> bool | None:
-        answers = {self._is_guarded(each) for each in self._members(key)}
-        return False if False in answers else None if None in answers else True
-
     def _is_guarded(self, key: str) -> bool | None:
         answer = self.inner.is_guarded(key)
         if answer is None and key in self.rows:
             return bool(Evidence(self.inner, self.stored).is_guarded(self.rows[key]).all())
         return answer
 
-    def compare_bytes(self, key: str) -> bool:
-        return all(self.inner.compare_bytes(each) for each in self._members(key))
-
-    def storage_errors(
-        self, keys: Collection[str], only_read: bool = False
-    ) -> Mapping[str, ReadError]:
-        stored = {each: key for key in keys for each in self._members(key)}
-        errors = self.inner.storage_errors([*stored], only_read)
-        return {stored[each]: error for each, error in errors.items()}
-
-    def is_part(self, key: str) -> bool:
-        return any(self.inner.is_part(each) for each in self._members(key))
-
     def encodings(self) -> Mapping[str, str]:
         return {}
-
-    def dequantized(self) -> Source:
-        return self
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
         """Return the objects among keys, which are not quantised."""
@@ -586,21 +516,19 @@ def _floats(weights: Array) -> _Floats:
     return table[weights.view(np.uint8)]
 
 
-def _exponents(scales: Array) -> _Floats:
-    """Return scales as float32; bytes are the exponents of powers of two."""
-    return _POWERS[scales] if scales.dtype == np.uint8 else _floats(scales)
-
-
 def _swapped(columns: Sequence[int]) -> tuple[int, ...]:
     *others, rows, last = columns
     return (*others, last, rows)
 
 
+def _first_place(mask: Bools) -> tuple[int, ...]:
+    """Return the first index at which a mask is True; empty for none."""
+    return tuple(np.argwhere(mask)[0].tolist()) if mask.any() else ()
+
+
 def _check_scales(scales: _Floats, blocks: Region, tensor: Quantised) -> None:
     """Raise ``InvalidCheckpoint`` if a scale is not a finite number: it would spoil its block."""
-    wrong = ~np.isfinite(scales)
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0].tolist())
+    if place := _first_place(~np.isfinite(scales)):
         index = [begin + step for begin, step in zip(blocks.offset, place, strict=True)]
         cause = (
             f"The scale {scales[place]} at {index} of {tensor.scales!r} is not a finite number, and "
@@ -612,9 +540,7 @@ def _check_scales(scales: _Floats, blocks: Region, tensor: Quantised) -> None:
 
 def _check_finite(weights: Any, product: _Floats, tensor: Quantised) -> None:
     """Raise ``UnsupportedError`` if a product of finite numbers is not finite."""
-    lost = np.isfinite(weights) & ~np.isfinite(product)
-    if lost.any():
-        place = tuple(np.argwhere(lost)[0].tolist())
+    if place := _first_place(np.isfinite(weights) & ~np.isfinite(product)):
         cause = (
             f"A number of {tensor.key!r} is beyond float32: its weight {weights[place]} and its "
             f"scale in {tensor.scales!r} have a product that is infinite."

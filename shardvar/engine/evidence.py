@@ -19,7 +19,7 @@ The first error is raised. With ``errors`` it is kept by row instead, so that on
 hides no other.
 
 R-DAMAGE-1 (RFC 001): "all variables present before saving will be available for loading and
-restoration", or it is said which are not: a value that is not the one that was saved is never
+restoration", or it is said which are not: a value other than the saved one is never
 returned.
 """
 
@@ -97,8 +97,7 @@ class Evidence:
         return ReadTable.of(np.array(self._parts, dtype=np.int64))
 
     def is_guarded(self, rows: Any) -> Any:
-        """[*rows] True for rows with a checksum that can be compared: in the index, over bytes as a
-        file has them."""
+        """[*rows] True for plain rows with a checksum in the index."""
         if self.source.crc is None:
             return np.zeros(np.shape(rows), dtype=np.bool)
         return self.entries.plain[rows] & (self.entries.checksum[rows] != NO_CHECKSUM)
@@ -150,8 +149,8 @@ class Evidence:
         first: Ints,
         new_buffer: Callable[[int], memoryview],
     ) -> tuple[memoryview, list[int]]:
-        """Read ranges of plain payloads, sorted by file and place; each row of ``first`` begins a
-        span."""
+        """Read ranges of plain payloads, sorted by file and place; ``first`` [s] begin the
+        spans."""
         places, last = self.entries.start[rows] + starts, np.append(first[1:], len(rows)) - 1
         sizes = places[last] + nbytes[last] - places[first]
         into = np.cumsum(sizes) - sizes
@@ -174,32 +173,23 @@ class Evidence:
     def read_runs(
         self, row: int, start: int, stop: int, new_buffer: Callable[[int], memoryview]
     ) -> memoryview:
-        """The bytes ``[start, stop)`` of a payload that has checksums of runs: whole runs are read,
-        each compared. With runs of 16 bytes, the bytes [20, 40) of a payload of 45 are read as [16,
-        45): two runs, the last one short."""
+        """The bytes ``[start, stop)`` of a payload that has checksums of runs, read by whole runs:
+        with runs of 16 bytes, [20, 40) of a payload of 45 is read as [16, 45)."""
         runs = self.entries.runs
         if runs is None:
             raise ArgumentError("The entry has no checksums of runs.")
         step = runs.run_nbytes
-        begin, end = (
-            start // step * step,
-            min(-(-stop // step) * step, int(self.entries.slices.nbytes[row])),
-        )
+        begin, end = runs.around(start, stop, int(self.entries.slices.nbytes[row]))
         block = new_buffer(end - begin)
         self.source.read_into(self.entries, row, begin, block)
         starts = np.arange(begin, end, step)
-        self._take(
-            np.full(len(starts), row),
-            starts,
-            np.minimum(step, end - starts),
-            block,
-            (starts - begin).tolist(),
-        )
+        sizes = np.minimum(step, end - starts)
+        self._take(np.full(len(starts), row), starts, sizes, block, (starts - begin).tolist())
         return block[start - begin : stop - begin]
 
     def read_whole(self, row: int) -> None:
-        """Read one payload from its beginning to its end and compare it. Also reads what no
-        checksum guards. The plain path: every other way to read a payload finds the same error."""
+        """Read one payload, also an unguarded one, and compare it: the plain path, whose errors
+        count."""
         nbytes, guarded, crc = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row)), 0
         buffer = thread_buffer(min(nbytes, BLOCK_NBYTES), "whole")
         try:
@@ -218,8 +208,7 @@ class Evidence:
             self.add(ReadTable.of([row, 0, nbytes, crc if guarded else NO_CHECKSUM]))
 
     def add(self, reads: ReadTable) -> None:
-        """Compare the checksums of what was read with the checksums that the index has for the same
-        bytes. This is the one place where payloads are compared. Reads of bytes that are neither a
+        """Compare the checksums of reads with the index's. Reads of bytes that are neither a
         payload nor a run, and reads without a checksum, are kept for ``check``."""
         promised, is_whole = self._promised(reads)
         compared = (promised != NO_CHECKSUM) & (reads.checksum != NO_CHECKSUM)
@@ -230,7 +219,7 @@ class Evidence:
         is_open = self.is_guarded(reads.row) & ~(compared & is_whole)
         if self.bare is not None:
             is_open &= ~self.bare[reads.row]
-        # A source compares what it decodes in order, at the latest at the end of a payload.
+        # A source compares payloads that it decodes in order, at the latest at their end.
         is_decoded = ~self.entries.plain[reads.row] & ~is_whole
         if is_decoded.any():
             is_open |= is_decoded & self.source.in_order(self.entries, reads.row)
@@ -239,7 +228,7 @@ class Evidence:
                 self._parts.frombytes(reads.take(np.flatnonzero(is_open)).table().tobytes())
 
     def check(self) -> None:
-        """Raise unless all that was read is as the index promises; reads again what is open."""
+        """Raise unless all that was read is as the index promises; open parts are read again."""
         parts = self.parts
         if not len(parts):
             return
@@ -295,7 +284,13 @@ class Evidence:
         rows, bounds = parts.row[first], np.append(first, len(parts))
         guarded = self.is_guarded(rows)
         # Parts that tile their payload are enough, if each part of a guarded one has a checksum.
-        is_tiled = _tile(parts, first, self.entries.slices.nbytes[rows])
+        # [0, 5) and [5, 9) tile 9 bytes: each start (0, 5) equals the stop before it (0, 5), and the
+        # last stop is 9.
+        stops = parts.start + parts.nbytes
+        before = np.append(0, stops[:-1])
+        before[first] = 0
+        is_tiled: Bools = np.logical_and.reduceat(parts.start == before, first)
+        is_tiled &= stops[bounds[1:] - 1] == self.entries.slices.nbytes[rows]
         is_tiled &= ~guarded | np.logical_and.reduceat(parts.checksum != NO_CHECKSUM, first)
 
         # The cheap way: combine the checksums of the parts, and compare them with the payload's.
@@ -311,20 +306,18 @@ class Evidence:
 
         # The other payloads: read again what the parts that are not settled touch, or everything.
         for group in np.flatnonzero(~is_tiled).tolist():
-            mine = np.arange(bounds[group], bounds[group + 1])
-            self._settle(parts.take(mine[~settled[mine]]), int(rows[group]), bool(guarded[group]))
-
-    def _settle(self, parts: ReadTable, row: int, guarded: bool) -> None:
-        """Decide about a payload by reading again; ``parts`` are not settled yet."""
-        if self.errors is not None and row in self.errors:
-            return
-        if guarded and self.entries.runs is not None:
-            # Runs of 16 bytes and the part [40, 44) of a payload of 45: read [32, 45) again.
-            nbytes = int(self.entries.slices.nbytes[row])
-            for start, stop in _touched_runs(parts, self.entries.runs.run_nbytes):
-                self._read_again(row, start, min(stop, nbytes))
-        else:
-            self.read_whole(row)
+            row = int(rows[group])
+            if self.errors is not None and row in self.errors:
+                continue
+            if guarded[group] and self.entries.runs is not None:
+                # Runs of 16 bytes and the part [40, 44) of a payload of 45: read [32, 45) again.
+                some = np.arange(bounds[group], bounds[group + 1])
+                touched = parts.take(some[~settled[some]])
+                nbytes = int(self.entries.slices.nbytes[row])
+                for start, stop in _touched_runs(touched, self.entries.runs.run_nbytes):
+                    self._read_again(row, start, min(stop, nbytes))
+            else:
+                self.read_whole(row)
 
     def _combined(self, parts: ReadTable, firsts: list[int], lasts: list[int]) -> list[int]:
         """The checksum of each payload from the checksums of the parts ``[first, last)`` that tile
@@ -332,15 +325,15 @@ class Evidence:
         # The CRC of a + b follows from the CRCs of a and b and the length of b, so no byte is read
         # again.
         sums, sizes, crc = parts.checksum.tolist(), parts.nbytes.tolist(), self.source.crc
-        found = []
+        checksums = []
         for first, last in zip(firsts, lasts, strict=True):
             combined: int = sums[first]
             for part in range(first + 1, last):
                 combined = (
                     NO_CHECKSUM if crc is None else crc.combine(combined, sums[part], sizes[part])
                 )
-            found.append(combined)
-        return found
+            checksums.append(combined)
+        return checksums
 
     def _read_again(self, row: int, start: int, stop: int) -> None:
         """Compare the runs that hold the bytes ``[start, stop)`` of a payload, block by block."""
@@ -376,22 +369,9 @@ def check_entry(source: Source, entries: EntryTable, row: int) -> None:
     Evidence(source, entries).read_whole(row)
 
 
-def _tile(parts: ReadTable, first: Ints, nbytes: Ints) -> Bools:
-    """[g] True for payloads whose parts follow each other from the first byte to the last."""
-    # [0, 5) and [5, 9) tile 9 bytes: each start (0, 5) equals the stop before it (0, 5), and the
-    # last stop is 9.
-    stops = parts.start + parts.nbytes
-    before = np.append(0, stops[:-1])
-    before[first] = 0
-    last = np.append(first[1:], len(parts)) - 1
-    tiles: Bools = np.logical_and.reduceat(parts.start == before, first) & (stops[last] == nbytes)
-    return tiles
-
-
 def _touched_runs(parts: ReadTable, run_nbytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of whole runs that hold the parts, sorted by first byte; each run is in one of them.
-    With runs of 16 bytes, the parts [20, 25), [30, 40) and [70, 71) touch the ranges [16, 48) and
-    [64, 80)."""
+    """Ranges of whole runs that hold the parts, sorted: with runs of 16 bytes, the parts [20, 25),
+    [30, 40) and [70, 71) touch [16, 48) and [64, 80)."""
     starts = parts.start // run_nbytes * run_nbytes
     stops = -(-(parts.start + parts.nbytes) // run_nbytes) * run_nbytes
     first, last = int(starts[0]), int(stops[0])

@@ -34,7 +34,7 @@ its last one is written.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -51,7 +51,6 @@ from shardvar.engine.pool import (
     SMALL_NBYTES,
     WORKERS,
     Progress,
-    Work,
     block_ranges,
     map_ahead,
     run_all,
@@ -74,32 +73,11 @@ from shardvar.planning.slices import widen
 from shardvar.storage.protocol import Storage, WritableFile
 
 
-def by_turns(
-    source: ArraySource, plans: Sequence[Plan], open_file: Callable[[int], dict[int, list[Work]]]
-) -> Iterator[Work]:
-    """Yield the work of all files, lazy array by lazy array. Work of row
-    -1 needs none, and comes first."""
-    opened: dict[int, dict[int, list[Work]]] = {}
-    unopened = dict.fromkeys(range(len(plans)))
-    for turn, numbers in _plan_turns(source, plans):
-        for number in numbers:
-            if number in unopened:
-                del unopened[number]
-                opened[number] = open_file(number)
-                yield from opened[number].pop(-1, [])
-            yield from opened[number].pop(turn)
-            if not opened[number]:
-                del opened[number]
-    for number in unopened:
-        yield from open_file(number)[-1]
-
-
 def _plan_turns(source: ArraySource, plans: Sequence[Plan]) -> list[tuple[int, list[int]]]:
-    """Return the rows of the lazy arrays that plans copy, each with the numbers of these plans. The
-    plans of an array come in the order of the bytes that they copy. From here on each array is
-    dropped when it is the turn of the next one. An array is made some rows at a time only if every
-    copy has whole rows; what is made then ends where a copy ends, so that no row is made twice."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    """Return the rows of the lazy arrays, each with the plans that copy it, by place. An array is
+    made some rows at a time only if every copy has whole rows, and each such part ends where a copy
+    ends."""
+    copies_of: dict[int, list[tuple[int, int]]] = {}
     for number, plan in enumerate(plans):
         rows, rank = plan.copies.source, plan.copies.shape.shape[1]
         stored = plan.sources.take(rows)
@@ -112,9 +90,9 @@ def _plan_turns(source: ArraySource, plans: Sequence[Plan]) -> list[tuple[int, l
             if is_narrow[at]:
                 lazy.step = 0
             start = int(row[at]) * lazy.row_nbytes
-            found.setdefault(int(rows[at]), []).append((start, number))
+            copies_of.setdefault(int(rows[at]), []).append((start, number))
     turns = []
-    for number, copies in sorted(found.items()):
+    for number, copies in sorted(copies_of.items()):
         cast(LazyPayload, source.arrays[number]).cuts = sorted(start for start, _ in copies)
         turns.append((number, list(dict.fromkeys(plan for _, plan in sorted(copies)))))
     return turns
@@ -123,7 +101,7 @@ def _plan_turns(source: ArraySource, plans: Sequence[Plan]) -> list[tuple[int, l
 _WRITE_NBYTES = 512 << 10
 """Bytes of a write where files are read and others written side by side.
 
-The kernel takes memory for what is written in portions as large as the write, and the host of a
+The kernel takes memory for written bytes in portions as large as the write, and the host of a
 virtual machine may provide portions of 1 MiB and more several times more slowly. After each write a
 thread waits for Python's lock, and in one file for other threads. So a write has a block where
 threads share a file, and in a save from memory, which does little else.
@@ -135,8 +113,7 @@ class FileTask:
     """One output file: picklable, idempotent."""
 
     id: str  # a digest of source, plan and writer: equal ids write equal bytes
-    name: str
-    """The name under which the file is written."""
+    name: str  # the name under which the file is written
     storage: Storage  # the directory that it is written in
     writer: FileWriter  # the frame and the checksums of the file
     plan: Plan  # the copies that fill it; the targets are the file's slices in order
@@ -166,14 +143,13 @@ class FileWork:
     """[k] the source of each target that a lazy array fills, whose turn it must be; -1 for others."""
     copies: Ints  # [k + 1] where each target's copies begin in the plan's
     file: WritableFile
-    """The file."""
     reading: Reading  # the source, and what was read of it
     progress: Progress  # called with the number of bytes that were written
     units: list[Unit]  # the ranges that are written, in the order of the file
     batches: list[list[int]]
     """The numbers of units that are read at once; the last batch ends the file."""
     sums: dict[int, Sums]  # the checksums of the units that are written, by number
-    is_beside: bool  # True where other files are written meanwhile
+    is_beside: bool  # True where other files are written at the same time
 
     threads: int
     """Batches that are worked at together, as many as memory has room for; 0 for a file whose batch
@@ -192,9 +168,8 @@ def run_task(
 def run_each(
     tasks: Sequence[FileTask], source: Source, progress: Progress = lambda _nbytes: None
 ) -> Generator[tuple[FileTask, FileReport]]:
-    """Write files whole, sync each, and yield it with its report as soon as it is finished. While
-    one is finished and synced, threads are at other ones, so that many files take little more than
-    one."""
+    """Write files whole, sync each, and yield it with its report once it is finished; threads are
+    at others meanwhile."""
     begun: list[FileWork] = []
     is_lazy = isinstance(source, ArraySource) and source.is_lazy.any()
     try:
@@ -202,19 +177,20 @@ def run_each(
         alike: Iterable[tuple[tuple[int, bool], Iterator[Any]]]
         alike = groupby(works, attrgetter("threads", "is_beside"))
         if is_lazy:
-            alike = [((WORKERS, False), _by_turns(tasks, source, progress, begun))]
+            lazy = cast(ArraySource, source)
+            alike = [((WORKERS, False), _by_turns(tasks, lazy, progress, begun))]
         for (threads, is_beside), group in alike:
             batches = group if is_lazy else _in_turn(group, max(threads, 1) if is_beside else 1)
             # Always closed here, so that no thread writes into a file that is closed below.
             with closing(
                 map_ahead(_write_batch, batches, threads, 4 * threads)
                 if threads
-                else (_write_batch(each) for each in batches)
+                else (_write_batch(pair) for pair in batches)
             ) as written:
                 for work, batch, sums in written:
-                    # What is best read in order is read here, between the others' results.
-                    found = _write_units(work, batch) if sums is None else sums
-                    work.sums.update(zip(batch, found, strict=True))
+                    # Ordered payloads are read here, between the others' results.
+                    sums = _write_units(work, batch) if sums is None else sums
+                    work.sums.update(zip(batch, sums, strict=True))
                     if len(work.sums) == len(work.units):
                         begun.remove(work)
                         yield work.task, _finish_file(work)
@@ -226,24 +202,30 @@ def run_each(
 
 
 def _by_turns(
-    tasks: Sequence[FileTask], source: Source, progress: Progress, begun: list[FileWork]
+    tasks: Sequence[FileTask], source: ArraySource, progress: Progress, begun: list[FileWork]
 ) -> Iterator[tuple[FileWork, list[int]]]:
-    """Yield the batches of all files, lazy array by lazy array."""
-
-    def open_file(number: int) -> dict[int, list[tuple[FileWork, list[int]]]]:
-        [work] = _begin(tasks[number : number + 1], source, progress, begun)
-        found: dict[int, list[tuple[FileWork, list[int]]]] = {}
-        for batch in work.batches or [[]]:
-            turn = int(work.turn[work.units[batch[0]].first]) if batch else -1
-            found.setdefault(turn, []).append((work, batch))
-        return found
-
-    return by_turns(cast(ArraySource, source), [task.plan for task in tasks], open_file)
+    """Yield the batches of all files, lazy array by lazy array; those without one come first."""
+    opened: dict[int, dict[int, list[tuple[FileWork, list[int]]]]] = {}
+    unopened = dict.fromkeys(range(len(tasks)))
+    turns = _plan_turns(source, [task.plan for task in tasks])
+    for turn, numbers in [*turns, (-1, list(unopened))]:
+        for number in numbers:
+            if number in unopened:
+                del unopened[number]
+                [work] = _begin(tasks[number : number + 1], source, progress, begun)
+                batches = opened.setdefault(number, {})
+                for batch in work.batches or [[]]:
+                    row = int(work.turn[work.units[batch[0]].first]) if batch else -1
+                    batches.setdefault(row, []).append((work, batch))
+                yield from batches.pop(-1, [])
+            if turn >= 0:
+                yield from opened[number].pop(turn)
+            if not opened.get(number, True):
+                del opened[number]
 
 
 def _in_turn(works: Iterator[FileWork], count: int) -> Iterator[tuple[FileWork, list[int]]]:
-    """Yield the batches of ``count`` files, one of each in turn; where a file has no more, the next
-    one begins."""
+    """Yield the batches of ``count`` files, one of each in turn."""
     under_way: deque[tuple[FileWork, Iterator[list[int]]]] = deque()
     while True:
         while len(under_way) < count and (new := next(works, None)) is not None:
@@ -268,8 +250,7 @@ def _begin(
         # Plan: what fills the targets, and the ranges that are written.
         moves, is_range = lower(task.plan)
         targets = task.plan.targets
-        ordered = np.zeros(len(targets), dtype=np.bool)
-        turn = np.full(len(targets), -1)
+        ordered, turn = np.zeros(len(targets), dtype=np.bool), np.full(len(targets), -1)
         has_lazy = isinstance(source, ArraySource) and bool(source.is_lazy.any())
         # Plain payloads are read in any order, but for lazy arrays.
         if has_lazy or not task.entries.plain.all():
@@ -280,15 +261,14 @@ def _begin(
                     turn[parts.target[is_ordered]] = parts.source[is_ordered]
         units = list(plan_units(targets, task.start, is_range, task.writer.run_nbytes, turn >= 0))
         batches = list(batch_units(targets, units, is_range, turn))
-        # What is read in order would be read elsewhere for each file, and an upload sends many
+        # Ordered payloads would be read elsewhere for each file, and an upload sends many
         # parts at once anyway.
         is_local = task.storage.traits is None
         is_beside = len(tasks) > 1 and is_local and not ordered.any()
-        # Threads: as many as there is memory for a batch and the block that is read meanwhile.
+        # Threads: as many as there is memory for a batch and the block that is read.
         reading = Reading(Evidence(source, task.entries), in_threads=False)
-        largest = 0
-        for batch in batches:
-            largest = max(largest, sum([units[number].nbytes for number in batch]))
+        sums = (sum([units[number].nbytes for number in batch]) for batch in batches)
+        largest = max(sums, default=0)
         is_quick = are_tiny and len(batches) <= 1 and largest <= SMALL_NBYTES
         threads = 0 if is_quick and is_local else reading.threads(largest + BLOCK_NBYTES)
         is_small = is_beside and not isinstance(source, ArraySource)
@@ -333,21 +313,17 @@ def _finish_file(work: FileWork) -> FileReport:
 
 
 def _write_batch(
-    each: tuple[FileWork, list[int]],
+    work_and_batch: tuple[FileWork, list[int]],
 ) -> tuple[FileWork, list[int], list[Sums] | None]:
-    """Write units that are read at once. Where they are best read in order, nothing is written, and
-    there are no checksums."""
-    work, batch = each
-    if work.ordered.any():
-        units = [work.units[number] for number in batch]
-        if any(work.ordered[unit.first : unit.last].any() for unit in units):
-            return work, batch, None
-    return work, batch, _write_units(work, batch)
+    """Write units that are read at once, unless they are best read in order."""
+    work, batch = work_and_batch
+    units = [work.units[number] for number in batch] if work.ordered.any() else []
+    is_ordered = any(work.ordered[unit.first : unit.last].any() for unit in units)
+    return work, batch, None if is_ordered else _write_units(work, batch)
 
 
 def _write_units(work: FileWork, batch: list[int]) -> list[Sums]:
-    """Read several units at once, so that what more than one of them needs is read once; take
-    checksums and write."""
+    """Read several units at once, so that shared bytes are read once; take checksums and write."""
     units = [work.units[number] for number in batch]
     if len(units) == 1:
         block = _payload_in_memory(work, units[0])
@@ -370,7 +346,7 @@ def _write_units(work: FileWork, batch: list[int]) -> list[Sums]:
             wanted.append(_wanted(work, unit, stop - unit.nbytes))
     if wanted:
         read_regions(work.reading, join_regions(wanted), {0: buffer})
-    return [_finish(work, *each) for each in zip(units, blocks, moves, strict=True)]
+    return [_finish(work, *parts) for parts in zip(units, blocks, moves, strict=True)]
 
 
 def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | None) -> Sums:
@@ -378,7 +354,7 @@ def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | No
     task = work.task
     sums = take_checksums(task.writer, task.plan.targets, task.start, unit, block)
     if moves is not None:
-        # Each target has the bytes of one move, so its checksum is the one that the move's reading
+        # Each target has the bytes of one move, so its checksum is the move's, which reading
         # left out.
         reads = ReadTable(
             moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, dtype=np.int64)
@@ -417,8 +393,7 @@ def _moves(work: FileWork, unit: Unit) -> MoveTable:
 
 
 def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
-    """Fill the block but for regions. Returns the moves whose checksums were left to the caller,
-    None for none."""
+    """Fill the block but for regions; return the moves whose checksums are left to the caller."""
     # Plan: the moves cut to the unit, each with its place in the block.
     task, reading, moves = work.task, work.reading, _moves(work, unit)
     source, targets = reading.evidence.source, task.plan.targets
@@ -447,8 +422,7 @@ def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
 
 
 def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
-    """The regions that fill the targets in a unit that moves do not fill; the unit is at byte
-    ``place`` of buffer 0."""
+    """The regions that fill targets in a unit, which is at byte ``place`` of buffer 0."""
     plan = work.task.plan
     copies = plan.copies.take(np.arange(work.copies[unit.first], work.copies[unit.last]))
     copies = copies.take(np.flatnonzero(~work.is_range[copies.target]))
@@ -466,8 +440,7 @@ def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
 
 
 def read_checksums(task: FileTask) -> FileChecksums:
-    """The checksums of a file that stands finished, taken from its bytes; an error where it is too
-    short for them."""
+    """The checksums of a finished file, taken from its bytes; an error where it is too short."""
     targets, writer = task.plan.targets, task.writer
     units = list(
         plan_units(targets, task.start, np.ones(len(targets), dtype=np.bool), writer.run_nbytes)

@@ -13,7 +13,7 @@ Elements are copied between two layouts, such as a matrix and its transpose, in 
 (``Strided``):
 
 1  axes that follow each other on both sides become one, and side by side elements one word
-2  what is read is cut into bands that lie close together, so that few pages are held at a time
+2  the payload is cut into bands that lie close together, so that few pages are held at a time
 3  where reading and writing prefer different axes, tiles of both are copied, which stay in the
    cache
 
@@ -103,25 +103,25 @@ class Lattice:
 
     def within(self, region: Region) -> "Iterator[Lattice]":
         """Yield the parts whose elements lie in a region of the target."""
-        found = indices_within(self.piece.target, self.target_corner(), self.shape, region)
-        for first, shape in found:
+        corner = self.target_corner()
+        for first, shape in indices_within(self.piece.target, corner, self.shape, region):
             yield self.part(first, shape)
 
 
 def coordinates(view: View, index: IndexTuple) -> list[int]:
     """[rank] the coordinates of an index."""
-    found = list(view.start)
+    place = list(view.start)
     for (axis, step), number in zip(view.steps, index, strict=True):
         if axis >= 0:
-            found[axis] += step * number
-    return found
+            place[axis] += step * number
+    return place
 
 
 def bounds_of(view: View, first: IndexTuple, shape: IndexTuple) -> tuple[list[int], list[int]]:
     """[rank] the first coordinates of some indices, and the first ones past the last."""
     low = coordinates(view, first)
     last = coordinates(view, tuple(f + n - 1 for f, n in zip(first, shape, strict=True)))
-    return low, [each + 1 for each in last]
+    return low, [number + 1 for number in last]
 
 
 def strides_along(view: View, strides: Sequence[int]) -> IndexTuple:
@@ -141,30 +141,29 @@ def c_strides(shape: Sequence[int]) -> list[int]:
 def indices_within(
     view: View, corner: Sequence[int], shape: IndexTuple, region: Region
 ) -> list[tuple[IndexTuple, IndexTuple]]:
-    """Return the indices whose coordinates lie in a region, as firsts and extents [k]. An axis that
-    several indices make is cut in a few parts, as a range of a number's digits is: of two digits,
-    [07, 32) is 0 and 7:10, then 1:3 and 0:10, then 3 and 0:2."""
-    found: list[tuple[list[int], list[int]]] = [([0] * len(shape), list(shape))]
+    """Return the indices whose coordinates lie in a region, as firsts and extents [k]. An axis of
+    several indices is cut as a range of digits is: [07, 32) is 0 and 7:10, then 1:3 and 0:10, then
+    3 and 0:2."""
+    boxes: list[tuple[list[int], list[int]]] = [([0] * len(shape), list(shape))]
     for axis, (low, stop, start) in enumerate(zip(region.offset, region.stop, corner, strict=True)):
-        mine = [
+        numbers = [
             number
             for number, (of, step) in enumerate(view.steps)
             if of == axis and step and shape[number] > 1
         ]
-        mine.sort(key=lambda number: -view.steps[number][1])
-        reach = sum((shape[number] - 1) * view.steps[number][1] for number in mine)
-        if low <= start and start + reach < stop:
+        numbers.sort(key=lambda number: -view.steps[number][1])
+        digits = [(shape[number], view.steps[number][1]) for number in numbers]
+        if low <= start and start + sum((count - 1) * step for count, step in digits) < stop:
             continue
-        digits = [(shape[number], view.steps[number][1]) for number in mine]
         ranges = list(_digit_ranges(digits, low - start, stop - start))
         cut = []
-        for (first, extents), some in product(found, ranges):
+        for (first, extents), some in product(boxes, ranges):
             first, extents = list(first), list(extents)
-            for number, (begin, count) in zip(mine, some, strict=True):
+            for number, (begin, count) in zip(numbers, some, strict=True):
                 first[number], extents[number] = begin, count
             cut.append((first, extents))
-        found = cut
-    return [(tuple(first), tuple(extents)) for first, extents in found]
+        boxes = cut
+    return [(tuple(first), tuple(extents)) for first, extents in boxes]
 
 
 def _digit_ranges(
@@ -177,7 +176,7 @@ def _digit_ranges(
         return
     (extent, step), rest = digits[0], digits[1:]
     reach = sum((count - 1) * each for count, each in rest)
-    # The digits with which a sum can lie within, and of these the ones with which all do.
+    # The digits with which a sum can lie within, and among these, those with which all do.
     begin, end = max(0, -(-(low - reach) // step)), min(extent, -(-stop // step))
     whole, past = max(begin, -(-low // step)), min(end, (stop - 1 - reach) // step + 1)
     if whole >= past:
@@ -193,14 +192,14 @@ def _digit_ranges(
 
 
 def lattices_of(piece: Piece, view: View, slices: SliceTable, rows: Ints) -> list[Lattice]:
-    """Return what some stored slices of a tensor have of a piece; ``view`` is the tensor's."""
-    found: list[Lattice] = []
+    """Return the parts of a piece in some stored slices of a tensor; ``view`` is the tensor's."""
     if 0 in piece.shape:
-        return found
+        return []
     zeros, rank = (0,) * len(piece.shape), len(view.start)
     low, stop = bounds_of(view, zeros, piece.shape)
     offsets, shapes = slices.offset[rows, :rank], slices.shape[rows, :rank]
     meets = ((offsets < stop) & (offsets + shapes > low)).all(axis=1)
+    lattices = []
     for row in rows[meets].tolist():
         region = slices.region(row)
         strides = c_strides(region.shape)
@@ -210,13 +209,13 @@ def lattices_of(piece: Piece, view: View, slices: SliceTable, rows: Ints) -> lis
         )
         whole = Lattice(row, piece, zeros, piece.shape, place, strides_along(view, strides))
         for first, shape in indices_within(view, view.start, piece.shape, region):
-            found.append(whole.part(first, shape))
-    return found
+            lattices.append(whole.part(first, shape))
+    return lattices
 
 
 def factor_lattices(piece: Piece, factor: View, slices: SliceTable, rows: Ints) -> list[Lattice]:
-    """Return what some stored slices have of a factor of a piece. The target is the factor's own
-    indices: an index of the piece that it does not have has one."""
+    """Return the parts of a factor of a piece in stored slices; the target is the factor's
+    indices."""
     shape = tuple(
         extent if axis >= 0 else 1
         for extent, (axis, _) in zip(piece.shape, factor.steps, strict=True)
@@ -238,10 +237,8 @@ Cell = tuple[IndexTuple, IndexTuple, Ints]
 def cells(
     low: Ints, stop: Ints, first: IndexTuple, last: IndexTuple, numbers: Ints
 ) -> Iterator[Cell]:
-    """Cut a region of a target into cells, so that each of some regions in it lies in one cell. The
-    region ``[first, last)`` is cut through, along one axis after the other, wherever that cuts none
-    of them. So regions that are apart have cells of their own in all usual arrangements, and others
-    share one."""
+    """Cut a region of a target into cells, so that each of some regions in it lies in one cell:
+    along one axis after the other, wherever that cuts none of them."""
     if len(numbers):
         for axis in range(len(first)):
             order = numbers[np.argsort(low[numbers, axis], kind="stable")]
@@ -271,7 +268,7 @@ def _with(index: IndexTuple, axis: int, value: int) -> IndexTuple:
 
 
 _TILE_ROWS, _TILE_COLUMNS = 256, 128
-"""Extents that are copied at a time, along the axis that is written in order and the one that is
+"""Extents that are copied at a time, along the axis that is written in order and the axis that is
 read in order. A tile is first copied as it lies, and then out of there, since it stays in the
 cache."""
 
@@ -316,11 +313,7 @@ class Strided:
 
     def merged(self) -> "Strided":
         """Return the same copy with as few axes as possible, in the order in which it writes."""
-        axes = [
-            axis
-            for axis in zip(self.shape, self.strides, self.into_strides, strict=True)
-            if axis[0] > 1
-        ]
+        axes = [axis for axis in self._axes() if axis[0] > 1]
         axes.sort(key=lambda axis: -axis[2])
         merged: list[tuple[int, int, int]] = []
         for extent, step, into_step in axes:
@@ -333,31 +326,26 @@ class Strided:
         return self._of(merged, self.itemsize)
 
     def in_words(self) -> "Strided":
-        """Return the same copy with side by side elements as one word: NumPy takes as long for 16
-        bytes as for two."""
-        axes, size = (
-            list(zip(self.shape, self.strides, self.into_strides, strict=True)),
-            self.itemsize,
-        )
+        """Return the same copy with side by side elements as one word, which NumPy copies
+        faster."""
+        axes, size = self._axes(), self.itemsize
         if axes and axes[-1][1:] == (size, size):
-            extent = axes[-1][0]
-            word = next(
-                (word for word in sorted(WORDS, reverse=True) if extent * size % word == 0), 0
-            )
+            nbytes = axes[-1][0] * size
+            word = max(word for word in WORDS if nbytes % word == 0)
             if word > size:
-                axes[-1] = (extent * size // word, word, word)
+                axes[-1:] = [(nbytes // word, word, word)] if nbytes > word else []
                 size = word
-                if axes[-1][0] == 1:
-                    axes.pop()
         return self._of(axes, size)
+
+    def _axes(self) -> list[tuple[int, int, int]]:
+        return list(zip(self.shape, self.strides, self.into_strides, strict=True))
 
     def _of(self, axes: Sequence[tuple[int, int, int]], itemsize: int) -> "Strided":
         shape, strides, into_strides = zip(*axes, strict=True) if axes else ((), (), ())
         return Strided(shape, self.place, strides, self.into, into_strides, itemsize)
 
     def bands(self, most: int) -> Iterator["Strided"]:
-        """Yield parts with spans of at most ``most`` bytes, or of one element, in the order of the
-        payload that is read."""
+        """Yield parts with spans of at most ``most`` bytes, or of one element, in reading order."""
         if self.span <= max(most, self.itemsize):
             yield self
             return
@@ -368,15 +356,11 @@ class Strided:
         inner = self.span - (extent - 1) * step
         count = max(1, (most - inner) // step + 1 if inner <= most else 1)
         for begin in range(0, extent, count):
-            shape = list(self.shape)
-            shape[axis] = min(count, extent - begin)
-            part = Strided(
-                tuple(shape),
-                self.place + begin * step,
-                self.strides,
-                self.into + begin * self.into_strides[axis],
-                self.into_strides,
-                self.itemsize,
+            part = replace(
+                self,
+                shape=_with(self.shape, axis, min(count, extent - begin)),
+                place=self.place + begin * step,
+                into=self.into + begin * self.into_strides[axis],
             )
             yield from part.bands(most)
 
@@ -385,26 +369,17 @@ class Strided:
         word = word_of(self.itemsize)
         out = np.ndarray(self.shape, word, buffer, self.into, self.into_strides)
         read = np.ndarray(self.shape, word, payload, self.place, self.strides)
-        _copy(read, out)
-
-
-def _copy(read: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Copy an array into one of the same shape, whose axes are in the order of ``out``."""
-    rank = read.ndim
-    if rank < 2:
-        out[...] = read
-        return
-    # The axis that is read in order, and the one that is written in order, which is the last.
-    across = min(range(rank), key=lambda axis: read.strides[axis])
-    if across == rank - 1 or read.shape[across] * read.shape[-1] < _LEAST_TILE:
-        out[...] = read
-        return
-    others = [axis for axis in range(rank) if axis not in (across, rank - 1)]
-    index: list[Any] = [slice(None)] * rank
-    for numbers in product(*(range(read.shape[axis]) for axis in others)):
-        for axis, number in zip(others, numbers, strict=True):
-            index[axis] = number
-        _copy_tiles(read[tuple(index)], out[tuple(index)])
+        # The last axis is written in order, and this one is read in order.
+        last = read.ndim - 1
+        across = min(range(read.ndim), key=lambda axis: read.strides[axis], default=last)
+        if across == last or read.shape[across] * read.shape[last] < _LEAST_TILE:
+            out[...] = read
+            return
+        axes = [
+            (slice(None),) if k in (across, last) else range(n) for k, n in enumerate(read.shape)
+        ]
+        for index in product(*axes):
+            _copy_tiles(read[index], out[index])
 
 
 def _copy_tiles(read: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
@@ -482,10 +457,10 @@ class Panels:
     def copy(self, number: int, start: int, buffer: memoryview) -> bool:
         """Fill a buffer from a panel that holds all of it, and return True, or return False."""
         first = start // _PANEL_NBYTES * _PANEL_NBYTES
-        found = self.made.get((number, first))
-        if found is None or start - first + len(buffer) > len(found[0]):
+        made = self.made.get((number, first))
+        if made is None or start - first + len(buffer) > len(made[0]):
             return False
-        panel, work = found
+        panel, work = made
         work.finish()
         buffer[:] = panel[start - first : start - first + len(buffer)]
         return True

@@ -9,7 +9,7 @@ of bytes at a time:
                              out of a map of the file, whose memory is given back, or out of a
                              payload that is kept (``engine.pieces``)
 
-What is copied is verified before its first element is moved. ``engine.lattices`` makes several
+A payload is verified before its first element is copied. ``engine.lattices`` makes several
 ranges at once where that reads less.
 
 Arithmetic is done in float64, a portion of elements at a time, rounded to the target's dtype once.
@@ -18,7 +18,7 @@ Products of two float32, or of smaller floats, are exact in float64, so one oper
 gives the bits of float32 arithmetic.
 
 ``w * scale`` where a scale is for a block of 128 x 128 elements: the scale has indices for the
-blocks, and none for what is in a block, so its values are repeated there by NumPy's broadcasting.
+blocks, and none for elements of a block, so its values are repeated there by NumPy's broadcasting.
 
 Entries of the targets, and how each is made:
 
@@ -61,11 +61,11 @@ from shardvar.engine.lattices import (
     is_sparse,
     lattices_of,
 )
-from shardvar.engine.pieces import KeptPayloads, Scratch, VerifiedRows
+from shardvar.engine.pieces import ComposedSource, KeptPayloads, Scratch, VerifiedRows
 from shardvar.engine.pool import bytes_of
 from shardvar.engine.write import shrink_entries
-from shardvar.errors import ReadError, UnsupportedError
-from shardvar.formats.protocol import Source, WrappedSource
+from shardvar.errors import UnsupportedError
+from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, is_whole, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.maps.plan import Arithmetic, MapPlan, Piece, Target, View
@@ -85,15 +85,15 @@ def compute(
 ) -> npt.NDArray[Any]:
     """Return what arithmetic makes of some elements, in the target's dtype."""
     with np.errstate(all="ignore"):
-        found = values.astype(np.float64)
+        result = values.astype(np.float64)
         for factor in factors:
-            found *= factor.astype(np.float64)
+            result *= factor.astype(np.float64)
         if arithmetic.times != 1:
-            found *= arithmetic.times
+            result *= arithmetic.times
         # Adding 0 would make 0 of -0.
         if arithmetic.plus != 0:
-            found += arithmetic.plus
-        lost = ~np.isfinite(found)
+            result += arithmetic.plus
+        lost = ~np.isfinite(result)
         if lost.any():
             for operand in (values, *factors):
                 lost &= np.isfinite(operand)
@@ -101,8 +101,8 @@ def compute(
         value = values[np.unravel_index(np.argmax(lost), lost.shape)]
         cause = f"The arithmetic makes an infinite number of the value {value} for {key!r}."
         raise UnsupportedError(cause, "Choose smaller constants, or leave the tensor as it is.")
-    rounded = np.empty(found.shape, numpy_dtype(dtype))
-    convert_into(rounded.reshape(-1), found.reshape(-1), key)
+    rounded = np.empty(result.shape, numpy_dtype(dtype))
+    convert_into(rounded.reshape(-1), result.reshape(-1), key)
     return rounded
 
 
@@ -126,7 +126,7 @@ class Recipes:
     """The ways to make the entries of targets, each with its number."""
 
     origin: Ints
-    """[m] the row of the stored entry that each is, as it is; -1 for the ones that are copied."""
+    """[m] the row of the stored entry that each is, as it is; -1 for entries that are copied."""
     copied: Mapping[int, Recipe]  # the recipes of entries that are copied, by number
 
 
@@ -186,16 +186,16 @@ class DraftEntries:
             self._add_cell(number, target, zeros, target.shape, lattices)
         else:
             bounds = [lattice.target_bounds() for lattice in lattices]
-            low = np.array([each[0] for each in bounds], np.int64).reshape(len(bounds), len(zeros))
-            stop = np.array([each[1] for each in bounds], np.int64).reshape(len(bounds), len(zeros))
+            low, stop = (
+                np.array(bounds, np.int64).reshape(len(bounds), 2, len(zeros)).swapaxes(0, 1)
+            )
             every = np.arange(len(lattices))
             for first, last, numbers in cells(low, stop, zeros, target.shape, every):
                 self._add_cell(number, target, first, last, [lattices[n] for n in numbers.tolist()])
         factors = (
             factor.key
             for piece in pieces
-            if piece.arithmetic is not None
-            for factor in piece.arithmetic.factors
+            for factor in (piece.arithmetic.factors if piece.arithmetic else ())
         )
         return tuple(dict.fromkeys((*(piece.source.key for piece in pieces), *factors)))
 
@@ -271,11 +271,11 @@ class DraftEntries:
     def _recipe(self, pairs: Iterable[tuple[Piece, int]], fill: bytes | None) -> Recipe:
         pieces, rows = zip(*pairs, strict=True) if (pairs := list(pairs)) else ((), ())
         factors: dict[int, None] = {}
-        for piece in dict.fromkeys(each for each in pieces if each.arithmetic is not None):
+        for piece in dict.fromkeys(piece for piece in pieces if piece.arithmetic):
             for factor in piece.arithmetic.factors if piece.arithmetic else ():
                 rows_of = self.rows_of(factor.key)
-                found = factor_lattices(piece, factor, self.stored.slices, rows_of)
-                factors |= dict.fromkeys(lattice.row for lattice in found)
+                lattices = factor_lattices(piece, factor, self.stored.slices, rows_of)
+                factors |= dict.fromkeys(lattice.row for lattice in lattices)
         return Recipe(pieces, rows, tuple(factors), fill)
 
     def table(self) -> tuple[EntryTable, Recipes]:
@@ -336,16 +336,18 @@ class DraftEntries:
         return EntryTable(slices, file, start, checksum, plain, runs)
 
 
+def _distance(index: Sequence[int], corner: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the elements from a corner to an index, by strides."""
+    return sum((a - b) * step for a, b, step in zip(index, corner, strides, strict=True))
+
+
 _MOST_PLANNED = 64  # Entries whose lattices are kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MappedSource(WrappedSource):
-    """Another source whose tensors became the targets of a map. An entry that is not plain has its
-    number as its start, whichever rows a caller gave it since."""
+class MappedSource(ComposedSource):
+    """Another source whose tensors became the targets of a map; ``start`` numbers its entries."""
 
-    verified: VerifiedRows
-    """The source of the payloads, its entries as stored, and which were verified."""
     recipes: Recipes  # the ways to make entries
     index: TableIndex = field()  # the table of contents of the targets
     sources_of: Mapping[str, tuple[str, ...]]
@@ -360,17 +362,8 @@ class MappedSource(WrappedSource):
     renamed: Mapping[str, str] = field(default_factory=dict)
     """The keys of objects that the map renames, by their new names."""
 
-    @property
-    def inner(self) -> Source:
-        return self.verified.source
-
-    @property
-    def stored(self) -> EntryTable:
-        """The entries as they are stored."""
-        return self.verified.entries
-
     def digest(self) -> bytes:
-        """Return a digest of what the map makes of the stored entries."""
+        """Return a digest of the targets and the ways to make them."""
         slices = self.index.entries.slices
         digest = hashlib.sha256("\0".join(slices.tensors.keys).encode("utf-8", "surrogateescape"))
         for column in (self.recipes.origin, slices.tensor, slices.offset, slices.shape):
@@ -384,42 +377,35 @@ class MappedSource(WrappedSource):
     def files_read(self, entries: EntryTable) -> Ints:
         numbers = entries.start[~entries.plain]
         origins = self.recipes.origin[numbers]
-        copied = (self.recipes.copied[each].used for each in numbers[origins < 0].tolist())
+        copied = (self.recipes.copied[number].used for number in numbers[origins < 0].tolist())
         rows = np.unique([*origins[origins >= 0].tolist(), *chain.from_iterable(copied)])
         plain = self.inner.files_read(entries.take(np.flatnonzero(entries.plain)))
         return np.union1d(plain, self.inner.files_read(self.stored.take(rows.astype(np.int64))))
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for payloads that are best read in order. What is copied is read in
-        the target's order, and its payloads are kept if that would be slow. Payloads that a bucket
-        sends are read one after the other, each by many requests at once: all at once would need a
-        temporary file each."""
-        found = np.zeros(len(rows), np.bool)
+        """[rows] Return True for payloads that are best read in order. Payloads that a bucket sends
+        are read one after the other: all at once would need a temporary file each."""
+        answer = np.zeros(len(rows), np.bool)
         at = np.flatnonzero(~entries.plain[rows])
         numbers = entries.start[rows[at]]
         origins = self.recipes.origin[numbers]
         through = origins >= 0
         if through.any():
-            found[at[through]] = self.inner.in_order(self.stored, origins[through])
+            answer[at[through]] = self.inner.in_order(self.stored, origins[through])
         if self.traits is not None:
             for place, number in zip(at[~through], numbers[~through].tolist(), strict=True):
                 stored = np.array(self.recipes.copied[number].used, np.int64)
                 is_fetched = self.stored.plain[stored] & ~self.verified.is_held(stored)
-                found[place] = is_fetched.any()
-        return found
+                answer[place] = is_fetched.any()
+        return answer
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
         stored: dict[int, None] = {}
         for number in entries.start[rows[~entries.plain[rows]]].tolist():
             origin = int(self.recipes.origin[number])
-            if origin >= 0:
-                stored[origin] = None
-            else:
-                # A payload that is decoded is kept when it is asked for, so it is not decoded
-                # ahead.
-                stored |= {
-                    row: None for row in self.recipes.copied[number].rows if self.stored.plain[row]
-                }
+            # A payload that is decoded is kept when it is asked for, so it is not decoded ahead.
+            used = [origin] if origin >= 0 else self.recipes.copied[number].rows
+            stored |= {row: None for row in used if row == origin or self.stored.plain[row]}
         self.verified.expect(np.fromiter(stored, np.int64, len(stored)))
 
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
@@ -464,18 +450,17 @@ class MappedSource(WrappedSource):
         for part in regions_of_range(region.shape, first, last):
             corner = [a + b for a, b in zip(part.offset, region.offset, strict=True)]
             for lattice in self._lattices(number, recipe):
-                for mine in lattice.within(Region(corner, part.shape)):
-                    at = zip(mine.target_corner(), region.offset, strides, strict=True)
-                    into = sum((a - b) * stride for a, b, stride in at) - first
-                    there = into, mine.target_strides(strides)
-                    if mine.piece.arithmetic is None:
-                        for band in bands_of(mine, there, itemsize):
-                            work = partial(self._copy, mine.row, len(recipe.used), band, buffer)
+                for cut in lattice.within(Region(corner, part.shape)):
+                    into = _distance(cut.target_corner(), region.offset, strides) - first
+                    there = into, cut.target_strides(strides)
+                    if cut.piece.arithmetic is None:
+                        for band in bands_of(cut, there, itemsize):
+                            work = partial(self._copy, cut.row, len(recipe.used), band, buffer)
                             parts.append(PanelPart(band.span, work))
                     else:
                         names = entries.slices.key(row), entries.slices.dtype(row)
-                        for some in mine.portions(PORTION):
-                            work = partial(self._compute, some, mine, recipe, there, names, buffer)
+                        for some in cut.portions(PORTION):
+                            work = partial(self._compute, some, cut, recipe, there, names, buffer)
                             parts.append(PanelPart(some.span * itemsize, work))
         return parts
 
@@ -486,15 +471,15 @@ class MappedSource(WrappedSource):
 
     def _lattices(self, number: int, recipe: Recipe) -> list[Lattice]:
         """The lattices of an entry."""
-        found = self.planned.get(number)
-        if found is None:
-            found = []
+        lattices = self.planned.get(number)
+        if lattices is None:
+            lattices = []
             for piece, row in zip(recipe.pieces, recipe.rows, strict=True):
-                found += lattices_of(piece, piece.source, self.stored.slices, np.array([row]))
+                lattices += lattices_of(piece, piece.source, self.stored.slices, np.array([row]))
             if len(self.planned) >= _MOST_PLANNED:
                 self.planned.clear()
-            self.planned[number] = found
-        return found
+            self.planned[number] = lattices
+        return lattices
 
     def _copy(self, row: int, count: int, band: Strided, buffer: memoryview) -> None:
         """Copy elements of a stored payload to their places in the buffer."""
@@ -530,21 +515,14 @@ class MappedSource(WrappedSource):
         values = np.empty(some.shape, numpy_dtype(self.stored.slices.dtype(some.row)))
         self._gather(some, c_strides(some.shape), 0, count, values)
         factors = [self._factor(some, factor, recipe) for factor in arithmetic.factors]
-        found = compute(arithmetic, values, factors, dtype, key)
-        skip = zip(some.first, lattice.first, into_strides, strict=True)
-        place = into + sum((a - b) * stride for a, b, stride in skip)
-        out = np.ndarray(
-            found.shape,
-            found.dtype,
-            buffer,
-            place * found.itemsize,
-            tuple(step * found.itemsize for step in into_strides),
-        )
-        out[...] = found
+        result = compute(arithmetic, values, factors, dtype, key)
+        size, place = result.itemsize, into + _distance(some.first, lattice.first, into_strides)
+        strides = tuple(step * size for step in into_strides)
+        np.ndarray(result.shape, result.dtype, buffer, place * size, strides)[...] = result
 
     def _factor(self, lattice: Lattice, factor: View, recipe: Recipe) -> npt.NDArray[Any]:
-        """The elements of a factor for the indices of a lattice, with an extent of 1 where it has
-        no index."""
+        """The elements of a factor for the indices of a lattice; an extent is 1 where it has no
+        index."""
         slices = self.stored.slices
         rows = [row for row in recipe.factors if slices.key(row) == factor.key]
         has_index = [axis >= 0 for axis, _ in factor.steps]
@@ -552,10 +530,9 @@ class MappedSource(WrappedSource):
         shape = tuple(n if has else 1 for n, has in zip(lattice.shape, has_index, strict=True))
         values = np.empty(shape, numpy_dtype(slices.dtype(rows[0])))
         strides, region = c_strides(shape), Region(first, shape)
-        for found in factor_lattices(lattice.piece, factor, slices, np.array(rows)):
-            for some in found.within(region):
-                at = zip(some.first, first, strides, strict=True)
-                place = sum((a - b) * stride for a, b, stride in at)
+        for whole in factor_lattices(lattice.piece, factor, slices, np.array(rows)):
+            for some in whole.within(region):
+                place = _distance(some.first, first, strides)
                 self._gather(some, strides, place, len(recipe.used), values)
         return values
 
@@ -573,57 +550,34 @@ class MappedSource(WrappedSource):
 
     # What ``verify`` asks, by keys of targets.
 
-    def _sources(self, key: str) -> tuple[str, ...]:
-        """The stored tensors that a target is made of."""
+    def _members(self, key: str) -> tuple[str, ...]:
         return (self.kept[key],) if key in self.kept else self.sources_of.get(key, ())
 
-    def is_guarded(self, key: str) -> bool | None:
-        return all(map(self._is_guarded, self._sources(key)))
-
     def _is_guarded(self, key: str) -> bool | None:
-        """Return True if checksums cover a stored tensor."""
         answer = self.inner.is_guarded(key)
         if answer is None:
             answer = bool((self.inner.index.find(key).checksum != NO_CHECKSUM).all())
         return answer
 
-    def compare_bytes(self, key: str) -> bool:
-        return all(map(self.inner.compare_bytes, self._sources(key)))
-
-    def storage_errors(
-        self, keys: Collection[str], only_read: bool = False
-    ) -> Mapping[str, ReadError]:
-        wanted = set(chain.from_iterable(map(self._sources, keys)))
-        found = self.inner.storage_errors(wanted, only_read)
-        if not found:
-            return found
-        return {key: found[each] for key in keys for each in self._sources(key) if each in found}
-
-    def is_part(self, key: str) -> bool:
-        return any(map(self.inner.is_part, self._sources(key)))
-
     def encodings(self) -> Mapping[str, str]:
-        known = self.inner.encodings()
-        if not known:
-            return known
+        inner = self.inner.encodings()
+        if not inner:
+            return inner
         kinds = {
-            key: {known.get(each, "") for each in self._sources(key)}
+            key: {inner.get(member, "") for member in self._members(key)}
             for key in (*self.kept, *self.sources_of)
         }
-        return {key: each.pop() for key, each in kinds.items() if len(each) == 1 and any(each)}
-
-    def dequantized(self) -> Source:
-        return self
+        return {key: names.pop() for key, names in kinds.items() if len(names) == 1 and any(names)}
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
         """Return the objects among keys, under the names that the map gives them."""
         tensors = self.index.entries.slices.tensors
         # A plain object is listed as a tensor, of text or of bytes, and a map only renames it.
         plain = {key for row, key in enumerate(tensors.keys) if is_whole(tensors.dtype(row))}
-        asked = [key for key in keys if key in plain or not self._sources(key)]
-        pairs = [((*self._sources(key), self.renamed.get(key, key))[0], key) for key in asked]
-        found = self.inner.objects([old for old, _ in pairs], form)
-        return None if found is None else {new: found[old] for old, new in pairs if old in found}
+        asked = [key for key in keys if key in plain or not self._members(key)]
+        pairs = [((*self._members(key), self.renamed.get(key, key))[0], key) for key in asked]
+        objects = self.inner.objects([old for old, _ in pairs], form)
+        return objects and {new: objects[old] for old, new in pairs if old in objects}
 
 
 def mapped(
@@ -689,40 +643,34 @@ class MapPart:
 
 
 def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
-    """Return the parts of maps that some entries of a source need, the last map's first. A map may
-    be of what another map makes, as a transpose of mapped tensors is."""
+    """Return the parts of maps that some entries of a source need, the last map's first."""
     parts: list[MapPart] = []
     while isinstance(source, MappedSource):
-        part = _part_of(source, entries)
+        at = np.flatnonzero(~entries.plain)
+        numbers = entries.start[at]
+        origin = source.recipes.origin[numbers]
+        copied = {
+            new: source.recipes.copied[number]
+            for new, number in enumerate(numbers.tolist())
+            if origin[new] < 0
+        }
+        used = {*origin[origin >= 0].tolist()}.union(*(each.used for each in copied.values()))
+        rows = np.array(sorted(used), np.int64)
+        new_row = dict(zip(rows.tolist(), range(len(rows)), strict=True)).__getitem__
+        moved = {
+            number: replace(
+                recipe,
+                rows=tuple(map(new_row, recipe.rows)),
+                factors=tuple(map(new_row, recipe.factors)),
+            )
+            for number, recipe in copied.items()
+        }
+        start = entries.start.copy()
+        start[at] = np.arange(len(at))
+        recipes = Recipes(np.where(origin >= 0, np.searchsorted(rows, origin), -1), moved)
+        part = MapPart(shrink_entries(source.stored, rows), recipes, replace(entries, start=start))
         if parts:
             parts[-1] = replace(parts[-1], stored=part.entries)
         parts.append(part)
         entries, source = part.stored, source.inner
     return tuple(parts)
-
-
-def _part_of(source: MappedSource, entries: EntryTable) -> MapPart:
-    """The part of one map that some entries need."""
-    at = np.flatnonzero(~entries.plain)
-    numbers = entries.start[at]
-    origin = source.recipes.origin[numbers]
-    copied = {
-        new: source.recipes.copied[number]
-        for new, number in enumerate(numbers.tolist())
-        if origin[new] < 0
-    }
-    used = {*origin[origin >= 0].tolist()}.union(*(each.used for each in copied.values()))
-    rows = np.array(sorted(used), np.int64)
-    new_row = dict(zip(rows.tolist(), range(len(rows)), strict=True)).__getitem__
-    moved = {
-        number: replace(
-            recipe,
-            rows=tuple(map(new_row, recipe.rows)),
-            factors=tuple(map(new_row, recipe.factors)),
-        )
-        for number, recipe in copied.items()
-    }
-    start = entries.start.copy()
-    start[at] = np.arange(len(at))
-    recipes = Recipes(np.where(origin >= 0, np.searchsorted(rows, origin), -1), moved)
-    return MapPart(shrink_entries(source.stored, rows), recipes, replace(entries, start=start))

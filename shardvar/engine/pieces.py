@@ -15,7 +15,7 @@ payload, then cut.
 
 A request to a remote storage costs more than one to a disk, so a source of remote files has
 ``Traits``: by these, ranges that lie further apart are read together, and by more threads. The
-bytes that are read in addition to what is wanted are bounded (``affordable_gap``), and so are the
+bytes that are read in addition to the wanted ones are bounded (``affordable_gap``), and so are the
 bytes under way.
 
 Every read goes through ``Evidence``, which compares it. To add a way to read, add a function here
@@ -34,14 +34,15 @@ A source that copies elements out of payloads, in any order and several times, k
 (``KeptPayloads``).
 
     on a disk, byte for byte    none: parts of the file are read, or it is mapped
-    small, in a bucket          read together with the ones that are expected next
+    small, in a bucket          read together with those that are expected next
     all others                  read once, from the beginning to the end, and kept: in memory if
                                 they are small, else in temporary files without a name
 """
 
 import threading
+from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -69,15 +70,16 @@ from shardvar.engine.pool import (
     run_in_order,
     thread_buffer,
 )
+from shardvar.errors import ReadError
 from shardvar.forks import new_lock
-from shardvar.formats.protocol import Source
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, exactly
 from shardvar.storage.protocol import Traits
 
 _FEW_SPANS = 8
-"""Spans that may bring bytes along for the next read; more are a plan, and bring what it needs."""
+"""Spans that may bring bytes along for the next read; more are a plan, which brings its own."""
 
 _GAP_NBYTES = 4096
 """Bytes between two small ranges that are read along rather than skipped by a second read."""
@@ -115,9 +117,7 @@ class Reading:
         return SMALL_NBYTES if self.traits is None else max(self.traits.small_nbytes, SMALL_NBYTES)
 
     def threads(self, nbytes: int) -> int:
-        """Return how many items of so many bytes are worked at: as many as there are cores, and as
-        memory allows. A request to a remote source waits for its answer, so threads beyond the
-        number of cores are of use there."""
+        """Return how many items of so many bytes are worked at; requests need more than cores."""
         cores = min(WORKERS, max(2, BUFFERS_NBYTES // max(nbytes, 1)))
         if self.traits is None:
             return cores
@@ -130,11 +130,9 @@ class Reading:
         self, function: Callable[[Work], Done], items: Iterable[Work], nbytes: int
     ) -> list[Done]:
         """Return ``function`` of every item; none reads more than ``nbytes`` bytes."""
-        return (
-            run_all(function, items, self.threads(nbytes))
-            if self.in_threads
-            else run_in_order(function, items)
-        )
+        if not self.in_threads:
+            return run_in_order(function, items)
+        return run_all(function, items, self.threads(nbytes))
 
     def scratch(self, nbytes: int) -> memoryview:
         """A buffer that the next call may reuse."""
@@ -144,9 +142,8 @@ class Reading:
 def read_moves(
     reading: Reading, moves: MoveTable, buffers: Buffers | None, *, by_runs: bool = False
 ) -> None:
-    """Bring the bytes of each move to its place in the buffer of its target; without buffers they
-    are only compared. Without ``by_runs``, parts are compared once all are read: right where
-    together they are the whole payload."""
+    """Bring the bytes of each move to the buffer of its target; without buffers they are only
+    compared. Without ``by_runs``, parts are compared once all are read."""
     source, entries = reading.evidence.source, reading.entries
     if isinstance(source, ArraySource) and buffers is not None:
         source.copy_moves(entries.file[moves.source], moves, buffers)
@@ -160,8 +157,15 @@ def read_moves(
     )
     if reading.evidence.bare is not None:
         in_runs &= ~reading.evidence.bare[moves.source]
+
+    def put(moves: MoveTable, span: memoryview, begins: list[int]) -> None:
+        filled = buffers or {}
+        columns = (moves.target.tolist(), moves.target_start.tolist(), moves.nbytes.tolist())
+        for begin, target, into, nbytes in zip(begins, *columns, strict=True):
+            filled[target][into : into + nbytes] = span[begin : begin + nbytes]
+
     is_small = plain & ~in_runs & (moves.nbytes <= reading.small_nbytes)
-    read_small(reading, moves.where(is_small), None if buffers is None else _put_into(buffers))
+    read_small(reading, moves.where(is_small), None if buffers is None else put)
     is_long = plain & ~in_runs & ~is_small
     if is_long.any():
         run = partial(reading.run, nbytes=BLOCK_NBYTES)
@@ -182,8 +186,7 @@ def read_moves(
 def read_small(
     reading: Reading, moves: MoveTable, receive: Receiver | None, *, gap_nbytes: int | None = None
 ) -> None:
-    """Read small plain ranges, neighbours in a file together, and hand each span over. Gaps of
-    ``gap_nbytes`` between neighbours are read along; of a page if it is not given."""
+    """Read small plain ranges, with gaps up to ``gap_nbytes`` (a page), and hand each span over."""
     if not len(moves):
         return
     entries = reading.entries
@@ -208,39 +211,35 @@ def read_small(
         gap_nbytes = _gap_of_requests(
             file, start, moves.nbytes, reading.traits, 0 if is_part.any() else gap_nbytes
         )
-    found = list(spans(file, start, moves.nbytes, gap_nbytes))
-    are_few = reading.traits is None or len(found) <= _FEW_SPANS
-    first, last = np.array(found).T
-    most = int((start[last - 1] + moves.nbytes[last - 1] - start[first]).max())
-    if len(found) == 1 and most <= SMALL_NBYTES and reading.traits is None:
+    ranges = list(spans(file, start, moves.nbytes, gap_nbytes))
+    are_few = reading.traits is None or len(ranges) <= _FEW_SPANS
+    first, last = np.array(ranges).T
+    sizes = start[last - 1] + moves.nbytes[last - 1] - start[first]
+    if len(ranges) == 1 and sizes[0] <= SMALL_NBYTES and reading.traits is None:
         # A disk sends so few bytes sooner than a thread begins.
         read([0], len(moves))
     elif reading.in_threads:
         # Threads wait for one span each.
-        reading.run(lambda rows: read([rows[0]], rows[1]), found, most)
+        reading.run(lambda rows: read([rows[0]], rows[1]), ranges, int(sizes.max()))
     else:
-        # A task that only reads handles many small ones in the steps that it needs for one.
-        for group in _grouped(found, start, moves.nbytes):
-            read([first for first, _ in group], group[-1][1])
+        # A task that only reads handles many small ones, of a block together, as it does one.
+        begins, total = list[int](), 0
+        for (begin, _), nbytes in zip(ranges, sizes.tolist(), strict=True):
+            if begins and total + nbytes > BLOCK_NBYTES:
+                read(begins, begin)
+                begins, total = [], 0
+            begins.append(begin)
+            total += nbytes
+        read(begins, len(moves))
 
 
 def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, least: int) -> int:
-    """Return the widest gap between two ranges, sorted by file and place, that one request brings.
-    Between parts of payloads lies what is not wanted, and it is read along while it is less than
-    what is wanted. Where that leaves more ranges than two rounds of requests bring, wider gaps
-    are."""
+    """Return the widest gap between two sorted ranges that one request brings along: as long as the
+    gaps are less than the wanted bytes, or wider if more ranges are left than two rounds bring."""
     wanted = int(nbytes.sum())
     few = replace(traits, gap_nbytes=SMALL_NBYTES, waste_nbytes=wanted)
-    gap = max(
-        least,
-        affordable_gap(file, start, nbytes, few),
-        affordable_gap(
-            file,
-            start,
-            nbytes,
-            traits if least else replace(traits, waste_nbytes=min(traits.waste_nbytes, wanted)),
-        ),
-    )
+    usual = replace(traits, waste_nbytes=min(traits.waste_nbytes, wanted)) if not least else traits
+    gap = max(least, *(affordable_gap(file, start, nbytes, each) for each in (few, usual)))
     most = 2 * max(traits.requests, traits.short_requests)
     gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
     if len(gaps) > most:
@@ -249,9 +248,8 @@ def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, leas
 
 
 def affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
-    """Return the widest gap up to which all gaps together are few enough bytes to be read along.
-    With 10 bytes to waste, gaps of 1, 2, 4 and 8 bytes may be read along up to 4 bytes, which are 7
-    together."""
+    """Return the widest gap up to which all gaps together may be read along: with 10 bytes to
+    waste, of gaps of 1, 2, 4 and 8 bytes 4, which are 7 together."""
     gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
     gaps = gaps[(gaps > 0) & (gaps <= traits.gap_nbytes)]
     count = int(np.searchsorted(np.cumsum(gaps), traits.waste_nbytes, side="right"))
@@ -261,28 +259,10 @@ def affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int
     return int(gaps[count - 1]) if count else 0
 
 
-def _grouped(
-    found: Iterable[tuple[int, int]], start: Ints, nbytes: Ints
-) -> Iterator[list[tuple[int, int]]]:
-    """Spans that follow each other, as many as a block holds together."""
-    group: list[tuple[int, int]] = []
-    total = 0
-    for first, last in found:
-        size = int(start[last - 1] + nbytes[last - 1] - start[first])
-        if group and total + size > BLOCK_NBYTES:
-            yield group
-            group, total = [], 0
-        group.append((first, last))
-        total += size
-    if group:
-        yield group
-
-
 def spans(file: Ints, start: Ints, nbytes: Ints, gap_nbytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows, sorted by file and place, that one read of at most a block can bring. A row
-    larger than a block is a range by itself, and so is one that overlaps its neighbour. With a gap
-    of 4 bytes and blocks of 64, ranges at [0, 8), [10, 20), [40, 50) and [50, 60) of a file are the
-    rows (0, 2) and (2, 4)."""
+    """Ranges of sorted rows that one read of at most a block can bring: with a gap of 4 bytes and
+    blocks of 64, [0, 8), [10, 20), [40, 50) and [50, 60) are the rows (0, 2) and (2, 4). A larger
+    row, or one that overlaps its neighbour, is by itself."""
     stop = start + nbytes
     apart = np.flatnonzero(
         (file[1:] != file[:-1]) | (start[1:] - stop[:-1] > gap_nbytes) | (start[1:] < stop[:-1])
@@ -298,15 +278,6 @@ def spans(file: Ints, start: Ints, nbytes: Ints, gap_nbytes: int) -> Iterator[tu
             last = max(last, first + 1)
             yield first, last
             first = last
-
-
-def _put_into(buffers: Buffers) -> Receiver:
-    def put(moves: MoveTable, span: memoryview, begins: list[int]) -> None:
-        columns = (moves.target.tolist(), moves.target_start.tolist(), moves.nbytes.tolist())
-        for begin, target, into, nbytes in zip(begins, *columns, strict=True):
-            buffers[target][into : into + nbytes] = span[begin : begin + nbytes]
-
-    return put
 
 
 def _read_long(
@@ -368,12 +339,10 @@ def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
 
 
 def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: Ints) -> MoveTable:
-    """Return the ranges to read so that every byte of some ranges of plain payloads is read once,
-    and compared. These are whole runs where the format has checksums of runs, whole payloads if it
-    has checksums only of payloads, and the ranges themselves if there is nothing to compare. Ranges
-    of one ``group`` are of one payload, and what they share is read once. Each unit is a move of at
-    most a block, whose ``target`` is its group. With runs of 16 bytes, the ranges [20, 25) and [30,
-    40) of a payload of 45 bytes are the units [16, 32) and [32, 45)."""
+    """Return the moves of at most a block, with groups as targets, by which ranges of plain
+    payloads are read once and compared: whole runs, whole payloads, or the ranges where no checksum
+    is. With runs of 16 bytes, [20, 25) and [30, 40) of a payload of 45 are [16, 32) and [32,
+    45)."""
     entries, size = evidence.entries, evidence.entries.slices.nbytes[row]
     guarded = evidence.is_compared(row)
     step = np.full(len(row), BLOCK_NBYTES)
@@ -434,7 +403,7 @@ class VerifiedRows:
             begun = self._begun.get(row)
             if begun is None:
                 evidence = Evidence(self.source, self.entries)
-                begun = self._begun[row] = (evidence, Together(_block_reads(evidence, row)))
+                begun = self._begun[row] = (evidence, Together(self._reads(evidence, row)))
         evidence, together = begun
         try:
             together.finish()
@@ -443,6 +412,17 @@ class VerifiedRows:
         finally:
             with self._lock:
                 self._begun.pop(row, None)
+
+    def _reads(self, evidence: Evidence, row: int) -> list[Callable[[], object]]:
+        """The reads of a payload's blocks; a payload that is decoded is read in one go."""
+        nbytes = int(self.entries.slices.nbytes[row])
+        if nbytes <= BLOCK_NBYTES or not self.entries.plain[row]:
+            return [partial(evidence.read_whole, row)]
+
+        def read(start: int, stop: int) -> None:
+            evidence.read(row, start, thread_buffer(stop - start, "whole"))
+
+        return [partial(read, *bounds) for bounds in block_ranges(0, nbytes)]
 
     def read(
         self, row: int, start: int, stop: int, nbytes: int, into: memoryview | None = None
@@ -454,27 +434,24 @@ class VerifiedRows:
         """
         evidence, runs = Evidence(self.source, self.entries), self.entries.runs
         begin, end = start, stop
-        is_by_runs = row not in self._rows and bool(evidence.is_guarded(row))
-        if is_by_runs and runs is not None:
-            begin, end = start // runs.run_nbytes, -(-stop // runs.run_nbytes)
-            begin, end = begin * runs.run_nbytes, end * runs.run_nbytes
-            end = min(end, int(self.entries.slices.nbytes[row]))
+        is_open = row not in self._rows and bool(evidence.is_guarded(row))
+        if is_open and runs is not None:
+            begin, end = runs.around(start, stop, int(self.entries.slices.nbytes[row]))
         if 4 * nbytes < 3 * (end - begin):
             return None
         block = into
         if block is None or (begin, end) != (start, stop):
             block = thread_buffer(end - begin, "part")
-        if is_by_runs and runs is not None:
+        if is_open and runs is not None:
             evidence.read_runs(row, start, stop, lambda _nbytes: block)
             return block if block is into else block[start - begin : stop - begin]
-        if is_by_runs:
+        if is_open:
             self.verify(row)
         self.source.read_into(self.entries, row, start, block)
         return block
 
     def expect(self, rows: Ints) -> None:
-        """Note which payloads this thread asks for next, in order, and drop the ones it holds. The
-        source prepares for the ones that it decodes."""
+        """Note which payloads this thread asks for next, and drop the payloads that it holds."""
         plain = self.entries.plain[rows]
         if not plain.all():
             self.source.expect(self.entries, rows[~plain])
@@ -482,7 +459,7 @@ class VerifiedRows:
         self._ahead.held = {}
 
     def is_held(self, rows: Ints) -> Bools:
-        """[rows] Return True for small payloads in a bucket: the ones that ``held`` returns."""
+        """[rows] Return True for the small payloads in a bucket that ``held`` returns."""
         traits, nbytes = self.source.traits, self.entries.slices.nbytes[rows]
         if traits is None:
             return np.zeros(len(rows), np.bool)
@@ -513,23 +490,62 @@ class VerifiedRows:
         buffer, begins = Evidence(self.source, self.entries).read_spans(
             rows, np.zeros_like(rows), nbytes[rows], first, new_buffer
         )
-        sizes = nbytes[rows].tolist()
+        columns = rows.tolist(), begins, nbytes[rows].tolist()
         return {
-            number: buffer[begin : begin + size]
-            for number, begin, size in zip(rows.tolist(), begins, sizes, strict=True)
+            row: buffer[begin : begin + size] for row, begin, size in zip(*columns, strict=True)
         }
 
 
-def _block_reads(evidence: Evidence, row: int) -> list[Callable[[], object]]:
-    """The reads of a payload's blocks; what the source decodes is read in one go."""
-    nbytes = int(evidence.entries.slices.nbytes[row])
-    if nbytes <= BLOCK_NBYTES or not evidence.entries.plain[row]:
-        return [partial(evidence.read_whole, row)]
+@dataclass(frozen=True, slots=True, eq=False)
+class VerifiedSource(WrappedSource):
+    """Another source whose payloads are verified before they are converted or copied."""
 
-    def read(start: int, stop: int) -> None:
-        evidence.read(row, start, thread_buffer(stop - start, "whole"))
+    verified: VerifiedRows
 
-    return [partial(read, *bounds) for bounds in block_ranges(0, nbytes)]
+    @property
+    def inner(self) -> Source:
+        return self.verified.source
+
+    @property
+    def stored(self) -> EntryTable:
+        """The entries as they are stored."""
+        return self.verified.entries
+
+
+class ComposedSource(VerifiedSource):
+    """Another source whose tensors are made of stored ones."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _members(self, key: str) -> Sequence[str]:
+        """Return the stored tensors that a tensor is made of."""
+
+    @abstractmethod
+    def _is_guarded(self, key: str) -> bool | None:
+        """Return True if checksums cover a stored tensor; None if unknown."""
+
+    def is_guarded(self, key: str) -> bool | None:
+        answers = {self._is_guarded(member) for member in self._members(key)}
+        return False if False in answers else None if None in answers else True
+
+    def compare_bytes(self, key: str) -> bool:
+        return all(map(self.inner.compare_bytes, self._members(key)))
+
+    def storage_errors(
+        self, keys: Collection[str], only_read: bool = False
+    ) -> Mapping[str, ReadError]:
+        members = {member: None for key in keys for member in self._members(key)}
+        errors = self.inner.storage_errors([*members], only_read)
+        return errors and {
+            key: errors[member] for key in keys for member in self._members(key) if member in errors
+        }
+
+    def is_part(self, key: str) -> bool:
+        return any(map(self.inner.is_part, self._members(key)))
+
+    def dequantized(self) -> Source:
+        return self
 
 
 _MOST_DECODED = MOST_WORKERS + 4
@@ -550,9 +566,7 @@ class KeptPayloads:
     """The payloads of a source, some of them kept; rows are rows of the stored entries."""
 
     verified: VerifiedRows
-    """The source of the payloads, its entries as stored, and which were verified."""
     map_scratch: Scratch
-    """A function that keeps bytes in a temporary file, and returns a memory map of it."""
     kept: "OrderedDict[int, memoryview]" = field(default_factory=OrderedDict)
     """The payloads that are kept, by row."""
     lock: RLock = field(default_factory=new_lock)  # Guards ``kept``
@@ -587,8 +601,19 @@ class KeptPayloads:
         with self.lock:
             if row not in self.kept:
                 evidence = Evidence(source, stored)
-                in_memory = sum(len(each) for each in self.kept.values() if _is_in_memory(each))
-                with closing(_kept_blocks(evidence, row, nbytes)) as blocks:
+
+                def read(bounds: tuple[int, int]) -> memoryview:
+                    buffer = new_buffer(bounds[1] - bounds[0])
+                    evidence.read(row, bounds[0], buffer)
+                    return buffer
+
+                # Several blocks at a time of a payload in a bucket; others are decoded in order.
+                workers = Reading(evidence).threads(BLOCK_NBYTES) if stored.plain[row] else 0
+                ranges = block_ranges(0, nbytes)
+                in_turn = (read(bounds) for bounds in ranges)
+                kept = self.kept.values()
+                in_memory = sum(len(octets) for octets in kept if isinstance(octets.obj, bytearray))
+                with closing(map_ahead(read, ranges, workers) if workers else in_turn) as blocks:
                     if nbytes <= BLOCK_NBYTES and in_memory + nbytes <= _MOST_IN_MEMORY:
                         payload = next(blocks)
                     else:
@@ -598,28 +623,8 @@ class KeptPayloads:
             return self.kept[row]
 
     def _add(self, row: int, payload: memoryview, count: int) -> None:
-        """Keep a payload, and drop the ones that were read first."""
+        """Keep a payload, and drop the oldest ones."""
         most = _MOST_DECODED if self.verified.source.traits is None else _MOST_FETCHED
         self.kept[row] = payload
         while len(self.kept) > most * count:
             self.kept.popitem(last=False)
-
-
-def _is_in_memory(payload: memoryview) -> bool:
-    return isinstance(payload.obj, bytearray)
-
-
-def _kept_blocks(evidence: Evidence, row: int, nbytes: int) -> Generator[memoryview]:
-    """Yield the blocks of a payload in order; payloads in a bucket are read several at a time."""
-
-    def read(bounds: tuple[int, int]) -> memoryview:
-        start, stop = bounds
-        buffer = new_buffer(stop - start)
-        evidence.read(row, start, buffer)
-        return buffer
-
-    ranges = block_ranges(0, nbytes)
-    if evidence.entries.plain[row]:
-        yield from map_ahead(read, ranges, Reading(evidence).threads(BLOCK_NBYTES))
-    else:
-        yield from map(read, ranges)

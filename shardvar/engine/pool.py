@@ -33,7 +33,7 @@ SMALL_NBYTES = 64 << 10
 of item sizes."""
 
 PEAK_BLOCKS = 8
-"""Blocks that a worker holds at most: a batch of seven that are written together, and the one that
+"""Blocks that a worker holds at most: a batch of seven that are written together, and the block that
 it reads."""
 
 BUFFERS_NBYTES = 48 * BLOCK_NBYTES
@@ -46,8 +46,8 @@ processes, each working on a file, use more cores."""
 
 
 def worker_count(cores: int) -> int:
-    """Return the number of threads for a number of cores: two at least, so that checksums overlap
-    with the disk."""
+    """Return the number of threads for some cores: at least two, so that work overlaps with the
+    disk."""
     return max(2, min(MOST_WORKERS, cores))
 
 
@@ -58,9 +58,8 @@ _local = threading.local()
 
 
 def block_ranges(start: int, stop: int, step: int | None = None) -> Iterator[tuple[int, int]]:
-    """Ranges that cut the bytes ``[start, stop)`` at the multiples of ``step``; without a step, of
-    a block. The multiples count from byte 0, not from ``start``, so that two readers of one payload
-    cut it at the same places."""
+    """Ranges that cut the bytes ``[start, stop)`` at the multiples of ``step``, or of a block, from
+    byte 0 on: so two readers of one payload cut it at the same places."""
     step = step or BLOCK_NBYTES
     # From the last multiple at or before ``start``: for start 3 and step 4 that is 0, and the range
     # is cut to [3, 4).
@@ -71,9 +70,7 @@ def block_ranges(start: int, stop: int, step: int | None = None) -> Iterator[tup
 def run_all(
     function: Callable[[Work], Done], items: Iterable[Work], workers: int | None = None
 ) -> list[Done]:
-    """Return ``function`` of every item, in order, by threads, a bounded number ahead. The first
-    error stops them. The threads are ``WORKERS``, or as many as ``workers`` says for work that
-    waits for answers."""
+    """Return ``function`` of every item, in order, by threads; the first error stops them."""
     workers = WORKERS if workers is None else workers
     # Four a worker: enough that none waits, and few enough that a million blocks are not a million
     # futures.
@@ -106,10 +103,9 @@ def map_ahead(
     workers: int | None = None,
     ahead: int | None = None,
 ) -> Generator[Done]:
-    """Yield ``function`` of every item, in order, by threads that are at most ``ahead`` items ahead
-    of the caller. An error of an item comes in its place, and what threads have not begun then is
-    dropped. A caller that may stop early closes the iterator. Otherwise the threads go on until it
-    is collected, and a thread that collects it waits for itself."""
+    """Yield ``function`` of every item, in order, by threads at most ``ahead`` items ahead. An
+    error comes in its place, and drops the items not begun. A caller that may stop early closes the
+    iterator: otherwise the thread that collects it waits for itself."""
     if getattr(_local, "is_alone", False):
         yield from map(function, items)
         return
@@ -147,8 +143,8 @@ class Together:
         self._is_done = [False] * len(parts)
 
     def finish(self) -> None:
-        """Do what no other thread has done, and wait for the rest. A part that raises is tried
-        again by each thread, so each of them has the error."""
+        """Do the parts that no other thread has, and wait for the rest; errors are each thread's
+        own."""
         for waits in (False, True):
             for number, (part, lock) in enumerate(zip(self._parts, self._locks, strict=True)):
                 if self._is_done[number] or not lock.acquire(waits):
@@ -167,8 +163,7 @@ def new_buffer(nbytes: int) -> memoryview:
 
 
 def thread_buffer(nbytes: int, use: str = "unit") -> memoryview:
-    """The buffer that belongs to this thread and use; its next call reuses it, and its content is
-    what was there."""
+    """The buffer of this thread and use, with its old content, until the next call."""
     # One for each thread needs no lock, and is allocated once instead of for each block.
     buffer: bytearray | None = getattr(_local, use, None)
     if buffer is None or len(buffer) < nbytes:
@@ -184,8 +179,8 @@ WORDS: dict[int, np.dtype[Any]] = {
 
 
 def word_of(itemsize: int) -> np.dtype[Any]:
-    """The dtype that elements of this size are moved as; NumPy moves integers several times faster
-    than raw bytes."""
+    """The dtype as which elements of a size are moved; NumPy moves integers several times
+    faster."""
     return WORDS.get(itemsize, np.dtype((np.void, itemsize)))
 
 

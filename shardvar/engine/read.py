@@ -43,10 +43,10 @@ Any thread may read, and each checksum on the way is compared: at the latest by 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Self, TypeVar
+from operator import mul
+from typing import Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.engine.arrays import MoveTable, copies_in_range, integers_of_ranges, lower, strides_of
 from shardvar.engine.evidence import Evidence
@@ -123,8 +123,7 @@ class RegionTable:
         return np.asarray(np.prod(self.shape, axis=1) * self.itemsize)
 
     def meet(self, region: Region) -> Self:
-        """The regions cut to another region, in the coordinates of the entry's slice, without
-        regions that miss it."""
+        """The regions cut to another region, in the coordinates of the entry's slice."""
         offset, shape = intersect(
             self.offset, self.shape, np.array(region.offset), np.array(region.shape)
         )
@@ -135,39 +134,19 @@ class RegionTable:
         return cut.take(np.flatnonzero((shape > 0).all(axis=1)))
 
     def copy(self, block: memoryview, places: Ints, buffers: Buffers) -> None:
-        """Copy each region out of a block of its payload, in which its first element lies at the
-        byte of ``places``."""
+        """Copy each region out of a block of its payload; ``places`` are its first elements
+        there."""
         # In the order of their targets, since the parts of one row of a table come from many
         # payloads.
         order = np.argsort(self.target_start, kind="stable")
         self.take(order)._copy_in_order(block, places[order], buffers)
 
     def _copy_in_order(self, block: memoryview, places: Ints, buffers: Buffers) -> None:
-        columns = (
-            self.shape,
-            self.strides,
-            self.target_strides,
-            self.target,
-            self.target_start,
-            self.itemsize,
-            places,
-        )
-        first, counts, steps, into_steps = self._series(places)
-        values = zip(
-            *(column[first].tolist() for column in columns), counts, steps, into_steps, strict=True
-        )
-        for (
-            shape,
-            strides,
-            into_strides,
-            target,
-            into,
-            size,
-            place,
-            count,
-            step,
-            into_step,
-        ) in values:
+        first, *series = self._series(places)
+        columns = (self.shape, self.strides, self.target_strides, self.itemsize, self.target)
+        columns = (*columns, self.target_start, places)
+        for values in zip(*(column[first].tolist() for column in columns), *series, strict=True):
+            shape, strides, into_strides, size, target, into, place, count, step, into_step = values
             # Elements that lie side by side on both sides are one: four float32 are a word of 16
             # bytes, and NumPy takes as long for a word as for a float.
             while shape and (shape[-1] == 1 or strides[-1] == into_strides[-1] == size):
@@ -181,8 +160,7 @@ class RegionTable:
             out[...] = np.ndarray(shape, word, block, place, (step, *strides))
 
     def _series(self, places: Ints) -> tuple[Ints, list[int], list[int], list[int]]:
-        """Series of regions of one shape at equal distances, such as columns: NumPy copies one in a
-        single step."""
+        """Series of regions of one shape at equal distances, which NumPy copies in one step."""
         alike = np.column_stack(
             [self.shape, self.strides, self.target_strides, self.target, self.itemsize]
         )
@@ -195,11 +173,8 @@ class RegionTable:
         counts = np.diff(np.append(first, len(self)))
         # The last region has no neighbour after it, and the distance in a series of one is never
         # used.
-        return (
-            first,
-            counts.tolist(),
-            *(np.append(each, 0)[first].tolist() for each in (steps, into_steps)),
-        )
+        distances = (np.append(column, 0)[first].tolist() for column in (steps, into_steps))
+        return (first, counts.tolist(), *distances)
 
 
 def join_regions(tables: Sequence[RegionTable]) -> RegionTable:
@@ -210,8 +185,7 @@ def join_regions(tables: Sequence[RegionTable]) -> RegionTable:
 
 
 def wanted_regions(entries: EntryTable, targets: SliceTable, copies: CopyTable) -> RegionTable:
-    """The regions that copies take from the payloads of entries, and their places in the payloads
-    of the targets."""
+    """The regions that copies take from payloads, and their places in the targets' payloads."""
     rank, sources = copies.shape.shape[1], entries.slices
     itemsize = ITEMSIZES[targets.codes()][copies.target]
     strides, target_strides = (
@@ -237,50 +211,65 @@ def wanted_regions(entries: EntryTable, targets: SliceTable, copies: CopyTable) 
 def read_regions(
     reading: Reading, wanted: RegionTable, buffers: Buffers, *, by_runs: bool = False
 ) -> None:
-    """Fill regions of buffers, reading what several of them want once. Memory: a block; with
-    threads, a block of each. Without ``by_runs``, parts are compared once all are read: right
-    where together they are the whole payload."""
+    """Fill regions of buffers, reading shared bytes once, a block (of each thread) at a time.
+    Without ``by_runs``, parts are compared once all are read."""
     if by_runs:
         plain = reading.entries.plain[wanted.row]
-        _read_by_units(reading, wanted.take(np.flatnonzero(plain)), buffers)
+        _read_groups(reading, wanted.take(np.flatnonzero(plain)), buffers, by_runs=True)
         wanted = wanted.take(np.flatnonzero(~plain))
-    if len(wanted):
-        _read_by_spans(reading, wanted, buffers)
+    _read_groups(reading, wanted, buffers, by_runs=False)
 
 
-def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
-    """Fill regions by spans that hold most of them, or by a walk over a payload with several."""
+def _read_groups(reading: Reading, wanted: RegionTable, buffers: Buffers, *, by_runs: bool) -> None:
+    """Fill regions, of plain payloads ``by_runs`` by their units, else by spans and walks."""
+    if not len(wanted):
+        return
     # Plan: the regions of each payload side by side, and the span of the payload that holds them.
     wanted = wanted.take(np.argsort(wanted.row, kind="stable"))
     first = np.flatnonzero(np.diff(wanted.row, prepend=-1))
-    bounds = np.append(first, len(wanted))
-    start = np.minimum.reduceat(wanted.starts(), first)
-    stop = np.maximum.reduceat(wanted.stops(), first)
-    is_small = reading.entries.plain[wanted.row[first]] & (stop - start <= SMALL_NBYTES)
-    # Move: small spans with their neighbours, the payloads of other regions one after the other.
-    rows = np.flatnonzero(is_small)
-    # The target of these moves is the number of the payload: that is what ``receive`` asks for.
-    spans = MoveTable(
-        wanted.row[first[rows]], start[rows], rows, np.zeros_like(rows), (stop - start)[rows]
-    )
+    bounds, payloads = np.append(first, len(wanted)), wanted.row[first]
+    low = np.minimum.reduceat(wanted.starts(), first)
+    high = np.maximum.reduceat(wanted.stops(), first)
 
+    # Move: each span of the file fills its part of the regions.
     def receive(moves: MoveTable, span: memoryview, begins: list[int]) -> None:
-        low, high = bounds[moves.target], bounds[moves.target + 1]
-        mine = wanted.take(integers_of_ranges(low, high))
-        mine.copy(
-            span,
-            mine.starts() + np.repeat(np.array(begins) - moves.source_start, high - low),
-            buffers,
-        )
-        reading.progress(int(mine.nbytes().sum()))
+        # Runs of moves that follow each other in one payload.
+        end = moves.source_start + moves.nbytes
+        follows = (moves.target[1:] == moves.target[:-1]) & (moves.source_start[1:] == end[:-1])
+        stretch = np.flatnonzero(np.append(True, ~follows))
+        begin, end = moves.source_start[stretch], end[np.append(stretch[1:], len(moves)) - 1]
+        groups, places = moves.target[stretch], np.array(begins)[stretch]
+        # Groups that lie in the span as a whole: all of their regions are copied in one call. A
+        # byte of the payload that is at `begin` of it is at `places` of the span.
+        is_whole = (begin <= low[groups]) & (end >= high[groups])
+        whole, counts = groups[is_whole], (bounds[groups + 1] - bounds[groups])[is_whole]
+        inner = wanted.take(integers_of_ranges(bounds[whole], bounds[whole + 1]))
+        inner.copy(span, inner.starts() + np.repeat((places - begin)[is_whole], counts), buffers)
+        filled = int(inner.nbytes().sum())
+        # The others reach out of it: their regions are cut to the span.
+        for number in np.flatnonzero(~is_whole).tolist():
+            group = wanted.take(np.arange(bounds[groups[number]], bounds[groups[number] + 1]))
+            met = _met(group, reading.entries, int(begin[number]), int(end[number]))
+            met.copy(span, met.starts() + (places - begin)[number], buffers)
+            filled += int(met.nbytes().sum())
+        reading.progress(filled)
 
-    # Without its progress: of a span, the bytes between the regions are not wanted. The rows of a
-    # table of many columns take a few bytes of each, so there are many spans. Wider gaps than in
-    # other small reads are read along, but not gaps that take longer than the second read that they
-    # save.
+    # Without its progress: of a span, the bytes between the regions are not wanted.
     compared = replace(reading, progress=lambda _nbytes: None)
-    read_small(compared, spans, receive, gap_nbytes=SMALL_NBYTES // 4)
-    payloads = wanted.row[first]
+    if by_runs:
+        spans = join_regions(list(dense_spans(wanted)))
+        numbers = np.searchsorted(payloads, spans.row)
+        units = read_units(reading.evidence, numbers, spans.row, spans.starts(), spans.stops())
+        read_small(compared, units, receive, gap_nbytes=SMALL_NBYTES)
+        return
+    # Small spans with their neighbours, and the payloads of other regions one after the other. The
+    # rows of a table of many columns take a few bytes of each, so there are many spans. Wider gaps
+    # than in other small reads are read along, but not gaps that take longer than the second read
+    # that they save.
+    is_small = reading.entries.plain[payloads] & (high - low <= SMALL_NBYTES)
+    rows = np.flatnonzero(is_small)
+    moves = MoveTable(payloads[rows], low[rows], rows, np.zeros_like(rows), (high - low)[rows])
+    read_small(compared, moves, receive, gap_nbytes=SMALL_NBYTES // 4)
     reading.evidence.expect(payloads[~reading.entries.plain[payloads]])
     for number in np.flatnonzero(~is_small).tolist():
         group = wanted.take(np.arange(bounds[number], bounds[number + 1]))
@@ -291,48 +280,9 @@ def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
         reading.progress(int(group.nbytes().sum()))
 
 
-def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
-    """Fill regions of plain payloads by reads that are compared at once."""
-    if not len(wanted):
-        return
-    # Plan: the spans of each payload that hold elements of regions, and the units that hold the
-    # spans.
-    wanted = wanted.take(np.argsort(wanted.row, kind="stable"))
-    first = np.flatnonzero(np.diff(wanted.row, prepend=-1))
-    bounds = np.append(first, len(wanted))
-    low = np.minimum.reduceat(wanted.starts(), first)
-    high = np.maximum.reduceat(wanted.stops(), first)
-    spans = join_regions(list(dense_spans(wanted)))
-    group = np.searchsorted(wanted.row[first], spans.row)
-    units = read_units(reading.evidence, group, spans.row, spans.starts(), spans.stops())
-
-    # Move: each span of the file fills what it holds of the regions.
-    def receive(moves: MoveTable, span: memoryview, begins: list[int]) -> None:
-        stretch, begin, end = _stretches(moves)
-        groups, places = moves.target[stretch], np.array(begins)[stretch]
-        # Groups that lie in the span as a whole: all of their regions are copied in one call. A
-        # byte of the payload that is at `begin` of it is at `places` of the span.
-        is_whole = (begin <= low[groups]) & (end >= high[groups])
-        whole, counts = groups[is_whole], (bounds[groups + 1] - bounds[groups])[is_whole]
-        mine = wanted.take(integers_of_ranges(bounds[whole], bounds[whole + 1]))
-        mine.copy(span, mine.starts() + np.repeat((places - begin)[is_whole], counts), buffers)
-        filled = int(mine.nbytes().sum())
-        # The others reach out of it: their regions are cut to what the span holds.
-        for number in np.flatnonzero(~is_whole).tolist():
-            mine = wanted.take(np.arange(bounds[groups[number]], bounds[groups[number] + 1]))
-            met = _met(mine, reading.entries, int(begin[number]), int(end[number]))
-            met.copy(span, met.starts() + (places - begin)[number], buffers)
-            filled += int(met.nbytes().sum())
-        reading.progress(filled)
-
-    compared = replace(reading, progress=lambda _nbytes: None)
-    read_small(compared, units, receive, gap_nbytes=SMALL_NBYTES)
-
-
 def dense_spans(wanted: RegionTable) -> Iterator[RegionTable]:
-    """Cut regions until each is small from its first element to its last, or most of what lies
-    between. A column of [1000, 1000] float64 spans 8 MB for 8 kB: it is halved along its first axis
-    to 128 spans of 7 or 8 rows."""
+    """Cut regions until each is small, or dense, from its first element to its last: a column of
+    [1000, 1000] float64 spans 8 MB for 8 kB, and is halved to 128 spans of 7 or 8 rows."""
     while len(wanted):
         span, nbytes = wanted.stops() - wanted.starts(), wanted.nbytes()
         is_dense = (span <= SMALL_NBYTES) | (span <= _DENSE * nbytes)
@@ -353,16 +303,6 @@ def dense_spans(wanted: RegionTable) -> Iterator[RegionTable]:
         )
 
 
-def _stretches(moves: MoveTable) -> tuple[Ints, Ints, Ints]:
-    """[n] the first of each run of moves that follow each other in one payload, [n] their first
-    bytes, [n] the ends."""
-    end = moves.source_start + moves.nbytes
-    follows = (moves.target[1:] == moves.target[:-1]) & (moves.source_start[1:] == end[:-1])
-    first = np.flatnonzero(np.append(True, ~follows))
-    last = np.append(first[1:], len(moves)) - 1
-    return first, moves.source_start[first], end[last]
-
-
 def _met(wanted: RegionTable, entries: EntryTable, begin: int, end: int) -> RegionTable:
     """The regions of one payload, cut to the elements in its bytes ``[begin, end)``."""
     itemsize, rank = int(wanted.itemsize[0]), wanted.shape.shape[1]
@@ -378,26 +318,24 @@ def _read_apart(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> No
             column[number].tolist() for column in wanted.columns()
         )
         out = np.ndarray(shape, word_of(size), buffers[target], start, target_strides)
-        _read_region(evidence, row, Region(offset, shape), strides, out)
-
-
-def _read_region(
-    evidence: Evidence, row: int, region: Region, strides: Sequence[int], out: npt.NDArray[Any]
-) -> None:
-    """Fill ``out`` with one region of a payload, halved until each span is at most ``_DENSE`` times
-    its part, or small. Halves follow in the payload's order: so a decoding source reads on."""
-    stack = [(region, out)]
-    while stack:
-        region, out = stack.pop()
-        first = sum(index * stride for index, stride in zip(region.offset, strides, strict=True))
-        last = sum((stop - 1) * stride for stop, stride in zip(region.stop, strides, strict=True))
-        nbytes = last - first + out.itemsize
-        if nbytes > SMALL_NBYTES and nbytes > min(BLOCK_NBYTES, _DENSE * out.nbytes):
-            stack.extend(reversed(_halves(region, out)))
-            continue
-        span = new_buffer(nbytes)
-        evidence.read(row, first, span)
-        out[...] = np.ndarray(region.shape, out.dtype, span, strides=strides)
+        # Halved until each span is at most ``_DENSE`` times its part, or small. Halves follow in the
+        # payload's order: so a decoding source reads on.
+        stack = [(offset, out)]
+        while stack:
+            offset, part = stack.pop()
+            begin = sum(map(mul, offset, strides))
+            reach = sum((n - 1) * stride for n, stride in zip(part.shape, strides, strict=True))
+            nbytes = reach + size
+            if nbytes <= SMALL_NBYTES or nbytes <= min(BLOCK_NBYTES, _DENSE * part.nbytes):
+                span = new_buffer(nbytes)
+                evidence.read(row, begin, span)
+                part[...] = np.ndarray(part.shape, part.dtype, span, strides=strides)
+                continue
+            axis = next(axis for axis, extent in enumerate(part.shape) if extent > 1)
+            middle, before = part.shape[axis] // 2, (slice(None),) * axis
+            further = [*offset[:axis], offset[axis] + middle, *offset[axis + 1 :]]
+            stack.append((further, part[(*before, slice(middle, None))]))
+            stack.append((offset, part[(*before, slice(middle))]))
 
 
 def _walk(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
@@ -407,7 +345,18 @@ def _walk(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
     extents = widen(evidence.entries.slices.shape[[row]], rank, 1)[0]
     for begin, end in _blocks(wanted, int(extents[1:].prod())):
         parts = _met(wanted, evidence.entries, begin, end)
-        if _costs(parts, extents).sum() < end - begin:
+        # About the bytes that ``_read_apart`` reads: the span, or contiguous stretches far apart. A
+        # stretch takes in an axis if all axes after it are entire: columns [0:9, 2:4] of (9, 8)
+        # have 9 stretches of 2.
+        entire = np.logical_and.accumulate((parts.shape == extents)[:, ::-1], axis=1)[:, ::-1]
+        entire = np.column_stack([entire[:, 1:], np.ones(len(parts), dtype=np.bool)])
+        stretch = np.prod(np.where(entire, parts.shape, 1), axis=1)
+        apart = (
+            np.prod(parts.shape, axis=1)
+            // stretch
+            * np.maximum(stretch * parts.itemsize, SMALL_NBYTES)
+        )
+        if np.minimum(parts.stops() - parts.starts(), apart).sum() < end - begin:
             _read_apart(evidence, parts, buffers)
             continue
         block = reading.scratch(end - begin)
@@ -416,9 +365,8 @@ def _walk(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
 
 
 def _blocks(wanted: RegionTable, stride: int) -> Iterator[tuple[int, int]]:
-    """Ranges of bytes from the first of the regions to the last, of whole first indices where a
-    block holds any. For columns of [1000, 100] float32 and blocks of 64 kB, a block holds 160 rows
-    (64,000 bytes), not 163.84."""
+    """Ranges of bytes from the first region to the last, of whole first indices where a block holds
+    any: for columns of [1000, 100] float32 and blocks of 64 kB, of 160 rows (64,000 bytes)."""
     itemsize = int(wanted.itemsize[0])
     first, stop = int(wanted.starts().min()), int(wanted.stops().max())
     step, stride = BLOCK_NBYTES // itemsize * itemsize, stride * itemsize
@@ -428,36 +376,6 @@ def _blocks(wanted: RegionTable, stride: int) -> Iterator[tuple[int, int]]:
         first, stop = first - first % stride, -(-stop // stride) * stride
     for begin in range(first, stop, step):
         yield begin, min(begin + step, stop)
-
-
-def _costs(parts: RegionTable, extents: Ints) -> Ints:
-    """[k] about the bytes that ``_read_region`` reads: the span, or contiguous stretches where they
-    lie far apart."""
-    # A stretch takes in an axis if all axes after it are entire: columns [0:9, 2:4] of (9, 8) have
-    # 9 stretches of 2.
-    entire = np.logical_and.accumulate((parts.shape == extents)[:, ::-1], axis=1)[:, ::-1]
-    entire = np.column_stack([entire[:, 1:], np.ones(len(parts), dtype=np.bool)])
-    stretch = np.prod(np.where(entire, parts.shape, 1), axis=1)
-    apart = (
-        np.prod(parts.shape, axis=1) // stretch * np.maximum(stretch * parts.itemsize, SMALL_NBYTES)
-    )
-    return np.asarray(np.minimum(parts.stops() - parts.starts(), apart))
-
-
-def _halves(region: Region, out: npt.NDArray[Any]) -> list[tuple[Region, npt.NDArray[Any]]]:
-    """The halves of a region along the axis that ``dense_spans`` halves, with their places in
-    ``out``: [0:1, 0:8, 3:4] gives [0:1, 0:4, 3:4] and [0:1, 4:8, 3:4]."""
-    axis = next(axis for axis, extent in enumerate(region.shape) if extent > 1)
-    middle = region.shape[axis] // 2
-    halves = []
-    for start, stop in ((0, middle), (middle, region.shape[axis])):
-        offset, shape = list(region.offset), list(region.shape)
-        offset[axis] += start
-        shape[axis] = stop - start
-        halves.append(
-            (Region(offset, shape), out[(*(slice(None) for _ in range(axis)), slice(start, stop))])
-        )
-    return halves
 
 
 _Arrays = dict[int, Array]  # the arrays so far, by row of the targets
@@ -492,9 +410,9 @@ def read_arrays(
     bare: Bools | None = None,
     into: Places | None = None,
 ) -> list[Array]:
-    """The targets of a plan as fresh arrays, in order; strings as object arrays of bytes. Memory:
-    the arrays, and a few blocks of 4 MiB. Targets that have a place ``into`` an array are read
-    there, and their item of the result is that array. Strings and packed elements have none."""
+    """The targets of a plan as arrays, in order; strings as object arrays of bytes. Memory: the
+    arrays, and a few blocks. Targets with a place ``into`` an array are read there, and that is
+    returned."""
     # Plan: every move is read once, in one of four ways.
     moves, is_range = lower(plan)
     targets = plan.targets
@@ -548,8 +466,7 @@ def read_arrays(
 
 
 def costs_of_parts(source: Source, entries: EntryTable, plan: Plan, rows: Bools) -> tuple[int, int]:
-    """The bytes that are read for the parts of some plain payloads, bare, and by what checksums
-    cover; ``rows`` [entries] are the payloads."""
+    """The bytes that are read for the parts of plain payloads ``rows``, bare and compared."""
     copies = plan.copies.take(np.flatnonzero(rows[plan.copies.source]))
     parts = join_regions([*dense_spans(wanted_regions(entries, plan.targets, copies))])
     _, group = np.unique(parts.row, return_inverse=True)
@@ -561,9 +478,8 @@ def costs_of_parts(source: Source, entries: EntryTable, plan: Plan, rows: Bools)
 
 
 def _with_shared_bytes(moves: MoveTable, targets: SliceTable, evidence: Evidence) -> Bools:
-    """[m] True for targets that need bytes of a payload that others need, and are read as regions.
-    These bytes are read once then, and what is decoded is decoded once, from its beginning on.
-    Bytes that are read only to be compared count."""
+    """[m] True for targets that need bytes of a payload that others need, too; as regions these
+    bytes are read and decoded once. Bytes that are only compared count."""
     moves = moves.take(np.lexsort((moves.source_start, moves.source)))
     is_other = moves.source[1:] != moves.source[:-1]
     size, runs = evidence.entries.slices.nbytes[moves.source], evidence.entries.runs
@@ -583,21 +499,18 @@ def _with_shared_bytes(moves: MoveTable, targets: SliceTable, evidence: Evidence
 def read_region(
     source: Source, entries: EntryTable, rows: Ints, wanted: Region, *, is_verified: bool = True
 ) -> Array:
-    """A region of one tensor as a fresh array. ``rows`` are the rows of the tensor's entries; no
-    others are looked at."""
-    mine = entries.take(rows)
-    one = mine.slices.tensors.take(mine.slices.tensor[:1])
+    """A region of one tensor, whose entries are ``rows``, as a fresh array."""
+    taken = entries.take(rows)
+    one = taken.slices.tensors.take(taken.slices.tensor[:1])
     # ``one`` has a single tensor, so every slice gets the tensor number 0.
-    slices = SliceTable(
-        one, np.zeros_like(rows), mine.slices.offset, mine.slices.shape, mine.slices.nbytes
-    )
+    slices = replace(taken.slices, tensors=one, tensor=np.zeros_like(rows))
     target = SliceTable.of_region(one, wanted, slices.nbytes[:1])
-    return read_arrays(plan_copies(slices, target), source, mine, is_verified=is_verified)[0]
+    return read_arrays(plan_copies(slices, target), source, taken, is_verified=is_verified)[0]
 
 
 def check_bool(array: Array, key: str, source: Source, entries: EntryTable) -> None:
-    """Raise ``InvalidCheckpoint`` where a bool is stored as a byte other than 0 or 1, which NumPy
-    would not survive."""
+    """Raise ``InvalidCheckpoint`` for bools stored as other bytes than 0 or 1, which crash
+    NumPy."""
     if array.dtype == np.bool and array.size and array.view(np.uint8).max() > 1:
         rows = (row for row in range(len(entries)) if entries.slices.key(row) == key)
         files = sorted({source.index.files[int(entries.file[row])] for row in rows})
@@ -627,8 +540,7 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
 
 
 def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> Bools:
-    """Make arrays of payloads that the source decodes into fresh memory, which is not copied. Each
-    move is a whole payload and a whole target."""
+    """Make arrays of payloads that the source decodes whole into memory; return which it did."""
     entries, source = reading.entries, reading.evidence.source
     is_done = np.zeros(len(moves), np.bool)
     reading.evidence.expect(moves.source)
@@ -719,7 +631,7 @@ class FlatTensor:
         first, stop = start // itemsize, (start + len(buffer)) // itemsize
         copies = copies_in_range(plan.targets, plan.copies, first, stop)
         wanted = wanted_regions(reading.entries, plan.targets, copies)
-        # From the coordinates of the tensor to the ones of the buffer.
+        # From the coordinates of the tensor to the coordinates of the buffer.
         read_regions(
             reading, replace(wanted, target_start=wanted.target_start - start), {0: buffer}
         )

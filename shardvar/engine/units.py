@@ -19,7 +19,7 @@ that have a checksum by themselves. A band can be less: its checksums are put to
 (``take_checksums``, ``join_sums``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +28,9 @@ from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, block_ranges
 from shardvar.formats.protocol import FileChecksums, FileWriter
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.slices import SliceTable, sum_by
-from shardvar.wire.crc import Checksum
 
 BATCH_NBYTES = 7 * BLOCK_NBYTES
-"""Units that are read together take so much; with the block that is read meanwhile, eight blocks a
+"""Units that are read together take so much; with the block that is being read, eight blocks a
 worker."""
 
 _BAND_NBYTES = 4096
@@ -46,16 +45,15 @@ it saves."""
 class Unit:
     """A range of the file, or a band, that is written at once."""
 
-    first: int
-    """The first target in it."""
+    first: int  # the first target in it
     last: int  # the first target past it
     start: int  # its first byte in the first target's payload, for a band; 0 for whole payloads
     nbytes: int  # its size, from its first payload byte to its last
     share: int = 0  # of a band, the bytes of each target; 0 for one range of the file
 
     def places(self, start: Ints) -> Ints:
-        """[last - first] Return the place of each target's payload, from the unit's first byte on.
-        In a band of 4 bytes from byte 8 on, the payloads begin at -8, -4, 0."""
+        """[last - first] Return the place of each target's payload, from the unit's first byte on;
+        in a band of 4 bytes from byte 8 on, they begin at -8, -4, 0."""
         if self.share:
             return np.arange(self.last - self.first, dtype=np.int64) * self.share - self.start
         return start[self.first : self.last] - (int(start[self.first]) + self.start)
@@ -73,20 +71,29 @@ def plan_units(
     # Only what regions fill has blocks of other sizes, and bands.
     steps, bands, ends = np.full_like(nbytes, BLOCK_NBYTES), np.zeros_like(nbytes), nbytes
     if not is_range.all():
-        steps = _steps(targets, is_range, run_nbytes or SMALL_NBYTES)
+        # Blocks hold whole runs, which have checksums by themselves. A batch should have a block of
+        # each fellow, the other targets of a tensor, since they need neighbouring bytes: 16 columns
+        # of a table share a batch of 28 MiB, and their blocks are of 1.75 MiB.
+        grain = run_nbytes or SMALL_NBYTES
+        fellows = np.maximum(_of_fellows(targets, is_range, np.ones_like(nbytes)), 1)
+        shares = np.clip(BATCH_NBYTES // fellows // grain * grain, grain, BLOCK_NBYTES)
+        steps = np.where(is_range, BLOCK_NBYTES, shares)
         bands, ends = _bands(targets, is_range, steps)
     large = (nbytes > steps) & (ITEMSIZES[targets.codes()] > 0)
     if is_alone is None:
         is_alone = np.zeros_like(large)
     next_large = np.append(np.flatnonzero(large | (bands > 0) | is_alone), len(nbytes))
-    row, count = 0, len(nbytes)
-    while row < count:
+    row = 0
+    while row < len(nbytes):
         if bands[row]:
             last, band = int(ends[row]), int(bands[row])
             # Several groups where a band of all of them does not fit in a batch.
             most = max(1, BATCH_NBYTES // band)
             for first in range(row, last, most):
-                yield from _band_units(first, min(first + most, last), int(nbytes[row]), band)
+                count = min(most, last - first)
+                for begin, end in block_ranges(0, int(nbytes[row]), band):
+                    share = end - begin
+                    yield Unit(first, first + count, begin, share * count, share)
         elif large[row]:
             last = row + 1
             ranges = block_ranges(0, int(nbytes[row]), int(steps[row]))
@@ -101,21 +108,10 @@ def plan_units(
         row = last
 
 
-def _steps(targets: SliceTable, is_range: Bools, grain: int) -> Ints:
-    """[k] the bytes of a block of each payload. Blocks hold whole runs, which have checksums by
-    themselves. Payloads that regions fill are read a batch at a time, and the batch should have a
-    block of each fellow, the other targets of its tensor, since what one of them needs lies between
-    what the others need. So blocks get smaller as fellows get more: 16 columns of a table share a
-    batch of 28 MiB, and their blocks are of 1.75 MiB."""
-    fellows = _of_fellows(targets, is_range, np.ones(len(targets), dtype=np.int64))
-    share = np.clip(BATCH_NBYTES // np.maximum(fellows, 1) // grain * grain, grain, BLOCK_NBYTES)
-    return np.where(is_range, BLOCK_NBYTES, share)
-
-
 def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Ints]:
-    """[k] the bytes of each target in a band, 0 if it has none, and [k] the first row past the
-    target's group. A group is a run of neighbours in the file with one shape, from the same rows of
-    one tensor. A band holds the same rows of every target of a group."""
+    """[k] the bytes of each target in a band, 0 if it has none, and [k] the first row past its
+    group: neighbours of one shape, from the same rows of one tensor, whose bands have the same
+    rows."""
     count, shape = len(targets), targets.shape
     # Rows. A row is one index of the first axis with several indices, and all of the axes after it.
     # In a target of shape (1, 256, 4) it is [0:1, i:i+1, 0:4]: 256 rows of 4 elements.
@@ -159,17 +155,11 @@ def _of_fellows(targets: SliceTable, is_range: Bools, values: Ints) -> Ints:
     return sum_by(tensor, np.where(is_range, 0, values), len(tensor))[tensor]
 
 
-def _band_units(first: int, last: int, nbytes: int, band: int) -> Iterator[Unit]:
-    """The bands of targets of ``nbytes`` each."""
-    for begin, end in block_ranges(0, nbytes, band):
-        yield Unit(first, last, begin, (end - begin) * (last - first), end - begin)
-
-
 def batch_units(
     targets: SliceTable, units: Sequence[Unit], is_range: Bools, turn: Ints
 ) -> Iterator[list[int]]:
-    """Yield the numbers of units to read at once: one by one, or by place with regions. Units whose
-    first targets differ in ``turn`` [k] are read one after the other."""
+    """Yield the numbers of units to read at once: one by one, or by place with regions, and by
+    ``turn``."""
     has_regions = []
     for number, unit in enumerate(units):
         if is_range[unit.first : unit.last].all():
@@ -190,10 +180,8 @@ def batch_units(
 
 
 def place_of_unit(targets: SliceTable, unit: Unit) -> tuple[int, int]:
-    """Return the tensor that a unit begins in, and its first element there, counted in the C order
-    of the tensor. Sorted by it, units whose sources lie side by side come together, whichever
-    targets they are of. Element 5 of a slice [0:4, 6:9] of a tensor of shape (4, 10) is the index
-    (1, 2) of the slice, so (1, 8) of the tensor: element 18."""
+    """Return the tensor that a unit begins in, and its first element there in C order: element 5 of
+    a slice [0:4, 6:9] of a tensor of shape (4, 10) is (1, 8) of the tensor, element 18."""
     region, tensor = targets.region(unit.first), int(targets.tensor[unit.first])
     element, place, stride = unit.start // max(int(ITEMSIZES[targets.codes(unit.first)]), 1), 0, 1
     axes = zip(targets.tensors.shape(tensor), region.offset, region.shape, strict=True)
@@ -206,11 +194,11 @@ def place_of_unit(targets: SliceTable, unit: Unit) -> tuple[int, int]:
     return tensor, place
 
 
-# Sums: the checksums of what is written, taken unit by unit while the bytes are in the cache, then
+# Sums: the checksums of written bytes, taken unit by unit while the bytes are in the cache, then
 # put together. The checksum of ``a + b`` follows from both checksums and the length of ``b``
 # (``wire.crc``): no byte is read twice.
 #
-#     what is taken of a unit                       what becomes of it
+#     taken of a unit                               becomes
 #     whole payloads                                the checksum of each, and of each of its runs
 #     a block of one payload: whole runs            the runs; the payload's is combined with the
 #                                                   blocks before it
@@ -230,17 +218,18 @@ class Sums:
 def take_checksums(
     writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview
 ) -> Sums:
-    """Return the checksums that the writer keeps, of each target's bytes in the block, which holds
-    the unit's bytes."""
+    """Return the checksums that the writer keeps, of each target's bytes in the unit's block."""
     crc, run = writer.crc, writer.run_nbytes
     if crc is None:
         return Sums([], [])
     starts = unit.places(places).tolist()
     if unit.share:
-        parts = _parts(unit, run)
-        return Sums(
-            [crc.compute(block[at + begin : at + end]) for at in starts for begin, end in parts], []
-        )
+        sums = [
+            crc.compute(block[at + begin : at + end])
+            for at in starts
+            for begin, end in _parts(unit, run)
+        ]
+        return Sums(sums, [])
     payload: list[int] = []
     runs: list[int] = []
     sizes = targets.nbytes[unit.first : unit.last].tolist()
@@ -254,7 +243,10 @@ def take_checksums(
         elif run:
             sums = [crc.compute(mine[at : at + run]) for at in range(0, len(mine), run)]
             runs.extend(sums)
-            payload.append(_joined(crc.combine, sums, run, len(mine)))
+            joined = 0
+            for number, value in enumerate(sums):
+                joined = crc.combine(joined, value, min(run, len(mine) - number * run))
+            payload.append(joined)
         elif whole[row]:
             tensor = targets[unit.first + row]
             payload.append(writer.checksum_whole(tensor.dtype, tensor.region.size, mine))
@@ -266,14 +258,6 @@ def take_checksums(
 def _parts(unit: Unit, run: int) -> list[tuple[int, int]]:
     """The bytes of each target in a band, cut where runs end."""
     return list(block_ranges(unit.start, unit.start + unit.share, run or None))
-
-
-def _joined(combine: Callable[[int, int, int], int], sums: list[int], run: int, nbytes: int) -> int:
-    """The checksum of ``nbytes`` from the checksums of its runs."""
-    crc = sums[0] if sums else 0
-    for number, value in enumerate(sums[1:], start=1):
-        crc = combine(crc, value, min(run, nbytes - number * run))
-    return crc
 
 
 def join_sums(
@@ -292,7 +276,16 @@ def join_sums(
             continue
         # Units are sorted, so each block and band of a payload is combined with all before it.
         if unit.share:
-            _join_band(crc, unit, values, joined, first_run, run)
+            # In bands of 6 bytes and runs of 4, the second band has the parts [6, 8) and [8, 12):
+            # the first of them ends the run 1, the other one is the run 2.
+            rows = np.arange(unit.first, unit.last)
+            parts = np.array(values.payload, dtype=np.int64).reshape(len(rows), -1).T
+            for (begin, end), part in zip(_parts(unit, run), parts, strict=True):
+                # The checksum of no bytes is 0, so the first part is combined like the others.
+                joined.payload[rows] = crc.combine_each(joined.payload[rows], part, end - begin)
+                if run:
+                    at = first_run[rows] + begin // run
+                    joined.runs[at] = crc.combine_each(joined.runs[at], part, end - begin)
             continue
         if unit.start:
             joined.payload[unit.first] = crc.combine(
@@ -304,19 +297,3 @@ def join_sums(
             at = int(first_run[unit.first]) + unit.start // run
             joined.runs[at : at + len(values.runs)] = values.runs
     return joined
-
-
-def _join_band(
-    crc: Checksum, unit: Unit, sums: Sums, joined: FileChecksums, first_run: Ints, run: int
-) -> None:
-    """Add the checksums of a band to the checksums of its payloads and runs; the bands before it
-    are in them. In bands of 6 bytes and runs of 4, the second band has the parts [6, 8) and [8,
-    12): the first of them ends the run 1, the other one is the run 2."""
-    rows = np.arange(unit.first, unit.last)
-    parts = np.array(sums.payload, dtype=np.int64).reshape(len(rows), -1).T
-    for (begin, end), values in zip(_parts(unit, run), parts, strict=True):
-        # The checksum of no bytes is 0, so the first part is combined like the others.
-        joined.payload[rows] = crc.combine_each(joined.payload[rows], values, end - begin)
-        if run:
-            at = first_run[rows] + begin // run
-            joined.runs[at] = crc.combine_each(joined.runs[at], values, end - begin)

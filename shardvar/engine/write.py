@@ -13,7 +13,7 @@ damaged is nothing kept, since any of the files may have the damage in it.
 Tasks for other processes have no rows of the plan that their file does not need (``shrink_task``). The
 task of a plan shares its columns with all others: of a reshard of 10^6 slices to 100 files, each is
 285 MB when it is pickled. Its own rows are a hundredth of that. Only the numbers of the rows
-change: the sources and the tensors count what is left.
+change: the sources and the tensors count the rest.
 """
 
 import json
@@ -39,10 +39,13 @@ from shardvar.wire.strict_json import parse_json
 
 
 def shrink_task(task: FileTask) -> tuple[FileTask, Ints]:
-    """Return the task with only the entries that it reads, and [k] the rows that these have in the
-    given task. Law: both write the same bytes and have the same checksums."""
+    """Return the task with only its entries, and [k] their rows in the given task. Law: both write
+    the same bytes and have the same checksums."""
     copies = task.plan.copies
-    rows = np.union1d(copies.source, _sources_without_copies(task.plan))
+    # Strings without elements need no copy; the first slice of their tensor has the payload.
+    opaque = np.flatnonzero(ITEMSIZES[task.plan.targets.codes()] == 0)
+    bare = first_sources(task.plan, np.setdiff1d(opaque, copies.target))
+    rows = np.union1d(copies.source, bare)
     source = np.searchsorted(rows, copies.source)
     entries = shrink_entries(task.entries, rows)
     plan = Plan(
@@ -62,13 +65,6 @@ def shrink_entries(entries: EntryTable, rows: Ints) -> EntryTable:
         values = runs.values[integers_of_ranges(runs.first, runs.first + counts)]
         runs = RunChecksums(runs.run_nbytes, values, np.cumsum(counts) - counts)
     return replace(taken, slices=_own_tensors(taken.slices), runs=runs)
-
-
-def _sources_without_copies(plan: Plan) -> Ints:
-    """The rows of sources that fill targets without a copy: strings without elements, whose payload
-    belongs to the first slice of their tensor (``engine.arrays``)."""
-    opaque = np.flatnonzero(ITEMSIZES[plan.targets.codes()] == 0)
-    return first_sources(plan, np.setdiff1d(opaque, plan.copies.target))
 
 
 def restore_rows(report: FileReport, rows: Ints) -> FileReport:
@@ -145,8 +141,7 @@ def write_checkpoint(
     progress: Progress = lambda _: None,
     runner: FileRunner | None = None,
 ) -> WriteSummary:
-    """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and
-    reused. Without a ``runner`` the files are written here, in order."""
+    """Run the tasks, verify the reads, and commit. With ``resume`` finished files are kept."""
     begun: list[FileTask] = []
     is_written = False
     try:
@@ -168,22 +163,19 @@ def write_checkpoint(
         if is_written:
             sink.withdraw()
             _remove(tasks, JOURNAL)
-        # What was interrupted can be taken up again if it can be found again.
-        elif not (resume and (_is_interrupt(error) or sink.is_in_place())):
+        # An interrupted write can be taken up again if its files can be found again.
+        is_interrupt = isinstance(error, WorkerLost) or not isinstance(error, Exception)
+        if not is_written and not (resume and (is_interrupt or sink.is_in_place())):
             # Any file may hold bytes of a damaged source, so all are removed. After other errors,
-            # only the ones of this run are.
-            _remove_files(tasks if isinstance(error, CheckpointError) else begun)
+            # only this run's files are.
+            spoilt = tasks if isinstance(error, CheckpointError) else begun
+            _remove(spoilt, "")
+            _remove(spoilt, JOURNAL)
         raise
     _remove(tasks, JOURNAL)
     return WriteSummary(
         len(tasks), len(tasks) - len(begun), sum([report.nbytes for report in reports])
     )
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    """Return True if the write was ended from outside; the files that it had finished are as good
-    as before."""
-    return isinstance(error, WorkerLost) or not isinstance(error, Exception)
 
 
 def _write_files(
@@ -193,28 +185,26 @@ def _write_files(
     progress: Progress,
     begun: list[FileTask],
 ) -> list[FileReport]:
-    """Write the files; with ``resume``, a finished one is kept if it is what its journal says.
-    Tasks are added to ``begun`` before they begin, so that the caller can remove their files after
-    an error. Files are finished while the next ones are written, where that means to wait for a
-    bucket."""
+    """Write the files, and return their reports; with ``resume``, files that agree with their
+    journals are kept. Tasks are added to ``begun`` before they begin."""
     if not tasks:
         return []
     storage = tasks[0].storage
-    # Take up: files that are what their journals say are not written again.
+    # Take up: files that agree with their journals are not written again.
     reports: dict[str, FileReport] = {}
     if resume:
         there = set(storage.names())
         journaled = [task for task in tasks if task.name + JOURNAL in there]
-        known = as_answered(
+        answers = as_answered(
             lambda task: (task.name, read_journal(task)), journaled, storage.traits, _payload_nbytes
         )
-        reports = {name: report for name, report in known if report is not None}
+        reports = {name: report for name, report in answers if report is not None}
     begun += [task for task in tasks if task.name not in reports]
     for kept in reports.values():
         progress(kept.nbytes)
 
-    def finish(each: tuple[FileTask, FileReport]) -> None:
-        task, report = each
+    def finish(done: tuple[FileTask, FileReport]) -> None:
+        task, report = done
         task.storage.finish(task.name)
         if resume:
             write_journal(task, report)
@@ -223,7 +213,7 @@ def _write_files(
 
     # Move.
     with closing(runner(begun)) as done:
-        do_all(finish, done, storage.traits, lambda each: _payload_nbytes(each[0]))
+        do_all(finish, done, storage.traits, lambda pair: _payload_nbytes(pair[0]))
     return [reports[task.name] for task in tasks]
 
 
@@ -235,20 +225,20 @@ def _payload_nbytes(task: FileTask) -> int:
 # writing it again.
 #
 # It is written after its file was forced to the disk, so a whole journal means a whole file. It is
-# believed as far as it can be compared: the file must still be the one that was closed then (its
+# believed as far as it can be compared: the file must still be the file that was closed then (its
 # stamp) and have the checksums of the journal (it is read once). Only the journal knows which parts
 # of the source were read. They are compared with the source's checksums before anything is
 # committed.
 
 JOURNAL = ".done"
-"""Added to the name under which a file is written: the journal that says that it is finished."""
+"""Added to the name under which a file is written: the journal of a finished file."""
 
 _MAX_NBYTES, _MAX_DEPTH = 1 << 30, 8
 """No journal is read that is larger; it would take a file of some million payloads or runs."""
 
 
 def write_journal(task: FileTask, report: FileReport) -> None:
-    """Say that the task's file is finished."""
+    """Record that the task's file is finished."""
     content = {
         "id": task.id,
         "stamp": _stamp(task),
@@ -282,16 +272,15 @@ def read_journal(task: FileTask) -> FileReport | None:
         payload, runs = np.array(content["payload"], np.int64), np.array(content["runs"], np.uint32)
         # The parts become indices into the columns of the entries, so their numbers are checked
         # before use.
-        parts = _check_parts(content["parts"], task.entries)
+        parts = ReadTable.of(np.array(content["parts"], np.int64))
+        row, start, nbytes = parts.row, parts.start, parts.nbytes
+        is_sound = (row >= 0) & (row < len(task.entries)) & (start >= 0) & (nbytes >= 0)
+        is_sound &= parts.checksum >= NO_CHECKSUM
+        # Not start + nbytes > size, which may overflow: a journal can hold any 64-bit number.
+        if not is_sound.all() or (nbytes > task.entries.slices.nbytes[row] - start).any():
+            return None
         found = read_checksums(task)
-    except (
-        CheckpointError,
-        StorageError,
-        ValueError,
-        KeyError,
-        TypeError,
-        OverflowError,
-    ):
+    except (CheckpointError, StorageError, ValueError, KeyError, TypeError, OverflowError):
         # A journal that is absent, cut or foreign tells nothing: the file is written again.
         return None
     if not (np.array_equal(payload, found.payload) and np.array_equal(runs, found.runs)):
@@ -299,15 +288,8 @@ def read_journal(task: FileTask) -> FileReport | None:
     return FileReport(found, parts, int(task.plan.targets.nbytes.sum()))
 
 
-def _remove_files(tasks: Sequence[FileTask]) -> None:
-    """Remove what tasks wrote, as far as the disk allows; called after another error."""
-    _remove(tasks, "")
-    _remove(tasks, JOURNAL)
-
-
 def _remove(tasks: Sequence[FileTask], ending: str) -> None:
-    """Remove files of tasks, or their journals by their ending, as far as the disk lets. A journal
-    is void without its file, and next to another one."""
+    """Remove files of tasks, or their journals by their ending, as far as the disk lets."""
 
     def remove(task: FileTask) -> None:
         with suppress(StorageError):
@@ -320,21 +302,3 @@ def _stamp(task: FileTask) -> str:
     file = task.storage.open(task.name)
     file.close()
     return file.stamp
-
-
-def _check_parts(parts: object, entries: EntryTable) -> ReadTable:
-    """The parts that were read, each within its payload; ``ValueError`` otherwise."""
-    reads = ReadTable.of(np.array(parts, np.int64))
-    row, start, nbytes = reads.row, reads.start, reads.nbytes
-    if (
-        (row < 0)
-        | (row >= len(entries))
-        | (start < 0)
-        | (nbytes < 0)
-        | (reads.checksum < NO_CHECKSUM)
-    ).any():
-        raise ValueError("A part of no payload.")
-    # Not start + nbytes > size, which may overflow: a journal can hold any 64-bit number.
-    if (nbytes > entries.slices.nbytes[row] - start).any():
-        raise ValueError("A part that reaches out of its payload.")
-    return reads

@@ -109,6 +109,11 @@ class RunChecksums:
     first: Ints
     """[m] the position in ``values`` of each payload's first run."""
 
+    def around(self, start: int, stop: int, nbytes: int) -> tuple[int, int]:
+        """Return the bytes of the runs that hold a range of a payload."""
+        run = self.run_nbytes
+        return start // run * run, min(-(-stop // run) * run, nbytes)
+
     def of(self, row: int, nbytes: int) -> npt.NDArray[np.uint32]:
         """The checksums of one payload's runs."""
         # ceil(nbytes / run_nbytes) runs: 9 bytes in runs of 4 are -(-9 // 4) = 3, whose last one

@@ -313,9 +313,9 @@ class Evidence:
                 # Runs of 16 bytes and the part [40, 44) of a payload of 45: read [32, 45) again.
                 some = np.arange(bounds[group], bounds[group + 1])
                 touched = parts.take(some[~settled[some]])
-                nbytes = int(self.entries.slices.nbytes[row])
+                size = int(self.entries.slices.nbytes[row])
                 for start, stop in _touched_runs(touched, self.entries.runs.run_nbytes):
-                    self._read_again(row, start, min(stop, nbytes))
+                    self._read_again(row, start, min(stop, size))
             else:
                 self.read_whole(row)
 

@@ -375,8 +375,9 @@ class Strided:
         if across == last or read.shape[across] * read.shape[last] < _LEAST_TILE:
             out[...] = read
             return
-        axes = [
-            (slice(None),) if k in (across, last) else range(n) for k, n in enumerate(read.shape)
+        axes: list[Sequence[Any]] = [
+            [slice(None)] if axis in (across, last) else range(extent)
+            for axis, extent in enumerate(read.shape)
         ]
         for index in product(*axes):
             _copy_tiles(read[index], out[index])

@@ -143,8 +143,10 @@ class RegionTable:
 
     def _copy_in_order(self, block: memoryview, places: Ints, buffers: Buffers) -> None:
         first, *series = self._series(places)
-        columns = (self.shape, self.strides, self.target_strides, self.itemsize, self.target)
-        columns = (*columns, self.target_start, places)
+        columns = (
+            *(self.shape, self.strides, self.target_strides),
+            *(self.itemsize, self.target, self.target_start, places),
+        )
         for values in zip(*(column[first].tolist() for column in columns), *series, strict=True):
             shape, strides, into_strides, size, target, into, place, count, step, into_step = values
             # Elements that lie side by side on both sides are one: four float32 are a word of 16

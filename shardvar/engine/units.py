@@ -284,8 +284,8 @@ def join_sums(
                 # The checksum of no bytes is 0, so the first part is combined like the others.
                 joined.payload[rows] = crc.combine_each(joined.payload[rows], part, end - begin)
                 if run:
-                    at = first_run[rows] + begin // run
-                    joined.runs[at] = crc.combine_each(joined.runs[at], part, end - begin)
+                    places = first_run[rows] + begin // run
+                    joined.runs[places] = crc.combine_each(joined.runs[places], part, end - begin)
             continue
         if unit.start:
             joined.payload[unit.first] = crc.combine(

@@ -1,8 +1,8 @@
 """Decide about a write: cut the slices, ask a policy, hold its answer to RFC 001's restrictions,
 and plan.
 
-1. Cut: ``cut_slices`` says what ``partition=`` and ``--shards`` mean for a whole checkpoint;
-   ``layout.partition`` says how one tensor is cut.
+1. Cut: ``cut_slices`` applies ``partition=`` and ``--shards`` to a whole checkpoint;
+   ``layout.partition`` cuts one tensor.
 2. Ask: ``decide`` calls ``assign`` once, with all slices as columns. (A policy that is only a
    callback is asked by ``checkpoint.callbacks``, which turns its answer into the same
    ``Assignment``.)
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -50,14 +50,11 @@ REMEDY = (
 
 
 def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) -> SliceTable:
-    """Cut every tensor that ``partition`` speaks of; the others stay as they are. A mapping goes
-    from globs to cuts; the last glob that matches a key counts, and one that matches none is an
-    ``ArgumentError``. Counts are clamped to the number of rows, and strings and scalars stay whole,
-    as in TensorFlow. A partitioner is asked once for each dtype and shape. One of three arguments
-    gets as ``num_shards`` the number of tasks that hold the slices, which is the number of
-    parameter servers; it is 1 for arrays and for files. Parts of a layout are on the first devices
-    that hold them, and all other slices on device 0, unless the slices that are cut have devices
-    already."""
+    """Cut every tensor that ``partition`` names. Of globs, the last one that matches a key counts,
+    and one that matches none is an ``ArgumentError``. Strings and scalars stay whole. A partitioner
+    is asked once for each dtype and shape, with the tasks that hold slices as ``num_shards``. Parts
+    of a layout are on the first devices that hold them, and others on device 0, unless slices have
+    devices."""
     if partition is None:
         return slices
     # Group: tensors of one rule, dtype and shape are cut together. There may be 100,000 tensors,
@@ -77,8 +74,19 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     # Place: parts of a layout are on devices. A tensor whose slices have devices already stays
     # where its first slice is.
     if slices.device is None:
-        num_devices = max(map(len, map(attrgetter("devices"), tables)))
-        tables = _on_devices(tables, num_devices) if num_devices else tables
+        # Devices of one task, so that the default policy writes one file, and
+        # ``ShardByDevicePolicy`` one for each.
+        host = LOCAL_DEVICE.rpartition(":")[0]
+        names = tuple(f"{host}:{n}" for n in range(max(len(table.devices) for table in tables)))
+        devices = [
+            np.zeros(len(table), np.int64) if table.device is None else table.device
+            for table in tables
+        ]
+        if names:
+            tables = [
+                replace(table, device=device, devices=names)
+                for table, device in zip(tables, devices, strict=True)
+            ]
     else:
         present, first = np.unique(slices.tensor, return_index=True)
         of_tensor = np.zeros(len(tensors), dtype=np.int64)
@@ -89,21 +97,6 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     table = stack(tables)
     # Tensors keep their order; the slices of one follow each other.
     return table.take(table.by_tensor()[0])
-
-
-def _on_devices(tables: Sequence[SliceTable], count: int) -> list[SliceTable]:
-    """Tables of slices, some of them on numbered devices; others are on device 0."""
-    # Devices of one task, so that the default policy writes one file, and ``ShardByDevicePolicy``
-    # one for each.
-    names = tuple(f"{LOCAL_DEVICE.rpartition(':')[0]}:{number}" for number in range(count))
-    return [
-        replace(
-            table,
-            device=np.zeros(len(table), np.int64) if table.device is None else table.device,
-            devices=names,
-        )
-        for table in tables
-    ]
 
 
 def is_cut_by(keys: Sequence[str], partition: Cut | Mapping[str, Cut] | None) -> Bools:
@@ -149,8 +142,7 @@ def _alike(tensors: TensorTable, rule: Ints) -> list[Ints]:
 def _cut_tensors(
     tensors: TensorTable, rows: Ints, cut: Cut, nbytes: Ints, num_shards: int
 ) -> SliceTable:
-    """The slices of tensors of one dtype and shape, tensor by tensor; ``nbytes`` are the sizes of
-    the whole tensors."""
+    """The slices of tensors of one dtype and shape, whose whole sizes are ``nbytes``."""
     first = int(rows[0])
     full_shape, dtype = tensors.shape(first), tensors.dtype(first)
     if is_whole(dtype) or not full_shape:
@@ -190,8 +182,7 @@ def decide(
     sources: SliceTable,
     clock: Callable[[], float],
 ) -> Decision:
-    """Ask a policy that answers in columns, check its answer, and plan; ``clock`` tells the
-    seconds, for the metric."""
+    """Ask a policy that answers in columns, check its answer, and plan; ``clock`` times it."""
     start = clock()
     # Slices of a grid are equal as they are: of some of them, a policy would make unequal ones.
     may_cut = frozenset() if capabilities.is_grid else capabilities.slice_dtypes
@@ -258,17 +249,14 @@ def find_mixed_tasks(
     # A slice may have been cut differently, so its tasks are the tasks of the given slices that its
     # elements come from.
     copies = plan_copies(given, answer.slices).copies
-    pairs = np.unique(
-        np.column_stack([answer.file[copies.target], task_of_row[copies.source]]), axis=0
-    )
+    files, task_of_copy = answer.file[copies.target], task_of_row[copies.source]
+    pairs = np.unique(np.column_stack([files, task_of_copy]), axis=0)
     losses = []
     for file in np.flatnonzero(np.bincount(pairs[:, 0]) > 1).tolist():
         mixed = []
         for task in pairs[pairs[:, 0] == file, 1].tolist():
-            source = np.flatnonzero(
-                (answer.file[copies.target] == file) & (task_of_row[copies.source] == task)
-            )[0]
-            mixed.append(f"{given.key(int(copies.source[source]))!r} of {tasks[task]}")
+            copy = int(np.argmax((files == file) & (task_of_copy == task)))
+            mixed.append(f"{given.key(int(copies.source[copy]))!r} of {tasks[task]}")
         losses.append(f"put tensors of several tasks in file {file}: {', '.join(mixed)}")
     return losses
 

@@ -1,8 +1,8 @@
 """Index: a checkpoint's table of contents. It lists the stored slices, the places of their
 payloads, and checksums.
 
-An ``Index`` answers two questions: what is stored under one key (``find``), without touching the
-rest, and what is stored at all (``scan``), a table at a time. ``Entry`` is one stored slice, for
+An ``Index`` finds the slices of one key (``find``), without touching the
+rest, or lists all (``scan``), a table at a time. ``Entry`` is one stored slice, for
 people; ``EntryTable`` is columns of them.
 """
 
@@ -36,7 +36,7 @@ OBJECTS = "shardvar.objects"
 """The name of the text in ``Metadata.user`` that has the objects of a checkpoint, where a format
 has no other place for them (``formats.objects``)."""
 KEY_IMPL = "jax.random.key_impl:"
-"""The beginning of the names of texts in a user's metadata that say the implementation of random keys
+"""The beginning of the names of texts in a user's metadata with the implementation of random keys
 of JAX; the key of the tensor is the rest."""
 
 SOME_PROCESSES = "shardvar.keys_of_some_processes"
@@ -44,7 +44,7 @@ SOME_PROCESSES = "shardvar.keys_of_some_processes"
 job had when they saved their states (``verbs.together.run``)."""
 
 DELTA = "shardvar.delta"
-"""The name of the text in ``Metadata.user`` that says that a checkpoint is a delta
+"""The name of the text in ``Metadata.user`` that marks a checkpoint as a delta
 (``verbs.delta.contents``)."""
 
 
@@ -89,19 +89,14 @@ class Entry:
     """A slice that is stored: a row of an index."""
 
     slice: TensorSlice
-    """The slice."""
-    file: str
-    """The name of the data file that holds the payload."""
-    start: int
-    """The first byte of the payload, in bytes of the file."""
-    checksum: int | None
-    """The checksum of the payload; None if the format has none."""
+    file: str  # the name of the data file that holds the payload
+    start: int  # the first byte of the payload, in bytes of the file
+    checksum: int | None  # the checksum of the payload; None if the format has none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunChecksums:
-    """Checksums of runs: fixed-size parts of payloads, so that a part can be verified without
-    reading the whole."""
+    """Checksums of runs: fixed-size parts of payloads, which are verified by themselves."""
 
     run_nbytes: int  # the bytes of a run; the last run of a payload may be shorter
     values: npt.NDArray[np.uint32]
@@ -120,6 +115,10 @@ class RunChecksums:
         # has 1 byte.
         first = int(self.first[row])
         return self.values[first : first - (-nbytes // self.run_nbytes)]
+
+
+_COLUMNS: dict[str, type[np.int64 | np.bool]]
+_COLUMNS = {"file": np.int64, "start": np.int64, "checksum": np.int64, "plain": np.bool}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,21 +145,14 @@ class EntryTable:
 
     def entry(self, row: int, files: Sequence[str]) -> Entry:
         """One row as a value."""
-        checksum = int(self.checksum[row])
-        name = files[self.file[row]]
-        return Entry(
-            self.slices[row],
-            name,
-            int(self.start[row]),
-            None if checksum == NO_CHECKSUM else checksum,
-        )
+        number = int(self.checksum[row])
+        checksum = None if number == NO_CHECKSUM else number
+        return Entry(self.slices[row], files[self.file[row]], int(self.start[row]), checksum)
 
     def take(self, rows: Ints) -> Self:
         """The table of some of the rows, in the given order."""
         runs = self.runs and replace(self.runs, first=self.runs.first[rows])
-        columns = {
-            name: getattr(self, name)[rows] for name in ("file", "start", "checksum", "plain")
-        }
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
         digests = None if self.digests is None else self.digests[rows]
         slices = self.slices.take(rows)
         return replace(self, slices=slices, runs=runs, digests=digests, **columns)
@@ -178,8 +170,8 @@ class References:
 
 
 class ScannedFaults(Mapping[str, CheckpointError]):
-    """The keys that cannot be read, as a mapping: a look-up asks for one key, iteration for all of
-    them in one scan. ``dict(faults)`` would look each key up: ``dict(faults.items())`` does not."""
+    """The keys that cannot be read. A look-up asks for one key, and iteration scans once: use
+    ``dict(faults.items())``, since ``dict(faults)`` looks each key up."""
 
     __slots__ = ()
 
@@ -247,16 +239,12 @@ class TableIndex:
             raise unknown_key(key, self._rows)
         row = self._rows[key]
         order, bounds = self._grouped[0]
-        found = self.entries.take(order[bounds[row] : bounds[row + 1]])
+        taken = self.entries.take(order[bounds[row] : bounds[row + 1]])
         # Only the one tensor, so that the cost of an answer does not grow with the names and shapes
         # of all others.
-        tensors = found.slices.tensors.take(np.array([row]))
-        return replace(
-            found,
-            slices=replace(
-                found.slices, tensors=tensors, tensor=np.zeros_like(found.slices.tensor)
-            ),
-        )
+        slices, tensors = taken.slices, taken.slices.tensors.take(np.array([row]))
+        slices = replace(slices, tensors=tensors, tensor=np.zeros_like(slices.tensor))
+        return replace(taken, slices=slices)
 
     def scan(self) -> Iterator[EntryTable]:
         """All entries in one table."""
@@ -264,10 +252,9 @@ class TableIndex:
 
 
 def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
-    """[m] True for payloads that share bytes with others, in files where too many do;
-    ``file_nbytes`` are the sizes. The same bytes may have several names. But all payloads of a file
-    have at most ``MAX_PAYLOAD_EXPANSION`` times its bytes: otherwise a small file could become many
-    large arrays. What all files have beyond that may be ``_FREE_NBYTES``."""
+    """[m] True for payloads that share bytes in files where too many do. All payloads of a file
+    have at most ``MAX_PAYLOAD_EXPANSION`` times its bytes; beyond that, all files together
+    ``_FREE_NBYTES``."""
     # Floats, which do not overflow.
     total = np.bincount(entries.file, entries.slices.nbytes, len(file_nbytes))
     beyond = np.maximum(total - MAX_PAYLOAD_EXPANSION * file_nbytes.astype(np.float64), 0)
@@ -293,8 +280,7 @@ MOST_TIED = MAX_PAYLOAD_EXPANSION // 2
 
 
 def find_ties(entries: EntryTable) -> dict[str, str]:
-    """Return the keys that have the bytes of an earlier key, each with that key: tied weights. Both
-    have the same dtype and the same slices at the same places."""
+    """Return the keys that have the bytes of an earlier key, each with that key: tied weights."""
     slices, tensors = entries.slices, entries.slices.tensors
     rows = np.flatnonzero(entries.plain & (slices.nbytes > 0))
     file, start = entries.file[rows], entries.start[rows]
@@ -303,14 +289,14 @@ def find_ties(entries: EntryTable) -> dict[str, str]:
     meet = np.flatnonzero((file[1:] == file[:-1]) & (start[1:] == start[:-1]))
     if not len(meet):
         return {}
-    found = np.unique(slices.tensor[rows[order[np.concatenate([meet, meet + 1])]]]).tolist()
+    suspects = np.unique(slices.tensor[rows[order[np.concatenate([meet, meet + 1])]]]).tolist()
     order, bounds = slices.by_tensor(by_offset=True)
     firsts: dict[tuple[object, ...], list[str]] = {}
-    for tensor in found:
-        mine = order[bounds[tensor] : bounds[tensor + 1]]
-        columns = (entries.plain, entries.file, entries.start, slices.offset, slices.shape)
-        places = [column[mine].tobytes() for column in columns]
-        if entries.plain[mine].all():
+    for tensor in suspects:
+        own = order[bounds[tensor] : bounds[tensor + 1]]
+        columns = (entries.file, entries.start, slices.offset, slices.shape)
+        places = [column[own].tobytes() for column in columns]
+        if entries.plain[own].all():
             kind = (tensors.dtype(tensor), tensors.shape(tensor), *places)
             firsts.setdefault(kind, []).append(tensors.keys[tensor])
     return {key: first for first, *others in firsts.values() for key in others[: MOST_TIED - 1]}
@@ -331,18 +317,16 @@ def of_tensors(entries: EntryTable, rows: Ints) -> EntryTable:
     position = np.full(len(tensors), -1, dtype=np.int64)
     position[rows] = np.arange(len(rows))
     chosen = entries.take(np.flatnonzero(position[entries.slices.tensor] >= 0))
-    slices = chosen.slices
-    table = SliceTable(
-        tensors.take(rows), position[slices.tensor], slices.offset, slices.shape, slices.nbytes
-    )
-    return replace(chosen, slices=table)
+    tensor = position[chosen.slices.tensor]
+    slices = replace(chosen.slices, tensors=tensors.take(rows), tensor=tensor)
+    return replace(chosen, slices=slices)
 
 
 def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
     """One table of all rows; ``InconsistentTensor`` if two tables disagree about a tensor."""
     if len(tables) == 1:
         return tables[0]
-    # Kept only if every table has them, because a row cannot say that it has no runs.
+    # Kept only if every table has them, because a row cannot be without runs.
     runs = [table.runs for table in tables if table.runs is not None]
     merged = None
     # The checksums of all tables follow each other, so each table's positions move behind those
@@ -353,21 +337,14 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
         merged = RunChecksums(runs[0].run_nbytes, np.concatenate([r.values for r in runs]), first)
     columns = {
         name: np.concatenate([np.zeros(0, kind), *(getattr(table, name) for table in tables)])
-        for name, kind in (
-            ("file", np.int64),
-            ("start", np.int64),
-            ("checksum", np.int64),
-            ("plain", np.bool),
-        )
+        for name, kind in _COLUMNS.items()
     }
     digests = None
     if any(table.digests is not None for table in tables):
         digests = np.concatenate(
             [
-                np.zeros((len(table), DIGEST_NBYTES), np.uint8)
-                if table.digests is None
-                else table.digests
-                for table in tables
+                np.zeros((len(t), DIGEST_NBYTES), np.uint8) if t.digests is None else t.digests
+                for t in tables
             ]
         )
     slices = concatenate([table.slices for table in tables])
@@ -377,10 +354,10 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
 def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
     """The error for an unknown key, with the keys that are spelled most alike."""
     alike = similar(key, keys, 3)
-    # The number of a layer is seldom what is misspelt: `layer.3.w` means `layers.3.w`, and not
+    # The number of a layer is seldom misspelt: `layer.3.w` means `layers.3.w`, and not
     # `layers.4.w`.
-    alike = [each for each in alike if _NUMBERS.findall(each) == _NUMBERS.findall(key)] or alike
-    *others, last = [repr(each) for each in alike] or [""]
+    alike = [name for name in alike if _NUMBERS.findall(name) == _NUMBERS.findall(key)] or alike
+    *others, last = [repr(name) for name in alike] or [""]
     near = f"{', '.join(others)} or {last}" if others else last
     remedy = f"Did you mean {near}?" if near else "`shardvar inspect` lists the keys."
     return UnknownKey(f"There is no tensor {key!r}.", remedy)

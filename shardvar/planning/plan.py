@@ -25,7 +25,7 @@ and are proven to be whole:
 
 1. Processes agree on the dtype and the full shape of each tensor.
 2. Slices of the same region are replicas: the process of the lowest number is taken. Their
-   checksums must agree, unless the caller says that the first one counts.
+   checksums must agree, unless the caller lets the first one count.
 3. The slices that are left are disjoint and cover every tensor (``plan.find_faults``).
 
 Each error names the processes that it is about.
@@ -73,9 +73,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyTable:
-    """Columns of copies, ordered by target and, within a target, by offset. Source 0 holds the rows
-    0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5. So target 0 gets rows
-    only from source 0, and target 1 from both:"""
+    """Columns of copies, ordered by target and, within a target, by offset."""
 
     source: Ints  # [c] rows of the sources
     target: Ints  # [c] rows of the targets
@@ -92,8 +90,7 @@ class CopyTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Copies that fill every target exactly; it can only be constructed if they do. A tensor of
-    five rows is stored in slices of 3 and 2 rows and wanted in slices of 2 and 3 rows:"""
+    """Copies that fill every target exactly; it can only be constructed if they do."""
 
     sources: SliceTable  # the slices that elements come from
     targets: SliceTable  # the slices to fill
@@ -143,8 +140,8 @@ class Assignment:
         return group_rows(self.file, self.num_files)
 
     def starts(self, nbytes: Ints) -> Ints:
-        """[m] Return the first byte of each slice in its file if it takes ``nbytes`` there, and
-        slices follow each other without gaps."""
+        """[m] Return the first byte of each slice in its file, where slices of ``nbytes`` follow
+        each other."""
         # Lay all files out as one, file after file. 10, 20 and 5 bytes in the files 0, 0, 1 end at
         # 10, 30 and 35, and file 1 begins at 30: so they begin at 0, 10 and 35 - 5 - 30 = 0.
         order, bounds = self.by_file()
@@ -163,8 +160,7 @@ class Assignment:
 
 
 def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
-    """The plan that fills the targets from the sources, matching tensors by key. Sources must not
-    overlap (``find_faults``). Linear in slices plus copies, apart from sorting."""
+    """The plan that fills the targets from disjoint sources, matching tensors by key."""
     # Match: the source tensor of each target tensor.
     tensor_of = _match(sources.tensors, targets.tensors)
     rank = max(sources.shape.shape[1], targets.shape.shape[1])
@@ -187,31 +183,25 @@ def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
 
 def check_covers(targets: SliceTable, copies: CopyTable) -> None:
     """Raise ``IncompleteCheckpoint``, naming key and regions, unless the copies hold every element
-    of every target. The copies are intersections of disjoint sources with a target, so they cover
-    it if their sizes add up to its size. More than that are intersections of sources that overlap:
-    ``OverlappingSlices``."""
+    of every target, or ``OverlappingSlices``. Copies from disjoint sources cover a target if their
+    sizes add up to its size."""
     filled = sum_by(copies.target, np.prod(copies.shape, axis=1, dtype=np.int64), len(targets))
     sizes = np.prod(targets.shape, axis=1, dtype=np.int64)
     if (filled > sizes).any():
         row = int(np.argmax(filled > sizes))
-        cause = (
-            f"Several slices of {targets.key(row)!r} hold the same elements of "
-            f"{targets.region(row)}."
-        )
         raise OverlappingSlices(
-            cause, "Give sources that do not overlap, or write the checkpoint again."
+            f"Several slices of {targets.key(row)!r} hold the same elements of "
+            f"{targets.region(row)}.",
+            "Give sources that do not overlap, or write the checkpoint again.",
         )
     short = np.flatnonzero(filled != sizes)
     if not len(short):
         return
     row = int(short[0])
-    mine = copies.take(np.flatnonzero(copies.target == row))
+    own = copies.take(np.flatnonzero(copies.target == row))
     rank = targets.tensors.ranks[targets.tensor[row]]
-    found = [
-        Region(offset.tolist(), shape.tolist())
-        for offset, shape in zip(mine.offset[:, :rank], mine.shape[:, :rank], strict=True)
-    ]
-    error = _incomplete(targets.key(row), targets.region(row), found)
+    columns = own.offset[:, :rank].tolist(), own.shape[:, :rank].tolist()
+    error = _incomplete(targets.key(row), targets.region(row), [*map(Region, *columns)])
     more = f" {len(short) - 1} more slices are incomplete." if len(short) > 1 else ""
     raise IncompleteCheckpoint(error.cause + more, error.remedy)
 
@@ -220,23 +210,26 @@ def _match(sources: TensorTable, targets: TensorTable) -> Ints:
     """[n] the source tensor of each target tensor; both must agree on dtype and full shape."""
     rows = sources.rows()
     try:
-        found = np.fromiter(map(rows.__getitem__, targets.keys), np.int64, len(targets))
+        tensor_of = np.fromiter(map(rows.__getitem__, targets.keys), np.int64, len(targets))
     except KeyError as error:
         raise unknown_key(error.args[0], rows) from None
     rank = max(sources.shapes.shape[1], targets.shapes.shape[1])
-    same = (widen(sources.shapes, rank, 1)[found] == widen(targets.shapes, rank, 1)).all(axis=1)
+    wide = widen(sources.shapes, rank, 1)[tensor_of], widen(targets.shapes, rank, 1)
+    same = (wide[0] == wide[1]).all(axis=1)
     # Ranks too: padded with 1, the shapes (3,) and (3, 1) are equal.
-    same &= (sources.codes[found] == targets.codes) & (sources.ranks[found] == targets.ranks)
+    same &= (sources.codes[tensor_of] == targets.codes) & (
+        sources.ranks[tensor_of] == targets.ranks
+    )
     if not same.all():
         differences = [
-            f"{targets.keys[row]!r} is {_described(sources, int(found[row]))} in the checkpoint "
-            f"and {_described(targets, row)} in the target"
+            f"{targets.keys[row]!r} is {_described(sources, int(tensor_of[row]))} in the "
+            f"checkpoint and {_described(targets, row)} in the target"
             for row in np.flatnonzero(~same).tolist()
         ]
         raise InconsistentTensor(
             f"{'; '.join(differences)}.", "Shapes and dtypes are never changed unasked."
         )
-    return found
+    return tensor_of
 
 
 def _name(slices: SliceTable, row: int) -> tuple[int, str, int]:
@@ -264,40 +257,31 @@ def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
         and (full >= 0).all()
     ):
         return {}
-    faults: dict[int, CheckpointError] = {}
-    bounds = _out_of_bounds(slices)
-    if bounds:
-        faults.update(bounds)
+    faults = _out_of_bounds(slices)
+    if faults:
         # The other laws add offsets and extents, which cannot overflow for slices within their
         # tensors.
-        good = np.flatnonzero(~np.isin(slices.tensor, list(bounds)))
-        slices = slices.take(good)
+        slices = slices.take(np.flatnonzero(~np.isin(slices.tensor, list(faults))))
     # Overlaps first: where slices overlap, the sum of their sizes does not tell if there is a hole.
     holes = np.zeros(len(slices.tensors), dtype=np.bool)
     for tensor, error in (*_overlaps(slices, holes), *_holes(slices, holes)):
         faults.setdefault(tensor, error)
-    keys = map(slices.tensors.keys.__getitem__, sorted(faults))
-    return dict(zip(keys, map(faults.__getitem__, sorted(faults)), strict=True))
+    return {slices.tensors.keys[tensor]: error for tensor, error in sorted(faults.items())}
 
 
 def _out_of_bounds(slices: SliceTable) -> dict[int, CheckpointError]:
     full = slices.tensors.shapes[slices.tensor]
     # Not offset + shape > full, which may overflow: both come from a file.
-    bad = ((slices.offset < 0) | (slices.shape < 0) | (slices.shape > full - slices.offset)).any(
-        axis=1
-    )
+    bad = (slices.offset < 0) | (slices.shape < 0) | (slices.shape > full - slices.offset)
     faults: dict[int, CheckpointError] = {}
-    for row in np.flatnonzero(bad).tolist():
+    for row in np.flatnonzero(bad.any(axis=1)).tolist():
         tensor = int(slices.tensor[row])
         if tensor not in faults:
             full_shape = slices.tensors.shape(tensor)
             # Not a Region: a slice out of bounds may have negative or overflowing numbers.
-            columns = (
-                column[row, : len(full_shape)].tolist() for column in (slices.offset, slices.shape)
-            )
-            extents = ", ".join(
-                f"{offset}:{offset + count}" for offset, count in zip(*columns, strict=True)
-            )
+            axes = zip(slices.offset[row].tolist(), slices.shape[row].tolist(), strict=True)
+            texts = [f"{offset}:{offset + count}" for offset, count in axes]
+            extents = ", ".join(texts[: len(full_shape)])
             faults[tensor] = OutOfBounds(
                 f"The slice [{extents}] of {slices.key(row)!r} reaches out of the shape "
                 f"{full_shape}.",
@@ -334,9 +318,8 @@ def _overlaps(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, Checkpoin
 def _overlaps_on_one_axis(
     slices: SliceTable, rows: Ints, axes: Bools
 ) -> Iterator[tuple[int, CheckpointError]]:
-    """Overlaps of slices that are cut along one axis at most: sorted by their start, they meet a
-    neighbour if any."""
-    if not axes.shape[1]:  # scalars: each slice is the one element
+    """Overlaps of slices that are cut along one axis at most: sorted, neighbours meet."""
+    if not axes.shape[1]:  # scalars: each slice is their element
         start = np.zeros(len(rows), dtype=np.int64)
         stop = start + 1
     else:
@@ -376,9 +359,7 @@ def _holes(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, CheckpointEr
     order, bounds = slices.by_tensor()
     subtracted = 0
     for tensor in np.flatnonzero(holes | (np.diff(bounds) > 0) & (held != full)).tolist():
-        regions = [
-            slices.region(row) for row in order[bounds[tensor] : bounds[tensor + 1]].tolist()
-        ]
+        regions = list(map(slices.region, order[bounds[tensor] : bounds[tensor + 1]].tolist()))
         whole = Region.whole(slices.tensors.shape(tensor))
         # Python's integers are exact. A sum that is larger than the tensor would be an overlap,
         # which is reported.
@@ -396,25 +377,16 @@ def _incomplete(key: str, wanted: Region, stored: list[Region] | None) -> Incomp
         "These elements are stored nowhere: find the missing file, or the other files of its "
         "writer."
     )
-    regions = _rest(wanted, stored) if stored is not None and len(stored) <= _SUBTRACTED else None
-    if regions is None:
-        return IncompleteCheckpoint(
-            f"{key!r} lacks some of the {wanted.size} elements of {wanted}.", remedy
-        )
-    more = f" and {len(regions) - _NAMED} more regions" if len(regions) > _NAMED else ""
-    return IncompleteCheckpoint(
-        f"{key!r} lacks {', '.join(map(str, regions[:_NAMED]))}{more}.", remedy
-    )
-
-
-def _rest(wanted: Region, stored: list[Region]) -> list[Region] | None:
-    """A region without the others, as disjoint regions; None if it falls into too many."""
-    rest = [wanted]
-    for region in sorted(stored):
-        rest = [part for old in rest for part in old.subtract(region)]
-        if len(rest) > _MOST_REGIONS:
-            return None
-    return rest
+    lacking = f"some of the {wanted.size} elements of {wanted}"
+    if stored is not None and len(stored) <= _SUBTRACTED:
+        rest = [wanted]
+        for region in sorted(stored):
+            if len(rest) <= _MOST_REGIONS:
+                rest = [part for old in rest for part in old.subtract(region)]
+        if len(rest) <= _MOST_REGIONS:
+            more = f" and {len(rest) - _NAMED} more regions" if len(rest) > _NAMED else ""
+            lacking = f"{', '.join(map(str, rest[:_NAMED]))}{more}"
+    return IncompleteCheckpoint(f"{key!r} lacks {lacking}.", remedy)
 
 
 REPLICAS = ("equal", "first")
@@ -431,10 +403,20 @@ def check_replicas(replicas: str) -> None:
 
 
 def merge_entries(tables: Sequence[EntryTable], replicas: str) -> EntryTable:
-    """Return the entries of one checkpoint, one table for each process; every tensor is covered
-    exactly."""
+    """Return the entries of one checkpoint, one table a process; they cover every tensor."""
     check_replicas(replicas)
-    _check_agree(tables)
+    firsts: dict[str, tuple[int, str, tuple[int, ...]]] = {}
+    for number, table in enumerate(tables):
+        tensors = table.slices.tensors
+        for row, key in enumerate(tensors.keys):
+            own = number, tensors.dtype(row), tensors.shape(row)
+            first = firsts.setdefault(key, own)
+            if first[1:] != own[1:]:
+                raise InconsistentTensor(
+                    f"{key!r} is {first[1]}{list(first[2])} in process {first[0]} and "
+                    f"{own[1]}{list(own[2])} in process {number}.",
+                    "Give one dtype and one full shape in all processes.",
+                )
     merged = concatenate_entries(tables)
     process = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     merged, process = _without_replicas(merged, process, replicas)
@@ -445,12 +427,9 @@ def merge_entries(tables: Sequence[EntryTable], replicas: str) -> EntryTable:
 def check_share(entries: EntryTable, process: int) -> None:
     """Raise ``OverlappingSlices`` if slices meet that are not replicas; holes are allowed."""
     kept, owner = _without_replicas(entries, np.full(len(entries), process), "first")
-    faults = find_faults(kept.slices)
-    _raise_first(
-        {k: e for k, e in faults.items() if not isinstance(e, IncompleteCheckpoint)},
-        kept.slices,
-        owner,
-    )
+    faults = find_faults(kept.slices).items()
+    meets = {key: error for key, error in faults if not isinstance(error, IncompleteCheckpoint)}
+    _raise_first(meets, kept.slices, owner)
 
 
 def _raise_first(faults: Mapping[str, CheckpointError], slices: SliceTable, process: Ints) -> None:
@@ -471,27 +450,9 @@ def name_processes(processes: Sequence[int]) -> str:
     texts = [str(process) for process in processes[:_NAMED]]
     if len(processes) > _NAMED:
         texts.append(f"{len(processes) - _NAMED} more")
-    return (
-        f"process {texts[0]}"
-        if len(texts) == 1
-        else f"processes {', '.join(texts[:-1])} and {texts[-1]}"
-    )
-
-
-def _check_agree(tables: Sequence[EntryTable]) -> None:
-    """Raise ``InconsistentTensor`` if processes disagree on a tensor's dtype or shape."""
-    known: dict[str, tuple[int, str, tuple[int, ...]]] = {}
-    for process, table in enumerate(tables):
-        tensors = table.slices.tensors
-        for row, key in enumerate(tensors.keys):
-            mine = process, tensors.dtype(row), tensors.shape(row)
-            first = known.setdefault(key, mine)
-            if first[1:] != mine[1:]:
-                raise InconsistentTensor(
-                    f"{key!r} is {first[1]}{list(first[2])} in process {first[0]} and "
-                    f"{mine[1]}{list(mine[2])} in process {process}.",
-                    "Give one dtype and one full shape in all processes.",
-                )
+    if len(texts) == 1:
+        return f"process {texts[0]}"
+    return f"processes {', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def _without_replicas(entries: EntryTable, process: Ints, replicas: str) -> tuple[EntryTable, Ints]:

@@ -99,13 +99,7 @@ class TensorTable:
     def take(self, rows: Ints) -> Self:
         """The table of some of the rows, in the given order."""
         keys = list(map(self.keys.__getitem__, rows.tolist()))
-        return replace(
-            self,
-            keys=keys,
-            codes=self.codes[rows],
-            ranks=self.ranks[rows],
-            shapes=self.shapes[rows],
-        )
+        return type(self)(keys, self.codes[rows], self.ranks[rows], self.shapes[rows])
 
     def whole(self) -> "SliceTable":
         """One slice for each tensor, all of it; strings get ``nbytes`` 0, which is unknown here."""
@@ -146,11 +140,9 @@ class SliceTable:
     @classmethod
     def of_region(cls, tensors: TensorTable, region: Region, nbytes: Ints | None = None) -> Self:
         """The table with one slice, a region of the first tensor of ``tensors``."""
-        offset, shape = (
-            np.zeros((1, tensors.shapes.shape[1]), np.int64),
-            np.ones((1, tensors.shapes.shape[1]), np.int64),
-        )
-        offset[0, : region.rank], shape[0, : region.rank] = region.offset, region.shape
+        columns = ((region.offset, 0), (region.shape, 1))
+        rank = tensors.shapes.shape[1]
+        offset, shape = (widen(pad([column], fill)[1], rank, fill) for column, fill in columns)
         return cls.of(tensors, np.zeros(1, np.int64), offset, shape, nbytes)
 
     def __len__(self) -> int:
@@ -175,18 +167,16 @@ class SliceTable:
         """Task numbers [m] and the names that they index, in order of first appearance."""
         if self.device is None:
             return np.zeros(len(self), dtype=np.int64), [task_of(LOCAL_DEVICE)]
-        names = [task_of(self.devices[number]) for number in dict.fromkeys(self.device.tolist())]
-        position = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        tasks = list(map(task_of, self.devices))
+        names = dict.fromkeys(tasks[number] for number in dict.fromkeys(self.device.tolist()))
+        position = {name: number for number, name in enumerate(names)}
         # -1 for a device without slices; no row refers to it.
-        of_device = np.array(
-            [position.get(task_of(device), -1) for device in self.devices], dtype=np.int64
-        )
+        of_device = np.array([position.get(task, -1) for task in tasks], dtype=np.int64)
         return of_device[self.device], list(position)
 
     def by_tensor(self, *, by_offset: bool = False) -> tuple[Ints, Ints]:
         """Rows grouped by tensor: ``order`` [m] and ``bounds`` [n + 1]. The rows of tensor ``t``
-        are ``order[bounds[t] : bounds[t + 1]]``; a tensor without a slice has none. They ascend, or
-        with ``by_offset`` are in the C order of their offsets."""
+        are ``order[bounds[t] : bounds[t + 1]]``, ascending, or ``by_offset``."""
         # lexsort takes its last key first: for rank 2 the keys are (column 1, column 0, tensor).
         order = np.lexsort((*self.offset.T[::-1], self.tensor)) if by_offset else None
         return group_rows(self.tensor, len(self.tensors), order)
@@ -241,8 +231,8 @@ class SliceTable:
 
 def group_rows(column: Ints, count: int, order: Ints | None = None) -> tuple[Ints, Ints]:
     """Rows grouped by a column of numbers below ``count``: ``order`` [m] and ``bounds`` [count +
-    1]. The rows that hold the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending, or
-    in another ``order`` that sorts the column."""
+    1]. The rows of the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending, or in
+    ``order``."""
     # A stable sort keeps the rows of one number in order; each number begins where it would be
     # inserted. Example: the column 2, 0, 2 has the order 1, 0, 2; sorted it is 0, 2, 2, so the
     # numbers 0, 1, 2 begin at 0, 1, 1, and end at 3.
@@ -253,8 +243,7 @@ def group_rows(column: Ints, count: int, order: Ints | None = None) -> tuple[Int
 
 
 def sum_by(column: Ints, values: Ints, count: int) -> Ints:
-    """[count] the sum of the values of the rows that hold each number; exact, unlike
-    ``np.bincount`` with weights."""
+    """[count] the sum of the values of each number; exact, unlike ``np.bincount`` with weights."""
     # bincount adds weights as float64, which turns 2**53 + 1 into 2**53.
     sums = np.zeros(count, dtype=np.int64)
     np.add.at(sums, column, values)
@@ -291,17 +280,13 @@ def stack(tables: Sequence[SliceTable]) -> SliceTable:
     first = tables[0]
     columns = [(table.tensor, table.offset, table.shape, table.nbytes) for table in tables]
     tensor, offset, shape, nbytes = map(np.concatenate, zip(*columns, strict=True))
-    device = (
-        None
-        if first.device is None
-        else np.concatenate([table.device for table in tables if table.device is not None])
-    )
+    devices = [table.device for table in tables if table.device is not None]
+    device = None if first.device is None else np.concatenate(devices)
     return SliceTable(first.tensors, tensor, offset, shape, nbytes, device, first.devices)
 
 
 def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
-    """Concatenate tables over any tensors: one table of all rows, in order; tensors of one key
-    become one."""
+    """One table of all rows, in order, over any tensors; tensors of one key become one."""
     if len(tables) == 1:
         return tables[0]
     rank = max((table.shape.shape[1] for table in tables), default=0)
@@ -314,12 +299,10 @@ def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
     # kept rows are 0, 1, whose new positions are 0, 1, so the slices of all three tensors get the
     # new tensors 0, 1, 0.
     first: dict[str, int] = {}
-    row_of = np.fromiter(
-        (first.setdefault(key, row) for row, key in enumerate(keys)), np.int64, len(keys)
-    )
-    same = (
-        (codes == codes[row_of]) & (ranks == ranks[row_of]) & (shapes == shapes[row_of]).all(axis=1)
-    )
+    rows = (first.setdefault(key, row) for row, key in enumerate(keys))
+    row_of = np.fromiter(rows, np.int64, len(keys))
+    same = (codes == codes[row_of]) & (ranks == ranks[row_of])
+    same &= (shapes == shapes[row_of]).all(axis=1)
     if not same.all():
         key = keys[int(np.argmin(same))]
         raise InconsistentTensor(f"Slices of {key!r} disagree on its dtype or its full shape.")
@@ -386,14 +369,12 @@ class Capabilities:
 
 
 def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:
-    """Raise ``UnsupportedError``, naming keys and dtypes, unless the format can hold every tensor.
-    No format holds a key that is longer than readers accept."""
-    for key in slices.tensors.keys:
-        # A character has at most four bytes: only long keys are encoded to be measured.
-        if (
-            len(key) > MAX_KEY_NBYTES // 4
-            and (nbytes := len(key.encode("utf-8", "surrogatepass"))) > MAX_KEY_NBYTES
-        ):
+    """Raise ``UnsupportedError``, naming keys and dtypes, unless the format can hold every
+    tensor."""
+    # A character has at most four bytes: only long keys are encoded to be measured.
+    for key in [key for key in slices.tensors.keys if len(key) > MAX_KEY_NBYTES // 4]:
+        nbytes = len(key.encode("utf-8", "surrogatepass"))
+        if nbytes > MAX_KEY_NBYTES:
             cause = (
                 f"The key {key!r} has {nbytes} bytes, which is beyond the limit of {MAX_KEY_NBYTES}"
             )
@@ -411,11 +392,8 @@ def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str
         )
         more = f" and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
         # Only numbers become other numbers.
-        cast = (
-            ""
-            if {slices.tensors.dtype(row) for row in refused.tolist()} == {STRING}
-            else ", cast them"
-        )
+        are_texts = {slices.tensors.dtype(row) for row in refused.tolist()} == {STRING}
+        cast = "" if are_texts else ", cast them"
         raise UnsupportedError(
             f"The format {format_name} cannot hold {named}{more}.",
             f"Leave them out (--exclude){cast}, or choose another format.",
@@ -431,8 +409,8 @@ def cuttable_rows(slices: SliceTable, capabilities: Capabilities) -> Bools:
 
 
 def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
-    """Join the slices of every tensor that the format cannot cut, at the place of its first slice.
-    Slices without elements are dropped if the format cannot store them next to others."""
+    """Join the slices of tensors that the format cannot cut, at the place of the first one, and
+    drop slices without elements that it cannot store next to others."""
     tensors = slices.tensors
     cuttable = _codes_of(capabilities.slice_dtypes)[tensors.codes] & (
         tensors.ranks <= capabilities.max_slice_rank
@@ -440,46 +418,40 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     if capabilities.is_grid:
         cuttable &= are_grids(slices)
     joined = (~cuttable)[slices.tensor]
-    keep = np.ones(len(slices), dtype=np.bool)
+    keep: Bools = np.ones(len(slices), dtype=np.bool)
     if not capabilities.empty_slices:
-        empty = ~(slices.shape > 0).all(axis=1)
-        keep &= ~empty
+        keep &= (slices.shape > 0).all(axis=1)
         # A tensor without elements keeps one slice: the whole of it.
         joined |= ~(tensors.shapes[slices.tensor] > 0).all(axis=1)
     # Of the slices that are joined only the first stays, and becomes the whole tensor.
     _, first = np.unique(slices.tensor, return_index=True)
     is_first = np.zeros(len(slices), dtype=np.bool)
     is_first[first] = True
-    keep = np.where(joined, is_first, keep)
-    rows = np.flatnonzero(keep)
+    rows = np.flatnonzero(np.where(joined, is_first, keep))
     shape = np.where(joined[:, None], tensors.shapes[slices.tensor], slices.shape)[rows]
     offset = np.where(joined[:, None], 0, slices.offset)[rows]
     # Sizes are computed again, since joined slices are larger. The sizes of strings are kept,
     # because they do not follow from shapes.
     table = SliceTable.of(tensors, slices.tensor[rows], offset, shape, slices.nbytes[rows])
-    return (
-        table
-        if slices.device is None
-        else replace(table, device=slices.device[rows], devices=slices.devices)
-    )
+    if slices.device is None:
+        return table
+    return replace(table, device=slices.device[rows], devices=slices.devices)
 
 
 def are_grids(slices: SliceTable) -> Bools:
-    """[n] True for tensors whose slices are equal, except that the last ones on axis 0 may be
-    shorter. Slices without elements do not count. For example, 13 rows in slices of 3, 3, 3, 3 and
-    1 are a grid."""
+    """[n] True for tensors whose slices with elements are equal, except that the last ones on axis
+    0 may be shorter: 13 rows in slices of 3, 3, 3, 3 and 1 are a grid."""
     shapes, step = slices.tensors.shapes, grid_steps(slices)
-    mine, full = step[slices.tensor], shapes[slices.tensor]
-    fits = (slices.offset % mine == 0) & (slices.shape == np.minimum(mine, full - slices.offset))
-    fits[:, 1:] &= (full % mine == 0)[:, 1:]
+    own, full = step[slices.tensor], shapes[slices.tensor]
+    fits = (slices.offset % own == 0) & (slices.shape == np.minimum(own, full - slices.offset))
+    fits[:, 1:] &= (full % own == 0)[:, 1:]
     is_odd = ~fits.all(axis=1) & (slices.shape > 0).all(axis=1)
     fit: Bools = np.bincount(slices.tensor[is_odd], minlength=len(shapes)) == 0
     return fit
 
 
 def grid_steps(slices: SliceTable) -> Ints:
-    """[n, rank] the extents of the slice of each tensor that begins at its first element, at least
-    1 on each axis."""
+    """[n, rank] the extents of each tensor's first slice, at least 1 on each axis."""
     step = slices.tensors.shapes.copy()
     rows = np.flatnonzero((slices.offset == 0).all(axis=1) & (slices.shape > 0).all(axis=1))
     step[slices.tensor[rows]] = slices.shape[rows]

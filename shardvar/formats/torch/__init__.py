@@ -1,4 +1,4 @@
-"""torch's checkpoints, read and written without torch, and read without running what a pickle says.
+"""torch's checkpoints, read and written without torch, and read without running a pickle.
 
 Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, which opens a file of
 ``torch.save``. In the order in which they build on each other:

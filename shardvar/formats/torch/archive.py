@@ -1,9 +1,9 @@
 """The archives of ``torch.save``: a whole file, or one item of a file of a distributed checkpoint.
 
-    FOLDER/data.pkl                     the pickle: what is stored, with a reference to each storage
+    FOLDER/data.pkl                     the pickle: the value, with a reference to each storage
     FOLDER/byteorder                    "little" or "big"; older files lack it and are little-endian
     FOLDER/data/0, FOLDER/data/1, …     the storages
-    FOLDER/version                      "3", and further records that say nothing about tensors
+    FOLDER/version                      "3", and further records without tensors
     FOLDER/.shardvar/leaves             of shardvar: an encoded list of the keys that are one object,
                                         although their values are dicts or lists of dicts
 
@@ -169,17 +169,15 @@ class Archive:
 
     def _member(self, name: str) -> Member:
         """Return the entry of a record; raise if it is missing or occurs twice."""
-        found = self.members.get(name, [])
-        if not found:
+        members = self.members.get(name, [])
+        if not members:
             raise invalid(f"The archive has no record {name!r}.")
-        if len(found) > 1:
-            cause = (
-                f"The archive has {len(found)} records {name!r}, and readers choose different ones."
-            )
+        if len(members) > 1:
+            count = len(members)
+            cause = f"The archive has {count} records {name!r}, and readers choose different ones."
             raise InvalidCheckpoint(cause, DISTRUST)
-        (member,) = found
-        check_member(member)
-        return member
+        check_member(members[0])
+        return members[0]
 
     def record(self, name: str) -> Record:
         """Return the place of a record; raise if its description is wrong, or its local header."""
@@ -307,17 +305,13 @@ def records_of(
     storages = [
         PackedRecord(f"data/{number}", nbytes) for number, nbytes in enumerate(storage_nbytes)
     ]
-    return [
-        _text(PICKLE, pickle),
-        _text("byteorder", b"little"),
-        *storages,
-        _text("version", b"3\n"),
-        *([_text(LEAVES, encode_value([*leaves]).encode())] if leaves else []),
-    ]
-
-
-def _text(name: str, content: bytes) -> PackedRecord:
-    return PackedRecord(name, len(content), content)
+    before = {PICKLE: pickle, "byteorder": b"little"}
+    after = {"version": b"3\n"} | ({LEAVES: encode_value([*leaves]).encode()} if leaves else {})
+    first, last = (
+        [PackedRecord(name, len(content), content) for name, content in contents.items()]
+        for contents in (before, after)
+    )
+    return [*first, *storages, *last]
 
 
 def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
@@ -360,10 +354,8 @@ def build_frame(
     for record, start in zip(records, plan_starts(records), strict=True):
         crc = next(crcs) if record.content is None else CRC32.compute(record.content)
         raw_name = _raw_name(record)
-        yield (
-            position,
-            build_local(start - position, raw_name, crc, record.nbytes) + (record.content or b""),
-        )
+        local = build_local(start - position, raw_name, crc, record.nbytes)
+        yield position, local + (record.content or b"")
         more = padding if record is records[-1] else 0
         directory += build_central(position, raw_name, crc, record.nbytes, more)
         position = start + record.nbytes

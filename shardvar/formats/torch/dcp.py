@@ -8,21 +8,21 @@
                           length
     planner_data          key -> the path of its value in the nested value that was saved
     shardvar              what shardvar adds (``formats.torch.sink``)
-    storage_meta, version and unknown attributes say nothing about bytes
+    storage_meta, version and unknown attributes tell nothing about bytes
 
 A slice without elements may have the offset of another one, or of the end of its axis. It is never
 read. A key with a field of the wrong type is a fault, and the others are read. Names of classes are
 compared whole with ``_CLASSES``; a pickle that names any other would run code in Python, and is
 refused whole.
 
-The index is read when the checkpoint is opened, and is all that a listing needs. It says which
+The index is read when the checkpoint is opened, and is all that a listing needs. It tells which
 item holds each slice, but not where in the item the elements lie. So an item's frame is read when
 its slice is asked for (``formats.deferred``), and once only. Frames are read in the order of the
 files: many small ones at a time, and in a bucket all requests together.
 
 Laws: files are named by bare names, and the items of a file neither overlap nor leave gaps. The end
-of the last item is the size of the file: this is the one test that finds a file which was exchanged
-for another, for items say nothing about the tensor that they belong to.
+of the last item is the size of the file: only this test finds a file which was exchanged
+for another, for items do not name the tensor that they belong to.
 """
 
 import re
@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
 from math import prod
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -87,13 +88,14 @@ METADATA, DATA_SUFFIX = ".metadata", ".distcp"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 DCP = "torch.distributed.checkpoint."
 ABOUT = "shardvar"
-"""The attribute in which shardvar keeps what it knows about a checkpoint."""
+"""The attribute in which shardvar keeps its facts about a checkpoint."""
 _METADATA = f"{DCP}metadata.Metadata"
 _TENSOR, _OBJECT = f"{DCP}metadata.TensorStorageMetadata", f"{DCP}metadata.BytesStorageMetadata"
 
 Coordinates = tuple[int, ...]
 _Place = tuple[str, int, int]
-_Places = Mapping[tuple[str, Coordinates], _Place]
+_Found = tuple[_Place, int]
+"""File, first byte and size of an item, and the CRC-32 of its elements."""
 _COPY_INDEX = "Copy the index again, or save the checkpoint again."
 _Described = tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]]
 _AN_OBJECT: _Described = (STRING, (), [((), ())])
@@ -107,14 +109,13 @@ def find_dcp(names: list[str], name: str) -> list[str]:
     (['.metadata'], [])
     """
     # A folder has one checkpoint. An index that is missing is found by its data files, so that
-    # opening it says so. Of single ranks, it is ``__0.metadata``, …, which nothing joins.
+    # opening it reports it. Of single ranks, it is ``__0.metadata``, …, which nothing joins.
     has_index = METADATA in names or any(map(_RANK_METADATA.fullmatch, names))
     is_named = name in names and (
         name.endswith(DATA_SUFFIX) or name == METADATA or _RANK_METADATA.fullmatch(name)
     )
-    if is_named or (not name and (has_index or any(each.endswith(DATA_SUFFIX) for each in names))):
-        return [METADATA]
-    return []
+    is_folder = not name and (has_index or any(file.endswith(DATA_SUFFIX) for file in names))
+    return [METADATA] if is_named or is_folder else []
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +135,8 @@ class Items:
     start: list[int] = field(default_factory=list)
     """[m] the first byte of each item, in bytes of its file."""
     nbytes: list[int] = field(default_factory=list)
+    checksum: list[int] = field(default_factory=list)
+    """[m] the CRC-32 of the elements of each slice; ``NO_CHECKSUM`` if the index has none."""
     faults: dict[str, ShardvarError] = field(default_factory=dict)
     strays: list[str] = field(default_factory=list)
     """Keys that have items and are not among ``keys``."""
@@ -141,8 +144,6 @@ class Items:
     """Bytes after the pickle, which torch ignores."""
     places: list[_Place] = field(default_factory=list)
     """File, first byte and size of every item, including unread ones."""
-    checksum: list[int] = field(default_factory=list)
-    """[m] the CRC-32 of the elements of each slice; ``NO_CHECKSUM`` if the index has none."""
     about: Metadata = field(default_factory=Metadata)
 
 
@@ -155,13 +156,13 @@ def parse_metadata(data: bytes) -> Items:
     described, stored = root.state.get("state_dict_metadata"), root.state.get("storage_data")
     if type(described) is not dict or type(stored) is not dict:
         raise malformed("The index lacks the dict of its tensors or the dict of their places.")
-    said = root.state.get(ABOUT, {})
-    items = Items(rest_nbytes=len(data) - stop, about=_about(said, root.state.get("planner_data")))
-    packed = said.get("crc32", b"") if type(said) is dict else b""
+    own = _dict(root.state.get(ABOUT))
+    about = _about(own, _dict(root.state.get("planner_data")))
+    items = Items(rest_nbytes=len(data) - stop, about=about)
+    packed = own.get("crc32", b"")
     if type(packed) is not bytes or len(packed) % 4 or len(packed) > 4 * len(stored):
         raise malformed("The checksums of the index are not as many as its items.")
-    known: list[int] = np.frombuffer(packed, "<u4").tolist()
-    places, checksums = _places(items, stored, known)
+    places = _places(items, stored, np.frombuffer(packed, "<u4").tolist())
     sizes: dict[int, Coordinates] = {}
     for key in sorted(filter(_is_text, described)):
         try:
@@ -170,16 +171,16 @@ def parse_metadata(data: bytes) -> Items:
             if kind not in (_OBJECT, _TENSOR):
                 cause = "The index describes neither a tensor nor an object."
                 raise MalformedCheckpoint(cause, WRITE_AGAIN)
-            about = _AN_OBJECT if kind == _OBJECT else _tensor(node.state, sizes)
-            _add(items, key, about, places, checksums)
+            described_as = _AN_OBJECT if kind == _OBJECT else _tensor(node.state, sizes)
+            if key not in items.faults:
+                _add(items, key, described_as, places)
         except (CheckpointError, UnsupportedError) as error:
             items.faults.setdefault(key, error.at(repr(key)))
     if not all(map(_is_text, described)):
         raise malformed("A key of the index is not text.")
-    check_key_nbytes(
-        max((len(key.encode("utf-8", "surrogatepass")) for key in items.keys), default=0)
-    )
-    items.places = [*places.values()]
+    sizes_of_keys = (len(key.encode("utf-8", "surrogatepass")) for key in items.keys)
+    check_key_nbytes(max(sizes_of_keys, default=0))
+    items.places = [place for place, _ in places.values()]
     items.strays = sorted(
         {key for key, _ in places if key not in described} | items.faults.keys() - described.keys()
     )
@@ -190,87 +191,79 @@ def _is_text(value: Any) -> bool:
     return type(value) is str
 
 
+def _dict(value: Any) -> dict[Any, Any]:
+    return value if type(value) is dict else {}
+
+
 def _places(
-    items: Items, stored: Mapping[Any, Any], known: list[int]
-) -> tuple[dict[tuple[str, Coordinates], _Place], dict[tuple[str, Coordinates], int]]:
+    items: Items, stored: Mapping[Any, Any], checksums: list[int]
+) -> dict[tuple[str, Coordinates], _Found]:
     """Return place and checksum of each item, by key and offset of its slice; collect faults."""
-    places: dict[tuple[str, Coordinates], _Place] = {}
-    checksums: dict[tuple[str, Coordinates], int] = {}
-    for (index, info), checksum in zip(
-        stored.items(), chain(known, repeat(NO_CHECKSUM)), strict=False
-    ):
+    places: dict[tuple[str, Coordinates], _Found] = {}
+    sums = chain(checksums, repeat(NO_CHECKSUM))
+    for (index, info), checksum in zip(stored.items(), sums, strict=False):
         try:
-            name, place = index.state, info.state
+            name, about = index.state, info.state
             key, offset = name["fqn"], name.get("offset")
-            found = place["relative_path"], place["offset"], place["length"]
+            place = file, start, nbytes = about["relative_path"], about["offset"], about["length"]
         except CheckpointError:
             raise
         except (AttributeError, KeyError, TypeError):
             raise malformed("An entry of the index lacks its key or its place.") from None
         offset = () if offset is None else offset
-        if (
-            type(key) is not str
-            or type(offset) is not tuple
-            or not all(type(each) is int for each in offset)
-        ):
+        if type(key) is not str or type(offset) is not tuple or {*map(type, offset)} - {int}:
             raise malformed(
                 "The key of an entry of the index is not text, or its offset not a tuple of "
                 "integers."
             )
-        # What is wrong with one place is a fault of its key; the others can be read.
-        file, start, nbytes = found
+        # A wrong place is a fault of its key; the others can be read.
+        cause = ""
         if type(file) is not str or type(start) is not int or type(nbytes) is not int:
-            items.faults.setdefault(
-                key, _fault(key, "The place of an item is not a file, an offset and a length.")
-            )
+            cause = "The place of an item is not a file, an offset and a length."
         elif not (0 <= start <= MAX_NBYTES and 0 <= nbytes <= MAX_NBYTES):
             cause = f"An item of {nbytes} bytes begins at offset {start}."
-            items.faults.setdefault(key, _fault(key, cause))
-        elif place.get("transform_descriptors"):
-            cause = (
-                f"{key!r}: Its items were transformed by an extension of torch, such as a "
-                "compression."
+        elif about.get("transform_descriptors"):
+            transformed = (
+                "Its items were transformed by an extension of torch, such as a compression."
             )
-            items.faults.setdefault(key, UnsupportedError(cause, "Save it without extensions."))
-        elif places.setdefault((key, offset), found) != found:
-            items.faults.setdefault(key, _fault(key, f"Two items begin at the index {offset}."))
-        checksums[key, offset] = checksum
-    return places, checksums
-
-
-def _fault(key: str, cause: str) -> InvalidCheckpoint:
-    return invalid(f"{key!r}: {cause}")
+            error = UnsupportedError(f"{key!r}: {transformed}", "Save it without extensions.")
+            items.faults.setdefault(key, error)
+        else:
+            first, _ = places.get((key, offset), (place, 0))
+            places[key, offset] = first, checksum
+            if first != place:
+                cause = f"Two items begin at the index {offset}."
+        if cause:
+            items.faults.setdefault(key, invalid(f"{key!r}: {cause}"))
+    return places
 
 
 def _add(
     items: Items,
     key: str,
-    about: _Described,
-    places: _Places,
-    checksums: Mapping[tuple[str, Coordinates], int],
+    described: _Described,
+    places: Mapping[tuple[str, Coordinates], _Found],
 ) -> None:
-    """Add a key with its slices, or raise what is wrong with it."""
-    dtype, full, slices = about
-    if key in items.faults:
-        return
-    found = []
+    """Add a key with its slices, or raise the fault of it."""
+    dtype, full, slices = described
+    placed = []
     for offset, shape in slices:
-        place = places.get((key, offset))
+        found = places.get((key, offset))
         # torch forgets which of two slices was meant, if an empty one has the offset of another.
-        if place is None and 0 not in shape:
+        if found is None and 0 not in shape:
             cause = f"The index has no place for the slice at {offset}."
             raise IncompleteCheckpoint(cause, _COPY_INDEX)
-        if place is not None and (0 not in shape or 0 in full):
-            found.append((offset, shape, place, checksums.get((key, offset), NO_CHECKSUM)))
+        if found is not None and (0 not in shape or 0 in full):
+            placed.append((offset, shape, *found))
     if 0 in full:
-        found = found[:1]  # a tensor without elements is one slice, whichever rank wrote it
-    if not found:
+        placed = placed[:1]  # a tensor without elements is one slice, whichever rank wrote it
+    if not placed:
         raise IncompleteCheckpoint("The index has no place for any slice of it.", _COPY_INDEX)
     row = len(items.keys)
     items.keys.append(key)
     items.dtypes.append(dtype)
     items.shapes.append(full)
-    for offset, shape, (file, start, nbytes), checksum in found:
+    for offset, shape, (file, start, nbytes), checksum in placed:
         items.tensor.append(row)
         items.offset.append(offset)
         items.shape.append(shape)
@@ -283,31 +276,18 @@ def _add(
 _TEXTS = ("description", "writer", "generation")
 
 
-def _about(said: Any, paths: Any) -> Metadata:
-    said = said if type(said) is dict else {}
-    texts = {name: value for name, value in said.items() if name in _TEXTS and _is_text(value)}
-    user = said.get("user")
-    user = user if type(user) is dict else {}
-    paths = paths if type(paths) is dict else {}
-    known = {
-        key: path
-        for key, path in paths.items()
-        if type(key) is str
-        and type(path) is tuple
-        and path
-        and all(type(step) in (str, int) for step in path)
-    }
+def _about(own: Mapping[Any, Any], paths: Mapping[Any, Any]) -> Metadata:
+    texts = {name: value for name, value in own.items() if name in _TEXTS and _is_text(value)}
+    user = _dict(own.get("user")).items()
     return Metadata(
         **texts,
-        user={key: text for key, text in user.items() if _is_text(key) and _is_text(text)},
-        paths=known,
+        user={key: text for key, text in user if _is_text(key) and _is_text(text)},
+        paths={
+            key: path
+            for key, path in paths.items()
+            if _is_text(key) and type(path) is tuple and path and {*map(type, path)} <= {str, int}
+        },
     )
-
-
-def _is_shape(extents: Coordinates) -> bool:
-    if not extents or len(extents) > MAX_RANK:
-        return not extents
-    return {*map(type, extents)} == {int} and min(extents) >= 0 and max(extents) <= MAX_NBYTES
 
 
 def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
@@ -317,13 +297,20 @@ def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
         *(AttributeError, KeyError, TypeError, IndexError),
     ):
         properties, full, chunks = state["properties"].state, state["size"], state["chunks"]
-        slices = [(each.state["offsets"], each.state["sizes"]) for each in chunks]
+        slices = [(chunk.state["offsets"], chunk.state["sizes"]) for chunk in chunks]
         dtype = properties[0] if type(properties) is tuple else properties["dtype"]
     rank = len(full) if type(full) is tuple else MAX_RANK + 1
     # The tensors of an index have few shapes, so each is looked at once; keeping it keeps its id
     # from other values.
     for extents in (full, *chain.from_iterable(slices)):
-        if id(extents) not in sizes and type(extents) is tuple and _is_shape(extents):
+        is_shape = type(extents) is tuple and len(extents) <= MAX_RANK
+        if (
+            id(extents) not in sizes
+            and is_shape
+            and {*map(type, extents)} <= {int}
+            and min(extents, default=0) >= 0
+            and max(extents, default=0) <= MAX_NBYTES
+        ):
             sizes[id(extents)] = extents
             # An element has at most 16 bytes, and NumPy cannot hold (2**62, 0) either.
             if prod(filter(None, extents)) > MAX_NBYTES // 16:
@@ -361,7 +348,7 @@ _CLASSES = frozenset(
         ).split()
     ]
     + [f"{DCP}filesystem._StorageInfo", "olmo_core.distributed.checkpoint.filesystem._StorageInfo"]
-    # Megatron-core adds the plans of its ranks, which say nothing that the index does not say.
+    # Megatron-core adds the plans of its ranks, which repeat the index.
     + [
         f"{DCP}planner.{name}"
         for name in "SavePlan WriteItem WriteItemType TensorWriteData".split()
@@ -407,20 +394,20 @@ class DcpItems:
     _templates: dict[Any, Any] = field(default_factory=dict)
 
     def locate(self, rows: Ints) -> dict[int, Located | ShardvarError]:
-        found: dict[int, Located | ShardvarError] = {}
+        places: dict[int, Located | ShardvarError] = {}
 
         def read(group: Ints) -> None:
             start, stop = self.extent(group[:1])[0], self.extent(group[-1:])[1]
             frames = Frames(self.data, self._templates, window_nbytes=int(stop[0] - start[0]))
             for row in group.tolist():
                 try:
-                    found[row] = self._read_item(row, frames)
+                    places[row] = self._read_item(row, frames)
                 except (CheckpointError, StorageError, UnsupportedError) as error:
-                    found[row] = self._placed(row, error)
+                    places[row] = self._placed(row, error)
 
         with without_collection():
             do_all(read, self._groups(rows), self.data.traits)
-        return found
+        return places
 
     def unframe(self, index: DeferredIndex, row: int, octets: memoryview) -> memoryview:
         """Return the payload in the bytes of an item, compared; the index learns its place."""
@@ -435,33 +422,34 @@ class DcpItems:
 
     def lost(self) -> dict[int, ShardvarError]:
         """Return the rows whose files are missing or of a wrong size; reads no file."""
-        found: dict[int, ShardvarError] = {}
+        errors: dict[int, ShardvarError] = {}
         for number in range(len(self.data.names)):
             fault = self.data.fault(number)
             if fault is not None:
                 rows = np.flatnonzero(self.file == number).tolist()
-                found |= {row: self._placed(row, fault.at()) for row in rows}
-        return found
+                errors |= {row: self._placed(row, fault.at()) for row in rows}
+        return errors
 
     def read_objects(
         self, index: DeferredIndex, keys: Collection[str], as_items: bool
     ) -> dict[str, bytes]:
         """Return the encodings of plain objects, or the items of all, undamaged."""
-        found = {}
+        objects = {}
         for row in range(len(self.slices)):
             key = self.slices.key(row)
             if self.slices.dtype(row) == STRING and key in keys and key not in index.broken:
                 try:
-                    item = Frames(self.data).read_item(
-                        int(self.file[row]), self.items.start[row], self.items.nbytes[row]
-                    )
+                    item = Frames(self.data).read_item(*self._place(row))
                     if as_items:
-                        found[key] = item
+                        objects[key] = item
                     elif index.fault_of(key) is None:  # it is plain
-                        found[key] = encoding_in(item)
+                        objects[key] = encoding_in(item)
                 except (CheckpointError, StorageError, UnsupportedError) as error:
                     raise self._placed(row, error) from None
-        return found
+        return objects
+
+    def _place(self, row: int) -> tuple[int, int, int]:
+        return int(self.file[row]), self.items.start[row], self.items.nbytes[row]
 
     def extent(self, rows: Ints) -> tuple[Ints, Ints]:
         """[k] the first byte of each item in its file, and [k] its end."""
@@ -469,11 +457,8 @@ class DcpItems:
         return start, start + np.array([self.items.nbytes[row] for row in rows.tolist()], np.int64)
 
     def _groups(self, rows: Ints) -> list[Ints]:
-        """Cut rows, in the order of the files, into groups whose items are read at once.
-
-        Only the ends of a large item are read, so it is a group by itself; small ones that lie
-        within ``GROUP_NBYTES`` are one.
-        """
+        """Cut rows, in the order of the files, into groups whose items are read at once: a large
+        item, of which only the ends are read, or small ones within ``GROUP_NBYTES``."""
         start, stop = self.extent(rows)
         order = np.lexsort((start, self.file[rows]))
         rows, start, stop = rows[order], start[order], stop[order]
@@ -489,26 +474,23 @@ class DcpItems:
         return groups
 
     def _read_item(self, row: int, frames: Frames) -> Located:
-        place = int(self.file[row]), self.items.start[row], self.items.nbytes[row]
+        place = self._place(row)
         shape, dtype = self.items.shape[row], self.slices.dtype(row)
         if dtype == STRING:
             self.payloads[row], is_guarded = frames.read_object(*place)
             self.unguarded |= set() if is_guarded else {row}
             return Located(len(self.payloads[row]), row, NO_CHECKSUM, False)
         view = frames.read_tensor(*place, (dtype, shape))
-        if (view.tensor.dtype, view.tensor.shape) != (dtype, shape):
-            found = f"{view.tensor.dtype}{list(view.tensor.shape)}"
+        own = view.tensor.shape
+        if (view.tensor.dtype, own) != (dtype, shape):
             cause = (
-                f"The item at offset {place[1]} holds {found}, but the index says "
-                f"{dtype}{list(shape)}."
+                f"The item at offset {place[1]} holds {view.tensor.dtype}{list(own)}, but the "
+                f"index says {dtype}{list(shape)}."
             )
-            own = view.tensor.shape
-            is_cut_otherwise = (view.tensor.dtype, len(own)) == (dtype, len(shape)) and sum(
-                one != other for one, other in zip(own, shape, strict=True)
-            ) == 1
-            raise InvalidCheckpoint(
-                cause, f"{COPY_AGAIN} {_UNEVEN}" if is_cut_otherwise else COPY_AGAIN
-            )
+            is_alike = (view.tensor.dtype, len(own)) == (dtype, len(shape))
+            is_cut_otherwise = is_alike and sum(map(ne, own, shape)) == 1
+            remedy = f"{COPY_AGAIN} {_UNEVEN}" if is_cut_otherwise else COPY_AGAIN
+            raise InvalidCheckpoint(cause, remedy)
         if self.items.checksum[row] not in (NO_CHECKSUM, view.record.crc):
             cause = (
                 f"The item at offset {place[1]} holds other elements than the index was written "
@@ -517,7 +499,7 @@ class DcpItems:
             raise InvalidCheckpoint(cause, COPY_AGAIN)
         self.views[row] = view
         payload = located(view, int(self.slices.nbytes[row]), row)
-        # A payload that has a checksum has the one of its whole record.
+        # The checksum of a payload is that of its whole record.
         if payload.checksum == NO_CHECKSUM and (
             view.record.crc == NO_CHECKSUM or not view.spans_record
         ):
@@ -535,8 +517,17 @@ def open_dcp(storage: Storage, name: str) -> TorchSource:
         file = _open_index(storage, name)
         try:
             with prefix_errors(file.name), without_collection():
-                items = parse_metadata(_read_index(file))
-                source = _source(storage, items)
+                if file.size > MAX_METADATA_NBYTES:
+                    raise past_limit(f"The index has {file.size} bytes", "MAX_METADATA_NBYTES")
+                data = file.read(0, file.size)
+                if not data.startswith(b"\x80"):
+                    raise foreign_file(
+                        "the index of a distributed checkpoint",
+                        data[:SNIFF_NBYTES],
+                        file.size,
+                        "it does not begin as a pickle does",
+                    )
+                source = _source(storage, parse_metadata(data))
             source.data.hold()
             if not is_replaced(storage, name, file):
                 source.data.watch(partial(is_replaced, storage, name, file))
@@ -562,20 +553,6 @@ def _open_index(storage: Storage, name: str) -> ReadableFile:
             "-r`."
         )
         raise MissingFile(error.cause, remedy) from None
-
-
-def _read_index(file: ReadableFile) -> bytes:
-    if file.size > MAX_METADATA_NBYTES:
-        raise past_limit(f"The index has {file.size} bytes", "MAX_METADATA_NBYTES")
-    data = file.read(0, file.size)
-    if not data.startswith(b"\x80"):
-        raise foreign_file(
-            "the index of a distributed checkpoint",
-            data[:SNIFF_NBYTES],
-            file.size,
-            "it does not begin as a pickle does",
-        )
-    return data
 
 
 def _source(storage: Storage, items: Items) -> TorchSource:
@@ -651,7 +628,7 @@ def _tile(
     due = np.where(follows, np.append(0, stop[:-1])[: len(file)], 0)
     overlapping = set()
     for row in np.flatnonzero(start < due).tolist():
-        overlapping |= {(names[file[each]], int(start[each])) for each in (row - 1, row)}
+        overlapping |= {(names[file[near]], int(start[near])) for near in (row - 1, row)}
     gaps = [
         (names[file[row]], int(due[row]), int(start[row] - due[row]))
         for row in np.flatnonzero(start > due).tolist()

@@ -45,8 +45,8 @@ To write a Universal Checkpoint (``parameter_folders``), both readers also list 
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import accumulate, chain
 from math import prod
 from typing import Any, NamedTuple
 
@@ -64,7 +64,6 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
-from shardvar.formats.objects import payload_of
 from shardvar.formats.torch.archive import Record
 from shardvar.formats.torch.items import Stored, StoredObject, TensorView, read_view
 from shardvar.formats.torch.ranks import COPY, check_budget_of_slices, files_of_ranks
@@ -185,11 +184,7 @@ def _add_run(
     states = {key.rpartition(".")[2] for key in contents.stored if key.startswith(STATE)}
     names = [key for group in groups for key in group]
     value = {"run": run, "parameters": names, "states": sorted(states)}
-    contents.stored[RUN] = [Stored(number, _object(value))]
-
-
-def _object(value: Any) -> StoredObject:
-    return StoredObject(payload_of(value), encode_value(value).encode("ascii"))
+    contents.stored[RUN] = [Stored(number, StoredObject.of(value))]
 
 
 # --- Flat vectors
@@ -233,8 +228,7 @@ def _filled(key: str, shape: _Shape, ranges: Sequence[_Range]) -> list[Stored]:
         raise IncompleteCheckpoint(cause, "The checkpoint was cut, or files were mixed.")
     if not total and ranges:
         vector = ranges[0][0]
-        empty = replace(vector.view.tensor, offset=0, shape=shape, strides=shape)
-        stored = [Stored.whole(vector.file, replace(vector.view, tensor=empty))]
+        stored = [Stored.whole(vector.file, vector.view.without_elements(shape))]
     return stored
 
 
@@ -242,9 +236,9 @@ def _ranges(vectors: Sequence[_Vector], start: int, stop: int) -> list[_Range]:
     """Return the ranges of vectors that hold the elements [start, stop) of them, put in a row."""
     ends = [*accumulate(vector.count for vector in vectors)]
     return [
-        (each, max(start - end + each.count, 0), min(stop - end + each.count, each.count))
-        for each, end in zip(vectors, ends, strict=True)
-        if (end > start and end - each.count < stop) or (each is vectors[0] and start == stop)
+        (part, max(start - end + part.count, 0), min(stop - end + part.count, part.count))
+        for part, end in zip(vectors, ends, strict=True)
+        if (end > start and end - part.count < stop) or (part is vectors[0] and start == stop)
     ]
 
 
@@ -355,11 +349,21 @@ class _Zero(NamedTuple):
     def join(
         self, groups: Groups, vectors: Sequence[Sequence[_Vector]]
     ) -> Iterator[tuple[str, list[Stored]]]:
-        return (
-            _join_parameters(groups, vectors)
-            if self.stage == 3
-            else _join_groups(groups, vectors, self.parts[0].leaves)
-        )
+        if self.stage != 3:
+            yield from _join_groups(groups, vectors, self.parts[0].leaves)
+            return
+        start = 0
+        for key, shape in chain.from_iterable(group.items() for group in groups):
+            size = -(-prod(shape) // len(vectors))
+            ranges = [part for held in vectors for part in _ranges(held, start, start + size)]
+            yield key, _filled(key, shape, ranges)
+            start += size
+        for rank, held in enumerate(vectors):
+            total = sum(vector.count for vector in held)
+            if total != start:
+                raise invalid(
+                    f"The parameters have {start} elements a rank, and rank {rank} holds {total}."
+                )
 
     def add_states(
         self, contents: SavedContents, groups: Groups, vectors: Sequence[Sequence[_Vector]]
@@ -400,7 +404,7 @@ class _Zero(NamedTuple):
             if any(encode_value(step) != encode_value(steps[0]) for step in steps):
                 cause = f"{key!r} is {steps[0]} in the file of rank 0, and other numbers in others."
                 raise InvalidCheckpoint(cause, "The files are of several saves.")
-            stored = [Stored(0, _object(steps[0]))]
+            stored = [Stored(0, StoredObject.of(steps[0]))]
             contents.stored |= dict.fromkeys((f"{STATE}{name}.step" for name in group), stored)
             contents.stored.setdefault("optimizer.step", stored)
 
@@ -445,24 +449,6 @@ def _join_groups(
             raise invalid(cause)
 
 
-def _join_parameters(
-    groups: Groups, vectors: Sequence[Sequence[_Vector]]
-) -> Iterator[tuple[str, list[Stored]]]:
-    """Yield the parameters of stage 3."""
-    world, start = len(vectors), 0
-    for shapes in groups:
-        for key, shape in shapes.items():
-            size = -(-prod(shape) // world)
-            ranges = [part for held in vectors for part in _ranges(held, start, start + size)]
-            yield key, _filled(key, shape, ranges)
-            start += size
-    for rank, held in enumerate(vectors):
-        total = sum(vector.count for vector in held)
-        if total != start:
-            cause = f"The parameters have {start} elements a rank, and rank {rank} holds {total}."
-            raise invalid(cause)
-
-
 # --- Universal Checkpoints
 
 
@@ -472,7 +458,7 @@ def find_universal(storage: Storage, name: str, names: Sequence[str]) -> list[st
     if names and not any(map(OF_MODEL.fullmatch, names)):
         return []
     zero = storage.folder(UNIVERSAL)
-    return [UNIVERSAL] if any(zero.folder(each).names() for each in zero.folders()[:2]) else []
+    return [UNIVERSAL] if any(zero.folder(name).names() for name in zero.folders()[:2]) else []
 
 
 def open_universal(storage: Storage, _name: str, *, is_whole: bool = False) -> TorchSource:

@@ -26,6 +26,7 @@ a bucket with many requests at a time (``PlaceReader``).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -127,6 +128,9 @@ class TensorView:
         """The CRC-32 of the payload; ``NO_CHECKSUM`` if the record has one of other bytes only."""
         return self.record.crc if self.is_plain and self.spans_record else NO_CHECKSUM
 
+    def without_elements(self, shape: tuple[int, ...]) -> "TensorView":
+        return replace(self, tensor=replace(self.tensor, offset=0, shape=shape, strides=shape))
+
     def reshaped(self, shape: tuple[int, ...], start: int = 0) -> "TensorView":
         """Return elements of a contiguous tensor, from ``start`` on, in another shape."""
         offset = self.tensor.offset + start
@@ -138,16 +142,11 @@ def located(view: TensorView, nbytes: int, row: int) -> Located:
     """Return the place of a tensor as its entry has it; a decoded one is known by its row."""
     if not view.is_plain:
         return Located(nbytes, row, NO_CHECKSUM, False)
-    checksum = view.record.crc if view.spans_record else NO_CHECKSUM
-    return Located(nbytes, view.start, checksum, True)
+    return Located(nbytes, view.start, view.checksum, True)
 
 
 def view_of(
-    archive: Archive | OldFile,
-    tensor: StoredTensor,
-    is_big_endian: bool,
-    *,
-    is_placed: bool = True,
+    archive: Archive | OldFile, tensor: StoredTensor, is_big_endian: bool, *, is_placed: bool = True
 ) -> TensorView:
     if isinstance(tensor, PickledArray):
         return TensorView(tensor, HeldRecord(tensor.content), tensor.is_big_endian)
@@ -156,16 +155,14 @@ def view_of(
     else:
         record = archive.unplaced(tensor.record)
     if record.nbytes != tensor.storage_nbytes:
-        cause = (
+        raise invalid(
             f"The record {tensor.record!r} has {record.nbytes} bytes, but its storage "
             f"{tensor.storage_nbytes}."
         )
-        raise invalid(cause)
     archive.check_stored(tensor.record)
-    view = TensorView(tensor, record, is_big_endian)
     if not record.nbytes and record.crc not in (NO_CHECKSUM, 0):
         raise corrupt(f"The record {tensor.record!r} is empty, and its CRC-32 is not 0.")
-    return view
+    return TensorView(tensor, record, is_big_endian)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +172,16 @@ class StoredObject:
     encoding: bytes
     """Its encoding (``wire.plain``)."""
 
-
-def object_of(node: Any, room: TextRoom, in_generator: bool = False) -> StoredObject:
-    """Return a parsed object; raise if it is not plain, or its pickle has no ``room`` for it."""
-    value = plain_of(node, room, in_generator)
-    return StoredObject(payload_of(value), encode_value(value).encode("ascii"))
+    @classmethod
+    def of(cls, value: Any) -> "StoredObject":
+        return cls(payload_of(value), encode_value(value).encode("ascii"))
 
 
-def encoding_in(item: bytes, has_arrays: bool = True) -> bytes:
-    """Return the encoding of the object in an item; without ``has_arrays`` as ``object_of``."""
+def encoding_in(item: bytes) -> bytes:
+    """Return the encoding of the object in an item."""
     archive = open_archive(lambda start, nbytes: item[start : start + nbytes], 0, len(item))
     root, size = archive.unpickled()
-    return object_of(root, TextRoom.of(size), has_arrays).encoding
+    return StoredObject.of(plain_of(root, TextRoom.of(size))).encoding
 
 
 def read_view(view: TensorView, data: DataFiles, file: int, start: int, buffer: memoryview) -> None:
@@ -257,23 +252,17 @@ class _Template:
     """The place of the same CRC in front of the elements, or else ``crc_start``."""
 
     def view_in(self, item: bytes | memoryview, start: int) -> TensorView | None:
-        """Return the tensor of an item that begins at a byte of its file, if its frame is the
-        same."""
+        """Return the tensor of an item that begins at ``start``, if its frame is the same."""
         if item[: len(self.head)] != self.head:
             return None
-        for begin, stop, octets in self.fixed:
-            if item[begin:stop] != octets:
-                return None
+        if any(item[begin:stop] != octets for begin, stop, octets in self.fixed):
+            return None
         crc_octets = item[self.crc_start : self.crc_start + 4]
         if item[self.crc_again : self.crc_again + 4] != crc_octets:
             return None
-        crc = int.from_bytes(crc_octets, "little")
-        record = self.view.record
-        return TensorView(
-            self.view.tensor,
-            Record(start + record.start, record.nbytes, crc),
-            self.view.is_big_endian,
-        )
+        crc, record = int.from_bytes(crc_octets, "little"), self.view.record
+        placed = Record(start + record.start, record.nbytes, crc)
+        return TensorView(self.view.tensor, placed, self.view.is_big_endian)
 
 
 @dataclass(slots=True, eq=False)
@@ -308,15 +297,14 @@ class Frames:
         if view.nbytes > view.record.nbytes:
             # torch writes such a view as its elements. Here, an item of a few bytes could claim any
             # number of them.
-            cause = (
+            raise invalid(
                 f"Its {view.nbytes} bytes are repeated from a storage of {view.record.nbytes}, "
                 "which no item holds."
             )
-            raise invalid(cause)
         if is_small and (view.tensor.dtype, view.tensor.shape) == kind:
-            made = _template_of(archive, view, bytes(item), start)
-            if made is not None:
-                self.templates[nbytes, kind] = made
+            template = _template_of(archive, view, bytes(item), start)
+            if template is not None:
+                self.templates[nbytes, kind] = template
         return view
 
     def read_object(self, file: int, start: int, nbytes: int) -> tuple[bytes, bool]:
@@ -345,9 +333,8 @@ class Frames:
         return self._window.read(start, nbytes)
 
     def _reader(self, file: ReadableFile, start: int, item: bytes | memoryview) -> Read:
-        return reader_of(
-            file, start, item or file.read(start, min(_HEAD_NBYTES, max(file.size - start, 0)))
-        )
+        head_nbytes = min(_HEAD_NBYTES, max(file.size - start, 0))
+        return reader_of(file, start, item or file.read(start, head_nbytes))
 
 
 def reader_of(file: ReadableFile, start: int, held: bytes | memoryview) -> Read:
@@ -456,7 +443,7 @@ class PlaceReader:
 
         def read(group: Sequence[_Header]) -> None:
             file = self.data.open(group[0][0])
-            # A window brings the headers of small records; that of a large one is read by itself.
+            # A window brings the headers of small records; a large one's is read by itself.
             through = Window(file).read if len(group) > 1 else file.read
             for _, _, row, record in group:
                 try:
@@ -465,16 +452,17 @@ class PlaceReader:
                     key = self.keys[self.rows[row][0]]
                     errors.setdefault(row, error.at(file.name, repr(key)))
 
-        def place(row: int, value: TensorView | StoredObject) -> Located:
-            if isinstance(value, TensorView):
-                return located(value, value.nbytes, row)
-            return Located(len(value.payload), row, NO_CHECKSUM, False)
-
         do_all(read, _groups(self._headers(wanted.tolist())), self.data.traits)
-        return {
-            row: errors[row] if row in errors else place(row, self.rows[row][1].value)
-            for row in wanted.tolist()
-        }
+        places: dict[int, Located | ShardvarError] = {}
+        for row in wanted.tolist():
+            value = self.rows[row][1].value
+            if row in errors:
+                places[row] = errors[row]
+            elif isinstance(value, TensorView):
+                places[row] = located(value, value.nbytes, row)
+            else:
+                places[row] = Located(len(value.payload), row, NO_CHECKSUM, False)
+        return places
 
     def enclosed(self) -> Enclosed:
         """Return the tensors that are read whole with the bytes up to the next local header."""
@@ -487,7 +475,7 @@ class PlaceReader:
                 if isinstance(record, UnplacedRecord) and view.spans_record:
                     if stored.file not in ends:
                         archive = record.archive
-                        members = (each for same in archive.members.values() for each in same)
+                        members = chain.from_iterable(archive.members.values())
                         starts = {archive.start + member.start for member in members}
                         ends[stored.file] = np.array(sorted({*starts, archive.stop}), np.int64)
                     number = int(np.searchsorted(ends[stored.file], record.header, "right"))
@@ -508,19 +496,18 @@ class PlaceReader:
             raise error.at(file.name, repr(self.keys[tensor])) from None
 
     def _headers(self, wanted: Sequence[int]) -> list["_Header"]:
-        headers = [
-            (each.file, each.value.record.header, row, each.value.record)
-            for row in wanted
-            for each in (self.rows[row][1], *self._copies(row))
-            if isinstance(each.value, TensorView) and isinstance(each.value.record, UnplacedRecord)
-        ]
+        headers = []
+        for row in wanted:
+            tensor, stored = self.rows[row]
+            # The copies of a tensor come with the first of its rows.
+            is_first = row == 0 or self.rows[row - 1][0] != tensor
+            copies = self.replicas.get(self.keys[tensor], ()) if is_first else ()
+            for held in (stored, *(copy for _, copy in copies)):
+                if isinstance(held.value, TensorView):
+                    record = held.value.record
+                    if isinstance(record, UnplacedRecord):
+                        headers.append((held.file, record.header, row, record))
         return sorted(headers, key=itemgetter(0, 1, 2))
-
-    def _copies(self, row: int) -> Iterator[Stored]:
-        """Yield the copies of a tensor with the first of its rows."""
-        tensor = self.rows[row][0]
-        if row == 0 or self.rows[row - 1][0] != tensor:
-            yield from (copy for _, copy in self.replicas.get(self.keys[tensor], ()))
 
 
 _Header = tuple[int, int, int, UnplacedRecord]

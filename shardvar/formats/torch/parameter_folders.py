@@ -13,7 +13,7 @@ DeepSpeed reads of it; ``zero/NAME/step.pt`` has a step that is an object.
 
 A parameter that is trained has states. All others, such as buffers, have only a file of values. A
 checkpoint is whole if it has all groups of the optimizer, values and all states of each trained
-parameter, and exactly the parameters and states that the files of DeepSpeed name. What it lacks is an
+parameter, and exactly the parameters and states that the files of DeepSpeed name. A lack is an
 error that names it.
 
 The folder is built next to its place and put there in one step (``storage.exchange``). Then
@@ -123,7 +123,19 @@ class UniversalPlan:
         if SCALER in run:
             name, state = run[SCALER]
             run[SCALER] = Instance(name, pickled_of(state))
-        run["param_groups"] = _groups_of(objects)
+        groups: dict[int, dict[str, Any]] = {}
+        for key in [key for key in objects if key.startswith(GROUPS)]:
+            number, _, name = key.removeprefix(GROUPS).partition(".")
+            if not name or not number.isdecimal():
+                raise UnsupportedError(f"{key!r} is of no group.", "Leave it out (--exclude).")
+            groups.setdefault(int(number), {})[name] = pickled_of(objects.pop(key))
+        if not groups or sorted(groups) != [*range(len(groups))]:
+            cause = (
+                "A Universal Checkpoint needs all groups of the optimizer, and there are "
+                f"{named([*map(str, sorted(groups))]) if groups else 'none'}: objects like '{GROUPS}0.lr'."
+            )
+            raise IncompleteCheckpoint(cause, _WHOLE)
+        run["param_groups"] = [groups[number] for number in range(len(groups))]
         documents = {}
         step = objects.pop(STEP, None)
         if STEP not in tensors.keys:
@@ -170,8 +182,8 @@ def _check_whole(tensors: TensorTable, states: Mapping[str, set[str]], about: An
         )
         raise IncompleteCheckpoint(f"{cause} 'optimizer.state.NAME.exp_avg'.", _WHOLE)
     every = set[str]().union(*states.values())
-    for name, mine in states.items():
-        lacking = sorted(every - mine)
+    for name, own in states.items():
+        lacking = sorted(every - own)
         if name not in rows:
             raise IncompleteCheckpoint(f"The parameter {name!r} has states and no values.", _WHOLE)
         if lacking:
@@ -181,33 +193,16 @@ def _check_whole(tensors: TensorTable, states: Mapping[str, set[str]], about: An
         if dtype != "float32":
             cause = f"The parameter {name!r} is {dtype}, and its file has float32."
             raise UnsupportedError(cause, "Cast it (--cast float32).")
-        for state in sorted(mine - {"step"}):
+        for state in sorted(own - {"step"}):
             row = rows.get(f"{STATE}{name}.{state}")
             if row is None or tensors.shape(row) != tensors.shape(rows[name]):
                 cause = f"The state {state!r} of {name!r} has not the shape of the parameter."
                 raise UnsupportedError(cause, _WHOLE)
-    for kind, mine in (("parameters", {*states}), ("states", every)):
-        odd = sorted(mine ^ {*about[kind]}) if about is not None else []
+    for kind, written in (("parameters", {*states}), ("states", every)):
+        odd = sorted(written ^ {*about[kind]}) if about is not None else []
         if odd:
             cause = f"The files of DeepSpeed have other {kind} than are written: {named(odd)}."
             raise IncompleteCheckpoint(cause, "Write all of them, under their names.")
-
-
-def _groups_of(objects: dict[str, Any]) -> list[dict[str, Any]]:
-    """Take the groups of the optimizer out of objects."""
-    groups: dict[int, dict[str, Any]] = {}
-    for key in [key for key in objects if key.startswith(GROUPS)]:
-        number, _, name = key.removeprefix(GROUPS).partition(".")
-        if not name or not number.isdecimal():
-            raise UnsupportedError(f"{key!r} is of no group.", "Leave it out (--exclude).")
-        groups.setdefault(int(number), {})[name] = pickled_of(objects.pop(key))
-    if not groups or sorted(groups) != [*range(len(groups))]:
-        cause = (
-            "A Universal Checkpoint needs all groups of the optimizer, and there are "
-            f"{named([*map(str, sorted(groups))]) if groups else 'none'}: objects like '{GROUPS}0.lr'."
-        )
-        raise IncompleteCheckpoint(cause, _WHOLE)
-    return [groups[number] for number in range(len(groups))]
 
 
 def with_step(run: Mapping[str, Any], step: Any) -> dict[str, Any]:
@@ -225,8 +220,8 @@ def _with_number(make: Callable[[Any], Any], number: Any) -> bytes:
     octets = np.asarray(number, number.dtype.newbyteorder("<")).tobytes()
     tensor = tensor_call(dtype_name(number.dtype), (), 0)
     records = [
-        each._replace(content=octets) if each.content is None else each
-        for each in records_of(build_pickle(make(tensor)), [len(octets)])
+        record._replace(content=octets) if record.content is None else record
+        for record in records_of(build_pickle(make(tensor)), [len(octets)])
     ]
     return b"".join(octets for _, octets in build_frame(records, []))
 
@@ -349,7 +344,18 @@ class UniversalFormat(Format):
         assignment, slices = new.assignment, new.assignment.slices
         check_holds(slices, self.capabilities, "universal")
         check_uncut(slices, "universal")
-        _check_place(new.storage)
+        if new.storage.local_path is None:
+            cause = f"{new.storage.path}: A Universal Checkpoint is written on a disk."
+            raise UnsupportedError(cause, "Write it there, and copy the folder.")
+        other = next(filter(OF_OPTIMIZER.fullmatch, new.storage.names()), "")
+        if other:
+            cause = f"{new.storage.path} has files of ZeRO: {other}."
+            raise TargetExists(cause, "Write into another folder.")
+        if os.path.isdir(new.storage.local_path):
+            reason, remedy = FolderBeside(new.storage.local_path).complaint()
+            if reason:
+                cause = f"{new.storage.path} cannot be put in place in one step: {reason}."
+                raise StorageError(cause, remedy)
         objects = {
             key: decode_value(encoding.decode("ascii"))
             for key, encoding in new.metadata.objects.items()
@@ -357,7 +363,7 @@ class UniversalFormat(Format):
         plan = UniversalPlan.of(slices.tensors, objects, new.metadata.ties)
         writer = UniversalWriter(plan.run)
         records = [writer.records(slices, row) for row in range(len(slices))]
-        start = [plan_starts(each)[2] if each else 0 for each in records]
+        start = [plan_starts(of_slice)[2] if of_slice else 0 for of_slice in records]
         of_file = [""] * assignment.num_files
         for number, row in zip(assignment.file.tolist(), slices.tensor.tolist(), strict=True):
             of_file[number] = path_of(slices.tensors.keys[row])
@@ -372,19 +378,3 @@ class UniversalFormat(Format):
 
     def remove(self, storage: Storage, name: str) -> None:
         self.reads.remove(storage, name)
-
-
-def _check_place(storage: Storage) -> None:
-    """Raise unless the folder can be put in place in one step."""
-    if storage.local_path is None:
-        cause = f"{storage.path}: A Universal Checkpoint is written on a disk."
-        raise UnsupportedError(cause, "Write it there, and copy the folder.")
-    other = next(filter(OF_OPTIMIZER.fullmatch, storage.names()), "")
-    if other:
-        cause = f"{storage.path} has files of ZeRO: {other}."
-        raise TargetExists(cause, "Write into another folder.")
-    if os.path.isdir(storage.local_path):
-        reason, remedy = FolderBeside(storage.local_path).complaint()
-        if reason:
-            cause = f"{storage.path} cannot be put in place in one step: {reason}."
-            raise StorageError(cause, remedy)

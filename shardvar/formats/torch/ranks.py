@@ -7,7 +7,7 @@
 A tensor of a rank is a DTensor, a ShardedTensor or a plain tensor (``shares``). The parts of all
 ranks become slices of the whole tensor.
 
-    read      all files are there; a dialect says where a part lies in the whole (``RankFile.place``)
+    read      all files are there; a dialect tells where a part lies in the whole (``RankFile.place``)
     join      dtypes, shapes and kinds agree; the parts that several ranks hold are read from the
               first one
     compare   copies agree: at once if their checksums tell, else when the checkpoint is verified
@@ -19,9 +19,11 @@ that slices fill them.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from math import prod
+from operator import mul
 from typing import Any, NamedTuple
 
 from shardvar.errors import (
@@ -137,7 +139,7 @@ def read_parts(
         about, file = files[number], data.open(number)
         with prefix_errors(file.name):
             leaves = about.read(file, about.rank)
-        found = list[tuple[str, Part | ShardvarError]]()
+        values = list[tuple[str, Part | ShardvarError]]()
         for name in leaves.names:
             key = about.key(name)
             if not leaves.is_guarded:
@@ -146,10 +148,10 @@ def read_parts(
                 value = leaves.value(name)
                 if isinstance(value, Share):
                     value = about.place(name, about.rank, value)
-                found.append((key, Part(about.rank, number, value)))
+                values.append((key, Part(about.rank, number, value)))
             except READ_ERRORS as error:
-                found.append((key, error.at(file.name, repr(key))))
-        read[number] = found, leaves.nbytes
+                values.append((key, error.at(file.name, repr(key))))
+        read[number] = values, leaves.nbytes
 
     do_all(read_file, range(len(files)), data.traits)
     data.check_in_place()
@@ -161,6 +163,15 @@ def read_parts(
             else:
                 contents.faults.setdefault(key, part)
     return parts, sum(nbytes for _, nbytes in read.values())
+
+
+def _read_ranks(
+    storage: Storage, names: Sequence[str]
+) -> tuple[DataFiles, SavedContents, _Parts, int]:
+    """Read one file of torch a rank."""
+    data, contents = DataFiles(storage, names), SavedContents()
+    files = [RankFile(rank, read_torch) for rank in range(len(names))]
+    return data, contents, *read_parts(data, files, contents)
 
 
 def join_parts(
@@ -253,15 +264,12 @@ def _choose_runs(shares: Sequence[tuple[Part, Share]]) -> list[list[Runs]]:
         if not all(spread.may_be_fsdp for _, _, spread in parts):
             break
     rank, kept, held = wrong[0]
-    cause = f"Rank {rank} keeps the shape {kept}, but its placements say {held}."
-    raise invalid(cause)
+    raise invalid(f"Rank {rank} keeps the shape {kept}, but its placements say {held}.")
 
 
 def part_of(view: TensorView, inner: tuple[int, ...], shape: tuple[int, ...]) -> TensorView:
     tensor = view.tensor
-    start = tensor.offset + sum(
-        at * stride for at, stride in zip(inner, tensor.strides, strict=True)
-    )
+    start = tensor.offset + sum(map(mul, inner, tensor.strides))
     return replace(view, tensor=replace(tensor, offset=start, shape=shape))
 
 
@@ -272,8 +280,7 @@ def _without_copies(
     if 0 in share.shape and areas:
         # A tensor without elements is one slice, the whole of it.
         part, view, _ = areas[0]
-        empty = replace(view.tensor, offset=0, shape=share.shape, strides=share.shape)
-        return [Stored.whole(part.file, replace(view, tensor=empty))], []
+        return [Stored.whole(part.file, view.without_elements(share.shape))], []
     kept: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, Stored]] = {}
     copies: list[tuple[Stored, Stored]] = []
     for part, view, offset in areas:
@@ -284,18 +291,16 @@ def _without_copies(
         if first is stored:
             continue
         # Copies without checksums are compared by ``verify``.
-        sums = [
-            each.value.checksum for each in (first, stored) if isinstance(each.value, TensorView)
-        ]
-        if NO_CHECKSUM not in sums and len(set(sums)) > 1:
+        sums = {
+            held.value.checksum for held in (first, stored) if isinstance(held.value, TensorView)
+        }
+        if NO_CHECKSUM not in sums and len(sums) > 1:
             cause = (
                 f"The ranks {rank} and {part.rank} hold different values of the slice at {offset}."
             )
-            raise (
-                UnsupportedError(cause, _ALONE)
-                if share.is_plain
-                else InvalidCheckpoint(cause, _AGAIN)
-            )
+            if share.is_plain:
+                raise UnsupportedError(cause, _ALONE)
+            raise InvalidCheckpoint(cause, _AGAIN)
         copies.append((first, stored))
     if not kept:
         raise IncompleteCheckpoint("No rank holds an element of it.", _AGAIN)
@@ -325,10 +330,7 @@ def open_ranks(storage: Storage, name: str) -> TorchSource:
     names = files_of_ranks(
         storage, lambda rank: f"{name}_rank_{rank}.pt", world, "the names of the files tell"
     )
-    data, contents = DataFiles(storage, names), SavedContents()
-    parts, nbytes = read_parts(
-        data, [RankFile(rank, read_torch) for rank in range(world)], contents
-    )
+    data, contents, parts, nbytes = _read_ranks(storage, names)
     siblings = [other for other in find_ranks(storage, "", storage.names()) if other != name]
     if siblings:
         remark = (
@@ -341,7 +343,7 @@ def open_ranks(storage: Storage, name: str) -> TorchSource:
 
 # --- Meta's Llama
 #
-# Nothing in a file says which part of a tensor it has. The names of the layers do, as ``reshard_mp``
+# Nothing in a file tells which part of a tensor it has. The names of the layers do, as ``reshard_mp``
 # of Meta's llama-models joins them, and as its layers are defined where the two differ:
 #
 #     columns      queries, keys, values, w1, w3, output   the parts follow each other on axis 0
@@ -404,11 +406,8 @@ def open_llama(storage: Storage, _name: str) -> TorchSource:
     params = _read_params(storage)
     world = _llama_ranks(storage.names())[-1] + 1
     told_by = f"the name {_llama_file(world - 1)} tells"
-    data = DataFiles(storage, files_of_ranks(storage, _llama_file, world, told_by))
-    contents = SavedContents()
-    parts, nbytes = read_parts(
-        data, [RankFile(rank, read_torch) for rank in range(world)], contents
-    )
+    names = files_of_ranks(storage, _llama_file, world, told_by)
+    data, contents, parts, nbytes = _read_ranks(storage, names)
     model = _Llama(parts, params, world, contents)
     model.check_world(storage)
     return join_parts(data, model.placed(), nbytes, contents)
@@ -427,27 +426,20 @@ class _Params(NamedTuple):
 def _read_params(storage: Storage) -> _Params:
     if _PARAMS_FILE not in storage.names():
         return _Params()
-    file = storage.open(_PARAMS_FILE)
-    try:
-        with prefix_errors(file.name):
-            if file.size > _PARAMS_NBYTES:
-                cause = f"It has {file.size} bytes, and no file of sizes has more than {_PARAMS_NBYTES}."
-                raise InvalidCheckpoint(cause, DISTRUST)
-            value = parse_json(file.read(0, file.size), _PARAMS_DEPTH, allow_nan=True)
-            table = value if isinstance(value, dict) else {}
-            experts = table.get("moe_args")
-            dim, heads = _size(table, "dim"), _size(table, "n_heads")
-            head = _size(table, "head_dim") or (dim // heads if dim and heads else None)
-            kv_heads = _size(table, "n_kv_heads") or heads
-            return _Params(
-                dim,
-                head,
-                heads,
-                kv_heads,
-                _size(experts, "num_experts") if isinstance(experts, dict) else None,
+    with closing(storage.open(_PARAMS_FILE)) as file, prefix_errors(file.name):
+        if file.size > _PARAMS_NBYTES:
+            cause = (
+                f"It has {file.size} bytes, and no file of sizes has more than {_PARAMS_NBYTES}."
             )
-    finally:
-        file.close()
+            raise InvalidCheckpoint(cause, DISTRUST)
+        value = parse_json(file.read(0, file.size), _PARAMS_DEPTH, allow_nan=True)
+        table = value if isinstance(value, dict) else {}
+        of_experts = table.get("moe_args")
+        dim, heads = _size(table, "dim"), _size(table, "n_heads")
+        head = _size(table, "head_dim") or (dim // heads if dim and heads else None)
+        kv_heads = _size(table, "n_kv_heads") or heads
+        experts = _size(of_experts, "num_experts") if isinstance(of_experts, dict) else None
+        return _Params(dim, head, heads, kv_heads, experts)
 
 
 def _size(table: Mapping[str, Any], name: str) -> int | None:
@@ -544,15 +536,11 @@ class _Llama:
         axis, (view,) = cut.axis, share.views
         views, offsets, inner, outer = [], [], 0, 0
         for length, copies in cut.stacked:
-            at = [0] * len(share.shape)
-            at[axis] = inner
-            views.append(
-                part_of(view, tuple(at), (*share.shape[:axis], length, *share.shape[axis + 1 :]))
-            )
-            at[axis] = outer + rank // copies * length
-            offsets.append(tuple(at))
+            zeros = (0,) * len(share.shape)
+            views.append(part_of(view, _with(zeros, axis, inner), _with(share.shape, axis, length)))
+            offsets.append(_with(zeros, axis, outer + rank // copies * length))
             inner, outer = inner + length, outer + self.world // copies * length
-        full = (*share.shape[:axis], outer, *share.shape[axis + 1 :])
+        full = _with(share.shape, axis, outer)
         if prod(filter(None, full)) > MAX_NBYTES // 16:
             raise invalid(f"Its shape {full} is too large to exist.")
         return replace(share, shape=full, views=tuple(views), offsets=tuple(offsets))
@@ -617,6 +605,10 @@ class _Llama:
             f"Its shape is {shape} in each of {world} files, and the width of the model {width}."
         )
         raise UnsupportedError(cause, _JOIN_BY_HAND)
+
+
+def _with(numbers: tuple[int, ...], axis: int, number: int) -> tuple[int, ...]:
+    return (*numbers[:axis], number, *numbers[axis + 1 :])
 
 
 def _even(rows: int, count: int) -> tuple[_Stacked, ...]:

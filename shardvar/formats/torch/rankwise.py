@@ -6,8 +6,8 @@
                                  file of torch.save or of safetensors
 
 Keys are ITEM.NAME, such as ``model.emb.weight`` and ``optimizer.state.emb.weight.exp_avg``; an item
-that is one value has the key ITEM. A DTensor says itself which part of it a rank holds, and must
-agree with the index. A plain tensor has the part that the index says, or all of it.
+that is one value has the key ITEM. A DTensor tells itself which part of it a rank holds, and must
+agree with the index. A plain tensor has the part in the index, or all of it.
 
 The index is written if an item can be resharded. It may lack items, whose files are found by their
 names. Files of JSON and of raw bytes are left out, which ``verify`` notes.
@@ -15,6 +15,7 @@ names. Files of JSON and of raw bytes are left out, which ``verify`` notes.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -54,7 +55,7 @@ from shardvar.formats.torch.shares import (
 )
 from shardvar.formats.torch.source import FilesBelow, SavedContents, TorchSource
 from shardvar.formats.torch.values import StoredTensor, dtype_of
-from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_NBYTES, MAX_RANK
+from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -85,7 +86,7 @@ class _Item:
             return share
         sharding = self.tensors[name][rank]
         kind, about = sharding.get("type"), _dict(sharding.get("data"))
-        shape = sizes(about.get("global_shape"), MAX_NBYTES, MAX_RANK)
+        shape = sizes(about.get("global_shape"))
         dtype = about.get("dtype")
         if type(dtype) is not str or dtype_of(dtype) != share.dtype:
             cause = f"The index says the dtype {dtype!r}, and the file {share.dtype}."
@@ -93,7 +94,23 @@ class _Item:
         if kind == "DTensorShardingMetadata":
             placed = _of_mesh(share, shape, about, rank)
         elif kind == "default_tensor_v1":
-            placed = _of_offsets(share, shape, about)
+            names = ("global_offsets", "local_offsets", "local_sizes")
+            lists = [_list(about.get(name)) for name in names]
+            if len({*map(len, lists)}) != 1:
+                raise MalformedCheckpoint("Its offsets and sizes differ in number.", WRITE_AGAIN)
+            (view,), offsets, views = share.views, list[tuple[int, ...]](), list[TensorView]()
+            for triple in zip(*lists, strict=True):
+                offset, inner, size = map(sizes, triple)
+                own = view.tensor.shape
+                if not len(offset) == len(inner) == len(size) == len(own) or any(
+                    at + n > most for at, n, most in zip(inner, size, own, strict=True)
+                ):
+                    raise invalid(
+                        f"The region {size} at {inner} is outside of the shape {own} of the file."
+                    )
+                offsets.append(offset)
+                views.append(part_of(view, inner, size))
+            placed = replace(share, shape=shape, views=tuple(views), offsets=tuple(offsets))
         else:
             raise UnsupportedError(f"The index describes it as {kind!r}.", "Update shardvar.")
         if placed.shape != shape:
@@ -103,13 +120,10 @@ class _Item:
 
 
 def _read_index(storage: Storage) -> Mapping[Any, Any]:
-    file = storage.open(RANKWISE)
-    try:
+    with closing(storage.open(RANKWISE)) as file:
         if file.size > MAX_METADATA_NBYTES:
             raise past_limit(f"It has {file.size} bytes", "MAX_METADATA_NBYTES")
         root, _ = parse_pickle(file.read(0, file.size))
-    finally:
-        file.close()
     if type(root) is not dict or type(root.get("metadata")) is not dict:
         raise malformed("It is not an index of torch_checkpointing.")
     return root
@@ -143,12 +157,9 @@ def open_rankwise(storage: Storage, _name: str) -> TorchSource:
                 remark = f"{path} holds the item {name!r} as {kind}, which is not read."
                 contents.findings.append(Finding(path, remark, False))
             else:
+                read = read_value if kind == _TORCH else _read_safetensors
                 paths.append(path)
-                files.append(
-                    RankFile(
-                        rank, read_value if kind == _TORCH else _read_safetensors, name, item.place
-                    )
-                )
+                files.append(RankFile(rank, read, name, item.place))
     if lost:
         raise MissingFile(f"{storage.path}: {named(lost[: MAX_NAMED + 1])} is missing.", COPY)
     if not paths:
@@ -193,8 +204,8 @@ def _items_of(root: Mapping[Any, Any], there: Mapping[str, Any]) -> dict[str, _I
     for path in there:
         match = _OF_ITEM.fullmatch(path)
         if match and "/" not in path and int(match[2]) < world:
-            files_of_item = items.setdefault(match[1], _Item()).files
-            files_of_item.setdefault(int(match[2]), (path, _TORCH))
+            item = items.setdefault(match[1], _Item())
+            item.files.setdefault(int(match[2]), (path, _TORCH))
     return items
 
 
@@ -202,13 +213,9 @@ def _described(root: Mapping[Any, Any], version: str) -> dict[Any, tuple[dict[An
     """Return tensors and files of each item; an index of version 1.0 has one table of all."""
     table = _dict(root.get("metadata"))
     if version == "2.0":
-        return {
-            name: (
-                _dict(_dict(item).get("nested_path_to_metadata")),
-                item.get("rank_to_layout_info"),
-            )
-            for name, item in table.items()
-        }
+        names = "nested_path_to_metadata", "rank_to_layout_info"
+        pairs = {name: [_dict(item).get(part) for part in names] for name, item in table.items()}
+        return {name: (_dict(tensors), files) for name, (tensors, files) in pairs.items()}
     items: dict[Any, tuple[dict[Any, Any], Any]] = {}
     for rank, layouts in _dict(root.get("rank_to_layout_info_mappings")).items():
         for name, layout in _dict(layouts).items():
@@ -282,11 +289,12 @@ def _read_safetensors(file: ReadableFile, _rank: int) -> RankLeaves:
 
 def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -> Share:
     mesh = _dict(about.get("mesh_spec"))
-    extents = sizes(mesh.get("mesh_shape"), MAX_NBYTES, MAX_RANK)
+    extents = sizes(mesh.get("mesh_shape"))
     ranks, placements = _list(mesh.get("mesh_data")), _list(about.get("placements"))
     if len(ranks) != prod(extents) or rank not in ranks or len(placements) != len(extents):
-        cause = f"Its mesh of {extents} has {len(ranks)} ranks and {len(placements)} placements."
-        raise invalid(cause)
+        raise invalid(
+            f"Its mesh of {extents} has {len(ranks)} ranks and {len(placements)} placements."
+        )
     chosen = tuple(_placement(placement, len(shape)) for placement in placements)
     if share.is_plain and all(placement.dim is None for placement in chosen):
         return share
@@ -314,22 +322,3 @@ def _placement(value: Any, rank: int) -> Placement:
     if kind == "StridedShard" and (type(factor) is not int or factor < 1):
         raise invalid(f"Its split factor is {factor!r}.")
     return Placement(dim % rank, factor)
-
-
-def _of_offsets(share: Share, shape: tuple[int, ...], about: Sharding) -> Share:
-    names = ("global_offsets", "local_offsets", "local_sizes")
-    lists = [_list(about.get(name)) for name in names]
-    if len({*map(len, lists)}) != 1:
-        raise MalformedCheckpoint("Its offsets and sizes differ in number.", WRITE_AGAIN)
-    (view,), offsets, views = share.views, list[tuple[int, ...]](), list[TensorView]()
-    for triple in zip(*lists, strict=True):
-        offset, inner, size = (sizes(numbers, MAX_NBYTES, MAX_RANK) for numbers in triple)
-        own = view.tensor.shape
-        if not len(offset) == len(inner) == len(size) == len(own) or any(
-            at + n > most for at, n, most in zip(inner, size, own, strict=True)
-        ):
-            cause = f"The region {size} at {inner} is outside of the shape {own} of the file."
-            raise invalid(cause)
-        offsets.append(offset)
-        views.append(part_of(view, inner, size))
-    return replace(share, shape=shape, views=tuple(views), offsets=tuple(offsets))

@@ -1,7 +1,7 @@
 """The format of files that ``torch.save`` writes: state dicts and other values, in one file or a
 set.
 
-What is written is a dict of tensors, which ``torch.load`` also reads with ``weights_only=True`` and
+A file has a dict of tensors, which ``torch.load`` also reads with ``weights_only=True`` and
 ``mmap=True``. Keys are the keys of the dict: dots in them separate nothing. Each tensor is whole
 and contiguous, and has its own storage, except for tied ones. Plain objects, such as steps and
 parameter groups, follow the tensors in the dict. The same tensors make the same bytes. ``archive``
@@ -125,9 +125,8 @@ def find_saved(storage: Storage, name: str) -> list[str]:
         is_other = name.endswith(DATA_SUFFIX)
         return [name] if not is_other and _begins_as_saved(storage, name, (LEGACY_MAGIC,)) else []
     endings = (*SAVED_SUFFIXES, SET_INDEX_SUFFIX)
-    return [
-        name + each for each in endings if name + each in names and find_saved(storage, name + each)
-    ]
+    files = (name + ending for ending in endings)
+    return [file for file in files if file in names and find_saved(storage, file)]
 
 
 def _is_saved(storage: Storage, name: str) -> bool:

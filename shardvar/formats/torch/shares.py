@@ -1,4 +1,4 @@
-"""The part of a tensor that the file of one rank holds: placements, and what a pickle says of them.
+"""The part of a tensor that the file of one rank holds: placements, and their form in a pickle.
 
 Placements follow the rules of ``torch.distributed.tensor``. A mesh is a grid of devices. A layout
 has one placement for each axis of the mesh: along that axis of the mesh, the tensor is replicated,
@@ -22,7 +22,7 @@ obeys.
 In the pickle of a rank's file stands one of these:
 
     a plain tensor    all of it, as other ranks have it
-    a DTensor         its own part; a mesh and placements say which
+    a DTensor         its own part; a mesh and placements tell which
     a ShardedTensor   some parts, each with its offsets
 
 A DTensor and a ShardedTensor are made by one call, with its class, the dtype and the full shape as
@@ -55,10 +55,10 @@ from shardvar.formats.torch.values import (
     FROM_TYPE,
     OF_RANKS,
     SUBCLASS,
-    WRAPPED,
     StoredTensor,
     dtype_of,
     tensor_of,
+    unwrapped,
 )
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import WRITE_AGAIN, invalid
@@ -106,14 +106,13 @@ class Spread:
     @property
     def may_be_fsdp(self) -> bool:
         """Return True if FSDP2 over tensor parallelism has these split factors."""
-        strided = [each for each in self.placements if each.split_factor is not None]
-        return bool(strided) and all(each.split_factor == self._parts(each.dim) for each in strided)
-
-    def _parts(self, dim: int | None) -> int:
-        """Return the number of parts that plain shards make along an axis."""
-        both = zip(self.mesh, self.placements, strict=True)
-        return prod(
-            extent for extent, each in both if each.dim == dim and each.split_factor is None
+        parts: dict[int | None, int] = {}  # that plain shards make along an axis
+        for extent, placement in zip(self.mesh, self.placements, strict=True):
+            if placement.split_factor is None:
+                parts[placement.dim] = parts.get(placement.dim, 1) * extent
+        strided = [placement for placement in self.placements if placement.split_factor is not None]
+        return bool(strided) and all(
+            placement.split_factor == parts.get(placement.dim, 1) for placement in strided
         )
 
     def _along(self, dim: int, extent: int, strided_last: bool) -> Runs:
@@ -158,40 +157,27 @@ def _cut(runs: Runs, count: int, index: int, factor: int) -> Runs:
             f"It is a strided shard of {factor} parts.", "Gather it with torch before it is saved."
         )
     length = _length(runs)
-    found: Runs = []
+    joined: Runs = []
     for part in range(factor):
         low, high = _interval(length, factor, part)
-        first, last = _interval(high - low, count, index)
-        found += _take(runs, low + first, low + last)
-    return _joined(found)
+        start, stop = (low + at for at in _interval(high - low, count, index))
+        # The indices at positions [start, stop) of the runs, neighbours joined.
+        position = 0
+        for begin, end in runs:
+            first = begin + max(start - position, 0)
+            last = min(begin + stop - position, end)
+            position += end - begin
+            if first < last and joined and joined[-1][1] == first:
+                joined[-1] = joined[-1][0], last
+            elif first < last:
+                joined.append((first, last))
+    return joined or [(0, 0)]
 
 
 def _interval(length: int, count: int, index: int) -> tuple[int, int]:
     """Return one interval of ``torch.chunk``, without making all of them."""
     size = -(-length // count)
     return min(index * size, length), min((index + 1) * size, length)
-
-
-def _take(runs: Runs, start: int, stop: int) -> Runs:
-    """Return the indices at positions [start, stop) of runs that follow each other."""
-    found, position = [], 0
-    for low, high in runs:
-        first, last = max(start - position, 0), min(stop - position, high - low)
-        if first < last:
-            found.append((low + first, low + last))
-        position += high - low
-    return found
-
-
-def _joined(runs: Runs) -> Runs:
-    """Return the runs, neighbours joined; without indices one empty run."""
-    joined: Runs = []
-    for low, high in runs:
-        if joined and joined[-1][1] == low:
-            joined[-1] = joined[-1][0], high
-        else:
-            joined.append((low, high))
-    return joined or [(0, 0)]
 
 
 def _length(runs: Runs) -> int:
@@ -244,7 +230,7 @@ class Share:
 
 def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
     """Return the part of a tensor in the file of a rank; ``rank`` is None if it is unknown."""
-    value = _unwrap(value)
+    value = unwrapped(value)
     args = value.args if type(value.args) is tuple and len(value.args) == 4 else (None,) * 4
     function, kind, described, state = args
     if value.name != FROM_TYPE or type(function) is not Global or function.name != SUBCLASS:
@@ -255,13 +241,13 @@ def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
         raise UnsupportedError(f"It is a tensor of the class {name}.", "Save it as a plain tensor.")
     if type(described) is not tuple or len(described) < 3 or type(described[1]) is not Global:
         raise MalformedCheckpoint("Its description has no dtype or no shape.", WRITE_AGAIN)
-    dtype, shape = dtype_of(described[1].name), sizes(described[2], MAX_NBYTES, MAX_RANK)
+    dtype, shape = dtype_of(described[1].name), sizes(described[2])
     make = _dtensor if name in _DTENSORS else _sharded
     share = make(dtype, shape, state, rank, view)
-    other = next((each.tensor.dtype for each in share.views if each.tensor.dtype != dtype), None)
-    if other is not None:
+    others = [part.tensor.dtype for part in share.views if part.tensor.dtype != dtype]
+    if others:
         raise InconsistentTensor(
-            f"It is of dtype {dtype}, and a part of it of {other}.", WRITE_AGAIN
+            f"It is of dtype {dtype}, and a part of it of {others[0]}.", WRITE_AGAIN
         )
     return share
 
@@ -275,17 +261,6 @@ def whole_of(value: Node, view: ViewOf) -> TensorView:
     raise UnsupportedError(f"The file holds a part of {share.words}.", OF_RANKS)
 
 
-def _unwrap(value: Node) -> Node:
-    while (
-        value.name in WRAPPED
-        and type(value.args) is tuple
-        and value.args
-        and type(value.args[0]) is Node
-    ):
-        value = value.args[0]
-    return value
-
-
 def _dtensor(
     dtype: str, shape: tuple[int, ...], state: Any, rank: int | None, view: ViewOf
 ) -> Share:
@@ -296,16 +271,11 @@ def _dtensor(
             "It is a DTensor without a local tensor or placements.", WRITE_AGAIN
         )
     extents, coordinate = _mesh(_state(spec.get("mesh")), rank)
-    placements = tuple(_placement(each, len(shape)) for each in spec["placements"])
+    placements = tuple(_placement(value, len(shape)) for value in spec["placements"])
     if len(placements) != len(extents):
-        cause = f"It has {len(placements)} placements on a mesh of {len(extents)} axes."
-        raise invalid(cause)
-    return Share(
-        dtype,
-        shape,
-        (view(tensor_of(local)),),
-        spread=Spread(shape, extents, coordinate, placements),
-    )
+        raise invalid(f"It has {len(placements)} placements on a mesh of {len(extents)} axes.")
+    spread = Spread(shape, extents, coordinate, placements)
+    return Share(dtype, shape, (view(tensor_of(local)),), spread=spread)
 
 
 def _mesh(mesh: dict[Any, Any], rank: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -317,7 +287,7 @@ def _mesh(mesh: dict[Any, Any], rank: int | None) -> tuple[tuple[int, ...], tupl
         if type(ranks) is Node
         else tuple(_extents(_state(mesh.get("_layout"))))
     )
-    coordinate = sizes(mesh.get("_coordinate_on_dim"), MAX_NBYTES, MAX_RANK)
+    coordinate = sizes(mesh.get("_coordinate_on_dim"))
     if len(coordinate) != len(extents) or any(
         at >= extent for at, extent in zip(coordinate, extents, strict=True)
     ):
@@ -340,7 +310,7 @@ def _extents(layout: dict[Any, Any]) -> Iterator[int]:
     if isinstance(axes, tuple):
         shapes = tuple(_state(axis).get("shape") for axis in axes)
     for shape in shapes if isinstance(shapes, tuple) else (shapes,):
-        yield prod(sizes(shape if isinstance(shape, tuple) else (shape,), _MAX_RANKS, MAX_RANK))
+        yield prod(sizes(shape if isinstance(shape, tuple) else (shape,), _MAX_RANKS))
 
 
 def _placement(value: Any, rank: int) -> Placement:
@@ -351,27 +321,19 @@ def _placement(value: Any, rank: int) -> Placement:
     if kind == "Replicate":
         return Placement()
     if kind not in ("Shard", "_StridedShard"):
-        why = (
-            " Each rank holds a term of a value that was never computed."
-            if "Partial" in kind
-            else ""
-        )
-        raise UnsupportedError(f"It has the placement {kind or None!r}.{why}", _GATHER)
-    fields = dict(
-        zip(("dim", "split_factor"), value.args if type(value.args) is tuple else (), strict=False)
-    )
-    fields |= _state(value)
-    dim, factor = fields.get("dim"), fields.get("split_factor") if kind == "_StridedShard" else None
-    if (
-        type(dim) is not int
-        or not -rank <= dim < rank
-        or (factor is not None and (type(factor) is not int or factor < 1))
-    ):
-        cause = (
+        why = "Each rank holds a term of a value that was never computed."
+        cause = f"It has the placement {kind or None!r}. {why if 'Partial' in kind else ''}"
+        raise UnsupportedError(cause.rstrip(), _GATHER)
+    args = value.args if type(value.args) is tuple else ()
+    fields = dict(zip(("dim", "split_factor"), args, strict=False)) | _state(value)
+    dim: Any = fields.get("dim")
+    factor = fields.get("split_factor") if kind == "_StridedShard" else None
+    is_axis = type(dim) is int and -rank <= dim < rank
+    if not is_axis or (factor is not None and (type(factor) is not int or factor < 1)):
+        raise invalid(
             f"Its placement {kind} names the axis {dim!r} of {rank}, or the split factor "
             f"{factor!r}."
         )
-        raise invalid(cause)
     return Placement(dim % rank, factor)
 
 
@@ -388,11 +350,9 @@ def _sharded(
         if type(tensor) is not Node:
             raise MalformedCheckpoint("A shard of it has no tensor.", WRITE_AGAIN)
         views.append(view(tensor_of(tensor)))
-        offsets.append(sizes(about.get("shard_offsets"), MAX_NBYTES, MAX_RANK))
+        offsets.append(sizes(about.get("shard_offsets")))
         held = views[-1].tensor.shape
-        if held != sizes(about.get("shard_sizes"), MAX_NBYTES, MAX_RANK) or len(held) != len(
-            offsets[-1]
-        ):
+        if held != sizes(about.get("shard_sizes")) or len(held) != len(offsets[-1]):
             raise invalid(f"A shard of it has the shape {held}, unlike its description.")
     return Share(dtype, shape, tuple(views), tuple(offsets))
 
@@ -408,9 +368,9 @@ def _attributes(state: Any) -> dict[Any, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def sizes(value: Any, most: int, count: int) -> tuple[int, ...]:
-    """Return at most ``count`` integers of at least 0 and at most ``most``."""
-    if not isinstance(value, tuple | list) or len(value) > count:
+def sizes(value: Any, most: int = MAX_NBYTES) -> tuple[int, ...]:
+    """Return the integers, each at least 0 and at most ``most``, of a shape or the like."""
+    if not isinstance(value, tuple | list) or len(value) > MAX_RANK:
         raise MalformedCheckpoint(
             "Its shape, its offsets or its mesh are not lists of numbers.", WRITE_AGAIN
         )

@@ -7,7 +7,7 @@ describes. It names the files, and no path, no machine and no time. One more att
     description, writer, user   the policy's description, the program, the user's metadata
     generation                  the run of the processes that wrote it, if there were several
     crc32                       the CRC-32 of the elements of each item, in the order of
-                                ``storage_data``, as 32-bit numbers: items say nothing about the
+                                ``storage_data``, as 32-bit numbers: items tell nothing about the
                                 tensor that they belong to, and one file could take the place of
                                 another
 
@@ -15,7 +15,7 @@ Within a file, items keep the order of the assignment and follow each other with
 do. Objects that are carried over from another distributed checkpoint have a file of their own, the
 last one.
 
-A data file is named by a digest of what is in the checkpoint, and never by the name of an older
+A data file is named by a digest of the checkpoint's content, and never by the name of an older
 file. So the index can be replaced in one step, and the same input makes the same names and bytes in
 every empty folder. After the commit, the files are removed that a distributed checkpoint in this
 folder may have had before, written by shardvar or by torch.
@@ -38,7 +38,6 @@ from shardvar.formats.torch.dcp import ABOUT, DATA_SUFFIX, DCP, METADATA
 from shardvar.formats.unfinished import JOURNAL_ENDING, share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
@@ -86,9 +85,8 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
             yield key, Call(f"{DCP}metadata.BytesStorageMetadata", ())
 
     def planned() -> Iterator[tuple[str, Any]]:
-        for key in chain(
-            (items.slices.tensors.keys[row] for row in tensors.tolist()), items.objects
-        ):
+        keys = (items.slices.tensors.keys[row] for row in tensors.tolist())
+        for key in chain(keys, items.objects):
             yield key, about.paths.get(key, (key,))
 
     def stored() -> Iterator[tuple[Instance, Instance]]:
@@ -175,14 +173,8 @@ class DcpWriter(FileWriter):
     ) -> Iterator[tuple[int, bytes]]:
         """Yield the bytes before the first payload, between two, and after the last."""
         position, tail = 0, b""
-        rows = zip(
-            _frames(slices),
-            start.tolist(),
-            slices.nbytes.tolist(),
-            checksums.payload.tolist(),
-            strict=True,
-        )
-        for frame, begin, nbytes, crc in rows:
+        columns = start.tolist(), slices.nbytes.tolist(), checksums.payload.tolist()
+        for frame, begin, nbytes, crc in zip(_frames(slices), *columns, strict=True):
             head, next_tail = frame.build(crc)
             yield position, tail + head
             position, tail = begin + nbytes, next_tail
@@ -204,7 +196,13 @@ class DcpSink(SetSink):
         filled = np.unique(assignment.file).tolist()
         asides = [*self.asides, *(self.objects or ())[:1]]
         numbers = [*filled, *range(assignment.num_files, len(asides))]
-        token = _digest(assignment, self.start, self.about, checksum)
+        slices = assignment.slices
+        head = slices.tensors.keys, sorted(self.about.user.items()), self.about.objects
+        digest = hashlib.sha256(repr(head).encode())
+        columns = (slices.tensors.codes, slices.tensors.shapes, slices.tensor, slices.offset)
+        for column in (*columns, slices.shape, self.start, assignment.file, checksum):
+            digest.update(np.ascontiguousarray(column, np.int64).tobytes())
+        token = digest.hexdigest()[:16]
         if self.asides and all(map(_PROCESS_NAME.fullmatch, self.asides)):
             final = [*self.asides, process_name(assignment.num_files, token)]
             names = [final[number] for number in numbers]
@@ -228,22 +226,15 @@ def dcp_sink(new: NewCheckpoint, capabilities: Capabilities) -> DcpSink:
     if new.files is not None and all(map(_PROCESS_NAME.fullmatch, asides)):
         new.storage.announce(asides)
     check_holds(slices, capabilities, "torch")
-    shares = ~slices.is_whole() & ~(slices.shape > 0).all(axis=1)
-    if shares.any():
-        cause = (
-            f"The format torch cannot hold a slice of {slices.key(int(shares.argmax()))!r} without "
-            "elements."
-        )
-        raise UnsupportedError(cause, "Leave the slice out.")
-    too_many = np.flatnonzero(
-        ~slices.is_whole() & (slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank)
-    )
-    if len(too_many):
-        cause = (
-            f"The format torch cannot hold a slice of {slices.key(int(too_many[0]))!r}, which has "
-            "too many axes."
-        )
-        raise UnsupportedError(cause, "Write the tensor whole.")
+    is_wide = slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank
+    for is_wrong, what, remedy in (
+        (~(slices.shape > 0).all(axis=1), " without elements", "Leave the slice out."),
+        (is_wide, ", which has too many axes", "Write the tensor whole."),
+    ):
+        wrong = np.flatnonzero(~slices.is_whole() & is_wrong)
+        if len(wrong):
+            cause = f"The format torch cannot hold a slice of {slices.key(int(wrong[0]))!r}{what}."
+            raise UnsupportedError(cause, remedy)
     frames = _frames(slices)
     head = np.array([frame.head_nbytes for frame in frames], np.int64)
     nbytes = head + slices.nbytes + np.array([frame.tail_nbytes for frame in frames], np.int64)
@@ -271,11 +262,9 @@ def _frames(slices: SliceTable) -> list[ItemFrame]:
     """[m] the frame of each slice."""
     # Many slices have one dtype and one shape: only differing ones are looked at.
     tensors = slices.tensors
-    kinds = np.column_stack(
-        [tensors.codes[slices.tensor], tensors.ranks[slices.tensor], slices.shape]
-    )
-    found, position = np.unique(kinds, axis=0, return_inverse=True)
-    frames = [frame_of(NAMES[code], tuple(shape[:rank])) for code, rank, *shape in found.tolist()]
+    columns = tensors.codes[slices.tensor], tensors.ranks[slices.tensor], slices.shape
+    kinds, position = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
+    frames = [frame_of(NAMES[code], tuple(shape[:rank])) for code, rank, *shape in kinds.tolist()]
     return [frames[number] for number in position.ravel().tolist()]
 
 
@@ -293,22 +282,3 @@ def _others(there: Iterable[str], named: Sequence[str]) -> list[str]:
     there = list(there)
     own = [name for name in there if name not in named and _OWN.fullmatch(name)]
     return own + share_files(there, share_prefix(METADATA, "torch"))
-
-
-def _digest(assignment: Assignment, start: Ints, about: Metadata, checksum: Ints) -> str:
-    """Return a digest of the contents of the index and the checksums of the payloads."""
-    slices = assignment.slices
-    digest = hashlib.sha256(
-        repr((slices.tensors.keys, sorted(about.user.items()), about.objects)).encode()
-    )
-    columns = (
-        slices.tensors.codes,
-        slices.tensors.shapes,
-        slices.tensor,
-        slices.offset,
-        slices.shape,
-        start,
-    )
-    for column in (*columns, assignment.file, checksum):
-        digest.update(np.ascontiguousarray(column, np.int64).tobytes())
-    return digest.hexdigest()[:16]

@@ -6,6 +6,7 @@ For files of ``torch.save`` also the contents: stored slices in the order of the
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from shardvar.formats.torch.items import (
     read_view,
     tie_number,
 )
-from shardvar.layout.dtypes import STRING, Ints, code
+from shardvar.layout.dtypes import STRING, code
 from shardvar.limits import MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
@@ -126,7 +127,7 @@ class FilesBelow:
 class SavedContents:
     stored: dict[str, list[Stored]] = field(default_factory=dict)
     replicas: dict[str, list[tuple[Stored, Stored]]] = field(default_factory=dict)
-    """Copies of slices: what is read, and each copy of it."""
+    """Copies of slices: the slice that is read, and each copy of it."""
     faults: dict[str, ShardvarError] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     unguarded: set[str] = field(default_factory=set)
@@ -136,32 +137,28 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     """Return the source; decoded slices and objects are known by the number of their row."""
     _check_views(contents)
     keys = sorted(contents.stored.keys() - contents.faults.keys())
-    rows = [(tensor, each) for tensor, key in enumerate(keys) for each in contents.stored[key]]
-    views = {
-        row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, TensorView)
-    }
-    objects = {
-        row: each.value
-        for row, (_, each) in enumerate(rows)
-        if isinstance(each.value, StoredObject)
-    }
-    payloads = {row: each.payload for row, each in objects.items()}
+    rows = [(tensor, held) for tensor, key in enumerate(keys) for held in contents.stored[key]]
+    views, payloads, encodings = dict[int, TensorView](), dict[int, bytes](), dict[str, bytes]()
+    for row, (tensor, held) in enumerate(rows):
+        if isinstance(held.value, TensorView):
+            views[row] = held.value
+        else:
+            payloads[row], encodings[keys[tensor]] = held.value.payload, held.value.encoding
     places = PlaceReader(data, keys, rows, contents.replicas)
     index = DeferredIndex(
         _slices(keys, contents.stored, rows),
-        np.array([each.file for _, each in rows], np.int64),
+        np.array([held.file for _, held in rows], np.int64),
         [*data.names],
         contents.faults,
         places.locate,
-        np.array([tie_number(each.value) for _, each in rows], np.int64),
+        np.array([tie_number(held.value) for _, held in rows], np.int64),
     )
     index.enclosed = places.enclosed()
-    encodings = {keys[rows[row][0]]: each.encoding for row, each in objects.items()}
     storages = _storages(keys, contents)
     parts = frozenset(
         extent.key
-        for (_, record), held in storages.items()
-        for extent in held
+        for (_, record), extents in storages.items()
+        for extent in extents
         if extent.stop and (extent.start, extent.stop) != (0, record.nbytes)
     )
     return TorchSource(
@@ -169,7 +166,7 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
         data,
         views,
         payloads,
-        look=_looker(data, contents, keys),
+        look=partial(_look, data, contents, keys),
         # Files of torch.save have no items.
         carry=lambda wanted, _as_items: {k: e for k, e in encodings.items() if k in wanted},
         is_covered=lambda key: key not in contents.unguarded,
@@ -179,18 +176,15 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
 
 def _check_views(contents: SavedContents) -> None:
     """Make faults of tensors that are too large for their storages: they share or repeat bytes."""
-    views = {
-        key: [(each.file, each.value) for each in held if isinstance(each.value, TensorView)]
-        for key, held in contents.stored.items()
-    }
-    storages = {
-        (file, begin_of(view.record)): view.record.nbytes
-        for held in views.values()
-        for file, view in held
-    }
+    storages, wanted = dict[tuple[int, int], int](), dict[str, int]()
+    for key, slices in contents.stored.items():
+        for held in slices:
+            if isinstance(held.value, TensorView):
+                record = held.value.record
+                storages[held.file, begin_of(record)] = record.nbytes
+                wanted[key] = wanted.get(key, 0) + held.value.nbytes
     room = _FREE_NBYTES + MAX_VIEW_EXPANSION * sum(storages.values())
-    for key in sorted(views):
-        nbytes = sum(view.nbytes for _, view in views[key])
+    for key, nbytes in sorted(wanted.items()):
         if nbytes > room:
             cause = (
                 f"{key!r}: With its {nbytes} bytes, the tensors have too many for their storages"
@@ -204,26 +198,25 @@ def _slices(
     keys: list[str], stored: Mapping[str, Sequence[Stored]], rows: Sequence[tuple[int, Stored]]
 ) -> SliceTable:
     firsts = [stored[key][0] for key in keys]
-    dtypes = [
-        each.value.tensor.dtype if isinstance(each.value, TensorView) else STRING for each in firsts
+    codes = [
+        code(held.value.tensor.dtype if isinstance(held.value, TensorView) else STRING)
+        for held in firsts
     ]
-    codes = np.array([code(dtype) for dtype in dtypes], np.int64)
-    tensors = TensorTable(keys, codes, *pad([each.shape for each in firsts], fill=1))
-    shapes = [
-        each.value.tensor.shape if isinstance(each.value, TensorView) else () for _, each in rows
+    shapes = [held.shape for held in firsts]
+    tensors = TensorTable(keys, np.array(codes, np.int64), *pad(shapes, fill=1))
+    columns = [
+        (tensor, held.offset, held.value.tensor.shape, 0)
+        if isinstance(held.value, TensorView)
+        else (tensor, held.offset, (), len(held.value.payload))
+        for tensor, held in rows
     ]
-    offset = _matrix([each.offset for _, each in rows], 0, tensors)
-    nbytes = [
-        len(each.value.payload) if isinstance(each.value, StoredObject) else 0 for _, each in rows
-    ]
-    tensor = np.array([row for row, _ in rows], np.int64)
-    return SliceTable.of(
-        tensors, tensor, offset, _matrix(shapes, 1, tensors), np.array(nbytes, np.int64)
+    tensor, offset, shape, nbytes = zip(*columns, strict=True) if columns else ((),) * 4
+    rank = tensors.shapes.shape[1]
+    offsets, extents = (
+        widen(pad(column, fill)[1], rank, fill) for column, fill in ((offset, 0), (shape, 1))
     )
-
-
-def _matrix(rows: Sequence[tuple[int, ...]], fill: int, tensors: TensorTable) -> Ints:
-    return widen(pad(rows, fill)[1], tensors.shapes.shape[1], fill)
+    numbers = np.array([tensor, nbytes], np.int64)
+    return SliceTable.of(tensors, numbers[0], offsets, extents, numbers[1])
 
 
 class _Extent(NamedTuple):
@@ -239,16 +232,11 @@ class _Extent(NamedTuple):
 _Place = tuple[int, AnyRecord]
 
 
-def _looker(
-    data: DataFiles, contents: SavedContents, keys: Collection[str]
-) -> Callable[[], Iterable[Finding]]:
-    # Copies are compared with what is read, and nothing but their own CRC says which of the two is
-    # damaged.
-    copies = [(key, pair) for key in keys for pair in contents.replicas.get(key, ())]
-
-    def look() -> Iterator[Finding]:
-        yield from contents.findings
-        for key, (first, second) in copies:
+def _look(data: DataFiles, contents: SavedContents, keys: Iterable[str]) -> Iterator[Finding]:
+    """Yield the findings, and copies that differ; only their own CRCs tell which is damaged."""
+    yield from contents.findings
+    for key in keys:
+        for first, second in contents.replicas.get(key, ()):
             if not _agree(data, first, second):
                 names = data.names[first.file], data.names[second.file]
                 cause = (
@@ -257,43 +245,28 @@ def _looker(
                 )
                 yield Finding(names[1], cause, True)
 
-    return look
-
 
 def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list[_Extent]]:
-    read = [(key, each, False) for key in keys for each in contents.stored[key]]
+    read = [(key, held, False) for key in keys for held in contents.stored[key]]
     copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
     storages: dict[_Place, list[_Extent]] = {}
-    for key, each, is_copy in (*read, *copies):
-        if isinstance(each.value, TensorView) and each.value.record.crc != NO_CHECKSUM:
-            start, stop = (0, 0) if is_copy else each.value.reach
-            storages.setdefault((each.file, each.value.record), []).append(
-                _Extent(key, start, stop)
-            )
+    for key, held, is_copy in (*read, *copies):
+        if isinstance(held.value, TensorView) and held.value.record.crc != NO_CHECKSUM:
+            reach = (0, 0) if is_copy else held.value.reach
+            place = held.file, held.value.record
+            storages.setdefault(place, []).append(_Extent(key, *reach))
     return storages
 
 
-def _loose(
-    storages: Mapping[_Place, Sequence[_Extent]], keys: Collection[str], only_read: bool = False
-) -> dict[_Place, list[str]]:
-    """Return records whose checksum no read of the keys compares; none of the keys spans one."""
-    loose = {}
-    for (file, record), held in storages.items():
-        mine = [each for each in held if each.key in keys]
-        is_spanned = any((each.start, each.stop) == (0, record.nbytes) for each in mine)
-        if mine and not is_spanned and not (only_read and _reach(mine) < record.nbytes):
-            loose[file, record] = [each.key for each in mine]
-    return loose
-
-
-def _reach(held: Iterable[_Extent]) -> int:
-    """Return the end of the bytes that tensors reach over from the first byte on, without a gap."""
-    reach = 0
-    for each in sorted(held, key=lambda each: each.start):
-        if each.start > reach:
-            break
-        reach = max(reach, each.stop)
-    return reach
+def _is_loose(record: AnyRecord, extents: Sequence[_Extent], only_read: bool) -> bool:
+    """Return True if no read of the tensors in a record compares its checksum."""
+    if any((extent.start, extent.stop) == (0, record.nbytes) for extent in extents):
+        return False
+    reach = 0  # the end of the bytes that the tensors reach over without a gap
+    for extent in sorted(extents, key=attrgetter("start")):
+        if extent.start <= reach:
+            reach = max(reach, extent.stop)
+    return bool(extents) and not (only_read and reach < record.nbytes)
 
 
 def _storage_errors(
@@ -304,19 +277,23 @@ def _storage_errors(
 ) -> dict[str, CorruptCheckpoint]:
     """Compare the records that no read compares; return the error of each key in one."""
     errors: dict[str, CorruptCheckpoint] = {}
-    for (number, record), held in _loose(storages, set(keys), only_read).items():
+    wanted = set(keys)
+    for (number, record), extents in storages.items():
+        held = [extent for extent in extents if extent.key in wanted]
+        if not _is_loose(record, held, only_read):
+            continue
         file, crc = data.open(number), 0
         for start in range(0, record.nbytes, _BLOCK_NBYTES):
             crc = CRC32.compute(
                 file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc
             )
         if crc != record.crc:
-            which = (
-                f"The {record.nbytes} bytes at offset {record.start}, which hold "
-                f"{named([*dict.fromkeys(held)])},"
+            damaged = list(dict.fromkeys(extent.key for extent in held))
+            cause = (
+                f"{data.names[number]}: The {record.nbytes} bytes at offset {record.start}, which "
+                f"hold {named(damaged)}, disagree with their CRC-32."
             )
-            cause = f"{data.names[number]}: {which} disagree with their CRC-32."
-            errors |= {key: corrupt(cause).in_file(data.names[number]) for key in held}
+            errors |= {key: corrupt(cause).in_file(data.names[number]) for key in damaged}
     return errors
 
 

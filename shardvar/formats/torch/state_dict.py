@@ -25,10 +25,17 @@ from shardvar.formats.files import DataFiles, check_same
 from shardvar.formats.leaves import is_in_generator, leaves_of
 from shardvar.formats.sets import add_files, read_weight_map
 from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, OldFile, open_archive, open_old
-from shardvar.formats.torch.items import Stored, StoredObject, TensorView, object_of, view_of
+from shardvar.formats.torch.items import Stored, StoredObject, TensorView, view_of
 from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
-from shardvar.formats.torch.values import ARRAYS, StoredTensor, TextRoom, is_tensor, unsupported
+from shardvar.formats.torch.values import (
+    ARRAYS,
+    StoredTensor,
+    TextRoom,
+    is_tensor,
+    plain_of,
+    unsupported,
+)
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
     LEGACY_MAGIC,
@@ -71,7 +78,9 @@ class Unpickled:
         return is_tensor(value) and not (value.name in ARRAYS and is_in_generator(key, self.leaves))
 
     def object(self, key: str) -> StoredObject:
-        return object_of(self.value(key), self.room, is_in_generator(key, self.leaves))
+        """Return an object; raise if it is not plain, or its pickle has no ``room`` for it."""
+        has_arrays = is_in_generator(key, self.leaves)
+        return StoredObject.of(plain_of(self.value(key), self.room, has_arrays))
 
     def tensor(self, key: str) -> TensorView:
         """Return the tensor of a key, whose elements are all in the file."""
@@ -134,7 +143,7 @@ def _archive(file: ReadableFile) -> Archive | OldFile:
             "The file is a TorchScript archive, which holds a program.", _SAVE_STATE
         )
     if not archive.has(PICKLE):
-        names = [each.name for held in archive.members.values() for each in held]
+        names = [member.name for members in archive.members.values() for member in members]
         raise foreign_archive("a file of torch.save", names)
     return archive
 

@@ -10,9 +10,9 @@ class, record, location, size):
     torch._utils._rebuild_parameter(tensor, requires_grad, hooks)
     torch._tensor._rebuild_from_type_v2(function, type, arguments, state)
 
-``flags`` may say that the tensor is the conjugate, or the negative, of the stored elements. The size
+``flags`` may mark the tensor as the conjugate, or the negative, of the stored elements. The size
 of a typed storage counts elements, the size of an untyped one bytes. The location, such as "cuda:3",
-says where the tensor was.
+tells where the tensor was.
 
 An array of NumPy is a tensor whose elements are in the pickle. In protocol 5 it is a call of the
 bytes, the dtype and the shape; in older ones an empty array, which then gets a state:
@@ -104,11 +104,11 @@ UNTYPED_STORAGE = "torch.storage.UntypedStorage"
 
 def dtype_of(name: str) -> str:
     """Return the dtype that a name means, if NumPy has it."""
-    found = DTYPES.get(name)
-    if found is None or found not in NAMES:
+    dtype = DTYPES.get(name)
+    if dtype is None or dtype not in NAMES:
         cause = f"It has the dtype {name}, which shardvar does not read."
         raise UnsupportedError(cause, "Cast the tensor with torch before it is saved.")
-    return found
+    return dtype
 
 
 # The calls that make a tensor, by their full names. They are tuples and not sets: the name of a
@@ -189,16 +189,11 @@ class StoredTensor:
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """The way from an element to the next one on each axis."""
-    offset: int
-    """The first element."""
-    record: str
-    """The name of the storage's record."""
+    offset: int  # the first element
+    record: str  # the name of the storage's record
     storage_nbytes: int
-    is_conjugate: bool
-    """True if the elements are the conjugates of the stored ones."""
-    is_negative: bool
-    """True if the elements are the negatives of the stored ones."""
+    is_conjugate: bool  # True if the elements are the conjugates of the stored ones
+    is_negative: bool  # True if they are the negatives of the stored ones
 
     @classmethod
     def whole(cls, dtype: str, shape: tuple[int, ...], record: str, nbytes: int) -> "StoredTensor":
@@ -236,11 +231,10 @@ class StoredTensor:
         """The bytes [start, stop) of the storage that elements have; (0, 0) without elements."""
         if not self.count:
             return 0, 0
-        last = sum(
-            (extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)
-        )
+        axes = zip(self.shape, self.strides, strict=True)
+        last = self.offset + sum((extent - 1) * stride for extent, stride in axes)
         itemsize = self.itemsize
-        return self.offset * itemsize, (self.offset + last + 1) * itemsize
+        return self.offset * itemsize, (last + 1) * itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,20 +254,24 @@ def is_tensor(value: Any) -> bool:
     )
 
 
+def unwrapped(value: Node) -> Node:
+    while (
+        value.name in WRAPPED
+        and type(value.args) is tuple
+        and value.args
+        and type(value.args[0]) is Node
+    ):
+        value = value.args[0]
+    return value
+
+
 def tensor_of(value: Node) -> StoredTensor:
     """Return the tensor that a call would make; ``UnsupportedError`` for other kinds."""
     # Wrappers hold one another at most as deep as the pickle has bytes; a loop unwraps them.
-    while value.name not in _TENSORS:
+    while (value := unwrapped(value)).name not in _TENSORS:
         if value.name in ARRAYS:
             return pickled_array(value)
-        if (
-            type(value.args) is tuple
-            and value.name in WRAPPED
-            and value.args
-            and type(value.args[0]) is Node
-        ):
-            value = value.args[0]
-        elif type(value.args) is tuple and value.name == FROM_TYPE and len(value.args) == 4:
+        if type(value.args) is tuple and value.name == FROM_TYPE and len(value.args) == 4:
             function, kind, args = value.args[:3]
             name, type_name = getattr(function, "name", None), getattr(kind, "name", None)
             if type(function) is not Global or name not in CALLS or type_name not in _TYPES:
@@ -282,14 +280,10 @@ def tensor_of(value: Node) -> StoredTensor:
             value = Node(name, args)
         else:
             raise unsupported(value)
-    return _tensor(value)
-
-
-def _tensor(node: Node) -> StoredTensor:
     # Version 3 has one argument more, the dtype, after the hooks; the flags come last, if at all:
     #     0 storage, 1 offset, 2 shape, 3 strides, 4 requires_grad, 5 hooks, [6 dtype,] [flags]
-    has_dtype = node.name == _TENSOR_V3
-    args = node.args if type(node.args) is tuple else ()
+    has_dtype = value.name == _TENSOR_V3
+    args = value.args if type(value.args) is tuple else ()
     if not 4 <= len(args) <= 7 + has_dtype or (has_dtype and len(args) < 7):
         raise MalformedCheckpoint(f"Its description has {len(args)} arguments.", WRITE_AGAIN)
     storage, offset, shape, strides = args[:4]
@@ -315,13 +309,9 @@ def _tensor(node: Node) -> StoredTensor:
     if dtype in TORCH_ONLY and True in flags.values():
         cause = f"Its elements of the dtype {dtype} are stored with other signs."
         raise UnsupportedError(cause, "Save it as `tensor.resolve_conj().resolve_neg()`.")
-    is_conjugate, is_negative = (
-        flags.get("conj") is True and "complex" in dtype,
-        flags.get("neg") is True,
-    )
-    tensor = StoredTensor(
-        dtype, tuple(shape), tuple(strides), offset, record, nbytes, is_conjugate, is_negative
-    )
+    is_conjugate = flags.get("conj") is True and "complex" in dtype
+    view = tuple(shape), tuple(strides), offset
+    tensor = StoredTensor(dtype, *view, record, nbytes, is_conjugate, flags.get("neg") is True)
     _check_bounds(tensor)
     return tensor
 
@@ -345,7 +335,7 @@ def pickled_array(node: Node) -> PickledArray:
             "Save its numbers as arrays of a numeric dtype, and the rest as lists.",
         )
     is_shape = type(shape) is tuple and len(shape) <= MAX_RANK
-    if not is_shape or any(type(each) is not int or not 0 <= each <= MAX_NBYTES for each in shape):
+    if not is_shape or any(type(n) is not int or not 0 <= n <= MAX_NBYTES for n in shape):
         raise MalformedCheckpoint("The shape of its array is not a list of extents.", WRITE_AGAIN)
     steps, step = list[int](), 1
     for extent in shape if is_reversed is True else shape[::-1]:
@@ -384,13 +374,9 @@ _OTHER_DTYPES = {"O": "object", "V": "void, or of fields", "M": "datetime64", "m
 
 def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:
     """Return dtype, record and bytes of the storage that a reference means."""
-    fields = reference.value if type(reference) is Reference else None
-    if (
-        type(fields) is not tuple
-        or len(fields) < 5
-        or fields[0] != "storage"
-        or type(fields[1]) is not Global
-    ):
+    fields: Any = reference.value if type(reference) is Reference else None
+    is_storage = type(fields) is tuple and len(fields) >= 5 and fields[0] == "storage"
+    if not is_storage or type(fields[1]) is not Global:
         raise MalformedCheckpoint("It has no storage.", WRITE_AGAIN)
     _, kind, record, _, size = fields[:5]
     if type(record) is not str or type(size) is not int or not 0 <= size <= MAX_NBYTES:
@@ -426,11 +412,10 @@ def _check_bounds(tensor: StoredTensor) -> None:
         if prod(filter(None, tensor.shape)) * tensor.itemsize > MAX_NBYTES:
             raise InvalidCheckpoint(f"Its shape {tensor.shape} is too large to exist.", DISTRUST)
         return
-    steps = zip(tensor.shape, tensor.strides, strict=True)
-    last = tensor.offset + sum((extent - 1) * stride for extent, stride in steps)
-    if (last + 1) * tensor.itemsize > tensor.storage_nbytes:
+    stop = tensor.reach[1]
+    if stop > tensor.storage_nbytes:
         cause = (
-            f"Its last element is number {last} of a storage of "
+            f"Its last element is number {stop // tensor.itemsize - 1} of a storage of "
             f"{tensor.storage_nbytes // tensor.itemsize}."
         )
         raise OutOfBounds(cause, WRITE_AGAIN)
@@ -539,13 +524,12 @@ class _Copy:
             outside = self.has_arrays
             self.has_arrays |= is_generator_state(item)
             is_dict = kind in (dict, OrderedMap)
-            made = (
-                self.pairs(kind, item, depth)
-                if is_dict
-                else kind([self.of(each, depth + 1) for each in item])
-            )
+            if is_dict:
+                copy = self.pairs(kind, item, depth)
+            else:
+                copy = kind([self.of(part, depth + 1) for part in item])
             self.has_arrays = outside
-            return made
+            return copy
         if kind is Global and _TORCH_DTYPE.fullmatch(item.name):
             return Tagged("torch.dtype", item.name.removeprefix("torch."))
         if kind is Node and type(item.name) is str:
@@ -644,15 +628,23 @@ def _scalar(node: Node, described: Node, octets: bytes) -> Any:
 
 
 def pickled_of(value: Any) -> Any:
-    """Return a plain value as ``build_pickle`` takes it, with calls for what is not of Python.
+    """Return a plain value as ``build_pickle`` takes it, with calls for values that are not of Python.
 
     Law: ``plain_of(parse_pickle(build_pickle(pickled_of(value)), is_typed=True)[0])`` is the value;
     a text of Orbax is then a text.
     """
-    if isinstance(value, np.generic):
-        return _scalar_call(value)
-    make = _PICKLED.get(type(value))
-    return value if make is None else make(value)
+    if not isinstance(value, np.generic):
+        make = _PICKLED.get(type(value))
+        return value if make is None else make(value)
+    if isinstance(value, np.str_):
+        octets = str(value).encode("utf-32-le", "surrogatepass")
+        name = f"<U{len(octets) // 4}"
+    elif isinstance(value, np.bytes_):
+        octets, name = bytes(value), f"S{len(value)}"
+    else:
+        dtype = value.dtype.newbyteorder("<")
+        octets, name = np.asarray(value, dtype).tobytes(), dtype.str
+    return Call(_SCALARS[0], (Call("numpy.dtype", (name, False, True)), octets))
 
 
 def _dict_of(items: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -674,18 +666,6 @@ def _named_call(value: Tagged) -> Any:
     if value.kind == _NAMESPACE:
         return Instance(_NAMESPACE, _dict_of(value.value))
     return Call(f"__builtin__.{value.kind}", ([*map(pickled_of, value.value)],))
-
-
-def _scalar_call(value: Any) -> Call:
-    if isinstance(value, np.str_):
-        octets = str(value).encode("utf-32-le", "surrogatepass")
-        name = f"<U{len(octets) // 4}"
-    elif isinstance(value, np.bytes_):
-        octets, name = bytes(value), f"S{len(value)}"
-    else:
-        dtype = value.dtype.newbyteorder("<")
-        octets, name = np.asarray(value, dtype).tobytes(), dtype.str
-    return Call(_SCALARS[0], (Call("numpy.dtype", (name, False, True)), octets))
 
 
 _PICKLED: dict[type, Callable[[Any], Any]] = {

@@ -45,37 +45,35 @@ to begin the next file."""
 def cut_along_an_axis(
     region: Region, itemsize: int, remaining: int, limit: int
 ) -> tuple[Region, Region] | None:
-    """Cut off as many indices along one axis as fill most of what remains.
-
+    """Cut off as many indices along one axis as fill most of the rest; None to begin the next file.
     R-POLICY-14 (RFC 001): "We want to partition along the axis that results in the most amount of
     remaining shard space being filled up, so we don't create more shards than is necessary. We do
-    this by partitioning the tensor ... of maximum size <= the remaining shard size." If not one
-    index along any axis fits: "If the partition is larger than the remaining shard space, we start
-    over with a new shard." If it does not fit a whole file either, the longest axis is cut into
-    single indices, and these are cut further.
-    """
-    found = _most_filling(region, itemsize, remaining)
-    if found is None and remaining >= limit and region.size > 1:
-        return _split(region, region.shape.index(max(region.shape)), 1)
-    return found
+    this by partitioning the tensor ... of maximum size <= the remaining shard size." Where not one
+    index fits a whole file, the longest axis is cut into single indices."""
+    # Example: (4, 5) of 4 bytes with 50 bytes left. An index along axis 0 has 20 bytes, so 2 of
+    # them fill 40; one along axis 1 has 16 bytes, so 3 of them fill 48: cut along axis 1.
+    indices = [region.size // extent * itemsize for extent in region.shape]
+    filled = [remaining // nbytes * nbytes for nbytes in indices]
+    axis = filled.index(max(filled))
+    if filled[axis]:
+        return _split(region, axis, filled[axis] // indices[axis])
+    if remaining < limit or region.size <= 1:
+        return None
+    return _split(region, region.shape.index(max(region.shape)), 1)
 
 
 def cut_to_elements(
     region: Region, itemsize: int, remaining: int, limit: int
 ) -> tuple[Region, Region] | None:
     """Cut as ``cut_along_an_axis`` does, and further as long as one element fits."""
-    found = _most_filling(region, itemsize, remaining)
-    if found is None and (remaining >= limit or remaining >= itemsize) and region.size > 1:
-        return _split(region, region.shape.index(max(region.shape)), 1)
-    return found
+    return cut_along_an_axis(region, itemsize, remaining, min(limit, itemsize))
 
 
 def cut_as_tensorflow(
     region: Region, itemsize: int, remaining: int, limit: int
 ) -> tuple[Region, Region] | None:
-    """Cut off a part of even size, along the first axis that needs the fewest parts. If not one
-    index along any axis fits a whole file, TensorFlow begins file after file and never ends; such a
-    region is cut as in ``cut_along_an_axis``."""
+    """Cut off a part of even size, along the first axis that needs the fewest parts. Where not one
+    index fits a whole file, TensorFlow never ends; this cuts as ``cut_along_an_axis``."""
     best: tuple[int, int] | None = None
     for axis, extent in enumerate(region.shape):
         per_file = remaining // (region.size // extent * itemsize)
@@ -98,17 +96,6 @@ def _split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
     return Region(region.offset, shape), Region(offset, rest)
 
 
-def _most_filling(region: Region, itemsize: int, remaining: int) -> tuple[Region, Region] | None:
-    """Split a region so that the first part is as large as one cut along an axis makes it; None if
-    no index fits."""
-    # Example: (4, 5) of 4 bytes with 50 bytes left. An index along axis 0 has 20 bytes, so 2 of
-    # them fill 40; one along axis 1 has 16 bytes, so 3 of them fill 48: cut along axis 1.
-    indices = [region.size // extent * itemsize for extent in region.shape]
-    filled = [remaining // nbytes * nbytes for nbytes in indices]
-    axis = filled.index(max(filled))
-    return _split(region, axis, filled[axis] // indices[axis]) if filled[axis] else None
-
-
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """TensorFlow's key for the graph of objects, a string."""
 
@@ -123,16 +110,14 @@ def weights_of(slices: SliceTable) -> Ints:
     weights = slices.nbytes.copy()
     for row in np.flatnonzero(slices.codes() == code(STRING)).tolist():
         count = int(np.prod(slices.shape[row]))
-        weights[row] = (
-            0 if slices.key(row) == OBJECT_GRAPH_KEY else strings_nbytes(int(weights[row]), count)
-        )
+        is_graph = slices.key(row) == OBJECT_GRAPH_KEY
+        weights[row] = 0 if is_graph else strings_nbytes(int(weights[row]), count)
     return weights
 
 
 def strings_nbytes(payload_nbytes: int, count: int) -> int:
-    """Bytes of the elements in a payload of ``count`` strings, computed as if all had the same
-    length. The true lengths are unknown without reading. The result is exact for one string, and
-    where every string is shorter than 128 bytes."""
+    """Bytes of the elements in a payload of ``count`` strings, as if all had the same length: exact
+    for one string, and where every string is shorter than 128 bytes."""
     rest = payload_nbytes - _CHECKSUM_NBYTES
     # A length is a varint, 7 bits a byte: take the fewest digits whose range holds the average
     # length. Example: one string of 300 bytes leaves rest = 302. With 1 digit it would have 301
@@ -235,13 +220,9 @@ def _placed(
         return
     # Rows without elements do not justify a file for themselves: the first row that was put aside
     # joins them.
-    first = 0 if _is_empty(work, filled) else filled.num_files
+    has_elements = any(work.slices.nbytes[rows].any() for rows in filled.rows)
+    first = filled.num_files if has_elements else 0
     yield from ((position, first + number) for number, (position, _) in enumerate(aside))
-
-
-def _is_empty(work: WeighedSlices, filled: FileContents) -> bool:
-    """Return True if no row with an element is in a file yet."""
-    return not any(work.slices.nbytes[rows].any() for rows in filled.rows)
 
 
 def _fill_cut(work: WeighedSlices, filled: FileContents, row: int, cut: CutRule) -> None:
@@ -375,9 +356,8 @@ class MaxShardSizePolicy(ColumnarPolicy):
             If more than 99,999 files are needed.
         """
         weights, cuttable = weights_of(slices), cuttable_rows(slices, capabilities)
-        work = WeighedSlices(
-            slices, weights, cuttable, int(self.max_shard_size), not capabilities.slice_dtypes
-        )
+        limit, are_whole = int(self.max_shard_size), not capabilities.slice_dtypes
+        work = WeighedSlices(slices, weights, cuttable, limit, are_whole)
         number, names = slices.tasks()
         groups = [np.flatnonzero(number == task) for task in range(len(names))]
         fewest = [fewest_files(work, group) for group in groups]
@@ -438,17 +418,13 @@ class MaxShardSizePolicy(ColumnarPolicy):
             The number, the bytes and the reason of each such file.
         """
         nbytes, weights = assignment.nbytes_of_files(), weights_of(assignment.slices)
-        found = []
+        uncounted = "The object graph and the lengths of strings are not counted."
+        exceeding = []
         for file in np.flatnonzero(nbytes > self.max_shard_size).tolist():
-            rows = np.flatnonzero(
-                (assignment.file == file) & (weights > self.max_shard_size)
-            ).tolist()
-            reasons = [_why_whole(assignment.slices, row) for row in rows]
-            reason = (
-                " ".join(reasons) or "The object graph and the lengths of strings are not counted."
-            )
-            found.append(Exceeding(file, int(nbytes[file]), reason))
-        return found
+            rows = np.flatnonzero((assignment.file == file) & (weights > self.max_shard_size))
+            reasons = " ".join(_why_whole(assignment.slices, row) for row in rows.tolist())
+            exceeding.append(Exceeding(file, int(nbytes[file]), reasons or uncounted))
+        return exceeding
 
 
 def _why_whole(slices: SliceTable, row: int) -> str:

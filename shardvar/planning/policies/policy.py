@@ -122,18 +122,21 @@ class ColumnarPolicy:
         parts, source = answer.slices, _source_rows(slices, answer.slices)
         kept = (parts.shape == slices.shape[source]).all(axis=1).tolist()
         files: list[dict[str, dict[str, Any]]] = [{} for _ in range(answer.num_files)]
-        for row, (file, given) in enumerate(
+        for row, (file, number) in enumerate(
             zip(answer.file.tolist(), source.tolist(), strict=True)
         ):
-            each = shardable_tensors[given]
-            part, spec = each.tensor, each.slice_spec
+            given = shardable_tensors[number]
+            part, spec = given.tensor, given.slice_spec
             if not kept[row]:
                 # Parts are in coordinates of the whole tensor; the value begins at the offset of
                 # the given slice.
-                part = part[parts.region(row).relative_to(slices.region(given)).slices]
+                part = part[parts.region(row).relative_to(slices.region(number)).slices]
             if not kept[row] or self.has_full_specs:
-                spec = _spec(parts, row, self.has_full_specs)
-            files[file].setdefault(each.checkpoint_key, {})[spec] = part
+                full, region = parts.tensors.shape(int(parts.tensor[row])), parts.region(row)
+                spec = slice_spec(full, region)
+                if self.has_full_specs and full:  # a scalar has no text
+                    spec = format_slice_text(full, region, empty=True)
+            files[file].setdefault(given.checkpoint_key, {})[spec] = part
         return [file for file in files if file]
 
 
@@ -152,16 +155,12 @@ def take_parts(slices: SliceTable, rows: Ints, regions: dict[int, Region]) -> Sl
 
 def slice_spec(full_shape: tuple[int, ...], region: Region) -> str:
     """TensorFlow's text for a slice in callbacks; empty for the whole tensor."""
-    return (
-        ""
-        if region == Region.whole(full_shape)
-        else format_slice_text(full_shape, region, empty=True)
-    )
+    is_whole_tensor = region == Region.whole(full_shape)
+    return "" if is_whole_tensor else format_slice_text(full_shape, region, empty=True)
 
 
 def parse_slice_spec(spec: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Region]:
-    """The full shape and the region that a slice_spec means; ``shape`` belongs to a whole tensor,
-    whose spec is empty."""
+    """The full shape and the region of a slice_spec, which is empty for a whole tensor."""
     spec = spec.strip()
     return parse_slice_text(spec, empty=True) if spec else (shape, Region.whole(shape))
 
@@ -172,46 +171,33 @@ def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
     position: dict[str, int] = {}
     names: dict[Any, str] = {}
     rows, offsets, shapes, nbytes = [], [], [], []
-    for each in shardable_tensors:
-        key, shape = each.checkpoint_key, tuple(each.shape)
+    for given in shardable_tensors:
+        key, shape = given.checkpoint_key, tuple(given.shape)
         full_shape, offset = shape, (0,) * len(shape)
-        if each.slice_spec:
-            full_shape, region = parse_slice_spec(each.slice_spec, shape)
+        if given.slice_spec:
+            full_shape, region = parse_slice_spec(given.slice_spec, shape)
             if region.shape != shape:
                 raise LayoutError(
                     f"The slice of {key!r} has shape {shape}, and the slice_spec "
-                    f"{each.slice_spec!r}.",
+                    f"{given.slice_spec!r}.",
                     "Give the slice_spec of a slice of that shape.",
                 )
             offset = region.offset
         # Remembered, since 100,000 tensors have a handful of dtypes.
-        name = names.get(each.dtype) or names.setdefault(each.dtype, parse_dtype(each.dtype))
+        name = names.get(given.dtype) or names.setdefault(given.dtype, parse_dtype(given.dtype))
         if tensors.setdefault(key, (name, full_shape)) != (name, full_shape):
             raise InconsistentTensor(f"Slices of {key!r} disagree on its dtype or its full shape.")
         rows.append(position.setdefault(key, len(position)))
         offsets.append(offset)
         shapes.append(shape)
-        nbytes.append(_payload_nbytes(each.tensor) if is_whole(name) else 0)
+        nbytes.append(_payload_nbytes(given.tensor) if is_whole(name) else 0)
     table = TensorTable.of((key, *tensor) for key, tensor in tensors.items())
     columns = (pad(offsets, fill=0)[1], pad(shapes, fill=1)[1], np.array(nbytes, dtype=np.int64))
-    devices = [str(each.device or LOCAL_DEVICE) for each in shardable_tensors]
+    devices = [str(given.device or LOCAL_DEVICE) for given in shardable_tensors]
     number = {name: number for number, name in enumerate(dict.fromkeys(devices))}
     device = np.array([number[name] for name in devices], dtype=np.int64)
-    return replace(
-        SliceTable.of(table, np.array(rows, dtype=np.int64), *columns),
-        device=device,
-        devices=tuple(number),
-    )
-
-
-def _spec(parts: SliceTable, row: int, is_full: bool) -> str:
-    """The text of a part; with ``is_full`` also for a whole tensor, unless it is a scalar."""
-    full_shape, region = parts.tensors.shape(int(parts.tensor[row])), parts.region(row)
-    return (
-        format_slice_text(full_shape, region, empty=True)
-        if is_full and full_shape
-        else slice_spec(full_shape, region)
-    )
+    slices = SliceTable.of(table, np.array(rows, dtype=np.int64), *columns)
+    return replace(slices, device=device, devices=tuple(number))
 
 
 def _payload_nbytes(tensor: Any) -> int:
@@ -289,9 +275,8 @@ class SeparatePolicy(ColumnarPolicy):
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Put slice number n in file n."""
-        return Assignment(
-            slices, np.arange(len(slices), dtype=np.int64), len(slices), self.description
-        )
+        files = np.arange(len(slices), dtype=np.int64)
+        return Assignment(slices, files, len(slices), self.description)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +416,7 @@ class BalancedPolicy(ColumnarPolicy):
         parts: list[SlicePart] = []
         middles: list[int] = []
         position = 0
-        for row, nbytes in enumerate(each * unit for each in slices.nbytes.tolist()):
+        for row, nbytes in enumerate(size * unit for size in slices.nbytes.tolist()):
             # Only marks strictly inside the payload cut it: a mark on its first or last byte lies
             # between two slices.
             inside = marks[bisect_right(marks, position) : bisect_left(marks, position + nbytes)]
@@ -442,22 +427,24 @@ class BalancedPolicy(ColumnarPolicy):
                 position += part.nbytes * unit
         num_files = max(1, min(self.num_files, len(parts)))
         # A row whose middle is on a mark is in front of the cut, and belongs to the file before it.
-        first = _leave_none_empty(
-            [bisect_right(middles, mark) for mark in marks], len(parts), num_files
-        )
+        begins = [bisect_right(middles, mark) for mark in marks]
+        first = _leave_none_empty(begins, len(parts), num_files)
         # first[k] is the first part of file k + 1, so the file of a part is the number of such
         # firsts up to it.
         file = np.searchsorted(np.array(first, dtype=np.int64), np.arange(len(parts)), side="right")
-        return Assignment(
-            _table_of(slices, parts), file.astype(np.int64), num_files, self.description
-        )
+        rows = np.array([part.row for part in parts], dtype=np.int64)
+        regions = {
+            place: part.region for place, part in enumerate(parts) if part.region is not None
+        }
+        table = take_parts(slices, rows, regions)
+        return Assignment(table, file.astype(np.int64), num_files, self.description)
 
 
 def _cut_at(
     slices: SliceTable, row: int, nbytes: int, marks: list[int], unit: int
 ) -> list[SlicePart]:
-    """Cut a slice along axis 0 at the rows nearest to some places of its payload, which are counted
-    in 1 / ``unit`` bytes."""
+    """Cut a slice along axis 0 at the rows nearest to some places, counted in 1 / ``unit``
+    bytes."""
     if not marks:
         return [SlicePart(row, None, nbytes)]
     region = slices.region(row)
@@ -475,16 +462,6 @@ def _cut_at(
         )
         parts.append(SlicePart(row, part, (stop - start) * row_nbytes))
     return parts
-
-
-def _table_of(slices: SliceTable, parts: list[SlicePart]) -> SliceTable:
-    """The table with one row for each part."""
-    rows = np.array([part.row for part in parts], dtype=np.int64)
-    return take_parts(
-        slices,
-        rows,
-        {place: part.region for place, part in enumerate(parts) if part.region is not None},
-    )
 
 
 def _leave_none_empty(first: list[int], num_parts: int, num_files: int) -> list[int]:

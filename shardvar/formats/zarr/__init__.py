@@ -3,7 +3,7 @@ zarr-python.
 
 files      file names, the files of a tree of folders, and ranges of files that are read together
 database   the values of the database of a checkpoint of Orbax, and writing it
-contents   the arrays as a table of contents, what they may claim, and checksums at the ends of chunks
+contents   the arrays as a table of contents, their claims, and checksums at the ends of chunks
 source     the payloads; TensorStore, which decodes chunks
 sink       writing a folder of arrays
 orbax      checkpoints of Orbax: their index, and their format
@@ -110,12 +110,12 @@ def _read_group(name: str, tree: Tree) -> ZarrSource:
     listing, contents = PathListing([*sizes], sizes), ArrayContents()
     with prefix_errors(storage.path):
         attributes = _attributes(tree, listing, name)
-        found = _arrays(tree, listing, contents)
-        found = _without_lost(found, tree, listing, contents, attributes)
+        arrays = _arrays(tree, listing, contents)
+        arrays = _without_lost(arrays, tree, listing, contents, attributes)
         if type(attributes.get(ARRAYS_ATTRIBUTE)) is list:
             del attributes[ARRAYS_ATTRIBUTE]  # the writer's, and not the user's
         metadata = Metadata(user=text_of(attributes))
-        contents.add(found, listing, CONVENTION)
+        contents.add(arrays, listing, CONVENTION)
         index, file_sizes = contents.table(listing, CONVENTION, metadata)
     data = DataFiles(tree, index.files, file_sizes)
     return ZarrSource(index, data, contents, CONVENTION, Decoder.of(storage), tree)
@@ -143,13 +143,13 @@ def _attributes(tree: Tree, listing: PathListing, name: str) -> dict[str, Any]:
 
 
 def _without_lost(
-    found: Sequence[Description],
+    arrays: Sequence[Description],
     tree: Tree,
     listing: PathListing,
     contents: ArrayContents,
     attributes: Mapping[str, Any],
 ) -> list[Description]:
-    """Note what is said about the arrays, and return the ones without a fault by their place."""
+    """Note faults that other descriptions show, and return the arrays without one."""
     repeated: dict[str, Any] = {}
     listed: list[str] = []
     try:
@@ -157,21 +157,16 @@ def _without_lost(
     except CheckpointError as error:
         contents.findings.append(Finding(DOCUMENTS[3], error.cause, True))
     try:
-        repeated = _read_repeated(tree, listing)
-        contents.findings += compare_repeated(found, repeated)
+        for document in (DOCUMENTS[3], CONSOLIDATED):
+            if listing.has(document):
+                repeated = repeated_arrays(read_document(tree, document), document)
+                break
+        contents.findings += compare_repeated(arrays, repeated)
     except CheckpointError as error:
         contents.findings.append(Finding(CONSOLIDATED, error.cause, True))
-    paths = [each.path for each in found]
+    paths = [each.path for each in arrays]
     contents.faults.update(lost_arrays(listing, paths, {*contents.faults}, repeated, listed))
-    return [each for each in found if each.key not in contents.faults]
-
-
-def _read_repeated(tree: Tree, listing: PathListing) -> dict[str, Any]:
-    """Return the descriptions that the consolidated metadata have, by path, if any."""
-    for document in (DOCUMENTS[3], CONSOLIDATED):
-        if listing.has(document):
-            return repeated_arrays(read_document(tree, document), document)
-    return {}
+    return [each for each in arrays if each.key not in contents.faults]
 
 
 def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> list[Description]:
@@ -181,11 +176,10 @@ def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> list[D
         folder, _, last = path.rpartition("/")
         if last in (".zarray", "zarr.json"):
             versions.setdefault(folder, []).append(2 if last == ".zarray" else 3)
-    answers = as_answered(
-        lambda item: (item[0], _describe(tree, *item)), versions.items(), tree.traits
+    answers = dict(
+        as_answered(lambda item: (item[0], _describe(tree, *item)), versions.items(), tree.traits)
     )
-    found = dict(answers)
-    in_order = [(folder, found[folder]) for folder in versions]
+    in_order = [(folder, answers[folder]) for folder in versions]
     for folder, each in in_order:
         if isinstance(each, Exception):
             # Of the storage: its refusal is the array's.
@@ -196,8 +190,7 @@ def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> list[D
 def _describe(
     tree: Tree, folder: str, versions: Sequence[int]
 ) -> Description | ReadError | StorageError | None:
-    """Return the description of the array in a folder, or what is wrong with it; None if the folder
-    is a group."""
+    """Return the description of the array in a folder, or its error; None for a group."""
     description = Description(folder, folder, versions[0], b"")
     try:
         with prefix_errors(description.document):
@@ -234,8 +227,8 @@ def _describe(
 #     chunks                  files that are named as chunks, in a folder that is not an array's
 #
 # An array that was removed on purpose is also missing: zarr-python removes it from consolidated
-# metadata that it has read, and nothing else does. No file tells the two apart, so the error says
-# what to do in either case.
+# metadata that it has read, and nothing else does. No file tells the two apart, so the error has a
+# remedy for either case.
 #
 # A description that differs from its repetition is also a problem, since readers choose different
 # ones.
@@ -273,7 +266,17 @@ def lost_arrays(
         errors[path] = MissingFile(
             cause, f"{_COPY_AGAIN} If it was removed on purpose, consolidate the metadata again."
         )
-    for path in sorted(_folders_of_chunks(listing, there | {*errors})):
+    # Folders that have chunks and are in none of the arrays. A lone number may be any program's file,
+    # such as ``logs/17``: it is taken for a chunk only if the first, ``0``, is there.
+    is_outside = np.ones(len(listing.names), np.bool)
+    for path in there | {*errors}:
+        rows = listing.rows_below(path)
+        is_outside[rows.start : rows.stop] = False
+    chunks = (CHUNK.fullmatch(listing.names[row]) for row in np.flatnonzero(is_outside).tolist())
+    folders = {
+        chunk[1] for chunk in chunks if chunk and (chunk[2] == "0" or not chunk[2].isdigit())
+    }
+    for path in sorted(folders):
         errors[path] = MissingFile(
             f"{path!r} has chunks of an array, whose description is missing.", _COPY_AGAIN
         )
@@ -320,10 +323,10 @@ def repeated_arrays(data: bytes, document: str) -> dict[str, Any]:
 
 
 def compare_repeated(
-    found: Sequence[Description], repeated: Mapping[str, Any]
+    arrays: Sequence[Description], repeated: Mapping[str, Any]
 ) -> Iterator[Finding]:
     """Yield the arrays that consolidated metadata do not describe, or describe otherwise."""
-    for each in found if repeated else ():
+    for each in arrays if repeated else ():
         other = repeated.get(each.path)
         if other is None:
             cause = (
@@ -344,24 +347,6 @@ def compare_repeated(
                 f"{' and another '.join(differing)}."
             )
             yield Finding(each.document, cause, True)
-
-
-def _folders_of_chunks(listing: PathListing, arrays: Collection[str]) -> set[str]:
-    """Return the folders that have chunks and are in none of the arrays.
-
-    A lone number may be any program's file, such as ``logs/17``: it is taken for a chunk only if
-    the first, ``0``, is there.
-    """
-    is_outside = np.ones(len(listing.names), np.bool)
-    for path in arrays:
-        rows = listing.rows_below(path)
-        is_outside[rows.start : rows.stop] = False
-    chunks = (CHUNK.fullmatch(listing.names[row]) for row in np.flatnonzero(is_outside).tolist())
-    return {
-        chunk[1]
-        for chunk in chunks
-        if chunk is not None and (chunk[2] == "0" or not chunk[2].isdigit())
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,17 +99,16 @@ class ChunkIndex(TableIndex):
             return self._enclosed[0]
 
     def find(self, key: str) -> EntryTable:
-        """The entries of one key; ``UnknownKey`` if the index does not have it."""
-        found = super(ChunkIndex, self).find(key)
+        entries = super(ChunkIndex, self).find(key)
         if not self.is_framed.any():
-            return found
+            return entries
         order, bounds = self._grouped[0]
         row = self._rows[key]
         self._read(order[bounds[row] : bounds[row + 1]])
         return super(ChunkIndex, self).find(key)
 
     def scan(self) -> Iterator[EntryTable]:
-        """All entries in one table; of chunks that are to be read whole, no checksum is read."""
+        """Yield all entries in one table; of chunks to be read whole, no checksum is read."""
         every = np.arange(len(self.entries))
         if not self._whole:
             self._read(every)
@@ -145,7 +144,6 @@ class ChunkIndex(TableIndex):
         return octets[: int(self.entries.slices.nbytes[row])]
 
     def _read(self, rows: Ints) -> None:
-        """Read the checksums of some entries."""
         with self._reading:
             framed = rows[self.is_framed[rows]].tolist()
             do_all(self._read_checksum, framed, self.data[0].traits if framed else None)
@@ -161,10 +159,8 @@ class ChunkIndex(TableIndex):
 
     def _checksum(self, row: int) -> int:
         """Return the checksum of the elements in the array."""
-        file, nbytes = (
-            self.data[0].open(int(self.entries.file[row])),
-            int(self.entries.slices.nbytes[row]),
-        )
+        file = self.data[0].open(int(self.entries.file[row]))
+        nbytes = int(self.entries.slices.nbytes[row])
         stop = file.size - TRAILER_NBYTES
         outside = 0
         for start in range(nbytes, stop, _BLOCK_NBYTES):
@@ -175,13 +171,7 @@ class ChunkIndex(TableIndex):
 
 def first_checksum(both: int, second: int, second_nbytes: int) -> int:
     """Return the CRC32C of the first of two byte strings, from the CRC32C of both and of the
-    second.
-
-    >>> hex(first_checksum(CRC32C.compute(b"123456789"), CRC32C.compute(b"56789"), 5))
-    '0xf63af4ee'
-    >>> hex(CRC32C.compute(b"1234"))
-    '0xf63af4ee'
-    """
+    second."""
     return CRC32C.combine(both ^ second, 0, -second_nbytes % _ORDER)
 
 
@@ -195,7 +185,6 @@ class Description:
     """An array as it was found."""
 
     key: str
-    """Its key."""
     path: str
     """Its folder in the checkpoint."""
     version: int
@@ -206,7 +195,10 @@ class Description:
     @property
     def document(self) -> str:
         """The path of its description."""
-        return f"{self.path}/{DOCUMENTS[self.version]}".removeprefix("/")
+        return self.path_of(DOCUMENTS[self.version])
+
+    def path_of(self, name: str) -> str:
+        return f"{self.path}/{name}".removeprefix("/")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,9 +206,7 @@ class Chunks:
     """The chunks of one array."""
 
     description: Description
-    """The array as it was found."""
     metadata: ArrayMetadata
-    """Its description."""
     offset: Ints
     """[m, rank] the first element of each chunk, in the coordinates of the array."""
     shape: Ints
@@ -226,10 +216,15 @@ class Chunks:
     is_present: Bools
     """[m] True for chunks that are stored."""
 
+    def stored(self) -> list[str]:
+        """Return the paths of the chunks that are stored."""
+        rows = np.flatnonzero(self.is_present).tolist()
+        return [self.description.path_of(self.names[row]) for row in rows]
+
     @property
     def is_plain(self) -> Bools:
         """[m] True for chunks whose elements lie in their file as in memory."""
-        # What is cut off a chunk on the first axis lies behind the elements that are left; on
+        # Elements that are cut off a chunk on the first axis lie behind those that are left; on
         # others, between them.
         whole = (self.shape == np.array(self.metadata.chunk_shape, np.int64))[:, 1:].all(axis=1)
         plain: Bools = whole & self.is_present & (self.metadata.is_raw | self.metadata.is_framed)
@@ -265,9 +260,7 @@ class Allowance:
     of a few hundred bytes can claim as much as a large one."""
 
     files: int
-    """Chunks."""
-    nbytes: int
-    """Bytes of absent chunks, which have the fill value."""
+    nbytes: int  # of absent chunks, which have the fill value
 
     @classmethod
     def of(cls, count: int, stored: int) -> Self:
@@ -299,13 +292,10 @@ class ArrayContents:
     arrays: list[Chunks] = field(default_factory=list)
     """The arrays that can be read, by key."""
     faults: dict[str, ReadError] = field(default_factory=dict)
-    """The keys that cannot."""
     findings: list[Finding] = field(default_factory=list)
-    """The oddities of the files."""
     uncompared: set[str] = field(default_factory=set)
     """Of the faults, the keys that a checksum may cover."""
     by_key: dict[str, Chunks] = field(default_factory=dict)
-    """The arrays by key."""
     texts: dict[str, bytes] = field(default_factory=dict)
     """The payloads of keys that are text, and not arrays."""
     _payloads: list[bytes] = field(default_factory=list)
@@ -323,20 +313,17 @@ class ArrayContents:
     """[m] True for entries whose elements lie in a node of the database as in memory."""
 
     def add(
-        self,
-        found: Sequence[Description],
-        listing: PathListing,
-        convention: Convention,
+        self, arrays: Sequence[Description], listing: PathListing, convention: Convention
     ) -> None:
         """Add arrays, each checked by itself."""
         stored = sum(listing.sizes.values())
         room = Allowance.of(len(listing.names), stored)
-        for each in sorted(found, key=lambda one: one.key):
+        for each in sorted(arrays, key=lambda one: one.key):
             try:
                 metadata = parse_array(each.data, each.version)
                 chunks = _chunks(each, metadata, listing.below(each.path), convention.fills, room)
                 if self.values is not None:
-                    _check_places(chunks, self.values)
+                    self.values.check(chunks.stored())
                 _check_files(chunks, listing)
             except READ_ERRORS as error:
                 self.faults[each.key] = error.at(each.document)
@@ -373,7 +360,12 @@ class ArrayContents:
         plain = np.concatenate(
             [*(chunks.is_plain for chunks in self.arrays), np.zeros(len(self.texts), np.bool)]
         )
-        names = [path for chunks in self.arrays for path in _paths(chunks)]
+        names = [
+            # An absent chunk's file is the description.
+            chunks.description.path_of(name) if is_present else chunks.description.document
+            for chunks in self.arrays
+            for name, is_present in zip(chunks.names, chunks.is_present.tolist(), strict=True)
+        ]
         paths, first = self._place(names, convention)
         names += paths[len(names) :]
         framed = np.array(
@@ -400,8 +392,8 @@ class ArrayContents:
         return ChunkIndex(entries, files, metadata, faults, is_framed=framed & plain), sizes
 
     def _place(self, names: Sequence[str], convention: Convention) -> tuple[list[str], Ints]:
-        """Return the file of each entry, and the first byte of its chunk there; ``names`` are the
-        chunks, which the texts follow."""
+        """Return the file of each entry, and the first byte of its chunk there. Texts follow the
+        chunks, ``names``."""
         texts = [convention.texts] * len(self.texts)
         values = self.values
         if values is None:
@@ -421,8 +413,7 @@ class ArrayContents:
         return self.arrays[array], number - int(self.first[array])
 
     def held(self, number: int) -> bytes | memoryview | None:
-        """Return the payload of an entry that is in memory: text, or a plain chunk in a node of the
-        database; None for others."""
+        """Return the payload of an entry that is in memory: text, or a plain chunk in a node."""
         position = number - int(self.first[-1])
         if position >= 0:
             return self._payloads[position]
@@ -433,18 +424,10 @@ class ArrayContents:
         return None if self.values is None else self.values.held(int(self.rows[number]))
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if checksums cover every byte of a key, or of a key that cannot be read, may
-        cover them."""
+        """Return True if checksums cover every byte of a key, or may cover an unreadable one."""
         if key in self.faults:
             return key in self.uncompared
         return key in self.by_key and self.by_key[key].is_guarded
-
-
-def _paths(chunks: Chunks) -> Iterator[str]:
-    """Yield the file of each chunk; an absent chunk's is the description."""
-    folder = f"{chunks.description.path}/".removeprefix("/")
-    for name, is_present in zip(chunks.names, chunks.is_present.tolist(), strict=True):
-        yield folder + name if is_present else chunks.description.document
 
 
 def _chunks(
@@ -454,8 +437,7 @@ def _chunks(
     fills: bool,
     room: Allowance,
 ) -> Chunks:
-    """Return the chunks of an array; ``there`` are stored, and as many as ``room`` has may be
-    absent."""
+    """Return the chunks of an array, of which ``there`` are stored, and ``room`` may be absent."""
     counts, names = prod(metadata.counts), {*there}.difference(_OWN)
     may_be_absent = (
         fills and (metadata.has_fill or metadata.version == 2) and not metadata.is_complete
@@ -504,9 +486,7 @@ def _check_files(chunks: Chunks, listing: PathListing) -> None:
         prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
         + metadata.is_framed * TRAILER_NBYTES
     )
-    folder = f"{chunks.description.path}/".removeprefix("/")
-    for row in np.flatnonzero(chunks.is_present).tolist():
-        name = folder + chunks.names[row]
+    for name in chunks.stored():
         size = listing.sizes[name]
         if (metadata.is_raw or metadata.is_framed) and size != nbytes:
             error = IncompleteCheckpoint if size < nbytes else InvalidCheckpoint
@@ -514,28 +494,15 @@ def _check_files(chunks: Chunks, listing: PathListing) -> None:
                 f"The chunk {name!r} has {size} bytes in the place of {nbytes}.", COPY_AGAIN
             )
         if nbytes > size * MAX_CODEC_EXPANSION:
-            raise _impossible(name, nbytes, size)
+            cause = f"The chunk {name!r} claims {nbytes} bytes, and has at most {size}."
+            raise InvalidCheckpoint(f"{cause} No codec makes that much of them.", DISTRUST)
         if size < metadata.min_nbytes:
             cause = f"The chunk {name!r} has {size} bytes, and its index {metadata.min_nbytes}."
             raise IncompleteCheckpoint(cause, COPY_AGAIN)
 
 
-def _check_places(chunks: Chunks, values: DatabaseValues) -> None:
-    """Raise unless each value of the database may be where it is said to be."""
-    folder = f"{chunks.description.path}/".removeprefix("/")
-    for row in np.flatnonzero(chunks.is_present).tolist():
-        fault = values.fault(values.rows[folder + chunks.names[row]])
-        if fault is not None:
-            raise fault
-
-
-def _impossible(name: str, nbytes: int, size: int) -> InvalidCheckpoint:
-    cause = f"The chunk {name!r} claims {nbytes} bytes, and has at most {size}."
-    return InvalidCheckpoint(f"{cause} No codec makes that much of them.", DISTRUST)
-
-
 def _oddities(chunks: Chunks, listing: PathListing) -> Iterator[Finding]:
-    """Yield what is odd about the files of an array that can be read."""
+    """Yield oddities of the files of an array that can be read."""
     path = chunks.description.path or "."
     absent = int((~chunks.is_present).sum())
     if absent and prod(chunks.metadata.shape):
@@ -546,8 +513,8 @@ def _oddities(chunks: Chunks, listing: PathListing) -> Iterator[Finding]:
             if chunks.metadata.has_fill
             else "there is no fill value, and zeros stand"
         )
-        said = f"{absent} of {len(chunks.names)} chunks are absent; {fill} for them."
-        yield Finding(path, said, False)
+        absence = f"{absent} of {len(chunks.names)} chunks are absent; {fill} for them."
+        yield Finding(path, absence, False)
     others = {*listing.below(chunks.description.path)}.difference(chunks.names, _OWN)
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""

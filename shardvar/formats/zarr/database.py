@@ -3,7 +3,7 @@
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -24,6 +24,7 @@ from shardvar.formats.zarr.files import (
     DATABASE_FILE,
     TREE,
     Tree,
+    check_inside,
     read_document,
     read_ranges,
 )
@@ -31,7 +32,7 @@ from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable, grid_steps
+from shardvar.planning.slices import grid_steps
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
 from shardvar.wire.ocdbt import (
@@ -58,6 +59,7 @@ from shardvar.wire.ocdbt import (
 
 _NUMBERED = re.compile(r"manifest\.[0-9a-f]{16}")
 _COPY_ALL = "Copy the checkpoint again, with all its folders."
+_FILE = "The file of the database"
 _FREE_NBYTES = 1 << 20
 
 
@@ -77,14 +79,12 @@ class DatabaseValues:
     start: Ints
     """[n] the first byte of each value, in its file or its node."""
     nbytes: Ints
-    """[n] the size of each value."""
-    sizes: list[int]
-    """The size of each file; -1 for files that are missing."""
+    sizes: list[int]  # of the files; -1 if missing
     bodies: list[bytes]
     """The nodes that have values."""
 
     def fault(self, row: int) -> CheckpointError | None:
-        """Return what is wrong with the place of a value, or None."""
+        """Return the error of the place of a value, or None."""
         number, stop = int(self.file[row]), int(self.start[row] + self.nbytes[row])
         if number < 0 or stop <= self.sizes[number]:
             return None
@@ -103,26 +103,36 @@ class DatabaseValues:
         body = memoryview(self.bodies[-1 - int(self.file[row])])
         return body[int(self.start[row]) :][: int(self.nbytes[row])]
 
+    def check(self, names: Iterable[str]) -> None:
+        """Raise unless the places of values are possible."""
+        for name in names:
+            if (fault := self.fault(self.rows[name])) is not None:
+                raise fault
+
     def read(self, tree: Tree, names: Sequence[str], most: int) -> list[bytes | CheckpointError]:
-        """Return values, or what is wrong with each; none may have more than ``most`` bytes."""
-        found: dict[str, bytes | CheckpointError] = {}
+        """Return values or their errors; none may have more than ``most`` bytes."""
+        answers: dict[str, bytes | CheckpointError] = {}
         for name in names:
             row = self.rows[name]
             if (fault := self.fault(row)) is not None:
-                found[name] = fault
+                answers[name] = fault
             elif self.nbytes[row] > most:
-                found[name] = malformed(f"It has {self.nbytes[row]} bytes, more than {most}.")
+                answers[name] = malformed(f"It has {self.nbytes[row]} bytes, more than {most}.")
             elif (octets := self.held(row)) is not None:
-                found[name] = bytes(octets)
-        others = [name for name in names if name not in found]
+                answers[name] = bytes(octets)
+        others = [name for name in names if name not in answers]
         rows = np.array([self.rows[name] for name in others], np.int64)
-        data = DataFiles(tree, self.files)
-        try:
-            ranges = read_ranges(data, self.file[rows], self.start[rows], self.nbytes[rows])
-        finally:
-            data.close()
-        found.update(zip(others, map(bytes, ranges), strict=True))
-        return [found[name] for name in names]
+        places = self.file[rows], self.start[rows], self.nbytes[rows]
+        answers.update(zip(others, _read(tree, self.files, *places), strict=True))
+        return [answers[name] for name in names]
+
+
+def _read(tree: Tree, files: Sequence[str], file: Ints, start: Ints, nbytes: Ints) -> list[bytes]:
+    data = DataFiles(tree, files)
+    try:
+        return [*map(bytes, read_ranges(data, file, start, nbytes))]
+    finally:
+        data.close()
 
 
 def read_values(tree: Tree) -> DatabaseValues:
@@ -134,7 +144,18 @@ def read_values(tree: Tree) -> DatabaseValues:
     room = NodeRoom()
     if TREE in tree.files:
         room.add(tree.files[TREE].nbytes)
-    root = _read_manifest(tree, room)
+    # The root of the newest version, which may be in a numbered file: one is added for each version.
+    manifest = _parse_manifest(tree, DATABASE, room)
+    if manifest.is_numbered:
+        numbered = max((path for path in tree.files if _NUMBERED.fullmatch(path)), default="")
+        if not numbered:
+            cause = f"{DATABASE} has only settings, and no file has the versions."
+            raise IncompleteCheckpoint(cause, _COPY_ALL)
+        newest = _parse_manifest(tree, numbered, room)
+        if newest.is_numbered or newest.uuid != manifest.uuid:
+            raise invalid(f"{numbered} is of another database than {DATABASE}.")
+        manifest = newest
+    root = manifest.root
     level = [] if root is None else [root]
     unseen = sum(status.nbytes for status in tree.files.values())
     leaves: list[LeafNode] = []
@@ -142,31 +163,19 @@ def read_values(tree: Tree) -> DatabaseValues:
         unseen -= sum(place.nbytes for place in level)
         _check_places(tree, level, unseen)
         below: list[NodePlace] = []
-        for place, octets in zip(level, _read_level(tree, level), strict=True):
+        files = sorted({place.file for place in level})
+        number = {path: row for row, path in enumerate(files)}
+        places = [(number[place.file], place.start, place.nbytes) for place in level]
+        columns = np.array(places, np.int64).T
+        for place, octets in zip(level, _read(tree, files, *columns), strict=True):
             with prefix_errors(f"{place.file}, the node at byte {place.start}"):
-                found = parse_node(octets, place, unpack_frame, room)
-            if isinstance(found, LeafNode):
-                leaves.append(found)
+                node = parse_node(octets, place, unpack_frame, room)
+            if isinstance(node, LeafNode):
+                leaves.append(node)
             else:
-                below += found
+                below += node
         level = below
     return _join(tree, leaves)
-
-
-def _read_manifest(tree: Tree, room: NodeRoom) -> NodePlace | None:
-    """Return the root of the newest version."""
-    manifest = _parse_manifest(tree, DATABASE, room)
-    if not manifest.is_numbered:
-        return manifest.root
-    # Not replaced: one is added for each version.
-    numbered = [path for path in tree.files if _NUMBERED.fullmatch(path)]
-    if not numbered:
-        cause = f"{DATABASE} has only settings, and no file has the versions."
-        raise IncompleteCheckpoint(cause, _COPY_ALL)
-    newest = _parse_manifest(tree, max(numbered), room)
-    if newest.is_numbered or newest.uuid != manifest.uuid:
-        raise invalid(f"{max(numbered)} is of another database than {DATABASE}.")
-    return newest.root
 
 
 def _parse_manifest(tree: Tree, name: str, room: NodeRoom) -> DatabaseHead:
@@ -176,9 +185,9 @@ def _parse_manifest(tree: Tree, name: str, room: NodeRoom) -> DatabaseHead:
 
 
 def _check_places(tree: Tree, level: Sequence[NodePlace], unseen: int) -> None:
-    """Raise unless the nodes may be where they are said to be."""
+    """Raise unless the nodes may be in their places."""
     for place in level:
-        _check_inside(place.file)
+        check_inside(place.file, _FILE)
         status = tree.files.get(place.file)
         if status is None:
             cause = f"{DATABASE} leads to nodes in {place.file!r}, which is missing."
@@ -194,27 +203,6 @@ def _check_places(tree: Tree, level: Sequence[NodePlace], unseen: int) -> None:
         raise InvalidCheckpoint(cause, DISTRUST)
 
 
-def _check_inside(path: str) -> None:
-    if any(step in ("", ".", "..") or "\0" in step or "\\" in step for step in path.split("/")):
-        cause = f"{DATABASE} leads to the file {path[:200]!r}, which is not in its folder."
-        raise InvalidCheckpoint(cause, DISTRUST)
-
-
-def _read_level(tree: Tree, level: Sequence[NodePlace]) -> list[bytes]:
-    """Return the bytes of nodes, in order."""
-    files = sorted({place.file for place in level})
-    number = {path: row for row, path in enumerate(files)}
-    columns = zip(
-        *((number[place.file], place.start, place.nbytes) for place in level), strict=True
-    )
-    file, start, nbytes = (np.array(column, np.int64) for column in columns)
-    data = DataFiles(tree, files)
-    try:
-        return [*map(bytes, read_ranges(data, file, start, nbytes))]
-    finally:
-        data.close()
-
-
 def _join(tree: Tree, leaves: Sequence[LeafNode]) -> DatabaseValues:
     """Return the values of leaves, which are in order."""
     names = [key.decode("utf-8", "surrogateescape") for leaf in leaves for key in leaf.keys]
@@ -228,33 +216,27 @@ def _join(tree: Tree, leaves: Sequence[LeafNode]) -> DatabaseValues:
             bodies.append(leaf.body)
         file.append(np.array([*new, own], np.int64)[leaf.file])
     for path in number:
-        _check_inside(path)
+        check_inside(path, _FILE)
     none = np.zeros(0, np.int64)
     start = np.concatenate([none, *(leaf.start for leaf in leaves)])
     nbytes = np.concatenate([none, *(leaf.nbytes for leaf in leaves)])
     # Bytes that are not UTF-8 are sorted otherwise than the text that stands for them.
     order = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
     names = [names[row] for row in order.tolist()]
-    places = np.concatenate(file)[order], start[order], nbytes[order]
+    numbers, start, nbytes = np.concatenate(file)[order], start[order], nbytes[order]
     rows = {name: row for row, name in enumerate(names)}
     files = [tree.files.get(path) for path in number]
     sizes = [-1 if status is None else status.nbytes for status in files]
-    values = DatabaseValues(names, rows, [*number], *places, sizes, bodies)
-    _check_repeated(values)
-    return values
-
-
-def _check_repeated(values: DatabaseValues) -> None:
-    """Raise if values repeat the same bytes of files over and over."""
-    size = np.array([*values.sizes, -1], np.int64)[np.maximum(values.file, -1)]
-    is_there = (values.file >= 0) & (values.start + values.nbytes <= size)
-    # Floats, which do not overflow.
-    total = values.nbytes[is_there].sum(dtype=np.float64)
-    if total > _FREE_NBYTES + MAX_PAYLOAD_EXPANSION * sum(max(each, 0) for each in values.sizes):
+    # The same bytes of files are not repeated over and over.
+    size = np.array([*sizes, -1], np.int64)[np.maximum(numbers, -1)]
+    is_there = (numbers >= 0) & (start + nbytes <= size)
+    total = nbytes[is_there].sum(dtype=np.float64)  # a float does not overflow
+    if total > _FREE_NBYTES + MAX_PAYLOAD_EXPANSION * sum(max(each, 0) for each in sizes):
         raise past_limit(
             f"The values of the database have {int(total)} bytes, many of them the same",
             "MAX_PAYLOAD_EXPANSION",
         )
+    return DatabaseValues(names, rows, [*number], numbers, start, nbytes, sizes, bodies)
 
 
 # Writing the database of a checkpoint of Orbax: chunks lie one after the other in data files, as
@@ -283,7 +265,6 @@ class Database:
     nbytes: Ints
     """[m] the size of each chunk, with the zeros where it reaches out of its array."""
     start: Ints
-    """[m] the first byte of each chunk, in bytes of its file."""
     documents: Mapping[str, bytes]
     """The descriptions of the arrays, by key."""
     generation: str
@@ -297,8 +278,10 @@ class Database:
         documents: Mapping[str, bytes],
         generation: str,
     ) -> Self:
-        """Return the database of slices whose files are decided."""
-        nbytes = _chunk_nbytes(assignment.slices)
+        # A short chunk has as many bytes as the others.
+        slices, steps = assignment.slices, grid_steps(assignment.slices)
+        nbytes = (steps.prod(axis=1) * ITEMSIZES[slices.tensors.codes])[slices.tensor]
+        nbytes = np.where((slices.shape > 0).all(axis=1), nbytes, 0)
         start = assignment.starts(nbytes)
         for key in (*paths, *documents):
             if len(_key(key)) > MAX_KEY_NBYTES:
@@ -308,20 +291,18 @@ class Database:
 
     @property
     def is_inline(self) -> Bools:
-        """[m] True for chunks that are in nodes."""
         inline: Bools = (self.nbytes > 0) & (self.nbytes <= INLINE_NBYTES)
         return inline
 
     @property
     def files(self) -> list[str]:
-        """[files] the path of each data file."""
         return [
             f"{PROCESS}/d/{self._name(str(number))}" for number in range(self.assignment.num_files)
         ]
 
     @property
     def kept_files(self) -> list[str]:
-        """[files] the path of each data file; empty for files that no node leads to."""
+        """[files] The path of each data file; empty for files that no node leads to."""
         needed = {*self.assignment.file[self.nbytes > INLINE_NBYTES].tolist()}
         return [path if number in needed else "" for number, path in enumerate(self.files)]
 
@@ -347,7 +328,7 @@ class Database:
 
     def _read(self, storage: Storage) -> dict[int, bytes]:
         """Return the bytes of the chunks that are in nodes, by row."""
-        found: dict[int, bytes] = {}
+        chunks: dict[int, bytes] = {}
         rows = np.flatnonzero(self.is_inline)
         asides = folder_asides(CHUNK, self.assignment.num_files, self.generation)
         for number in np.unique(self.assignment.file[rows]).tolist():
@@ -361,21 +342,14 @@ class Database:
                     self.nbytes[mine].tolist(),
                     strict=True,
                 ):
-                    found[row] = bytes(octets[start : start + nbytes])
+                    chunks[row] = bytes(octets[start : start + nbytes])
             finally:
                 file.close()
-        return found
+        return chunks
 
     def _name(self, what: str) -> str:
         """Return a name as TensorStore gives to files."""
         return hashlib.sha256(f"{self.generation}-{what}".encode()).hexdigest()[:32]
-
-
-def _chunk_nbytes(slices: SliceTable) -> Ints:
-    """[m] Return the bytes of the chunk of each slice: of a short one as many as of the others."""
-    tensors, steps = slices.tensors, grid_steps(slices)
-    nbytes = (steps.prod(axis=1) * ITEMSIZES[tensors.codes])[slices.tensor]
-    return np.where((slices.shape > 0).all(axis=1), nbytes, 0)
 
 
 def _key(path: str) -> bytes:

@@ -39,7 +39,7 @@ STRINGS = "_strings.json"
 DATABASE_FILE = re.compile(
     r"(ocdbt\.process_\d+/)?(manifest\.ocdbt|d/[0-9a-f]{32})|array_metadatas/process_\d+"
 )
-"""The paths of the files of a database, and of what Orbax says of its arrays."""
+"""The paths of the files of a database, and of Orbax's description of its arrays."""
 _CHUNK_NAME = r"c(?:[./]\d+)*|\d+(?:[./]\d+)*"
 CHUNK = re.compile(rf"(.+?)/({_CHUNK_NAME})")
 """The path of a chunk: the folder of its array, and its name."""
@@ -48,22 +48,16 @@ UNFINISHED = ".orbax-checkpoint-tmp"
 
 
 def find_group(names: list[str], name: str) -> list[str]:
-    """Return the description of the group or array that a name may mean in a folder with the files
-    ``names``.
-
-    >>> find_group([".zattrs", ".zgroup"], ""), find_group(["zarr.json"], "w")
-    (['.zgroup'], [])
-    """
-    found = [each for each in GROUPS if each in names]
-    # A folder that a writer has not finished is found, so that opening it says so, and not as the
+    """Return the description of the group or array that a name may mean, if any."""
+    present = [each for each in GROUPS if each in names]
+    # The folder of an unfinished writer is also found, so that opening it reports that, and not the
     # arrays in it.
-    found = found or [GROUPS[0]] * is_interrupted(names, GROUPS[0])
-    return found[:1] if found and name in ("", *found) else []
+    present = present or [GROUPS[0]] * is_interrupted(names, GROUPS[0])
+    return present[:1] if present and name in ("", *present) else []
 
 
 def find_orbax(storage: Storage, name: str) -> list[str]:
-    """Return the indexes of the checkpoints that a name may mean: the index of the folder, or of a
-    step's items."""
+    """Return the indexes of the checkpoints that a name may mean: a folder's, or of items."""
     names = storage.names()
     own = [each for each in (TREE, DATABASE, STEP) if each in names] or [TREE] * is_interrupted(
         names, TREE
@@ -84,16 +78,12 @@ _TOKEN = r"[A-Za-z0-9]+\.tmp"
 
 
 def is_interrupted(names: Iterable[str], index: str) -> bool:
-    """Return True if an index stands aside.
-
-    >>> is_interrupted(["zarr.json.a1.tmp"], "zarr.json"), is_interrupted(["zarr.json"], "zarr.json")
-    (True, False)
-    """
+    """Return True if an index stands aside."""
     return any(re.fullmatch(rf"{re.escape(index)}\.{_TOKEN}", name) for name in names)
 
 
 def asides_of(names: Iterable[str], index: str) -> list[str]:
-    """Return the temporary files of writers, and what may be next to them."""
+    """Return the temporary files of writers, and their journals."""
     return [
         name
         for name in names
@@ -102,17 +92,13 @@ def asides_of(names: Iterable[str], index: str) -> list[str]:
 
 
 def arrays_of(path: str) -> list[str]:
-    """Return the folders of the arrays that a path may be a chunk of.
-
-    >>> arrays_of("a/c/0/1"), arrays_of("a/notes.txt")
-    (['a/c/0', 'a/c', 'a'], [])
-    """
-    found, array = [], path
+    """Return the folders of the arrays that a path may be a chunk of: of a/c/0/1, a/c/0, a/c, a."""
+    folders, array = [], path
     while "/" in array:
         array = array.rpartition("/")[0]
         if re.fullmatch(_CHUNK_NAME, path[len(array) + 1 :]):
-            found.append(array)
-    return found
+            folders.append(array)
+    return folders
 
 
 def check_finished(storage: Storage, index: str) -> None:
@@ -133,33 +119,26 @@ _MAX_STEP_NBYTES = 255
 
 
 def check_paths(keys: Sequence[str], form: str) -> None:
-    """Raise ``UnsupportedError`` unless each key is the path of a folder for an array of the format
-    ``form``."""
+    """Raise ``UnsupportedError`` unless each key is the path of a folder for an array."""
     for key in keys:
         for step in key.split("/"):
+            cause = ""
             if any("\ud800" <= character <= "\udfff" for character in step):
-                cause = (
-                    f"The format {form} cannot hold the key {key!r}: {step!r} is not UTF-8, which "
-                    "its JSON has."
-                )
-                raise UnsupportedError(cause, "Rename the tensor (--rename).")
+                cause = "is not UTF-8, which its JSON has"
             # Version 3 keeps names that begin with "__" for itself.
-            if (
+            elif (
                 step in ("", ".", "..", "zarr.json")
                 or step.startswith("__")
                 or {*step} & {"\0", "\\"}
             ):
-                cause = (
-                    f"The format {form} cannot hold the key {key!r}: {step!r} cannot be the name "
-                    "of a folder of it."
+                cause = "cannot be the name of a folder of it"
+            elif len(step.encode("utf-8", "surrogateescape")) > _MAX_STEP_NBYTES:
+                cause = f"has more than {_MAX_STEP_NBYTES} bytes"
+            if cause:
+                raise UnsupportedError(
+                    f"The format {form} cannot hold the key {key!r}: {step!r} {cause}.",
+                    "Rename the tensor (--rename).",
                 )
-                raise UnsupportedError(cause, "Rename the tensor (--rename).")
-            if len(step.encode("utf-8", "surrogateescape")) > _MAX_STEP_NBYTES:
-                cause = (
-                    f"The format {form} cannot hold the key {key!r}: {step!r} has more than "
-                    f"{_MAX_STEP_NBYTES} bytes."
-                )
-                raise UnsupportedError(cause, "Rename the tensor (--rename).")
     both = sorted(set(folders_above(keys)).intersection(keys))
     if both:
         cause = (
@@ -170,16 +149,12 @@ def check_paths(keys: Sequence[str], form: str) -> None:
 
 
 def folders_above(keys: Iterable[str]) -> list[str]:
-    """Return the folders that the paths lead through, without the last one of each.
-
-    >>> folders_above(["a/b/w", "a/v", "u"])
-    ['a', 'a/b']
-    """
-    found: set[str] = set()
+    """Return the folders that the paths lead through, without the last one of each."""
+    folders: set[str] = set()
     for path in keys:
-        while (path := path.rpartition("/")[0]) and path not in found:
-            found.add(path)
-    return sorted(found)
+        while (path := path.rpartition("/")[0]) and path not in folders:
+            folders.add(path)
+    return sorted(folders)
 
 
 # The files of a checkpoint that is a tree of folders, by their paths with "/"; or the keys of a
@@ -199,21 +174,15 @@ class PathListing:
     """The sizes of all files; the sizes of the values of a database are unknown."""
 
     def has(self, name: str) -> bool:
-        """Return True if there is a file of that path."""
         at = bisect_left(self.names, name)
         return at < len(self.names) and self.names[at] == name
 
     def below(self, path: str) -> list[str]:
-        """Return the paths of the files below a folder, in it.
-
-        >>> PathListing(["a/.zarray", "a/0.0", "a0"], {}).below("a")
-        ['.zarray', '0.0']
-        """
+        """Return the paths of the files below a folder, in it."""
         rows = self.rows_below(path)
         return [name[len(path) + bool(path) :] for name in self.names[rows.start : rows.stop]]
 
     def rows_below(self, path: str) -> range:
-        """Return the range of ``names`` that lie below a folder."""
         if not path:
             return range(len(self.names))
         # "0" is the character after "/": all paths that begin with "a/" lie before "a0".
@@ -222,13 +191,10 @@ class PathListing:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A folder at one moment: its files, also in the folders in it, are opened by their paths.
-
-    A file that was replaced since then is refused. So all that is read is of one moment.
-    """
+    """A folder at one moment, whose files, also in folders, are opened by their paths. A file that
+    was replaced since then is refused."""
 
     root: Storage
-    """The folder."""
     index: str
     """The path of the file that is replaced with the checkpoint."""
     files: Mapping[str, FileStatus]
@@ -236,17 +202,14 @@ class Tree:
 
     @classmethod
     def of(cls, root: Storage, index: str) -> Self:
-        """Return a folder as it is now."""
         return cls(root, index, root.tree())
 
     @property
     def path(self) -> str:
-        """The folder's path, for messages."""
         return self.root.path
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request to the folder; None on a local disk."""
         return self.root.traits
 
     def open(self, name: str) -> ReadableFile:
@@ -301,7 +264,6 @@ def open_tree(root: Storage, index: str, read: Callable[[Tree], Opened]) -> Open
 
 
 def read_document(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
-    """Return the bytes of a description."""
     file = tree.open(path)
     try:
         if file.size > most:
@@ -313,14 +275,14 @@ def read_document(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
 
 def read_documents(tree: Tree, paths: Sequence[str]) -> list[bytes]:
     """Return the bytes of descriptions, in order; of a bucket with many requests under way."""
-    found = dict(as_answered(lambda path: (path, read_document(tree, path)), paths, tree.traits))
-    return [found[path] for path in paths]
+    answers = dict(as_answered(lambda path: (path, read_document(tree, path)), paths, tree.traits))
+    return [answers[path] for path in paths]
 
 
-def check_inside(path: str) -> None:
+def check_inside(path: str, what: str = "The array") -> None:
     """Raise ``InvalidCheckpoint`` unless every step of a path is a bare name."""
     if any(step in ("", ".", "..") or "\0" in step or "\\" in step for step in path.split("/")):
-        cause = f"The array {path[:200]!r} is not in the folder of the checkpoint."
+        cause = f"{what} {path[:200]!r} is not in the folder of the checkpoint."
         raise InvalidCheckpoint(cause, DISTRUST)
 
 
@@ -347,16 +309,13 @@ class _Span:
 
 
 def read_ranges(data: DataFiles, file: Ints, start: Ints, nbytes: Ints) -> list[memoryview]:
-    """Return ranges of files, in order; nothing is allocated for what a file does not have.
-
-    ``file`` are numbers of ``data``. Memory: the ranges, and the gaps between neighbours.
-    """
+    """Return ranges of files, in order, in memory that they and the gaps between neighbours take."""
     spans, span_of = _spans(data, file, start, nbytes)
     remote = []
     for span in spans:
         opened, count = data.open(span.file), span.stop - span.start
         # A disk gives bytes, which the decoder takes without a copy. Of a file that is too short, the
-        # error says what is missing.
+        # error names the missing bytes.
         if data.traits is None or span.stop > opened.size:
             span.octets = memoryview(opened.read(span.start, count))
         else:

@@ -103,7 +103,6 @@ class PyTree:
     arrays: list[str]
     """The keys of arrays."""
     strings: list[str] = field(default_factory=list)
-    """The keys of strings."""
     empty: dict[str, str] = field(default_factory=dict)
     """The keys of leaves that have no array, each with its type."""
     faults: dict[str, CheckpointError] = field(default_factory=dict)
@@ -113,7 +112,7 @@ class PyTree:
     custom: Mapping[str, Any] = field(default_factory=dict)
     """Values that the user stored with it."""
     is_ocdbt: bool | None = None
-    """True if the arrays are in a database; None if the index does not say."""
+    """True if the arrays are in a database; None if the index does not tell."""
 
 
 def parse_tree(data: bytes) -> PyTree:
@@ -163,32 +162,18 @@ def _leaf(leaf: Any) -> tuple[str, tuple[str | int, ...], str]:
     names = [step.get("key") if type(step) is dict else None for step in steps]
     if not all(type(name) in (str, int) for name in names):
         raise invalid("A leaf of the index has a path that is not a list of names.")
-    path = tuple(_step(step) for step in steps)
+    # The number of an item of a list, or the name of an item of a dict.
+    path = tuple(
+        int(str(name))
+        if step.get("key_type") == _LIST and re.fullmatch(r"\d{1,9}", str(name), re.ASCII)
+        else str(name)
+        for step, name in zip(steps, names, strict=True)
+    )
     return ".".join(map(str, names)), path, kind
 
 
 _DICT, _LIST = 2, 1
 """The types of the containers that a step of a path leads into."""
-
-
-def _step(step: Mapping[str, Any]) -> str | int:
-    """Return a step of a path: the number of an item of a list, or the name of one of a dict."""
-    name = str(step["key"])
-    return (
-        int(name)
-        if step.get("key_type") == _LIST and re.fullmatch(r"\d{1,9}", name, re.ASCII)
-        else name
-    )
-
-
-def _apart(keys: Collection[str], empty: Mapping[str, str]) -> dict[str, str]:
-    """Return the empty leaves that are neither above a key nor below one."""
-    above = _above(keys)
-    return {
-        key: kind
-        for key, kind in empty.items()
-        if key not in above and _above([key]).isdisjoint(keys)
-    }
 
 
 def _above(keys: Iterable[str]) -> set[str]:
@@ -205,11 +190,7 @@ _MAX_GAPS = 1 << 16
 
 
 def _gaps(paths: Iterable[tuple[str | int, ...]]) -> set[tuple[str | int, ...]]:
-    """Return the paths of the items that lists lack before their last ones.
-
-    >>> _gaps([("a", 2, "b"), ("a", 0)])
-    {('a', 1)}
-    """
+    """Return the paths of the items that lists lack before their last ones."""
     counts: dict[tuple[str | int, ...], int] = {}
     there: set[tuple[str | int, ...]] = set()
     for path in paths:
@@ -232,19 +213,21 @@ def build_tree(
     is_ocdbt: bool = False,
     empty: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return the index of arrays, which are in a database if ``is_ocdbt``, of strings, and of
-    ``empty`` leaves with their types.
+    """Return the index of arrays, of strings, and of ``empty`` leaves with their types.
 
     Leaves are in the order of Orbax: keys of dicts sorted, items of lists by number. A key is cut at
     its dots, unless ``paths`` has its steps. An item of a list without a key, such as an empty state of
     an optimizer, is None: Orbax counts items. ``UnsupportedError`` for a key that leads through
     another.
-
-    >>> parse_tree(build_tree(["a.w", "b"], {}, {"by": "me"})).arrays
-    ['a.w', 'b']
     """
     kinds = dict.fromkeys(arrays, "np.ndarray") | dict.fromkeys(strings, _STRING)
-    kinds = _apart(kinds, empty or {}) | kinds
+    # Empty leaves are neither above a key nor below one.
+    above = _above(kinds)
+    kinds = {
+        key: kind
+        for key, kind in (empty or {}).items()
+        if key not in above and _above([key]).isdisjoint(kinds)
+    } | kinds
     leaves, keys = {}, [*kinds]
     steps_of = {}
     for key in keys:
@@ -293,7 +276,7 @@ CAPABILITIES = Capabilities(
 _SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", MARKER, DATABASE})
 """The files that Orbax has at the top of a checkpoint."""
 RANDOM_KEYS = "array_metadatas/process_0"
-"""The file where Orbax keeps what it knows of arrays except their values."""
+"""The file where Orbax keeps facts about arrays."""
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 """The part of Orbax that writes such a checkpoint, and restores it."""
 
@@ -310,7 +293,6 @@ class OrbaxFormat(Format):
     """True if chunks are written as files, and not into a database."""
 
     def written_to(self, storage: Storage) -> "OrbaxFormat":
-        """Return the layout that is written into a folder."""
         if self.is_plain or storage.local_path is None:
             return PLAIN
         if find_spec("tensorstore") is None:
@@ -352,7 +334,15 @@ class OrbaxFormat(Format):
 
         def of_finished() -> dict[str, bytes]:
             nodes = database.build(new.storage) if database else {}
-            return nodes | {STEP: _build_step(begun)}
+            step = {
+                "item_handlers": _HANDLER,
+                "metrics": {},
+                "performance_metrics": {},
+                "init_timestamp_nsecs": begun,
+                "commit_timestamp_nsecs": time.time_ns(),
+                "custom_metadata": {},
+            }
+            return nodes | {STEP: build_document(step)}
 
         return ArraysSink(
             new=new,
@@ -378,32 +368,18 @@ FORMAT = OrbaxFormat()
 PLAIN = OrbaxFormat(capabilities=replace(CAPABILITIES, is_separate=True), is_plain=True)
 
 
-def _build_step(begun: int) -> bytes:
-    """Return what Orbax says of a checkpoint that was written from the time ``begun`` until now."""
-    return build_document(
-        {
-            "item_handlers": _HANDLER,
-            "metrics": {},
-            "performance_metrics": {},
-            "init_timestamp_nsecs": begun,
-            "commit_timestamp_nsecs": time.time_ns(),
-            "custom_metadata": {},
-        }
-    )
-
-
 def _random_keys(
     slices: SliceTable, steps: Sequence[Sequence[int]], user: Mapping[str, str]
 ) -> dict[str, bytes]:
     """Return the file by which Orbax knows random keys of JAX; none without such keys."""
-    found = []
+    arrays = []
     for row, key in enumerate(slices.tensors.keys):
         impl, shape = user.get(KEY_IMPL + key), list(slices.tensors.shape(row))
         if impl is not None:
             sizes = {"write_shape": shape, "chunk_shape": list(steps[row][: len(shape)])}
             about = {"param_name": key, **sizes, "ext_metadata": {"random_key_impl": impl}}
-            found.append({"array_metadata": about})
-    return {RANDOM_KEYS: build_document({"array_metadatas": found})} if found else {}
+            arrays.append({"array_metadata": about})
+    return {RANDOM_KEYS: build_document({"array_metadatas": arrays})} if arrays else {}
 
 
 def _split_texts(objects: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, bytes]]:
@@ -420,7 +396,6 @@ def _split_texts(objects: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str
 
 
 def open_orbax(storage: Storage) -> ZarrSource:
-    """Open the checkpoint of a folder."""
     if any(UNFINISHED in step for step in storage.path.split("/")[-2:]):
         cause = f"{storage.path}: Orbax has not finished this checkpoint, or was interrupted."
         raise IncompleteCheckpoint(cause, "Use an earlier step, or wait for the save to finish.")
@@ -438,7 +413,7 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
         is_ocdbt = DATABASE in sizes
         # Orbax makes no database for only strings and empty leaves.
         if pytree is not None and pytree.is_ocdbt and pytree.arrays and not is_ocdbt:
-            cause = f"{TREE} says that all arrays are in {DATABASE}, which is missing."
+            cause = f"{TREE} has all arrays in {DATABASE}, which is missing."
             raise MissingFile(cause, "Copy the checkpoint again, with all its files.")
         listing = PathListing([*sizes], sizes)
         if is_ocdbt:
@@ -447,10 +422,10 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
             listing = PathListing(values.names, nbytes)
         convention = Convention(fills=False, database=DATABASE, texts=STRINGS)
         _add_strings(tree, pytree, contents)
-        found = [*_arrays(tree, listing, pytree, contents)]
-        if pytree is None and not found:
+        arrays = [*_arrays(tree, listing, pytree, contents)]
+        if pytree is None and not arrays:
             raise _no_arrays(sizes)
-        contents.add(found, listing, convention)
+        contents.add(arrays, listing, convention)
         about = (
             Metadata(user=text_of(pytree.custom), paths=pytree.paths, empty=pytree.empty)
             if pytree is not None
@@ -477,24 +452,17 @@ class OrbaxSource(ZarrSource):
         }
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if checksums cover every byte: the checksums of a codec, or of the nodes of
-        the database."""
+        """Return True if checksums cover every byte: of a codec, or of the database's nodes."""
         if self.contents.is_guarded(key):
             return True
         chunks, values = self.contents.by_key.get(key), self.contents.values
         if values is None or chunks is None:
             return False
-        folder = chunks.description.path
-        return all(
-            values.file[values.rows[f"{folder}/{name}"]] < 0
-            for name, is_present in zip(chunks.names, chunks.is_present.tolist(), strict=True)
-            if is_present
-        )
+        return all(values.file[values.rows[path]] < 0 for path in chunks.stored())
 
     @property
     def bare_index(self) -> str:
-        """The index of plain chunks; the nodes of a database have checksums, and its arrays are
-        compared with the index."""
+        """The index of plain chunks; the nodes of a database have checksums."""
         return TREE if self.contents.values is None else ""
 
 
@@ -516,8 +484,25 @@ def _arrays(
         contents.findings.append(Finding(TREE, cause, True))
         pytree = PyTree([*there])
     contents.faults.update(pytree.faults)
-    _look(pytree, there, contents)
-    wanted = [*_places(pytree, there, contents)]
+    contents.findings += [
+        Finding(key, f"It is an empty leaf ({kind}) and has no array.", False)
+        for key, kind in pytree.empty.items()
+    ]
+    others = sorted(there.keys() - {*pytree.arrays})
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        cause = f"It does not name the array {others[0]!r}{more}."
+        contents.findings.append(Finding(TREE, cause, False))
+    wanted = []
+    for key in pytree.arrays:
+        try:
+            check_inside(key)
+            if key not in there:
+                cause = f"The array {key!r} is missing, which the index names."
+                raise MissingFile(cause, "Copy the folder again.")
+            wanted.append(key)
+        except READ_ERRORS as error:
+            contents.faults[key] = error.at(TREE)
     documents = [f"{key}/{DOCUMENTS[there[key]]}" for key in wanted]
     values = (
         read_documents(tree, documents)
@@ -532,11 +517,8 @@ def _arrays(
 
 
 def _no_arrays(paths: Iterable[str]) -> ReadError:
-    """Return the error of a folder with the files ``paths``, without arrays and without their
-    index.
-
-    A step may have items of JSON and no others: each is a folder with the file ``metadata``.
-    """
+    """Return the error of a folder without arrays and without their index."""
+    # A step may have items of JSON and no others: each is a folder with the file ``metadata``.
     items: dict[str, set[str]] = {}
     for path in paths:
         item, slash, rest = path.partition("/")
@@ -548,21 +530,6 @@ def _no_arrays(paths: Iterable[str]) -> ReadError:
         )
         return UnsupportedError(cause, "Read the file `metadata` of the item.")
     return MissingFile(f"{TREE} is missing, and so are all arrays.", "Copy the checkpoint again.")
-
-
-def _places(pytree: PyTree, there: dict[str, int], contents: ArrayContents) -> Iterator[str]:
-    """Yield the keys whose arrays are there."""
-    for key in pytree.arrays:
-        try:
-            check_inside(key)
-            if key not in there:
-                raise MissingFile(
-                    f"The array {key!r} is missing, which the index names.",
-                    "Copy the folder again.",
-                )
-            yield key
-        except READ_ERRORS as error:
-            contents.faults[key] = error.at(TREE)
 
 
 def _add_strings(tree: Tree, pytree: PyTree | None, contents: ArrayContents) -> None:
@@ -584,17 +551,3 @@ def _add_strings(tree: Tree, pytree: PyTree | None, contents: ArrayContents) -> 
             contents.texts[key] = strings.encode(text)
         else:
             contents.faults[key] = IncompleteCheckpoint(cause.format(key), "Copy the folder again.")
-
-
-def _look(pytree: PyTree, there: dict[str, int], contents: ArrayContents) -> None:
-    """Note leaves without arrays, and arrays without leaves."""
-    contents.findings += [
-        Finding(key, f"It is an empty leaf ({kind}) and has no array.", False)
-        for key, kind in pytree.empty.items()
-    ]
-    others = sorted(there.keys() - {*pytree.arrays})
-    if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        contents.findings.append(
-            Finding(TREE, f"It does not name the array {others[0]!r}{more}.", False)
-        )

@@ -62,11 +62,7 @@ WRITTEN = frozenset(DTYPES_V3) - {"float4_e2m1fn", "int4", "int2"}
 
 
 def build_document(fields: Mapping[str, Any] | str) -> bytes:
-    """Return a JSON document, the same bytes for the same fields.
-
-    >>> build_document({"zarr_format": 3})
-    b'{"zarr_format": 3}'
-    """
+    """Return a JSON document, the same bytes for the same fields."""
     return json.dumps(fields, ensure_ascii=True).encode()
 
 
@@ -81,13 +77,11 @@ def build_root(
     arrays: Sequence[str],
     dtypes: Collection[str],
 ) -> bytes:
-    """Return the description of a group that says which arrays there should be (``group``), by their
-    paths ``arrays``.
+    """Return the description of a group that lists its ``arrays``, by their paths.
 
-    Consolidated metadata of the ``nodes`` below it, by path, name them. zarr-python parses all of
-    these to open the group, and cannot parse a dtype that NumPy lacks. A group with one of these
-    dtypes has an attribute instead, which lists the arrays: so its other arrays can be opened
-    there.
+    Consolidated metadata of the ``nodes`` below it do. zarr-python parses all of these to open the
+    group, and cannot parse a dtype that NumPy lacks. A group with one of these dtypes has an
+    attribute instead, so that its other arrays can be opened there.
     """
     group = build_group(attributes)
     whole = (
@@ -104,11 +98,9 @@ def build_root(
 
 
 def build_array(key: str, dtype: str, shape: Sequence[int], chunk_shape: Sequence[int]) -> bytes:
-    """Return the description of an array of version 3.
-
-    xarray opens only arrays whose axes have names, and takes axes of one name for the same. So the
-    key is part of them.
-    """
+    """Return the description of an array of version 3."""
+    # xarray opens only arrays whose axes have names, and takes axes of one name for the same. So the
+    # key is part of them.
     is_byte = ITEMSIZES[code(dtype)] == 1
     order = {} if is_byte else {"configuration": {"endian": "little"}}
     return build_document(
@@ -128,7 +120,6 @@ def build_array(key: str, dtype: str, shape: Sequence[int], chunk_shape: Sequenc
 
 
 def build_array_v2(dtype: str, shape: Sequence[int], chunk_shape: Sequence[int]) -> bytes:
-    """Return the description of an array of version 2."""
     return build_document(
         {
             "chunks": list(chunk_shape),
@@ -145,11 +136,7 @@ def build_array_v2(dtype: str, shape: Sequence[int], chunk_shape: Sequence[int])
 
 
 def chunk_name(version: int, place: Sequence[int]) -> str:
-    """Return the name of the chunk at a place of the grid, in the folder of its array.
-
-    >>> chunk_name(3, (0, 1)), chunk_name(3, ()), chunk_name(2, (0, 1)), chunk_name(2, ())
-    ('c/0/1', 'c', '0.1', '0')
-    """
+    """Return the name of the chunk at a place of the grid, in the folder of its array."""
     if version == 3:
         return "/".join(["c", *map(str, place)])
     return ".".join(map(str, place)) or "0"
@@ -171,7 +158,6 @@ def _fill(dtype: str) -> Any:
 CHUNK = "chunk"
 """The beginning of the temporary names of chunks."""
 _PADDING = bytes(1 << 20)
-"""Zeros that are written at once."""
 _DESCRIPTIONS = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
@@ -258,6 +244,11 @@ class ArraysSink(FolderSink):
     def _fill(self) -> None:
         """Put all files in place, one after the other."""
         storage, state = self.new.storage, State.OLD
+
+        def describe(document: tuple[str, bytes]) -> None:
+            write_file(storage, *document)
+            storage.finish(document[0])
+
         try:
             # Prepare: nothing names the chunks yet.
             if storage.local_path is not None:
@@ -274,7 +265,7 @@ class ArraysSink(FolderSink):
             _clear(storage, self.index, self.sides)
             # Move: descriptions first, because a chunk is known by the description in the folder of
             # its array.
-            do_all(lambda each: self._describe(*each), documents.items(), storage.traits)
+            do_all(describe, documents.items(), storage.traits)
             _sync_above(storage, documents)
             do_all(lambda pair: storage.move(*pair), self.moves(), storage.traits)
             _sync_above(storage, self.paths)
@@ -284,7 +275,7 @@ class ArraysSink(FolderSink):
             self._write_mark()
             self._tidy()
         except BaseException as error:
-            with suppress(StorageError):  # what stays is removed by the next writer
+            with suppress(StorageError):  # the next writer removes the rest
                 names = storage.names()
                 if state is State.UNKNOWN and self._index_aside in names:
                     state = was
@@ -300,11 +291,6 @@ class ArraysSink(FolderSink):
                     storage.remove(self._index_aside)
             add_state(error, state)
             raise
-
-    def _describe(self, path: str, content: bytes) -> None:
-        """Write one description."""
-        write_file(self.new.storage, path, content)
-        self.new.storage.finish(path)
 
     def _mark(self) -> bytes:
         """Return the marker of a complete checkpoint, for the format's own reader."""
@@ -341,8 +327,8 @@ def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
         storage.claim(removes=True)
     names = storage.names()
     marker = f"{index}.removed.tmp"
-    # Commit: without its index the folder has no checkpoint, and what stands aside says that arrays
-    # are to be removed.
+    # Commit: without its index the folder has no checkpoint, and the index that stands aside marks
+    # the arrays for removal.
     if index in names:
         storage.rename(index, marker)
     if is_interrupted(storage.names(), index):
@@ -360,17 +346,10 @@ def check_folder(storage: Storage, index: str) -> None:
         FolderBeside(storage.local_path).check()
     if index in names or is_interrupted(names, index):
         return
-    found = next(
-        (
-            path
-            for path in _tree(storage)
-            if _is_description(path) or path.rpartition("/")[2] == DATABASE
-        ),
-        None,
-    )
-    if found is not None:
-        cause = f"{storage.path} has no {index}, but arrays: {found}."
-        raise TargetExists(cause, "Write into a folder that is empty or new.")
+    for path in _tree(storage):
+        if _is_description(path) or path.rpartition("/")[2] == DATABASE:
+            cause = f"{storage.path} has no {index}, but arrays: {path}."
+            raise TargetExists(cause, "Write into a folder that is empty or new.")
 
 
 def check_arrays(new: NewCheckpoint, form: Format, index: str, names: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """The payloads of an open checkpoint of Zarr or Orbax.
 
 A chunk is decoded whole, or if it consists of inner chunks, some rows of these at a time. What was
-decoded last is kept, since the engine asks for blocks of it one after the other. The engine says
+decoded last is kept, since the engine asks for blocks of it one after the other. The engine tells
 what it will ask for next (``expect``): chunks without inner ones are decoded ahead, by
 TensorStore's threads.
 
@@ -41,6 +41,7 @@ from shardvar.layout.dtypes import Array, Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
+from shardvar.wire.damage import decoding
 
 # TensorStore, which decodes chunks: the one module that imports it, when the first chunk is
 # decoded.
@@ -90,8 +91,7 @@ def _tensorstore() -> Any:
 class StoredChunk:
     """The bytes of a chunk, for TensorStore."""
 
-    array: Any
-    """An array that has no other chunk."""
+    array: Any  # with no other chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,6 @@ class Decoder:
     """The folder of a checkpoint, as TensorStore sees it."""
 
     storage: Storage
-    """The folder."""
     takes_bytes: bool
     """True if it is given the bytes of chunks, and reads no file itself."""
     _arrays: dict[str, Any]
@@ -117,19 +116,14 @@ class Decoder:
     ) -> StoredChunk:
         """Return a chunk of an array from its bytes."""
         module = _tensorstore()
-        with _Translation(f"{path}/{name}"):
+        with _translating(f"{path}/{name}"):
             context = module.Context(_POOLS)
             place = {"driver": "memory", "path": f"{path}/" if path else ""}
             store = module.KvStore.open(place, context=context).result()
             held = octets.obj  # a copy of a large chunk would take long
             is_whole = type(held) is bytes and len(held) == len(octets)
             store[name.encode()] = held if is_whole else bytes(octets)
-            spec = _spec(document, place, fills)
-            return StoredChunk(
-                module.open(
-                    spec, context=context, open=True, assume_metadata=True, read=True
-                ).result()
-            )
+            return StoredChunk(_open(document, place, fills, context))
 
     def start_reading(
         self,
@@ -139,84 +133,56 @@ class Decoder:
         region: tuple[slice, ...],
         chunk: StoredChunk | None,
     ) -> Any:
-        """Begin to decode a region of an array; ``finish_reading`` waits for it.
-
-        ``chunk`` has the region; None for one that is in the folder.
-        """
-        with _Translation(path):
+        """Begin to decode a region of an array, which ``chunk`` has, or a file in the folder."""
+        with _translating(path):
             array = self._array(path, document, fills) if chunk is None else chunk.array
             return array[region].read(order="C")
 
     def finish_reading(self, path: str, pending: Any) -> memoryview:
         """Return the bytes of a region, in C order."""
-        with _Translation(path):
+        with _translating(path):
             array: Array = np.ascontiguousarray(pending.result())
         return array.reshape(-1).view(np.uint8).data
 
     def fill_value(self, path: str, document: Mapping[str, Any]) -> bytes:
         """Return the element that stands for absent chunks of an array; no file is looked at."""
-        module = _tensorstore()
-        with _Translation(path):
-            empty = module.open(
-                _spec(document, {"driver": "memory"}, fills=True),
-                open=True,
-                assume_metadata=True,
-                read=True,
-            ).result()
+        with _translating(path):
+            empty = _open(document, {"driver": "memory"}, fills=True)
             element: bytes = empty[(0,) * empty.rank].read().result().tobytes()
         return element
 
     def _array(self, path: str, document: Mapping[str, Any], fills: bool) -> Any:
         with _lock:
-            found = self._arrays.get(path)
-            if found is None:
+            array = self._arrays.get(path)
+            if array is None:
                 # TensorStore takes paths that are absolute and free of links that lead up.
                 folder = os.path.realpath(self.storage.local_path or "") + "/"
                 place = {"driver": "file", "path": f"{folder}{path}/" if path else folder}
-                module = _tensorstore()
-                found = module.open(
-                    _spec(document, place, fills),
-                    context=self._context(),
-                    open=True,
-                    assume_metadata=True,
-                    read=True,
-                ).result()
+                if not self._contexts:
+                    self._contexts.append(_tensorstore().Context(_POOLS))
+                array = _open(document, place, fills, self._contexts[0])
                 if len(self._arrays) >= _OPEN_ARRAYS:
                     self._arrays.clear()
-                self._arrays[path] = found
-            return found
-
-    def _context(self) -> Any:
-        with _lock:
-            if not self._contexts:
-                self._contexts.append(_tensorstore().Context(_POOLS))
-            return self._contexts[0]
+                self._arrays[path] = array
+            return array
 
 
-def _spec(document: Mapping[str, Any], place: Mapping[str, Any], fills: bool) -> dict[str, Any]:
-    """Return TensorStore's specification of an array."""
-    return {
+def _open(
+    document: Mapping[str, Any], place: Mapping[str, Any], fills: bool, context: Any = None
+) -> Any:
+    """Return an array that TensorStore opens without a look at its description."""
+    spec = {
         "driver": "zarr3" if document["zarr_format"] == 3 else "zarr",
         "kvstore": dict(place),
         "metadata": dict(document),
         "fill_missing_data_reads": fills,
     }
+    flags = {"open": True, "assume_metadata": True, "read": True}
+    return _tensorstore().open(spec, context=context, **flags).result()
 
 
-class _Translation:
-    """A context that turns TensorStore's errors into shardvar's."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, ShardvarError):
-            raise _translated(error, self.place) from None
+def _translating(place: str) -> decoding:
+    return decoding(lambda error: _translated(error, place), Exception)
 
 
 def _translated(error: Exception, place: str) -> ShardvarError:
@@ -258,7 +224,7 @@ def start_each(start: Callable[[Band], Any], bands: Sequence[Band]) -> list[Any]
     return begun
 
 
-# Decoding ahead: what will be asked for next is decoded while the caller works with what it has.
+# Decoding ahead: the next bands are decoded while the caller works with the last one.
 #
 #     expected   a b c d e f g h
 #                ^ ^     ^
@@ -278,7 +244,7 @@ class Ahead:
     """Bands in the order in which they will be asked for; safe to use from several threads."""
 
     start: Callable[[Sequence[Band]], list[Any]]
-    """Begins to decode bands; returns what is pending of each, or its error."""
+    """Begins to decode bands; returns a pending read of each, or its error."""
     is_batched: bool = False
     """True if bands are begun together."""
     _bands: Sequence[tuple[Band, int]] = ()
@@ -296,7 +262,7 @@ class Ahead:
             self._pending.clear()
 
     def take(self, band: Band) -> Any:
-        """Return what was begun of a band, or begin it, and begin the bands that follow it."""
+        """Return the read that was begun of a band, or begin it, and then the next ones."""
         with self._lock:
             at = self._position.get(band, -1)
             # Bands before it that were not asked for are given up.
@@ -305,22 +271,21 @@ class Ahead:
             if at >= self._begun:
                 self._begin(at)
             is_pending = at in self._pending
-            found = self._drop(at) if is_pending else None
+            begun = self._drop(at) if is_pending else None
             if is_pending and not self.is_batched:
                 self._begin(self._begun)
         if not is_pending:
-            [found] = self.start([band])
-        if isinstance(found, Exception):
-            raise found
-        return found
+            [begun] = self.start([band])
+        if isinstance(begun, Exception):
+            raise begun
+        return begun
 
     def _drop(self, position: int) -> Any:
         self._nbytes -= self._bands[position][1]
         return self._pending.pop(position)
 
     def _begin(self, first: int) -> None:
-        """Begin the bands from one on that there is room for, and the first one if nothing is
-        pending."""
+        """Begin the bands from one on that there is room for; the first if nothing is pending."""
         most, at, nbytes = _MOST_BATCHED if self.is_batched else _MOST_BANDS, first, self._nbytes
         while at < len(self._bands) and len(self._pending) + at - first < most:
             nbytes += self._bands[at][1]
@@ -350,13 +315,9 @@ class ZarrSource(FileSource):
     """The table of contents; ``start`` of an entry that is not plain is its number."""
     data: DataFiles = field()
     contents: ArrayContents
-    """The arrays."""
     convention: Convention
-    """The way in which the format reads them."""
     decoder: Decoder
-    """TensorStore."""
     tree: Tree
-    """The folder."""
     _decoded: "OrderedDict[Band, memoryview]" = field(default_factory=OrderedDict)
     """The bytes of the bands that were read last."""
     _pages: dict[str, bytes] = field(default_factory=dict)
@@ -364,7 +325,6 @@ class ZarrSource(FileSource):
     _whole: "OrderedDict[int, StoredChunk]" = field(default_factory=OrderedDict)
     """The chunks with inner ones whose bytes are held."""
     _ahead: Ahead = field(init=False)
-    """Bands that will be asked for."""
     _lock: Any = field(default_factory=new_lock)
 
     def __post_init__(self) -> None:
@@ -444,7 +404,6 @@ class ZarrSource(FileSource):
         return self.contents.is_guarded(key)
 
     def _fill(self, chunks: Chunks, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from an absent chunk, from byte ``start`` of its payload on."""
         key = chunks.description.key
         with self._lock:
             page = self._pages.get(key)
@@ -479,7 +438,6 @@ class ZarrSource(FileSource):
         return int(chunks.shape[chunk, 0]) if chunks.metadata.shape else 1
 
     def _read(self, band: Band) -> memoryview:
-        """Return the bytes of a band."""
         with self._lock:
             found = self._decoded.get(band)
         if found is None:
@@ -497,13 +455,12 @@ class ZarrSource(FileSource):
             try:
                 return self.decoder.finish_reading(description.path, self._ahead.take(band))
             finally:
-                # The decoder opens files by their paths: what it has read is the checkpoint's if
-                # the file is still the one of the listing. That it is not explains an error.
+                # The decoder opens files by their paths: it has read the checkpoint if the file is
+                # still the listed one. That it is not explains an error.
                 if self.traits is None:
                     self.tree.check(self.data.names[int(self.index.entries.file[band[0]])])
 
     def _start(self, bands: Sequence[Band]) -> list[Any]:
-        """Begin to decode bands; return what is pending of each, or its error."""
         stored: dict[int, memoryview | CheckpointError] = {}
         if self.decoder.takes_bytes:
             with self._lock:
@@ -512,7 +469,7 @@ class ZarrSource(FileSource):
         return start_each(lambda band: self._start_one(band, stored.pop(band[0], None)), bands)
 
     def _start_one(self, band: Band, stored: memoryview | CheckpointError | None) -> Any:
-        """Begin to decode a band; raise what is wrong with its file, if that is known."""
+        """Begin to decode a band; raise the error of its file, if one is known."""
         number, first, last = band
         if (error := self.index.errors.get(number)) is not None:
             raise error
@@ -539,7 +496,7 @@ class ZarrSource(FileSource):
         with self._lock:
             found = self._whole.get(number)
         if found is None:
-            if stored is None:  # it was dropped meanwhile
+            if stored is None:  # it was dropped since
                 [stored] = self._ranges([number])
             metadata, path = chunks.metadata, chunks.description.path
             name, fills = chunks.names[chunk], self.convention.fills
@@ -552,7 +509,7 @@ class ZarrSource(FileSource):
         return found
 
     def _read_stored(self, numbers: Collection[int]) -> dict[int, memoryview | CheckpointError]:
-        """Return the stored bytes of chunks, or what is wrong with each."""
+        """Return the stored bytes of chunks, or their errors."""
         rows = sorted(numbers)
         try:
             return dict(zip(rows, self._ranges(rows), strict=True))

@@ -33,10 +33,7 @@ _KEY_LENGTH = 256
 
 
 def leaves_of(
-    root: Any,
-    is_tensor: Callable[[Any], bool],
-    nbytes: int = 0,
-    whole: Collection[str] = (),
+    root: Any, is_tensor: Callable[[Any], bool], nbytes: int = 0, whole: Collection[str] = ()
 ) -> tuple[dict[str, Any], set[str]]:
     """Return the leaves by key, and the keys that two leaves have.
 

@@ -43,12 +43,7 @@ READ = (SLIME, TRL)
 """The dialects that are read."""
 TRL_FORMAT = "sparse_weight_patch"
 """The text ``format`` in the metadata of a file of TRL."""
-PAIRS = (
-    (".indices", ".values"),
-    (".idx", ".val"),
-    (".positions", ".values"),
-    (".pos", ".val"),
-)
+PAIRS = ((".indices", ".values"), (".idx", ".val"), (".positions", ".values"), (".pos", ".val"))
 """The endings of keys with the positions and the values of a tensor."""
 _HALVES = tuple(ending for pair in PAIRS for ending in pair)
 

@@ -101,11 +101,7 @@ _BUILT_IN = {
         side=1,
     ),
     "gguf": _BuiltIn(
-        "shardvar.formats.gguf",
-        "llama.cpp",
-        (".gguf",),
-        re.compile(r"\.gguf|-\d{5}-of-"),
-        side=1,
+        "shardvar.formats.gguf", "llama.cpp", (".gguf",), re.compile(r"\.gguf|-\d{5}-of-"), side=1
     ),
     "keras": _BuiltIn(
         "shardvar.formats.keras",
@@ -130,11 +126,7 @@ _BUILT_IN = {
         side=2,
     ),
     "npy": _BuiltIn(
-        "shardvar.formats.npy",
-        "NumPy, np.save: one array",
-        (".npy",),
-        re.compile(r"\.npy"),
-        side=1,
+        "shardvar.formats.npy", "NumPy, np.save: one array", (".npy",), re.compile(r"\.npy"), side=1
     ),
 }
 """In the order in which a path is offered to them."""

@@ -24,12 +24,7 @@ from shardvar.formats.native.names import (
     owner_of,
 )
 from shardvar.formats.native.references import names_of_others, release, write_mark
-from shardvar.formats.native.sink import (
-    CAPABILITIES,
-    NativeSink,
-    generation_of,
-    native_sink,
-)
+from shardvar.formats.native.sink import CAPABILITIES, NativeSink, generation_of, native_sink
 from shardvar.formats.native.source import NativeSource, open_native
 from shardvar.formats.protocol import NewCheckpoint, SharedFormat
 from shardvar.formats.sinks import take_away

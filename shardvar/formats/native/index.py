@@ -19,12 +19,7 @@ from shardvar.errors import (
     OutOfBounds,
     UnsupportedError,
 )
-from shardvar.formats.native.names import (
-    data_names,
-    is_generation,
-    is_name_end,
-    native_data_name,
-)
+from shardvar.formats.native.names import data_names, is_generation, is_name_end, native_data_name
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, Ints, code, slice_nbytes
 from shardvar.limits import (
@@ -35,13 +30,7 @@ from shardvar.limits import (
     MAX_RUN_NBYTES,
     MAX_SHARED_NBYTES,
 )
-from shardvar.planning.index import (
-    DIGEST_NBYTES,
-    EntryTable,
-    Metadata,
-    RunChecksums,
-    of_tensors,
-)
+from shardvar.planning.index import DIGEST_NBYTES, EntryTable, Metadata, RunChecksums, of_tensors
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable, concatenate
 from shardvar.wire.block_file import (

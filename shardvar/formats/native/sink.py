@@ -16,11 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardvar.errors import (
-    CheckpointError,
-    StorageError,
-    UnsupportedError,
-)
+from shardvar.errors import CheckpointError, StorageError, UnsupportedError
 from shardvar.formats.files import check_written, discard_files, remove_unnamed
 from shardvar.formats.native.index import RUN_NBYTES, Overview, encode_index, encode_text
 from shardvar.formats.native.names import (

@@ -36,12 +36,7 @@ from shardvar.formats.native.index import (
     encode_text,
     select_entries,
 )
-from shardvar.formats.native.names import (
-    has_neighbours,
-    leftovers,
-    native_index_name,
-    owner_of,
-)
+from shardvar.formats.native.names import has_neighbours, leftovers, native_index_name, owner_of
 from shardvar.formats.native.references import Needs, find_needs
 from shardvar.formats.protocol import Finding
 from shardvar.pictures.words import named

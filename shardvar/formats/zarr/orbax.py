@@ -467,10 +467,7 @@ class OrbaxSource(ZarrSource):
 
 
 def _arrays(
-    tree: Tree,
-    listing: PathListing,
-    pytree: PyTree | None,
-    contents: ArrayContents,
+    tree: Tree, listing: PathListing, pytree: PyTree | None, contents: ArrayContents
 ) -> Iterator[Description]:
     """Yield the descriptions of the arrays in the index; missing ones are faults."""
     there: dict[str, int] = {}

@@ -11,10 +11,9 @@ One frame of Zstandard (RFC 8878):
              (0, 1, 2, 4 or 8)
     block    is it the last (1 bit) | kind (2 bits) | size (21 bits) | bytes
 
-A decoder stops at the end of a frame and does not say what follows, and of a frame that is cut it
-returns what there is. So a pass over the structure finds the end before, without decoding: one
-frame must be all there is. It also says how many bytes the content has, before a decoder allocates
-any.
+A decoder stops at the end of a frame, whatever follows, and of a frame that is cut it returns what
+there is. So a pass over the structure finds the end before, without decoding: one frame must be all
+there is. It also finds the bytes of the content, before a decoder allocates any.
 """
 
 import hashlib
@@ -27,32 +26,28 @@ from shardvar.extras import missing_extra
 from shardvar.wire.damage import invalid, malformed, past_limit
 
 MAGIC = b"\x28\xb5\x2f\xfd"
-"""The first bytes of a frame."""
 MAX_WINDOW_NBYTES = 1 << 27
-"""The memory of a decoder, at most, as the decoder of the real library allows by default."""
+"""The most memory of a decoder, as the decoder of the real library allows by default."""
 _MAX_HEADER_NBYTES = 18
 _BLOCK_NBYTES = 1 << 17
-"""The bytes that a block becomes, at most."""
+"""The most bytes that a block becomes."""
 _DICTIONARY, _CONTENT = (0, 1, 2, 4), (0, 2, 4, 8)
 """The bytes of these two fields, by two bits of the descriptor."""
 _RAW, _RLE, _COMPRESSED = 0, 1, 2
 _READ_NBYTES = 1 << 16
 
 ReadPayload = Callable[[int, int], bytes]
-"""Returns bytes of a payload by offset and count."""
 LEVEL = 1
-"""The level of zstd, as the programs have it that write deltas."""
+"""The level of zstd of the programs that write deltas."""
 _SKIPPED_NBYTES = 1 << 20
 
 
 class StreamChecksum(Protocol):
     """A checksum of bytes that come one portion after the other."""
 
-    def update(self, data: bytes | memoryview, /) -> object:
-        """Take more bytes."""
+    def update(self, data: bytes | memoryview, /) -> object: ...
 
-    def hexdigest(self) -> str:
-        """Return the checksum of all bytes so far."""
+    def hexdigest(self) -> str: ...
 
 
 class _Adler32:
@@ -106,7 +101,6 @@ def new_checksum(name: str) -> StreamChecksum:
 
 
 def _zstandard(extra: str = "deltas") -> Any:
-    """Return the module; ``MissingExtra`` if it is not installed."""
     try:
         import zstandard
     except ImportError:
@@ -123,8 +117,8 @@ def check_installed() -> None:
 
 
 def read_frame(read: ReadPayload, nbytes: int) -> int | None:
-    """Return the bytes of the content of the one frame that a payload of ``nbytes`` is, None if its
-    header does not have them; an error if it is not one.
+    """Return the bytes of the content of the one frame that fills a payload, or None if its header
+    does not have them.
 
     >>> data = MAGIC + bytes([0b00100000, 3, 0b00011001, 0, 0]) + b"abc"
     >>> read_frame(lambda start, count: data[start : start + count], len(data))
@@ -168,7 +162,7 @@ def read_frame(read: ReadPayload, nbytes: int) -> int | None:
 
 
 def _pass_blocks(read: ReadPayload, at: int, nbytes: int) -> tuple[int, int]:
-    """Return the first byte behind the blocks, and the bytes that they become at most."""
+    """Return the first byte behind the blocks, and the most bytes that they become."""
     start, data, most, is_last = at, b"", 0, False
     while not is_last:
         # Frames of zeros have blocks of four bytes: one read has many.
@@ -234,14 +228,13 @@ class Stream:
 
 
 def unpack_frame(octets: bytes, most: int) -> bytes:
-    """Return the content of a frame in a database of Orbax; an error if it has more than ``most``
-    bytes."""
+    """Return the content of a frame in a database of Orbax, of at most ``most`` bytes."""
 
     def read(start: int, nbytes: int) -> bytes:
         return octets[start : start + nbytes]
 
-    said, parts = read_frame(read, len(octets)), list[bytes]()
-    if said is None or said <= most:
+    claim, parts = read_frame(read, len(octets)), list[bytes]()
+    if claim is None or claim <= most:
         room = most
         for part in Stream(read, len(octets), "orbax").portions():
             parts.append(part)

@@ -23,14 +23,11 @@ class FolderSink(Sink):
     """A folder that is being written; a format defines ``own``."""
 
     new: NewCheckpoint
-    """The checkpoint."""
     paths: Sequence[str]
     """[files] the place of each file; empty for files that are not needed, as of arrays without
     elements."""
     start: Ints = field()
-    """[m] the first byte of each payload, in bytes of its file."""
     writer: FileWriter = field()
-    """The frame of each file."""
     documents: Mapping[str, bytes]
     """The small files, by path."""
     stem: str
@@ -38,7 +35,6 @@ class FolderSink(Sink):
 
     @property
     def asides(self) -> list[str]:
-        """The temporary name of each file."""
         return folder_asides(self.stem, len(self.paths), self.new.generation)
 
     @property
@@ -80,7 +76,6 @@ class FolderSink(Sink):
             raise
 
     def withdraw(self) -> None:
-        """Remove the files that have temporary names; a commit leaves none."""
         discard_files(self.new.storage, self.asides)
 
 

@@ -37,9 +37,8 @@ def leaves_of(
 ) -> tuple[dict[str, Any], set[str]]:
     """Return the leaves by key, and the keys that two leaves have.
 
-    Values of the keys ``whole`` are not entered.
-    ``nbytes`` is the size of the file or its pickle, and bounds the number of values.
-
+    Values of the keys ``whole`` are not entered. The file or its pickle has ``nbytes``, which bounds
+    the number of values.
     >>> leaves_of({"a": {"b": 1}, "c": [1, 2], "a.b": 3, "d": [{"e": None}]}, lambda value: False)
     ({'a.b': 1, 'c': [1, 2], 'd.0.e': None}, {'a.b'})
     """
@@ -57,7 +56,6 @@ def leaves_of(
 def _walk(
     root: Any, entered: set[int], most: int, whole: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves in order, with their keys."""
     # The items of each level that are still to come; the root is the one item above the first.
     left: list[tuple[str, Iterator[tuple[str, Any]]]] = [("", iter([("", root)]))]
     count = length = 0
@@ -86,8 +84,7 @@ def _walk(
 
 
 def _entered(root: Any, is_tensor: Callable[[Any], bool]) -> set[int]:
-    """Return the identities of the lists whose items are leaves, as the items of dicts are: lists
-    that lead to a dict or a tensor."""
+    """Return the identities of the lists that are entered: those that lead to a dict or a tensor."""
     # Level by level every container once, with the lists that hold it; then upwards from dicts and
     # tensors. Empty containers lead nowhere: a byte of the file makes one, so none is kept.
     holders: dict[int, list[int]] = {}
@@ -131,11 +128,7 @@ _WORDS = re.compile(r"(?:(.*)\.)?(?:state\.(?:key|state|counter)|buffer)", re.DO
 
 def is_generator_state(value: Any) -> bool:
     """Return True for the state of a generator of random numbers of NumPy: ``(name, words, position,
-    …)``, or a dict with the name of the ``bit_generator``.
-
-    >>> is_generator_state(("MT19937", [7], 624, 0, 0.0)), is_generator_state(["MT19937", [7]])
-    (True, False)
-    """
+    …)``, or a dict with the name of the ``bit_generator``."""
     if type(value) in (list, tuple):
         name, kinds = _LEGACY
         is_state = len(value) in (3, 5) and type(value[0]) is str and value[0] == name
@@ -144,11 +137,7 @@ def is_generator_state(value: Any) -> bool:
 
 
 def is_in_generator(key: str, leaves: Mapping[str, Any]) -> bool:
-    """Return True for the key of an array that belongs to the state of a generator among leaves.
-
-    >>> is_in_generator("rng.state.key", {"rng.bit_generator": "Philox"})
-    True
-    """
+    """Return True for the key of an array that belongs to the state of a generator among leaves."""
     found = _WORDS.fullmatch(key)
     name = "bit_generator" if found is None or found[1] is None else f"{found[1]}.bit_generator"
     return found is not None and type(leaves.get(name)) is str
@@ -176,7 +165,8 @@ def _named_items(value: Any) -> tuple[Sequence[Any] | None, Sequence[Any]]:
         keys, values = [*value], [*value.values()]
     elif type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:
         # A counter's items are its argument, the others' items are set afterwards.
-        given = [each for each in _arguments(value) if isinstance(each, dict)]
+        args = value.args if type(value.args) is tuple else ()
+        given = [each for each in args if isinstance(each, dict)]
         items = [
             *(pair for each in given for item in each.items() for pair in item),
             *(value.items or ()),
@@ -189,16 +179,8 @@ def _named_items(value: Any) -> tuple[Sequence[Any] | None, Sequence[Any]]:
     return keys, values
 
 
-def _arguments(node: Node) -> tuple[Any, ...]:
-    return node.args if type(node.args) is tuple else ()
-
-
 def _has_text(key: Any) -> bool:
-    """Return True if a key that is not text is a short plain value, whose text is its name.
-
-    >>> _has_text((1, "a")), _has_text(b"a"), _has_text(Node("torch.device", ()))
-    (True, True, False)
-    """
+    """Return True if a key that is not text is a short plain value, whose text is its name."""
     return all(
         (type(item) in _SCALARS and (type(item) is not int or item.bit_length() <= 64))
         or (type(item) in (str, bytes) and len(item) <= _KEY_LENGTH)

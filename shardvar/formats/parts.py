@@ -1,8 +1,8 @@
 """Saves in parts, which no format joins: files that are not a checkpoint by themselves.
 
-Each process of a job wrote what it had, and nothing in a file says that it has a part of a tensor.
-So their folder is one location, which says what it is when it is opened, and never several
-checkpoints or the steps of a run.
+Each process of a job wrote its own, and nothing in a file tells that it has a part of a tensor. So
+their folder is one location, whose opening raises its kind, and never several checkpoints or the
+steps of a run.
 
     mp_rank_00_model_states.pt, zero_pp_rank_0_…      DeepSpeed, without the files of its optimizer
     zero/, zero/PARAMETER/, given by themselves       DeepSpeed, a Universal Checkpoint
@@ -16,7 +16,7 @@ checkpoints or the steps of a run.
                                                       whose numbers count
 
 The path of a part means that part. It can be read, and is never written as if it were the whole. A
-name with a word and a number says nothing by itself: run-gpu4 is whole, unless other names count
+name with a word and a number tells nothing by itself: run-gpu4 is whole, unless other names count
 with it. A format that joins such files comes first, as pt does for
 ``model_world_size_4_rank_0.pt``. To add a kind, add it to ``_FILES`` or to ``kind_of_parts``.
 """
@@ -148,11 +148,7 @@ def split_numbers(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def is_of_several(name: str) -> bool:
-    """Return True if a name has N of M, in any spelling.
-
-    >>> [*map(is_of_several, ["m-1-of-2", "1OF2.ckpt", "part 1 of 2", "1_of_1", "shard-1"])]
-    [True, True, True, False, False]
-    """
+    """Return True if a name has N of M, in any spelling."""
     return _NUMBERED.search(name) is not None and not _JOINED.fullmatch(name)
 
 
@@ -198,12 +194,16 @@ def saves_in_parts(names: Iterable[str]) -> list[list[str]]:
 
 
 def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
-    """Return what a folder is that has a save in parts; None if it is none.
-
-    ``found`` are the checkpoints that formats know in it, by the names that they have there.
-    """
+    """Return the kind of a folder with a save in parts; None for any other. ``found`` are the
+    checkpoints that formats know in it, by the names that they have there."""
     files = storage.names()
-    kind = _universal(storage, files)
+    kind = None
+    if "fp32.pt" in files and any(each.startswith("exp_avg") for each in files):
+        kind = _PARAMETER
+    elif storage.path.rstrip("/").rpartition("/")[2] == "zero" and _a_folder_has(
+        storage, "fp32.pt"
+    ):
+        kind = _UNIVERSAL
     if _RANKWISE_INDEX not in found:
         kind = kind or _rankwise(storage, files)
     # Of most folders, no name has a number.
@@ -212,12 +212,24 @@ def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
     known = [kind for each in files if (kind := _known(each))]
     if known and (len(found) > 1 or any(map(_is_known_rank, found))):
         return known[0]
-    if [*found] == [COMMON] and not _has_other(files):
+    if (
+        [*found] == [COMMON]
+        and ".metadata" not in files
+        and not any(each.endswith(_MODELS) and each != COMMON for each in files)
+    ):
         return _MEGATRON_ZARR if _a_folder_has(storage, ".zarray") else _MEGATRON_CUT
     if saves := saves_in_parts(found):
         return _kind_of_files(saves[-1], files)
     groups = [] if found else saves_in_parts(storage.folders())
-    return next((_kind_of_folders(storage, group) for group in groups if group[1:]), None)
+    # Subfolders of single ranks, with checkpoints of one name.
+    for group in groups:
+        if not group[1:]:
+            continue
+        if all(map(_RANK_FOLDER.fullmatch, group)):
+            return _MEGATRON
+        first, second = ({*storage.folder(each).names()} for each in group[:2])
+        return RANKS if any(formats_marked([*first & second])) else None
+    return None
 
 
 def _known(path: str) -> FileKind | None:
@@ -233,11 +245,10 @@ def _is_known_rank(path: str) -> bool:
 
 
 def _kind_of_files(group: Sequence[str], files: Sequence[str]) -> FileKind:
-    """Return the kind of a save whose parts are some of the files of a folder."""
     if not is_of_several(group[0]):
         known = next(filter(None, map(_known, group)), None)
         return known or RANKS._replace(what=f"{RANKS.what}: {named(group)}")
-    # The numbers begin at 0 or at 1. What is missing may be as many files as a name says.
+    # The numbers begin at 0 or at 1. As many files may be missing as the name claims.
     frame, numbers = split_numbers(group[0])
     first, last = _NUMBERED.findall(group[0])[0]
     start = min(split_numbers(each)[1][0] for each in group) > 0
@@ -260,25 +271,7 @@ def _kind_of_files(group: Sequence[str], files: Sequence[str]) -> FileKind:
     return FileKind(what, remedy, True)
 
 
-def _kind_of_folders(storage: Storage, folders: Sequence[str]) -> FileKind | None:
-    """Return what a folder is whose subfolders are of single ranks; None if these have no checkpoints
-    of one name."""
-    if all(map(_RANK_FOLDER.fullmatch, folders)):
-        return _MEGATRON
-    first, second = ({*storage.folder(each).names()} for each in folders[:2])
-    return RANKS if any(formats_marked([*first & second])) else None
-
-
-def _universal(storage: Storage, files: Sequence[str]) -> FileKind | None:
-    """Return the kind of a part of a Universal Checkpoint: its folder zero, or a parameter's."""
-    if "fp32.pt" in files and any(each.startswith("exp_avg") for each in files):
-        return _PARAMETER
-    *_, name = storage.path.rstrip("/").rpartition("/")
-    return _UNIVERSAL if name == "zero" and _a_folder_has(storage, "fp32.pt") else None
-
-
 def _a_folder_has(storage: Storage, name: str) -> bool:
-    """Return True if one of the first folders in a folder has a file of that name."""
     return any(name in storage.folder(each).names() for each in storage.folders()[:2])
 
 
@@ -287,44 +280,22 @@ def _rankwise(storage: Storage, files: Sequence[str]) -> FileKind | None:
     its index."""
     if _RANKWISE_INDEX not in files:
         return None
-    size = _world_size(storage)
-    if size is not None:
-        return _RANKWISE if size > 1 else None
-    return _RANKWISE if _numbered(files) else None
-
-
-def _numbered(files: Iterable[str]) -> list[str]:
-    """Return the names of models that differ only in their numbers, of the first group that has
-    several.
-
-    >>> _numbered(["model_0.pt", "model_1.pt", "config_0.json", "best.pt"])
-    ['model_0.pt', 'model_1.pt']
-    """
-    groups: dict[str, list[str]] = {}
-    for name in files:
-        if name.endswith(_MODELS) and _NUMBER.search(name):
-            groups.setdefault(_NUMBER.sub("\0", name), []).append(name)
-    return next((group for group in groups.values() if len(group) > 1), [])
-
-
-def _world_size(storage: Storage) -> int | None:
-    """Return the number of ranks that the index of torch_checkpointing says; None if it is not
-    plain data."""
-    data = read_beginning(storage, _RANKWISE_INDEX, _INDEX_NBYTES)
     try:
-        root, _ = parse_pickle(data)
-    except ShardvarError:
-        return None
+        root, _ = parse_pickle(read_beginning(storage, _RANKWISE_INDEX, _INDEX_NBYTES))
+    except ShardvarError:  # not plain data
+        root = None
     size = root.get("world_size") if isinstance(root, Mapping) else None
-    return size if type(size) is int else None
+    if type(size) is int:
+        return _RANKWISE if size > 1 else None
+    # Names of models that differ only in their numbers.
+    models = [name for name in files if name.endswith(_MODELS) and _NUMBER.search(name)]
+    frames = {_NUMBER.sub("\0", name) for name in models}
+    return _RANKWISE if len(frames) < len(models) else None
 
 
 def find_part(form: Format, folder: Storage, name: str) -> tuple[FileKind | None, list[str]]:
     """Return the save that a checkpoint is a part of, and the paths of others that are named like
-    it.
-
-    The kind is None if it is whole by itself, for the numbers of the others do not count.
-    """
+    it. The kind is None if it is whole by itself, for the numbers of the others do not count."""
     files, alike = folder.names(), [name]
     # The index means all ranks.
     kind = _rankwise(folder, files) if name.endswith(_MODELS) else None
@@ -369,7 +340,6 @@ def find_part(form: Format, folder: Storage, name: str) -> tuple[FileKind | None
 
 
 def _alike(name: str, names: Iterable[str]) -> list[str]:
-    """Return a name and the names that differ from it only in the numbers of parts, in order."""
     frame = split_numbers(name)[0]
     alike = {each for each in (name, *names) if split_numbers(each)[0] == frame}
     return sorted(alike, key=lambda each: (split_numbers(each)[1], each))
@@ -388,7 +358,6 @@ def _folders_above(folder: Storage) -> Iterator[tuple[Storage, str, list[str]]]:
 
 
 def _has(form: Format, folder: Storage, folders: Iterable[str], name: str) -> bool:
-    """Return True if a folder in a folder has a checkpoint of that name."""
     for each in folders:
         folder = folder.folder(each)
     return name in folder.names() or name in form.locate(folder, "")
@@ -417,23 +386,15 @@ def check_not_a_part(form: Format, folder: Storage, name: str, is_alone: bool) -
     )
 
 
-def _has_other(files: Iterable[str]) -> bool:
-    return any(each.endswith(_MODELS) and each != COMMON for each in files) or ".metadata" in {
-        *files
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class PartsFormat(Format):
     """A save in parts: it is located, and never opened."""
 
     kind: FileKind
-    """The kind of the save, and a remedy."""
     name: str = "parts"
 
     @property
     def capabilities(self) -> Capabilities:
-        """Nothing can be held; the folder itself is the checkpoint."""
         return replace(READ_ONLY, folder_index=self.name)
 
     def locate(self, storage: Storage, name: str) -> list[str]:

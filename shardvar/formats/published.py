@@ -2,7 +2,7 @@
 
 A delta of shardvar has ``DELTA`` in its metadata. Trainers publish the changes between two versions
 of a model under the names of its tensors, or with endings. Each dialect leaves its own marks, and
-none says that it is less than a model:
+none tells that it is less than a model:
 
     slime        metadata of the index with delta_encoding: slime, miles, SGLang, vime, ModelExpress
     trl          format sparse_weight_patch in the metadata of a file
@@ -38,9 +38,7 @@ SLIME, TRL, SKYRL, PRIME_RL, SLIME_V1, UNKNOWN = (
     "slime-v1",
     "unknown",
 )
-"""The dialects by name."""
-READ = (SLIME, TRL)
-"""The dialects that are read."""
+READ = (SLIME, TRL)  # the dialects that are read
 TRL_FORMAT = "sparse_weight_patch"
 """The text ``format`` in the metadata of a file of TRL."""
 PAIRS = ((".indices", ".values"), (".idx", ".val"), (".positions", ".values"), (".pos", ".val"))
@@ -71,8 +69,7 @@ class Published:
     """A delta of another program, as far as its marks tell."""
 
     dialect: str
-    details: str
-    """Its own words about itself, maybe none."""
+    details: str  # its own words about itself, maybe none
 
     def kind(self) -> FileKind:
         what = "a published weight delta, the changes between two versions of a model and no model"
@@ -85,7 +82,7 @@ class Published:
 def published_of(
     storage: Storage, user: Mapping[str, str], tensors: TensorTable
 ) -> Published | None:
-    """Return the delta that files of safetensors are, by their metadata and keys; None for a model."""
+    """Return the delta in files of safetensors, by their metadata and keys; None for a model."""
     keys = [*tensors.keys]
     if DELTA_ENCODING in user:
         return Published(
@@ -93,7 +90,7 @@ def published_of(
         )
     are_pairs = is_in_pairs(keys)
     if user.get("format") == TRL_FORMAT:
-        # Its anchors are models, with the same format. Its first files do not say which they are.
+        # Its anchors are models, with the same format, and its first files have no mark.
         is_delta = user.get("sparse", str(are_pairs)) == "True"
         return Published(TRL, TRL_FORMAT) if is_delta else None
     if {*keys} == {"__positions__", "__values__"}:
@@ -101,7 +98,7 @@ def published_of(
     there = storage.names()
     for name, (dialect, fields) in _MANIFESTS.items():
         if name in there and fields <= _fields_of(storage, name):
-            return Published(dialect, f"as {name} says")
+            return Published(dialect, f"by {name}")
     if are_pairs:
         return Published(UNKNOWN, "positions and values")
     are_bytes = all(tensors.dtype(row) == "uint8" for row in range(len(tensors)))
@@ -113,11 +110,7 @@ def published_of(
 
 def is_in_pairs(keys: Iterable[str]) -> bool:
     """Return True if every key has the positions or the values of a tensor, and its other half is
-    there.
-
-    >>> is_in_pairs(["w.idx", "w.val"]), is_in_pairs(["w.idx", "w.val", "b"]), is_in_pairs([])
-    (True, False, False)
-    """
+    there."""
     there = {*keys}
     if not all(key.endswith(_HALVES) for key in there):
         return False
@@ -138,14 +131,11 @@ def _fields_of(storage: Storage, name: str) -> set[str]:
 def delta_of(
     storage: Storage, form: str, user: Mapping[str, str], tensors: TensorTable
 ) -> FileKind | None:
-    """Return what a checkpoint is that has only the changes of a model; None for a model.
-
-    ``user`` is the metadata, and ``form`` the format: safetensors is the one of all other programs.
-    """
+    """Return the kind of a delta; None for a model. Other programs write only safetensors."""
     if DELTA in user:
         return own_delta(user)
-    found = published_of(storage, user, tensors) if form == "safetensors" else None
-    return found.kind() if found else None
+    delta = published_of(storage, user, tensors) if form == "safetensors" else None
+    return delta.kind() if delta else None
 
 
 def own_delta(user: Mapping[str, str]) -> FileKind:

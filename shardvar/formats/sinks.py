@@ -1,7 +1,7 @@
 """Sinks whose files have temporary names until the commit.
 
 ``SetSink`` is the one commit of all formats whose checkpoint is a set of files with an index, or one
-file; a format says only what the frame of a file is (``FileWriter.frame``), and what the index
+file; a format gives only the frame of a file (``FileWriter.frame``), and the index
 (``SetSink.index``). ``formats.folders`` is the commit of folders. ``take_away`` removes a checkpoint
 in the reverse order of a commit: the file that makes the others a checkpoint goes first.
 """
@@ -52,7 +52,6 @@ class SetSink(Sink):
     """The sink of a set of data files with an index, or of one file; a format defines ``index``."""
 
     new: NewCheckpoint
-    """The checkpoint."""
     asides: Sequence[str] = field()
     start: Ints = field()
     writer: FileWriter = field()
@@ -68,17 +67,15 @@ class SetSink(Sink):
         """Return what the commit puts in place, in a directory with the names ``there``."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished files in place, the index last, and remove what it does not name."""
+        """Put the finished files in place, the index last, and remove files that it does not name."""
         storage = self.new.storage
         if self.objects:
             write_file(storage, *self.objects)
-        placed = self.index(checksums, storage.names())
-        # The old index names the old files until it is replaced: what it leaves is removed after.
-        renames, last, content, tidy = placed
+        # The old index names the old files until it is replaced.
+        renames, last, content, tidy = self.index(checksums, storage.names())
         put_in_place(storage, renames, last, content, tidy, is_shared=self.is_shared)
 
     def withdraw(self) -> None:
-        """Remove the files that have temporary names; a commit leaves none."""
         own = [self.objects[0] if self.objects else "", self.index_aside]
         discard_files(self.new.storage, [*self.asides, *filter(None, own)])
 
@@ -99,7 +96,6 @@ class OneFileSink(SetSink):
     """A checkpoint of one file."""
 
     final: str
-    """The final name of the file."""
     empty: Callable[[], bytes]
     """Returns the bytes of a file without payloads, which the engine does not write."""
 
@@ -116,7 +112,6 @@ def one_file(
     writer: FileWriter,
     empty: Callable[[], bytes],
 ) -> OneFileSink:
-    """Return the sink of one file, in which each payload begins at ``start``."""
     return OneFileSink(
         new=new,
         asides=[f"{final}.{new.generation}.tmp"],
@@ -137,8 +132,8 @@ def check_one_file(new: NewCheckpoint, form: Format) -> None:
 
 
 def aside_names(new: NewCheckpoint, name_of: Callable[[int], str]) -> list[str]:
-    """[files] Return the temporary names of the data files, which ``name_of`` begins by number; or,
-    after a check, the names of files that are written already."""
+    """Return the temporary names of the data files, which ``name_of`` begins by number; or, after a
+    check, the names of files that are written already."""
     if new.files is not None:
         return check_written(new.storage, [[each] for each in new.files.names], new.files.nbytes)
     return [f"{name_of(number)}.{new.generation}.tmp" for number in range(new.assignment.num_files)]
@@ -155,7 +150,7 @@ def take_away(
     leaves unnamed.
 
     ``indexes`` are names, each with a temporary one. A format whose names of files differ between
-    writers, and which ``has_mark`` of what it removes, needs no claim.
+    writers, and which ``has_mark`` of the files that it removes, needs no claim.
     """
     # Commit: a rename is forced to the disk, a removal is not. If the index were removed, it could
     # be back after a power cut, and the files that it names could be gone. A bucket forgets no
@@ -187,17 +182,12 @@ def take_away(
 
 
 def remove_one_file(storage: Storage, name: str) -> None:
-    """Remove a checkpoint of one file, and the temporary files of its writers."""
     removed = name, f"{name}.removed.tmp"
     take_away(storage, [removed], lambda names: temporary_files(re.escape(name), names))
 
 
 def temporary_files(pattern: str, names: Iterable[str]) -> list[str]:
-    """Return the temporary files of names that match a pattern, and their journals.
-
-    >>> temporary_files(r"a\\.npz", ["a.npz", "a.npz.1f.tmp", "a.npz.1f.tmp.done", "b.npz.1f.tmp"])
-    ['a.npz.1f.tmp', 'a.npz.1f.tmp.done']
-    """
+    """Return the temporary files of names that match a pattern, and their journals."""
     aside = re.compile(rf"(?:{pattern})\.[A-Za-z0-9]+\.tmp{JOURNAL_ENDING}", re.DOTALL)
     return list(filter(aside.fullmatch, names))
 

@@ -132,8 +132,8 @@ _BUILT_IN = {
 """In the order in which a path is offered to them."""
 
 _LAYOUTS = {"orbax-plain": ("orbax", "PLAIN"), "universal": ("pt", "FOLDER")}
-"""Names of layouts that are written on request and read as their format: the format, and what the
-layout is called in its module."""
+"""Names of layouts that are written on request and read as their format: the format, and the name
+of the layout in its module."""
 
 _PREFIX_INDEXES = (".svindex", ".index")
 """The endings of indexes whose checkpoints are named without them."""
@@ -143,8 +143,7 @@ _OTHER_FILES = (
     ".bin", ".distcp", ".tflite", ".pb", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet",
     ".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z",
 )  # fmt: skip
-"""Endings of files that no format writes, or several formats write, or several programs mean
-differently."""
+"""Endings of files that no format writes, or several formats or programs do."""
 
 _COMPANION = re.compile(
     r"(data|dataloader|dl_state_dict|optimizer|(lr_)?scheduler|grad_scaler|scaler|sampler|rng_states?|recipe_state|"
@@ -178,14 +177,9 @@ def format_named(name: str) -> Format:
         added: Format = point.load()
         return added
     known = ", ".join([*format_names(), *_LAYOUTS])
-    raise ArgumentError(f"Unknown format {name!r}.", f"{_nearest(name)}The formats are {known}.")
-
-
-def _nearest(name: str) -> str:
-    """A sentence that proposes the known name nearest to a misspelt one."""
-    return "".join(
-        f"Did you mean {near!r}? " for near in similar(name, [*format_names(), *_LAYOUTS])
-    )
+    nearest = similar(name, [*format_names(), *_LAYOUTS])
+    remedy = "".join(f"Did you mean {near!r}? " for near in nearest)
+    raise ArgumentError(f"Unknown format {name!r}.", f"{remedy}The formats are {known}.")
 
 
 def all_formats() -> Iterator[Format]:
@@ -262,18 +256,12 @@ def about_format(name: str) -> tuple[str, str]:
 
 
 def side_of(name: str) -> int:
-    """Return the rank of the checkpoints of a format: a directory means files of a rank above 0
-    only if it means none of a lower rank."""
+    """Return the rank of the checkpoints of a format (``_BuiltIn.side``)."""
     return _BUILT_IN[name].side if name in _BUILT_IN else 0
 
 
 def is_companion(name: str) -> bool:
-    """Return True if a file has a name that a trainer gives to files next to its
-    model.
-
-    >>> is_companion("scheduler.bin"), is_companion("rng_state_3.pth"), is_companion("pytorch_model.bin")
-    (True, True, False)
-    """
+    """Return True if a file has a name that a trainer gives to files next to its model."""
     return _COMPANION.fullmatch(name) is not None
 
 
@@ -315,12 +303,7 @@ def stem_of_name(name: str, format_name: str) -> str:
 
 
 def name_of_target(name: str, format_name: str) -> str:
-    """Return the name that a format gives a target: formats that are named by a prefix take no
-    ending of an index.
-
-    >>> name_of_target("model.index", "tensorflow"), name_of_target("model.npz", "npz")
-    ('model', 'model.npz')
-    """
+    """Return the name that a format gives a target: a prefix takes no ending of an index."""
     return stem_of_name(name, format_name) if name.endswith(_PREFIX_INDEXES) else name
 
 
@@ -330,13 +313,11 @@ def names_of_target(name: str, format_name: str) -> list[str]:
 
 
 def _suffixes(format_name: str) -> tuple[str, ...]:
-    """The endings of a format; an added format has none."""
     return _BUILT_IN[format_name].suffixes if format_name in _BUILT_IN else ()
 
 
 def _added() -> dict[str, "EntryPoint"]:
-    """The entry points of other packages' formats, by name; of one name, the first that is
-    found."""
+    """Return the entry points of other packages' formats, by name."""
     added: dict[str, EntryPoint] = {}
     for point in entry_points_of("shardvar.formats"):
         # A package must not replace a built-in format, so those names are left out.

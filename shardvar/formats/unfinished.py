@@ -66,33 +66,25 @@ _PART_OF_FOLDER = re.compile(r"__\d+_\d+-[0-9a-f]{16,}\.distcp")
 
 def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
     """Return the files of unfinished writes of a prefix, claims first; with an empty prefix, of all
-    in the folder.
-
-    >>> unfinished_files(["ck.npz", "ck.data-00000.00112233aabbccdd.tmp", ".ck.claim"], "ck")
-    ['.ck.claim', 'ck.data-00000.00112233aabbccdd.tmp']
-    """
+    in the folder."""
     names = [name for name in names if not is_share_file(name)]
     there = set(names)
-    left = [name for name in names if _is_unfinished(name, prefix, there)]
+    left = []
+    for name in names:
+        if native := _NATIVE.fullmatch(name):
+            is_named = not native["ending"] and f"{native['prefix']}.svindex" in there
+            is_left = not is_named and prefix in ("", native["prefix"])
+        else:
+            match = _CLAIM.fullmatch(name) or _ASIDE.fullmatch(name) or _UPLOADS.fullmatch(name)
+            is_left = match is not None and prefix in ("", match["prefix"])
+            is_left |= not prefix and _ASIDE_IN_FOLDER.fullmatch(name) is not None
+        if is_left:
+            left.append(name)
     return sorted(left, key=lambda name: _CLAIM.fullmatch(name) is None)
 
 
-def _is_unfinished(name: str, prefix: str, there: set[str]) -> bool:
-    if native := _NATIVE.fullmatch(name):
-        is_named = not native["ending"] and f"{native['prefix']}.svindex" in there
-        return not is_named and prefix in ("", native["prefix"])
-    match = _CLAIM.fullmatch(name) or _ASIDE.fullmatch(name) or _UPLOADS.fullmatch(name)
-    if prefix:
-        return match is not None and match["prefix"] == prefix
-    return match is not None or _ASIDE_IN_FOLDER.fullmatch(name) is not None
-
-
 def final_name(name: str) -> str:
-    """Return the name of a file without what it has while it is temporary.
-
-    >>> final_name("ck.index.removed.tmp"), final_name(".ck.claim")
-    ('ck.index', 'ck')
-    """
+    """Return the name of a file without its temporary parts."""
     match = _ASIDE_IN_FOLDER.fullmatch(name)
     claim = _CLAIM.fullmatch(name)
     return match["name"] if match else claim["prefix"] if claim else name
@@ -100,11 +92,7 @@ def final_name(name: str) -> str:
 
 def files_left(names: Iterable[str], prefix: str) -> list[str]:
     """Return all files that killed writers and removals of a prefix have left, shares and marks
-    included; with an empty prefix, of all in the folder.
-
-    >>> files_left(["ck.svgone-1f", "ck.npz", "ck-1.npz.removed.tmp"], "ck")
-    ['ck.svgone-1f']
-    """
+    included; with an empty prefix, of all in the folder."""
     names, first = list(names), f"{prefix}." if prefix else ""
     parts = [each for each in names if each.removeprefix(".").startswith(first)]
     parts = [each for each in parts if is_share_file(each) or _MARK.fullmatch(each)]
@@ -113,46 +101,31 @@ def files_left(names: Iterable[str], prefix: str) -> list[str]:
 
 
 def are_of_removal(left: Iterable[str]) -> bool:
-    """Return True if a removal has left some of these files, or a writer that has claimed its names.
-
-    >>> are_of_removal(["ck.svdata-1f-00000-of-00001"]), are_of_removal(["ck.npz.removed.tmp"])
-    (False, True)
-    """
+    """Return True if a removal has left some of these files, or a writer that has claimed its names."""
     return any(name.endswith((".removed.tmp", ".claim")) or ".svgone-" in name for name in left)
 
 
 def name_unfinished(left: Sequence[str]) -> str:
-    """Return unfinished files in a few words.
-
-    >>> name_unfinished(["ck.svdata-0", "ck.svdata-1", "ck.svdata-2"])
-    'ck.svdata-0 and 2 more files'
-    """
+    """Return unfinished files in a few words."""
     return left[0] + (f" and {count(len(left) - 1, 'more file')}" if len(left) > 1 else "")
 
 
 def cause_of_unfinished(left: Sequence[str]) -> str:
-    """Return why a path with these unfinished files has no checkpoint.
-
-    >>> cause_of_unfinished(["ck.svdata-00112233aabbccdd-00000-of-00001"])
-    'ck.svindex is missing, but its data files exist'
-    """
+    """Return why a path with these unfinished files has no checkpoint."""
     if prefix := _prefix_without_index(left):
         return f"{prefix}.svindex is missing, but its data files exist"
     return f"a write of it is not finished, which has left {name_unfinished(left)}"
 
 
 def _prefix_without_index(left: Sequence[str]) -> str | None:
-    """The prefix of native data files whose index may be lost; None if a write left files."""
-    found = [_NATIVE.fullmatch(name) for name in left]
-    return (
-        found[0]["prefix"]
-        if found[0] and all(match and not match["ending"] for match in found)
-        else None
-    )
+    """Return the prefix of native data files whose index may be lost; None if a write left files."""
+    matches = [_NATIVE.fullmatch(name) for name in left]
+    are_data = all(match and not match["ending"] for match in matches)
+    return matches[0]["prefix"] if matches[0] and are_data else None
 
 
 def remedy_of_leftovers(folder: str, left: Sequence[str]) -> str:
-    """Return what to do with unfinished files next to a complete checkpoint."""
+    """Return the remedy for unfinished files next to a complete checkpoint."""
     if not _CLAIM.fullmatch(left[0]):
         return "Unless it is still at work, remove them."
     others = " and remove the other files" if len(left) > 1 else ""
@@ -160,10 +133,8 @@ def remedy_of_leftovers(folder: str, left: Sequence[str]) -> str:
 
 
 def remedy_of_unfinished(folder: str, left: Sequence[str], more: str = "") -> str:
-    """Return what to do where a path has unfinished files in a folder and no checkpoint.
-
-    ``more`` is added to the advice to run the command again.
-    """
+    """Return the remedy where a path has unfinished files and no checkpoint. ``more`` is added to
+    the advice to run the command again."""
     if _CLAIM.fullmatch(left[0]):
         wait = f"Wait if it is at work. If it was killed, call {_breaking(folder, left)}"
         return f"{wait} and run the same command again{more}."
@@ -177,11 +148,10 @@ def remedy_of_unfinished(folder: str, left: Sequence[str], more: str = "") -> st
 
 
 def _breaking(folder: str, left: Sequence[str]) -> str:
-    """The call that removes the claim, the first of the files."""
     return f"sv.break_claim({os.path.join(folder, left[0])!r})"
 
 
-# Shares: what each of several processes writes of one checkpoint, until the commit merges them.
+# Shares: the files of each of several processes that write one checkpoint, until the commit.
 #
 #     PREFIX.svshare-TOKEN-00003-of-00008     the prefix of what process 3 of 8 writes: a data file, and an index of it
 #
@@ -192,46 +162,28 @@ def _breaking(folder: str, left: Sequence[str]) -> str:
 
 def share_prefix(stem: str, format_name: str) -> str:
     """Return the prefix of all shares of a checkpoint, by its name without an ending; each format
-    has another one.
-
-    >>> share_prefix("ck", "shardvar"), share_prefix("ck", "tensorflow")
-    ('ck', 'ck.tensorflow')
-    """
+    has another one."""
     return stem if format_name == "shardvar" else f"{stem}.{format_name}"
 
 
 def share_name(prefix: str, token: str, process: int, count: int) -> str:
-    """Return the prefix of the share that one process of ``count`` writes.
-
-    >>> share_name("ck", "1f", 3, 8)
-    'ck.svshare-1f-00003-of-00008'
-    """
+    """Return the prefix of the share that one process of ``count`` writes."""
     return f"{prefix}.svshare-{token}-{process:05}-of-{count:05}"
 
 
 def parse_share_name(name: str, prefix: str) -> tuple[str, int, int] | None:
-    """Return the token, the process and the count of a share of ``prefix``; None for any other
-    name.
-
-    >>> parse_share_name("ck.svshare-1f-00003-of-00008", "ck"), parse_share_name("ck", "ck")
-    (('1f', 3, 8), None)
-    """
+    """Return the token, the process and the count of a share; None for any other name."""
     match = _TAIL.match(name, len(prefix)) if name.startswith(prefix) else None
     return (match["token"], int(match["process"]), int(match["count"])) if match else None
 
 
 def is_share_file(name: str) -> bool:
-    """Return True if a file belongs to a share."""
     return _ANY_SHARE_FILE.fullmatch(name) is not None
 
 
 def finished_shares(names: Iterable[str]) -> tuple[set[int], int] | None:
-    """Return the processes whose shares are whole and the number of processes, of the run with
-    most; None without any.
-
-    >>> finished_shares(["ck.svshare-1f-00003-of-00008.svindex", "ck.svshare-1f-00004-of-00008.svdata-0"])
-    ({3}, 8)
-    """
+    """Return the processes whose shares are whole and the number of processes, of the run with most;
+    None without any."""
     runs: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if match := _SHARE_INDEX.fullmatch(name):

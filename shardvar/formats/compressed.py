@@ -6,7 +6,7 @@ Deltas of other programs have them (``verbs.delta.dialects``), and nodes of data
 
 One frame of Zstandard (RFC 8878):
 
-    frame    magic | header | block, block, ... | checksum (4, if the header says so)
+    frame    magic | header | block, block, ... | checksum (4, by the header)
     header   descriptor (1) | window (1, or none) | dictionary (0, 1, 2 or 4) | size of the content
              (0, 1, 2, 4 or 8)
     block    is it the last (1 bit) | kind (2 bits) | size (21 bits) | bytes
@@ -117,7 +117,7 @@ def check_installed() -> None:
 
 
 def read_frame(read: ReadPayload, nbytes: int) -> int | None:
-    """Return the bytes of the content of the one frame that fills a payload, or None if its header
+    """Return the bytes of the content of the frame that fills a payload, or None if its header
     does not have them.
 
     >>> data = MAGIC + bytes([0b00100000, 3, 0b00011001, 0, 0]) + b"abc"
@@ -157,7 +157,7 @@ def read_frame(read: ReadPayload, nbytes: int) -> int | None:
     if at < nbytes:
         raise invalid(f"{nbytes - at} bytes follow the frame.")
     if content is not None and content > most:
-        raise invalid(f"The frame says {content} bytes, and its blocks have at most {most}.")
+        raise invalid(f"The frame claims {content} bytes, and its blocks have at most {most}.")
     return content
 
 

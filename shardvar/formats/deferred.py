@@ -39,8 +39,8 @@ from shardvar.planning.slices import SliceTable
 #     a file     | frame  payload  frame | frame  payload  frame |    two extents
 #     requests   <----------------------------------------------->    one, of at most about 4 MiB
 #
-# A frame says where its payload begins, and with what checksum. On a disk, frames are read first. In
-# a bucket a frame takes a request or two, and for what is to be read whole these are saved: each
+# A frame has the place of its payload, and its checksum. On a disk, frames are read first. In a
+# bucket a frame takes a request or two, and for payloads to be read whole these are saved: each
 # payload has an address before its frame is read, at the end of its extent. Addresses count from
 # ``ADDRESSES``, so that none is an offset of a file. The engine joins neighbours by their addresses
 # as it does by offsets. The source then reads the extents, compares frames and checksums, and cuts
@@ -91,7 +91,16 @@ class Enclosed:
         absent = [each for each in np.unique(file[worth]).tolist() if data.fault(each) is not None]
         at = np.flatnonzero(worth & ~np.isin(file, absent))
         at = at[np.lexsort((rows[at], stop[at], first[at], file[at]))]
-        at = at[_apart(file[at], first[at], stop[at])]
+        apart = np.ones(len(at), np.bool)
+        if len(at):
+            # Where the files follow each other, the last stop so far tells an overlap.
+            size = np.zeros(int(file[at].max()) + 1, np.int64)
+            np.maximum.at(size, file[at], stop[at])
+            base = (np.cumsum(size) - size)[file[at]]
+            meets = (base + first[at])[1:] < np.maximum.accumulate(base + stop[at])[:-1]
+            apart[1:] &= ~meets
+            apart[:-1] &= ~meets
+        at = at[apart]
         return cls(data, rows[at], file[at], first[at], stop[at], nbytes[at], unframe)
 
     @property
@@ -157,21 +166,6 @@ def put_places(entries: EntryTable, at: Ints, found: EntryTable) -> EntryTable:
         column[at] = new
     start, checksum, plain = columns
     return replace(entries, start=start, checksum=checksum, plain=plain)
-
-
-def _apart(file: Ints, first: Ints, stop: Ints) -> Bools:
-    """Return [k] True for extents, sorted by file and place, that share no byte with another one."""
-    apart = np.ones(len(file), np.bool)
-    if not len(file):
-        return apart
-    # Where the files follow each other, the last stop so far tells an overlap.
-    size = np.zeros(int(file.max()) + 1, np.int64)
-    np.maximum.at(size, file, stop)
-    base = (np.cumsum(size) - size)[file]
-    meets = (base + first)[1:] < np.maximum.accumulate(base + stop)[:-1]
-    apart[1:] &= ~meets
-    apart[:-1] &= ~meets
-    return apart
 
 
 class Located(NamedTuple):

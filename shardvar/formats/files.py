@@ -41,7 +41,7 @@ from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
 
-# The state of a checkpoint after a write that raised an error, said in one place.
+# The state of a checkpoint after a write that raised an error.
 #
 # The commit knows the state. The disk that is full does not know what was there before. ``add_state``
 # adds the state to the remedy of an error, the first time that it is called: where a commit fails, or
@@ -63,7 +63,7 @@ class State(Enum):
 
 
 def add_state(error: BaseException, state: State) -> None:
-    """Say in an error of the storage what there is, unless it does."""
+    """Add to an error of the storage the state of the checkpoint, unless it has one."""
     if not isinstance(error, StorageError) or isinstance(error, LockHeld):
         return
     if error.state is None:
@@ -83,7 +83,7 @@ _KEPT_COPIES = 2
 _SAVE_AGAIN = "Save again, under a new run."
 
 ATTEMPTS = 16
-"""Attempts to open a checkpoint before giving up; each fails if a writer replaces it meanwhile."""
+"""Attempts to open a checkpoint before giving up; each fails if a writer replaces it before."""
 
 
 def look_into(

@@ -59,7 +59,7 @@ class FolderSink(Sink):
         return [(aside, path) for aside, path in zip(self.asides, self.paths, strict=True) if path]
 
     def exchange(self, beside: FolderBeside) -> None:
-        """Build the folder next to the one in place, and exchange them."""
+        """Build the new folder next to its place, and exchange the two."""
         try:
             beside.make()
             for path, content in {**self.documents, **self.conclude()}.items():

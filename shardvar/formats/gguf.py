@@ -3,8 +3,8 @@
     model.gguf, or a file of any other name that begins with GGUF
     model-00001-of-00003.gguf, …    the parts of a split file, which is called by its first part
 
-A tensor of single numbers has their dtype. A tensor of quantised blocks is listed as what is
-stored: bytes; the last axis has the bytes of a row. Example: 4,096 x 4,096 numbers in blocks of
+A tensor of single numbers has their dtype. A tensor of quantised blocks is listed as its
+bytes; the last axis has the bytes of a row. Example: 4,096 x 4,096 numbers in blocks of
 Q8_0, each of 32 numbers in 34 bytes, are uint8 of the shape [4096, 4352].
 
 A fault of a tensor (its type, its place) is a fault of its key and leaves the others readable.

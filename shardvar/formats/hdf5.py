@@ -10,9 +10,9 @@ which are compared with the bytes that are there before anything of that size is
 size are read by ``wire.hdf5_texts``: HDF5 takes as much memory for them as they claim.
 
 A group is entered once, whichever way leads to it, so cycles of links end. Soft links are other
-names of what is found anyway, and are passed over.
+names of objects that are found anyway, and are passed over.
 
-Keras 2 has lists, by which a file notices what it has lost: ``layer_names`` of a group lists groups
+Keras 2 has lists, by which a file notices losses: ``layer_names`` of a group lists groups
 in it, and ``weight_names`` arrays, by their paths from there. A list that is larger than an
 attribute may be has parts: ``weight_names0``, ``weight_names1`` and so on. A name that the walk did
 not meet may still be a link, or lie in a group that it entered by another path. So each step to it
@@ -266,7 +266,12 @@ class _Walk:
         """Return the keys that a list names and the file lacks; ``met`` are the walk's."""
         lost = []
         for name in dict.fromkeys(each.names):
-            key = _key(each.path, name)
+            steps = b"/".join(_steps(name))
+            if not steps:
+                raise invalid(f"It has the name {name!r}, which is not a path.")
+            key = "" if name.startswith(b"/") else each.path
+            key += steps.decode("utf-8", "surrogateescape")
+            check_key(key, "A path")
             if key in met:
                 continue
             group = self.library.h5g.open(
@@ -411,16 +416,6 @@ class _Walk:
                 f"Of its {wanted} chunks only {count} were written.", WRITE_AGAIN
             )
         return _FLETCHER32 in filters
-
-
-def _key(path: str, name: bytes) -> str:
-    """Return the key of a name in the group of a path, or raise if it cannot be one."""
-    steps = b"/".join(_steps(name))
-    if not steps:
-        raise invalid(f"It has the name {name!r}, which is not a path.")
-    key = ("" if name.startswith(b"/") else path) + steps.decode("utf-8", "surrogateescape")
-    check_key(key, "A path")
-    return key
 
 
 def _steps(name: bytes) -> list[bytes]:

@@ -155,10 +155,7 @@ def _add_file(listing: _KerasListing, number: int, layers: Sequence[str] | None)
         return
     paths = {each.key.rpartition("/")[0] for each in contents.datasets}
     for layer in sorted(set(layers) - paths):
-        cause = (
-            f"{place}: {layer!r}: The index of the set says that it has arrays here, but it has "
-            "none."
-        )
+        cause = f"{place}: {layer!r}: The index of the set names arrays here, but there are none."
         listing.faults[layer] = IncompleteCheckpoint(cause, COPY_AGAIN)
     for path in sorted(paths - set(layers)):
         listing.findings.append(
@@ -181,8 +178,29 @@ def _decode(
 
 def _find_span(file: ReadableFile, is_archive: bool) -> Span:
     """Return the HDF5 bytes of a file: the member of an archive, or all of it."""
-    span = _find_member(file) if is_archive else Span(0, file.size)
-    first = file.read(span.start, min(SNIFF_NBYTES, span.nbytes))
+    span, first = Span(0, file.size), file.read(0, min(SNIFF_NBYTES, file.size))
+    if is_archive:
+        if not first.startswith(LOCAL_MAGIC):
+            why = "it does not begin as a zip archive does"
+            raise foreign_file("an archive of Keras", first, file.size, why)
+        members, stop = read_directory(file.read, file.size)
+        own = [each for each in members if each.name == _MEMBER]
+        if not own:
+            cause = f"The archive has no member {_MEMBER!r}, which holds the arrays."
+            raise IncompleteCheckpoint(cause, "Save the model again, with its weights.")
+        if len(own) > 1:
+            raise invalid(
+                f"The archive has {len(own)} members {_MEMBER!r}, and readers choose different ones."
+            )
+        with prefix_errors(repr(_MEMBER)):
+            start = locate_member(file.read, own[0], stop)
+            check_supported(own[0])
+        if own[0].method != STORED:
+            raise UnsupportedError(
+                f"{_MEMBER!r} is compressed.", "Unpack the archive and pack it again: `zip -0`."
+            )
+        span = Span(start, own[0].nbytes, own[0].crc)
+        first = file.read(span.start, min(SNIFF_NBYTES, span.nbytes))
     # HDF5 allows other bytes in front, a multiple of 512; Keras writes none, and a file without the
     # magic is foreign.
     if not first.startswith(_HDF5_MAGIC):
@@ -192,33 +210,6 @@ def _find_span(file: ReadableFile, is_archive: bool) -> Span:
             )
         raise foreign_file("an HDF5 file", first, span.nbytes, "it begins otherwise")
     return span
-
-
-def _find_member(file: ReadableFile) -> Span:
-    """Return the place of the HDF5 file in an archive."""
-    first = file.read(0, min(SNIFF_NBYTES, file.size))
-    if not first.startswith(LOCAL_MAGIC):
-        raise foreign_file(
-            "an archive of Keras", first, file.size, "it does not begin as a zip archive does"
-        )
-    members, stop = read_directory(file.read, file.size)
-    found = [each for each in members if each.name == _MEMBER]
-    if not found:
-        cause = f"The archive has no member {_MEMBER!r}, which holds the arrays."
-        raise IncompleteCheckpoint(cause, "Save the model again, with its weights.")
-    if len(found) > 1:
-        raise invalid(
-            f"The archive has {len(found)} members {_MEMBER!r}, and readers choose different ones."
-        )
-    (member,) = found
-    with prefix_errors(repr(_MEMBER)):
-        start = locate_member(file.read, member, stop)
-        check_supported(member)
-    if member.method != STORED:
-        raise UnsupportedError(
-            f"{_MEMBER!r} is compressed.", "Unpack the archive and pack it again: `zip -0`."
-        )
-    return Span(start, member.nbytes, member.crc)
 
 
 def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]], str]:

@@ -56,7 +56,7 @@ def leaves_of(
 def _walk(
     root: Any, entered: set[int], most: int, whole: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
-    # The items of each level that are still to come; the root is the one item above the first.
+    # The items of each level that are still to come; the root is the item above the first.
     left: list[tuple[str, Iterator[tuple[str, Any]]]] = [("", iter([("", root)]))]
     count = length = 0
     while left:
@@ -90,7 +90,7 @@ def _entered(root: Any, is_tensor: Callable[[Any], bool]) -> set[int]:
     holders: dict[int, list[int]] = {}
     seen, leading = {id(root)}, list[int]()
     level = [root]
-    for _ in range(MAX_NESTING):  # what is nested deeper is an object that cannot be read
+    for _ in range(MAX_NESTING):  # a deeper value is an object that cannot be read
         below = []
         for value in level:
             if is_generator_state(value):

@@ -120,7 +120,7 @@ def _read_tensor(source: Source) -> str:
         raise past_limit(f"The objects have {nbytes} bytes", "MAX_OBJECTS_NBYTES")
     payload = bytearray(nbytes)
     source.read_into(entries, 0, 0, memoryview(payload))
-    # The source compares the checksum of what is not plain.
+    # The source compares the checksum of an entry that is not plain.
     crc, expected = source.crc, int(entries.checksum[0])
     if crc is not None and expected not in (NO_CHECKSUM, crc.compute(payload)):
         raise corrupt(f"The {nbytes} bytes of the objects disagree with their checksum.")

@@ -1,6 +1,6 @@
 """Sinks whose files have temporary names until the commit.
 
-``SetSink`` is the one commit of all formats whose checkpoint is a set of files with an index, or one
+``SetSink`` is the commit of all formats whose checkpoint is a set of files with an index, or one
 file; a format gives only the frame of a file (``FileWriter.frame``), and the index
 (``SetSink.index``). ``formats.folders`` is the commit of folders. ``take_away`` removes a checkpoint
 in the reverse order of a commit: the file that makes the others a checkpoint goes first.

@@ -68,7 +68,7 @@ _BUILT_IN = {
         "Hugging Face: a file or a set",
         (".safetensors", ".safetensors.index.json"),
         re.compile(r"\.safetensors|-\d{5,}-of-"),
-        usual_name="model.safetensors",  # the one that from_pretrained of Hugging Face looks for
+        usual_name="model.safetensors",  # which from_pretrained of Hugging Face looks for
     ),
     "npz": _BuiltIn("shardvar.formats.npz", "NumPy, np.savez", (".npz",), re.compile(r"\.npz")),
     "zarr": _BuiltIn(

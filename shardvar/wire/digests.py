@@ -7,7 +7,7 @@ changed.
 
 A tensor is digested in parts, on any threads or machines, since a leaf needs only its own bytes.
 ``LeafHashes`` collects the leaves of one tensor: of each range of its data that is at hand it
-hashes the leaves that lie wholly inside, and it says which ones are missing.
+hashes the leaves that lie wholly inside, and it knows which are missing.
 
 A manifest is such a text, and so are the digests that a checkpoint carries in its metadata:
 
@@ -258,7 +258,7 @@ def is_digests(octets: bytes) -> bool:
 def decode_sums(octets: bytes) -> list[tuple[str, str, str]]:
     """Return the algorithm, the digits and the name of the file of each line of checksums.
 
-    The lines are those of sha256sum and its like, also with ``--tag``, on Windows, or without a
+    The lines are of sha256sum and its like, also with ``--tag``, on Windows, or without a
     name, which is empty then. Other lines are left out.
     """
     is_wide = octets.startswith((b"\xff\xfe", b"\xfe\xff"))  # as PowerShell writes texts
@@ -437,7 +437,7 @@ def decode_mask(
         raise invalid(f"A frame has the encoding {encoding}, which is not known.")
     found = int(np.count_nonzero(mask))
     if not found or found != count:
-        raise invalid(f"A frame changes {found} elements, and says {count}.")
+        raise invalid(f"A frame changes {found} elements, and claims {count}.")
     return mask
 
 

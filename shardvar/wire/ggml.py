@@ -16,7 +16,7 @@ To add a type, add its fields to ``_FIELDS`` and a function from fields to numbe
 
 Codebooks. A point of IQ1, IQ2 and IQ3 is 4 or 8 values of a small set. Example: a point of IQ2 has
 8 values, each 8, 25 or 43. Of the 3**8 = 6561 points that there could be, IQ2_XXS uses 256, and a
-byte says which.
+byte tells which.
 
 In each codebook the points are in ascending order of the number whose digits are the positions of
 their values in the set, the first value being the lowest digit. So a codebook is a set of points,
@@ -237,7 +237,7 @@ def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
     fields = (
         np.ascontiguousarray(blocks).reshape(-1, kind.nbytes).view(np.dtype(_FIELDS[name]))[:, 0]
     )
-    # A scale may be infinite, or NaN: the numbers are what the file says.
+    # A scale may be infinite, or NaN: the numbers are the file's.
     with np.errstate(all="ignore"):
         return np.asarray(_DECODERS[name](fields), np.float32).reshape(shape)
 

@@ -9,10 +9,9 @@
 
 A value is in a leaf (``bytes``), where the checksum of the node guards it, or is a range of a file
 (``ValueRange``), which no checksum guards. Other nodes lead to nodes. Numbers are varints, unless
-the code says otherwise. Columns follow each other: all lengths of keys, then all keys.
+the code has another form. Columns follow each other: all lengths of keys, then all keys.
 
-Paths and keys may leave out what they have in common with the one before. The writer here never
-does.
+Paths and keys may leave out the beginning that they share with the last. The writer here never does.
 
 TensorStore's documentation has the layout, in "OCDBT: storage format", and its reader is the oracle
 of the tests.
@@ -20,7 +19,7 @@ of the tests.
 Reading. Databases of other writers have more in them:
 
     frame     the body may be one frame of Zstandard
-    paths     each may leave out what it has in common with the one before
+    paths     each may leave out the beginning that it shares with the last
     keys      the same; and a node leaves out what a branch above it has already
     versions  a manifest has the last ones. The newest is the database, so that the nodes of older
               versions are never looked at
@@ -28,11 +27,11 @@ Reading. Databases of other writers have more in them:
               versions: for storages that cannot replace a file
 
 Each node is checked by itself, and with what leads to it: its height is one less, and its keys lie
-between the ones of its neighbours. So all keys are in order, no node leads to itself, and each key
+between those of its neighbours. So all keys are in order, no node leads to itself, and each key
 is found once. Every checksum is compared before anything is unpacked.
 
-What is unpacked is counted (``NodeRoom``) against the bytes that are stored: a few bytes of
-Zstandard may be millions of keys, and a key of a few bytes may repeat 65535 of the one before.
+Unpacked bytes are counted (``NodeRoom``) against the bytes that are stored: a few bytes of
+Zstandard may be millions of keys, and a key of a few bytes may repeat 65535 of the last.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -529,7 +528,7 @@ def _unframe(octets: bytes, magic: bytes, unpack: Unpack, room: NodeRoom) -> _Bo
         )
     nbytes = int.from_bytes(octets[len(magic) : _HEAD_NBYTES], "little")
     if nbytes != len(octets):
-        raise malformed(f"It says that it has {nbytes} bytes, and it has {len(octets)}.")
+        raise malformed(f"It claims {nbytes} bytes, and it has {len(octets)}.")
     stored = int.from_bytes(octets[-_TAIL_NBYTES:], "little")
     if CRC32C.compute(memoryview(octets)[:-_TAIL_NBYTES]) != stored:
         raise corrupt(f"Its {nbytes} bytes disagree with their checksum.")

@@ -31,7 +31,7 @@ after a reference to a name in the memo:
     beginning  ) NEWOBJ MEMOIZE [} MEMOIZE] (                                what follows is read opcode by opcode
 
 A name is a reference to the memo. So is a value, a new text, an integer, or a size. The expressions
-know no lengths: a text with the byte 0x94 in it, or of another length than its first byte says, is
+know no lengths: a text with the byte 0x94 in it, or of another length than in its first byte, is
 left to the opcodes, and so is everything else that is unusual.
 
 They need a memo whose numbers never change their values, and no PUT opcodes.
@@ -100,7 +100,7 @@ Known = dict[bytes, tuple[Sequence[Any], Any]]
 
 
 class Effect(NamedTuple):
-    """The effect of opcodes, in addition to what they add to the memo."""
+    """The effect of opcodes, apart from the memo."""
 
     stack: list[Any]  # the values that they push
     begins: bool  # True if a mark follows
@@ -327,7 +327,7 @@ class _Machine:
         self.marks: list[list[Any]] = []
         self.memo: list[Any] = []
         self.known: Known = {}
-        self.fast = fast and not is_typed  # what is usual are indexes, which need no types
+        self.fast = fast and not is_typed  # indexes, which are usual, need no types
         self.is_typed = is_typed
 
     def run(self) -> None:

@@ -1,7 +1,7 @@
 """Plain values, which a training program keeps with its tensors: encoding, literals, inert nodes.
 
 A value is a tree of the types below. The encoding is JSON in ASCII. What JSON has means itself; any
-other value is an object with one name, the *tag*, which says its type:
+other value is an object with one name, the *tag* of its type:
 
     None, True, False              ``null``, ``true``, ``false``
     text                           a string; with halves of surrogate pairs ``{"str": BASE64}``, the
@@ -320,7 +320,7 @@ _NODES: dict[type, Callable[[Any, int], Any]] = {
 }
 
 
-# Decoding. The depth of what is decoded is bounded before anything recurses.
+# Decoding. The depth is bounded before anything recurses.
 
 
 def decode_value(text: str) -> Any:

@@ -73,7 +73,7 @@ def encode_varints(values: NDArray[np.uint64]) -> bytes:
     if not values.size or int(values.max()) < 0x80:
         return bytes(values.astype(np.uint8))
     shifts = np.arange(0, 7 * MAX_VARINT_NBYTES, 7, dtype=np.uint64)
-    # One row a value, one column a digit. For 300, ``rest`` is [300, 2, 0, ...]: what is left from
+    # One row a value, one column a digit. For 300, ``rest`` is [300, 2, 0, ...]: the number from
     # each digit on. The digits are [44, 2, 0, ...]; the first gets bit 7 because more digits
     # follow. Digits are written as long as something is left from them on, which is two bytes here.
     rest = values.reshape(-1, 1) >> shifts

@@ -9,14 +9,14 @@ index is one.
     footer  := metaindex handle | table index handle | zeros up to 40 bytes | MAGIC
 
 Words are little-endian; offsets count from the beginning of the file, restarts from the beginning
-of their block. A key is written as what it adds to the key before it, except at the *restarts*,
+of their block. A key is written without the beginning that it shares with the last, except at the *restarts*,
 where it is whole: after "layer/bias", the key "layer/kernel" is shared 6, unshared 6, and the bytes
 "kernel". Keys rise strictly, as unsigned bytes, over the whole table. The table index has one entry
 for each table block: a *separator*, which is a key not below the block's last one and below the
 next block's first one, and the block's handle as the value.
 
 Reading. Whole blocks are decoded, for which no restarts are needed; they are checked, because other
-readers search by them. The metaindex is empty and never read. What is decoded is at most
+readers search by them. The metaindex is empty and never read. The decoded keys are at most
 ``MAX_KEY_EXPANSION`` times as large as the blocks, and blocks do not share bytes.
 
 Writing. The bytes are the same as TensorFlow's for a tensor bundle's index: a block is closed once

@@ -69,7 +69,7 @@ class Member(NamedTuple):
     """A member as the central directory describes it; a tuple, since an archive may have very
     many."""
 
-    name: str  # decoded: from UTF-8 if a flag says so, or from code page 437
+    name: str  # decoded: from UTF-8 by a flag, or from code page 437
     raw_name: bytes
     flags: int  # bits, such as ``FLAG_UTF8``
     method: int  # ``STORED``, ``DEFLATED`` or another number

@@ -262,7 +262,7 @@ def test_files_with_each_others_names_are_named_with_what_to_do(tmp_path: Path) 
     arrays, errors = read_whole(source)
     assert_same(arrays, {"c": OLD["c"]})
     assert errors["a"].cause.endswith(
-        f"{first.name} does not hold it, although the index says so; {second.name} holds it."
+        f"{first.name} does not hold it, as the index claims; {second.name} holds it."
     )
     assert errors["a"].remedy == errors["b"].remedy and "rename them" in errors["a"].remedy
     assert not source.findings()

@@ -45,7 +45,7 @@ from shardvar.formats.native.references import (
     write_mark,
 )
 from shardvar.formats.objects import texts_with_objects
-from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint, WrittenFiles
+from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint
 from shardvar.formats.sinks import CommitSteps, SetSink
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
@@ -212,7 +212,15 @@ def native_sink(new: NewCheckpoint) -> NativeSink:
         names = asides
     else:
         start, sizes, about = files.start, files.nbytes, replace(about, generation=generation)
-        asides, names, ends = _written(new, files)
+        # Renaming is the same when it is repeated, so the next commit finishes one that was killed
+        # between two files. In a bucket a file stays under its first name: a rename is a copy.
+        ends = [name.removeprefix(native_data_name(new.name, "")) for name in files.names]
+        are_final = bool(ends) and all(map(is_name_end, ends))
+        ends = ends if are_final else ()
+        names = files.names if are_final else data_names(new.name, generation, len(files.names))
+        asides = check_written(
+            new.storage, list(zip(files.names, names, strict=True)), files.nbytes
+        )
     new.storage.announce(names)
     overview = Overview(about, generation, sizes, file_names=ends)
     if metadata.references is not None:
@@ -245,21 +253,19 @@ def _free_generation(new: NewCheckpoint) -> tuple[str, list[str]]:
     if ".svgone-" in "\0".join(there):
         gone = {name for mark, _ in marks(there, "gone") for name in freed_of(storage, mark)}
     there |= gone
-    while not there.isdisjoint(names) and (
-        not gone.isdisjoint(names) or _are_needed(storage, prefix, names)
-    ):
+
+    def are_needed() -> bool:
+        """Return True if the checkpoint in place, or one that refers to it, has these files."""
+        if not {*names}.isdisjoint(names_in_place(storage, prefix)):
+            return True
+        needs = find_needs(storage, prefix)
+        return bool(needs.unread) or any(map(needs.users, names))
+
+    while not there.isdisjoint(names) and (not gone.isdisjoint(names) or are_needed()):
         generation += _OTHER
         check_generation(generation)
         names = data_names(prefix, generation, new.assignment.num_files)
     return generation, names
-
-
-def _are_needed(storage: Storage, prefix: str, names: Collection[str]) -> bool:
-    """Return True if the checkpoint in place, or one that refers to it, has files of these names."""
-    if not {*names}.isdisjoint(names_in_place(storage, prefix)):
-        return True
-    needs = find_needs(storage, prefix)
-    return bool(needs.unread) or any(map(needs.users, names))
 
 
 def _with_files(
@@ -277,19 +283,6 @@ def _with_files(
         ],
         file_owners=["" if owner == prefix else owner for owner in owners],
     )
-
-
-def _written(
-    new: NewCheckpoint, files: WrittenFiles
-) -> tuple[list[str], Sequence[str], Sequence[str]]:
-    """Return the names of written files now, after the commit, and the ends that the index needs."""
-    # Renaming is the same when it is repeated, so the next commit finishes one that was killed
-    # between two files. In a bucket a file stays under its first name, since a rename is a copy.
-    ends = [name.removeprefix(native_data_name(new.name, "")) for name in files.names]
-    are_final = bool(ends) and all(map(is_name_end, ends))
-    names = files.names if are_final else data_names(new.name, new.generation, len(files.names))
-    pairs = list(zip(files.names, names, strict=True))
-    return check_written(new.storage, pairs, files.nbytes), names, ends if are_final else ()
 
 
 def _check_assignment(assignment: Assignment, metadata: Metadata) -> None:

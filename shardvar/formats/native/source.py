@@ -7,7 +7,7 @@ blocks are kept, because a reader of one key soon reads its neighbour.
 Payloads. Between reading the index and opening the data files, a writer may commit a new checkpoint
 and remove the old files. So the files are opened at once, and if one is missing the index is read
 again. A checkpoint of more files than are held open (``DataFiles``) can still be replaced while it
-is read; the error then says so.
+is read; the error then tells.
 """
 
 from collections import OrderedDict
@@ -204,7 +204,7 @@ class NativeIndex:
             # one's would never be found.
             following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
             if entries.first_key != first_keys[number] or entries.last_key > following:
-                raise invalid("Its keys are not the ones that the table gives.")
+                raise invalid("Its keys are not those of the table.")
         return entries
 
 
@@ -273,13 +273,18 @@ class NativeSource(FileSource):
         faults = [
             (name, self.index.file_fault(number)) for number, name in enumerate(self.index.files)
         ]
-        damage = [Finding(name, fault.cause, True) for name, fault in faults if fault is not None]
+        findings = [Finding(name, fault.cause, True) for name, fault in faults if fault is not None]
         there = self.storage.names()
         others = leftovers(there, self.prefix, self.index.files)
         needs = Needs({})
         if any(map(owner_of, others)) and has_neighbours(there, self.prefix):
             needs = find_needs(self.storage, self.prefix, of_saves=False)
-        return [*damage, *(Finding(name, _about(needs.users(name)), False) for name in others)]
+        about = "The index does not name this file"
+        for name in others:
+            users = needs.users(name)
+            cause = f"{about}, which is needed by {named(users)}." if users else f"{about}."
+            findings.append(Finding(name, cause, False))
+        return findings
 
     def close(self) -> None:
         self.data.close()
@@ -294,7 +299,7 @@ class NativeSource(FileSource):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say in the error about a missing file that the checkpoint was replaced, if it was."""
+        """Add to the error about a missing file that the checkpoint was replaced, if it was."""
         try:
             yield
         except MissingFile as error:
@@ -334,7 +339,16 @@ def decode_native_index(name: str, content: bytes, prefix: str = "") -> NativeIn
 
 def _read_index(storage: Storage, prefix: str) -> NativeSource:
     file = storage.open(native_index_name(prefix))
-    blocks, overview = _read_ends(file)
+    try:
+        with prefix_errors(file.name):
+            blocks = open_block_file(file.read, file.size)
+            overview = Overview.decode(blocks.metadata)
+    except CheckpointError:
+        file.close()
+        raise
+    except UnsupportedError as error:  # which ``prefix_errors`` does not change
+        file.close()
+        raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
     names = overview.names(prefix)
     files = DataFiles(storage, names, overview.file_nbytes)
     fault = partial(_fault, files, prefix) if overview.file_owners else files.fault
@@ -349,25 +363,3 @@ def _fault(files: DataFiles, prefix: str, number: int) -> CheckpointError | None
         return fault
     cause = f"{fault.cause} It is a file of {owner!r}, to which this checkpoint refers."
     return type(fault)(cause, fault.remedy).in_file(fault.file)
-
-
-def _about(users: Sequence[str]) -> str:
-    about = "The index does not name this file"
-    return f"{about}, which is needed by {named(users)}." if users else f"{about}."
-
-
-def _read_ends(file: ReadableFile) -> tuple[BlockFile, Overview]:
-    """Read the blocks' table and the metadata of an index, which is closed after an error."""
-    try:
-        with prefix_errors(file.name):
-            blocks = open_block_file(file.read, file.size)
-            overview = Overview.decode(blocks.metadata)
-    except CheckpointError:
-        file.close()
-        raise
-    except (
-        UnsupportedError
-    ) as error:  # of another branch of errors, which ``prefix_errors`` does not change
-        file.close()
-        raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
-    return blocks, overview

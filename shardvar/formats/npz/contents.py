@@ -136,7 +136,7 @@ class ArchiveContents:
             [each.place.start + each.header.data_start for each in self.arrays], dtype=np.int64
         )
         checksum = np.array([each.checksum for each in self.arrays], dtype=np.int64)
-        # The source decodes and checks what is not plain: it needs the position in ``arrays``, and
+        # The source decodes and checks other arrays: it needs the position in ``arrays``, and
         # no checksum here.
         entries = EntryTable(
             tensors.whole(),

@@ -387,8 +387,8 @@ class NpzSource(FileSource):
             stream = PayloadStream.of(self._reader(array.place), array)
         stream.skip(start - stream.position)
         stream.read_into(buffer)
-        # A stream at its end has compared its CRC, and is dropped. Of the others, the one that was
-        # put back first goes.
+        # A stream at its end has compared its CRC, and is dropped. Of the others, the first
+        # that was put back goes.
         if stream.position < self.contents.arrays[number].header.nbytes:
             with self._lock:
                 self._streams[number] = stream

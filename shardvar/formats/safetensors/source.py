@@ -20,8 +20,8 @@ Shards. PyTorch's distributed checkpoints have slices of larger tensors, of each
     __metadata__["DCP_VERSION"]          "1.0"
 
 1. Group. The files of one checkpoint differ only in the numbers of their names (``names``).
-2. Join. Each header says where its slices begin. A tensor reaches to the end of its last slice,
-   since no file says how large it is. That its slices cover it is a law of every index, which the
+2. Join. Each header has the beginnings of its slices. A tensor reaches to the end of its last
+   slice, since no file has its size. That its slices cover it is a law of every index, which the
    reader checks.
 3. Doubt. A tensor whose last slices are lost looks smaller, and whole. So a shard that cannot be
    read, or whose number is missing between others, makes every key a fault. A lost last shard
@@ -198,8 +198,7 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
         for key, text in header.metadata.items()
         if key != DIGESTS
     }
-    listing.findings += _disagreements(headers, weight_map, absent)
-    listing.findings += _miscounts(storage, name, names)
+    listing.findings += _disagreements(storage, name, headers, weight_map, absent)
     if not listing.faults:  # all tensors are there
         # Old writers stored the total as a float, and some omit it.
         total = index_metadata.get("total_size", rows.nbytes)
@@ -269,7 +268,7 @@ def _absences(
     for key, file in weight_map.items():
         if key in present.get(file, {key}):
             continue
-        cause = f"{key!r}: {file} does not hold it, although the index says so"
+        cause = f"{key!r}: {file} does not hold it, as the index claims"
         remedy = fetch_again(file)
         if key in holders:
             cause += f"; {holders[key]} holds it"
@@ -329,26 +328,26 @@ def metadata_of_texts(texts: Mapping[str, str]) -> Metadata:
 
 
 def _disagreements(
-    headers: Mapping[str, Header], weight_map: Mapping[str, str], absent: Collection[str]
+    storage: Storage,
+    name: str,
+    headers: Mapping[str, Header],
+    weight_map: Mapping[str, str],
+    absent: Collection[str],
 ) -> Iterator[Finding]:
-    """Yield tensors in other files than the index has them in; the ``absent`` are faults."""
+    """Yield tensors and files that the index does not name, or not there; ``absent`` are faults."""
     for file, header in headers.items():
         elsewhere = [
             key for key in header.keys if weight_map.get(key, file) != file and key not in absent
         ]
         if elsewhere:
-            others = named(sorted({weight_map[key] for key in elsewhere}))
+            listed = named(sorted({weight_map[key] for key in elsewhere}))
             yield Finding(
-                file, f"It holds {named(elsewhere)}, which the index lists in {others}.", True
+                file, f"It holds {named(elsewhere)}, which the index lists in {listed}.", True
             )
         unnamed = [key for key in header.keys if key not in weight_map]
         if unnamed:
             yield Finding(file, f"It holds {named(unnamed)}, which the index does not name.", True)
-
-
-def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Finding]:
-    """Yield files whose names imply another number of files than the index, or next to the set."""
-    prefix = prefix_of(name)
+    files = {*weight_map.values()}
     parts = [part for file in files if (part := split_part_name(file))]
     # Complete are 3 files numbered 1 to 3, and also 0 to 2: some writers begin at 0.
     for count in sorted({part[2] for part in parts}):
@@ -364,7 +363,7 @@ def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Fi
     ]
     # A file with another number of digits is of a set that was replaced (``names.new_part_names``).
     lengths = {len(file) for file in files}
-    strays = [file for file in part_names_of(prefix, others) if len(file) in lengths]
+    strays = [file for file in part_names_of(prefix_of(name), others) if len(file) in lengths]
     for file in others:
         yield Finding(
             file, "It lies next to the set, and the index does not name it.", file in strays

@@ -171,7 +171,14 @@ def decode_entry(message: bytes) -> BundleEntry:
                 crc = item.uint()
             case 7:
                 slices.append(_decode_extents(item.octets()))
-    _check_tensor(dtype, tuple(shape))
+    if dtype not in ENUM_DTYPES:
+        raise invalid(f"The dtype has the number {dtype}, which does not belong to a stored dtype.")
+    if any(extent < 0 for extent in shape):
+        raise invalid(f"An array cannot have the shape {tuple(shape)}.")
+    # An extent of 0 does not make the others harmless: NumPy refuses the shape (2**62, 2**62, 0).
+    itemsize = max(int(ITEMSIZES[CODES[dtype]]), 1)
+    if prod(max(extent, 1) for extent in shape) * itemsize > MAX_NBYTES:
+        raise invalid(f"A tensor of the shape {tuple(shape)} is too large to exist.")
     if crc >> 32:
         raise malformed(f"The checksum {crc:#x} has more than 32 bits.")
     return BundleEntry(dtype, tuple(shape), shard, offset, size, crc, tuple(slices))
@@ -276,16 +283,6 @@ def _decode_extents(message: bytes) -> Extents:
     return tuple(extents)
 
 
-def _check_tensor(dtype: int, shape: tuple[int, ...]) -> None:
-    if dtype not in ENUM_DTYPES:
-        raise invalid(f"The dtype has the number {dtype}, which does not belong to a stored dtype.")
-    if any(extent < 0 for extent in shape):
-        raise invalid(f"An array cannot have the shape {shape}.")
-    # An extent of 0 does not make the others harmless: NumPy refuses the shape (2**62, 2**62, 0).
-    if prod(max(extent, 1) for extent in shape) * max(int(ITEMSIZES[CODES[dtype]]), 1) > MAX_NBYTES:
-        raise invalid(f"A tensor of the shape {shape} is too large to exist.")
-
-
 def encode_header(num_shards: int, generation: str = "") -> bytes:
     """Return the header that TensorFlow writes, and then a generation, if any."""
     header = encode_varint_field(1, num_shards) + encode_bytes_field(
@@ -301,28 +298,22 @@ def encode_head(dtype: int, shape: Sequence[int]) -> bytes:
 
 def encode_place(shard: int, offset: int, size: int, crc: int) -> bytes:
     """Return the fields of an entry for the place of the payload, and its checksum."""
-    numbers = (
-        encode_varint_field(3, shard)
-        + encode_varint_field(4, offset)
-        + encode_varint_field(5, size)
-    )
-    return numbers + encode_fixed32_field(6, crc)
+    numbers = map(encode_varint_field, (3, 4, 5), (shard, offset, size))
+    return b"".join(numbers) + encode_fixed32_field(6, crc)
 
 
 def encode_slices(slices: Sequence[Extents]) -> bytes:
-    return b"".join(
-        encode_bytes_field(7, b"".join(map(_encode_extent, extents))) for extents in slices
-    )
-
-
-def _encode_extent(extent: tuple[int, int]) -> bytes:
-    start, length = extent
-    if length == WHOLE_AXIS:
-        return encode_bytes_field(1, b"")
-    # The length is a member of a ``oneof``, and so is written even if it is 0.
-    return encode_bytes_field(
-        1, encode_varint_field(1, start) + (encode_varint_field(2, length) or b"\x10\x00")
-    )
+    octets = b""
+    for extents in slices:
+        fields = b""
+        for start, length in extents:
+            # The length is a member of a ``oneof``, and so is written even if it is 0.
+            numbers = encode_varint_field(1, start) + (
+                encode_varint_field(2, length) or b"\x10\x00"
+            )
+            fields += encode_bytes_field(1, b"" if length == WHOLE_AXIS else numbers)
+        octets += encode_bytes_field(7, fields)
+    return octets
 
 
 # The entries of an index file: tensors, and the slices of tensors.

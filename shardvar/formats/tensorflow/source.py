@@ -11,9 +11,9 @@ soon as the last byte was read. Elements of a big-endian bundle are reversed whi
 and their checksum is compared in the same way, over the bytes of the file.
 
 Replaced files. The names of data files recur every other time that a checkpoint is overwritten. So
-the files are opened first, and then the index must still be the one that was read; otherwise both
+the files are opened first, and then the index must still be the same; otherwise both
 are read again. An open file keeps its bytes when the checkpoint is overwritten, and a file that is
-opened later must be the one that it was (``DataFiles``).
+opened later must be the same (``DataFiles``).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -397,7 +397,10 @@ class BundleSource(FileSource):
                 made = lambda: strings.from_big_endian(stored(), _count(entries, row))  # noqa: E731
                 self.made.read((file, begin, nbytes), start, buffer, made)
             else:
-                read_swapped(self.read_span, file, begin, start, buffer, _unit(dtype))
+                # Words that are reversed together: an element, or half of a complex one.
+                kind = None if dtype in _UNITS else numpy_dtype(dtype)
+                unit = _UNITS[dtype] if kind is None else kind.itemsize // (1 + (kind.kind == "c"))
+                read_swapped(self.read_span, file, begin, start, buffer, unit)
             # Check: with the last byte of a payload that is not plain. The bytes of the file are
             # looked at again for that unless the buffer has them all.
             if not entries.plain[row] and start + len(buffer) == nbytes:
@@ -491,11 +494,3 @@ def open_bundle(storage: Storage, prefix: str) -> BundleSource:
 
 def _count(entries: EntryTable, row: int) -> int:
     return entries.slices.region(row).size
-
-
-def _unit(dtype: str) -> int:
-    """Return the bytes that are reversed together: an element, or half of a complex one."""
-    if dtype in _UNITS:
-        return _UNITS[dtype]
-    element = numpy_dtype(dtype)
-    return element.itemsize // 2 if element.kind == "c" else element.itemsize

@@ -93,7 +93,7 @@ CAPABILITIES = Capabilities(
 # Open a group of Zarr, or one array: the tree of folders is walked, and each description read.
 #
 # Consolidated metadata repeat the descriptions, and an attribute of shardvar's lists the arrays: they
-# say which arrays there should be (below), and nothing else is taken from them.
+# name the arrays there should be (below), and nothing else is taken from them.
 
 
 CONVENTION = Convention(fills=True)
@@ -223,7 +223,7 @@ def _describe(
 #                             Readers that use them read no other
 #     the attribute           ``shardvar_arrays`` of a group that shardvar wrote lists the paths of
 #                             its arrays, where it has no consolidated metadata. Other programs keep
-#                             it, and do not know what it means
+#                             it, and do not know it
 #     chunks                  files that are named as chunks, in a folder that is not an array's
 #
 # An array that was removed on purpose is also missing: zarr-python removes it from consolidated

@@ -4,7 +4,7 @@
 
 Laws, of each array by itself, but for what may be absent (``Allowance``):
 
-    a chunk that is absent   is damage, unless the format says that the fill value stands for it;
+    a chunk that is absent   is damage, unless in the format the fill value stands for it;
                              zero is the fill value of version 2 without one
     a raw chunk              has the size of its elements
     a compressed chunk       is at least a 32768th of them: no codec does more

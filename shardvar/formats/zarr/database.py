@@ -161,7 +161,21 @@ def read_values(tree: Tree) -> DatabaseValues:
     leaves: list[LeafNode] = []
     while level:
         unseen -= sum(place.nbytes for place in level)
-        _check_places(tree, level, unseen)
+        for place in level:
+            check_inside(place.file, _FILE)
+            file = tree.files.get(place.file)
+            if file is None:
+                cause = f"{DATABASE} leads to nodes in {place.file!r}, which is missing."
+                raise IncompleteCheckpoint(cause, _COPY_ALL)
+            if place.start + place.nbytes > file.nbytes:
+                cause = (
+                    f"{DATABASE} leads to a node of {place.nbytes} bytes from byte {place.start} of "
+                    f"{place.file!r} on, which has {file.nbytes} bytes."
+                )
+                raise IncompleteCheckpoint(cause, _COPY_ALL)
+        if unseen < 0:
+            cause = f"{DATABASE} leads to nodes of {-unseen} bytes more than all files have."
+            raise InvalidCheckpoint(cause, DISTRUST)
         below: list[NodePlace] = []
         files = sorted({place.file for place in level})
         number = {path: row for row, path in enumerate(files)}
@@ -182,25 +196,6 @@ def _parse_manifest(tree: Tree, name: str, room: NodeRoom) -> DatabaseHead:
     octets = read_document(tree, name)
     with prefix_errors(name):
         return parse_manifest(octets, unpack_frame, room)
-
-
-def _check_places(tree: Tree, level: Sequence[NodePlace], unseen: int) -> None:
-    """Raise unless the nodes may be in their places."""
-    for place in level:
-        check_inside(place.file, _FILE)
-        status = tree.files.get(place.file)
-        if status is None:
-            cause = f"{DATABASE} leads to nodes in {place.file!r}, which is missing."
-            raise IncompleteCheckpoint(cause, _COPY_ALL)
-        if place.start + place.nbytes > status.nbytes:
-            cause = (
-                f"{DATABASE} leads to a node of {place.nbytes} bytes from byte {place.start} of "
-                f"{place.file!r} on, which has {status.nbytes} bytes."
-            )
-            raise IncompleteCheckpoint(cause, _COPY_ALL)
-    if unseen < 0:
-        cause = f"{DATABASE} leads to nodes of {-unseen} bytes more than all files have."
-        raise InvalidCheckpoint(cause, DISTRUST)
 
 
 def _join(tree: Tree, leaves: Sequence[LeafNode]) -> DatabaseValues:

@@ -248,7 +248,7 @@ class Tree:
 
 
 def open_tree(root: Storage, index: str, read: Callable[[Tree], Opened]) -> Opened:
-    """Return what ``read`` makes of a folder; again if the index was replaced meanwhile."""
+    """Return the result of ``read`` for a folder, again if the index was replaced."""
     for _ in range(ATTEMPTS):
         tree = Tree.of(root, index)
         try:

@@ -89,7 +89,7 @@ from shardvar.wire.zarr_metadata import MAX_AXES, MAX_DOCUMENT_NBYTES, parse_obj
 # {"a.b": …} from {"a": {"b": …}} by these names. An empty container and None are leaves without an
 # array. Strings are in one file, ``_strings.json``.
 #
-# Without ``_METADATA``, the arrays that are there are the leaves, and what is lost cannot be noticed.
+# Without ``_METADATA``, the arrays that are there are the leaves, and a loss cannot be noticed.
 
 _EMPTY = ("None", "Dict", "List", "Tuple", "NamedTuple")
 """Types of leaves that have no array."""
@@ -135,8 +135,23 @@ def parse_tree(data: bytes) -> PyTree:
         is_ocdbt=is_ocdbt if type(is_ocdbt) is bool else None,
     )
     seen: set[str] = set()
-    for key, path, kind in map(_leaf, leaves.values()):
-        tree.paths[key] = path
+    for leaf in leaves.values():
+        steps = leaf.get("key_metadata") if type(leaf) is dict else None
+        value = leaf.get("value_metadata") if type(leaf) is dict else None
+        kind = value.get("value_type") if type(value) is dict else None
+        if type(steps) is not list or type(kind) is not str:
+            raise invalid("A leaf of the index lacks key_metadata or value_metadata.")
+        names = [step.get("key") if type(step) is dict else None for step in steps]
+        if not all(type(name) in (str, int) for name in names):
+            raise invalid("A leaf of the index has a path that is not a list of names.")
+        key = ".".join(map(str, names))
+        # The number of an item of a list, or the name of an item of a dict.
+        tree.paths[key] = tuple(
+            int(text)
+            if step.get("key_type") == _LIST and re.fullmatch(r"\d{1,9}", text, re.ASCII)
+            else text
+            for step, text in zip(steps, map(str, names), strict=True)
+        )
         if key in seen and kind not in _EMPTY:
             tree.faults[key] = InvalidCheckpoint(
                 f"Two leaves have the key {key!r}, and one array.", WRITE_AGAIN
@@ -150,26 +165,6 @@ def parse_tree(data: bytes) -> PyTree:
             tree.arrays.append(key)
     check_key_nbytes(max((len(key.encode("utf-8", "surrogatepass")) for key in seen), default=0))
     return tree
-
-
-def _leaf(leaf: Any) -> tuple[str, tuple[str | int, ...], str]:
-    """Return the key, the path and the type of a leaf."""
-    steps = leaf.get("key_metadata") if type(leaf) is dict else None
-    value = leaf.get("value_metadata") if type(leaf) is dict else None
-    kind = value.get("value_type") if type(value) is dict else None
-    if type(steps) is not list or type(kind) is not str:
-        raise invalid("A leaf of the index lacks key_metadata or value_metadata.")
-    names = [step.get("key") if type(step) is dict else None for step in steps]
-    if not all(type(name) in (str, int) for name in names):
-        raise invalid("A leaf of the index has a path that is not a list of names.")
-    # The number of an item of a list, or the name of an item of a dict.
-    path = tuple(
-        int(str(name))
-        if step.get("key_type") == _LIST and re.fullmatch(r"\d{1,9}", str(name), re.ASCII)
-        else str(name)
-        for step, name in zip(steps, names, strict=True)
-    )
-    return ".".join(map(str, names)), path, kind
 
 
 _DICT, _LIST = 2, 1

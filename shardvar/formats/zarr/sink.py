@@ -103,6 +103,9 @@ def build_array(key: str, dtype: str, shape: Sequence[int], chunk_shape: Sequenc
     # key is part of them.
     is_byte = ITEMSIZES[code(dtype)] == 1
     order = {} if is_byte else {"configuration": {"endian": "little"}}
+    # No chunk is absent, but version 3 asks for a fill value.
+    fill: Any = False if dtype == "bool" else 0.0 if "float" in dtype else 0
+    fill = [0.0, 0.0] if dtype.startswith("complex") else fill
     return build_document(
         {
             "zarr_format": 3,
@@ -111,7 +114,7 @@ def build_array(key: str, dtype: str, shape: Sequence[int], chunk_shape: Sequenc
             "data_type": dtype,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": _fill(dtype),
+            "fill_value": fill,
             "codecs": [{"name": "bytes", **order}, {"name": "crc32c"}],
             "attributes": COMPLETE,
             "dimension_names": [f"{key}.axis{axis}" for axis in range(len(shape))],
@@ -144,15 +147,6 @@ def chunk_name(version: int, place: Sequence[int]) -> str:
 
 _NAMES_V2 = {dtype: name for name, dtype in DTYPES_V2.items() if not name.startswith(">")}
 """The names of version 2, for little-endian elements."""
-
-
-def _fill(dtype: str) -> Any:
-    """Return the value of absent chunks. None are absent, but version 3 asks for one."""
-    if dtype == "bool":
-        return False
-    if dtype.startswith("complex"):
-        return [0.0, 0.0]
-    return 0.0 if "float" in dtype else 0
 
 
 CHUNK = "chunk"

@@ -2,7 +2,7 @@
 
 A chunk is decoded whole, or if it consists of inner chunks, some rows of these at a time. What was
 decoded last is kept, since the engine asks for blocks of it one after the other. The engine tells
-what it will ask for next (``expect``): chunks without inner ones are decoded ahead, by
+which it will ask for next (``expect``): chunks without inner ones are decoded ahead, by
 TensorStore's threads.
 
 An absent chunk, for which the fill value stands, is not looked for again: the folder was listed
@@ -43,7 +43,7 @@ from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import decoding
 
-# TensorStore, which decodes chunks: the one module that imports it, when the first chunk is
+# TensorStore, which decodes chunks: only this module imports it, when the first chunk is
 # decoded.
 #
 # On a disk it reads the files of chunks itself. Of a bucket, and of a database, it is given the bytes

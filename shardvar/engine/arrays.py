@@ -59,7 +59,6 @@ class MoveTable:
         return len(self.source)
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """The columns, in the order of the fields."""
         return self.source, self.source_start, self.target, self.target_start, self.nbytes
 
     def take(self, rows: Ints | slice) -> Self:
@@ -207,16 +206,13 @@ class LazyPayload:
 
     @property
     def nbytes(self) -> int:
-        """The size of the payload in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     @property
     def row_nbytes(self) -> int:
-        """The size of a row of the first axis."""
         return self.nbytes // self.shape[0] if self.shape else self.nbytes
 
     def fill(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the payload from byte ``start`` on."""
         done = 0
         while done < len(buffer):
             made, first = self._at(start + done)
@@ -226,7 +222,6 @@ class LazyPayload:
             del made  # before the next rows are made
 
     def release(self) -> None:
-        """Drop the values."""
         self._made = None
 
     def _at(self, byte: int) -> tuple[Array, int]:
@@ -245,8 +240,6 @@ class LazyPayload:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArraySource(Source):
-    """Arrays behind the source protocol."""
-
     arrays: Sequence[npt.NDArray[Any] | bytes | LazyPayload]
     """[m] the arrays; strings already encoded as payloads."""
     index: TableIndex = field()  # the table of contents: one plain entry for each array
@@ -280,7 +273,6 @@ class ArraySource(Source):
         self.turn.clear()
 
     def release(self, row: int) -> None:
-        """Drop the values of an array if it is lazy."""
         array = self.arrays[row]
         if isinstance(array, LazyPayload):
             array.release()
@@ -325,8 +317,7 @@ class ArraySource(Source):
             raise UnsupportedError("An array that is not contiguous cannot be mapped.")
         return payload
 
-    def close(self) -> None:
-        """Do nothing: arrays need not be closed."""
+    def close(self) -> None: ...
 
 
 _STRING_CODE = code(STRING)

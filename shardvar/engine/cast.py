@@ -257,8 +257,6 @@ _POWERS: _Floats = _CODES.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """A tensor that is stored as weights and scales."""
-
     key: str
     weights: str  # the key of its weights
     scales: str | None  # the key of its scales; None if the weights are the numbers
@@ -355,7 +353,6 @@ class ScaledSource(ComposedSource):
             buffer[:] = octets[start - first * size :][: len(buffer)]
 
     def _fill(self, number: int, tensor: Quantised, first: int, into: Array) -> None:
-        """Fill ``into`` with numbers, from element ``first`` of their payload on."""
         whole = self.index.entries.slices.region(number)
         done = 0
         for part in regions_of_range(whole.shape, first, first + len(into)):
@@ -455,7 +452,6 @@ class ScaledSource(ComposedSource):
         return Region(blocks.offset[: len(shape)], blocks.shape[: len(shape)])
 
     def _keep(self, place: tuple[str, Region], scales: _Floats) -> None:
-        """Keep scales for the next portion, and drop the oldest ones."""
         with self._lock:
             self._kept[place] = scales
             while sum(array.nbytes for array in self._kept.values()) > _KEPT_NBYTES:
@@ -464,12 +460,10 @@ class ScaledSource(ComposedSource):
     # Stored tensors.
 
     def _shape(self, key: str) -> tuple[int, ...]:
-        """Return the shape of a stored tensor."""
         slices = self.stored.slices
         return slices.tensors.shape(int(slices.tensor[self.rows[key][0]]))
 
     def _read(self, key: str, region: Region) -> Array:
-        """Return a region of a stored tensor, compared with its checksums."""
         rows = self.rows[key]
         if len(rows) > 1:
             slices = self.stored.slices
@@ -509,7 +503,6 @@ class ScaledSource(ComposedSource):
 
 
 def _floats(weights: Array) -> _Floats:
-    """Return weights as float32: by a table, if they have 8 bits."""
     if weights.dtype.itemsize != 1:
         return weights.astype(np.float32)
     table = _CODES.view(weights.dtype).astype(np.float32)
@@ -539,7 +532,6 @@ def _check_scales(scales: _Floats, blocks: Region, tensor: Quantised) -> None:
 
 
 def _check_finite(weights: Any, product: _Floats, tensor: Quantised) -> None:
-    """Raise ``UnsupportedError`` if a product of finite numbers is not finite."""
     if place := _first_place(np.isfinite(weights) & ~np.isfinite(product)):
         cause = (
             f"A number of {tensor.key!r} is beyond float32: its weight {weights[place]} and its "

@@ -68,7 +68,6 @@ class ReadTable:
         return len(self.row)
 
     def take(self, rows: Ints) -> Self:
-        """The table of some of the reads, in the given order."""
         return type(self)(self.row[rows], self.start[rows], self.nbytes[rows], self.checksum[rows])
 
 
@@ -128,7 +127,6 @@ class Evidence:
                 self.compare()
 
     def expect(self, rows: Ints) -> None:
-        """Tell the source which payloads that it decodes will be read next, in order."""
         if len(rows):
             self.source.expect(self.entries, rows)
 
@@ -344,7 +342,6 @@ class Evidence:
             self._fail(row, error)
 
     def _blame(self, reads: ReadTable, position: int) -> None:
-        """Raise or keep the error of a read that is not as promised."""
         row, start, nbytes, _ = reads.table()[position].tolist()
         runs = self.entries.runs
         if runs is not None and nbytes > runs.run_nbytes:
@@ -365,7 +362,6 @@ class Evidence:
 
 
 def check_entry(source: Source, entries: EntryTable, row: int) -> None:
-    """Read one payload whole, in bounded blocks, and raise unless it is right."""
     Evidence(source, entries).read_whole(row)
 
 

@@ -123,8 +123,6 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileReport:
-    """The result of a ``FileTask``."""
-
     checksums: FileChecksums  # of what was written
     parts: ReadTable
     """The reads of payloads that this file needs a part of; whole ones have been compared."""
@@ -160,7 +158,6 @@ class FileWork:
 def run_task(
     task: FileTask, source: Source, progress: Progress = lambda _nbytes: None
 ) -> FileReport:
-    """Write one file whole and sync it."""
     [(_, report)] = run_each([task], source, progress)
     return report
 
@@ -350,7 +347,6 @@ def _write_units(work: FileWork, batch: list[int]) -> list[Sums]:
 
 
 def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | None) -> Sums:
-    """Take the checksums of a unit's bytes, and write them."""
     task = work.task
     sums = take_checksums(task.writer, task.plan.targets, task.start, unit, block)
     if moves is not None:
@@ -387,7 +383,6 @@ def _payload_in_memory(work: FileWork, unit: Unit) -> memoryview | None:
 
 
 def _moves(work: FileWork, unit: Unit) -> MoveTable:
-    """The moves that fill a unit's targets."""
     first, last = np.searchsorted(work.moves.target, [unit.first, unit.last])
     return work.moves.take(slice(int(first), int(last)))
 

@@ -55,11 +55,9 @@ class Lattice:
 
     row: int  # the row of the stored slice
     piece: Piece
-    first: IndexTuple
-    """[k] the first index, in the coordinates of the piece."""
+    first: IndexTuple  # [k] the first index, in the coordinates of the piece
     shape: IndexTuple  # [k] the extents
-    place: int
-    """The element of the payload that the first index is."""
+    place: int  # The element of the payload that the first index is
     strides: IndexTuple  # [k] elements of the payload from one index to the next
 
     @property
@@ -68,7 +66,6 @@ class Lattice:
         return 1 + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
 
     def part(self, first: IndexTuple, shape: IndexTuple) -> "Lattice":
-        """Return a part, whose ``first`` index is in the coordinates of this lattice."""
         skip = sum(index * stride for index, stride in zip(first, self.strides, strict=True))
         there = tuple(a + b for a, b in zip(self.first, first, strict=True))
         return replace(self, first=there, shape=shape, place=self.place + skip)
@@ -102,14 +99,12 @@ class Lattice:
             yield self.part((*index, *(0 for _ in rest)), (*(1 for _ in outer), extent, *rest))
 
     def within(self, region: Region) -> "Iterator[Lattice]":
-        """Yield the parts whose elements lie in a region of the target."""
         corner = self.target_corner()
         for first, shape in indices_within(self.piece.target, corner, self.shape, region):
             yield self.part(first, shape)
 
 
 def coordinates(view: View, index: IndexTuple) -> list[int]:
-    """[rank] the coordinates of an index."""
     place = list(view.start)
     for (axis, step), number in zip(view.steps, index, strict=True):
         if axis >= 0:
@@ -285,8 +280,7 @@ class Strided:
     """Elements of two payloads, at distances in bytes."""
 
     shape: tuple[int, ...]  # [k] the extents
-    place: int
-    """The first element, in bytes of the payload that is read."""
+    place: int  # The first element, in bytes of the payload that is read
     strides: tuple[int, ...]  # [k] bytes from one index to the next there
     into: int  # the first element, in bytes of the buffer that is filled
     into_strides: tuple[int, ...]  # [k] bytes from one index to the next there
@@ -301,7 +295,6 @@ class Strided:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
         return prod(self.shape) * self.itemsize
 
     @property
@@ -365,7 +358,6 @@ class Strided:
             yield from part.bands(most)
 
     def copy(self, payload: memoryview, buffer: memoryview) -> None:
-        """Fill the places in the buffer with the elements of the payload."""
         word = word_of(self.itemsize)
         out = np.ndarray(self.shape, word, buffer, self.into, self.into_strides)
         read = np.ndarray(self.shape, word, payload, self.place, self.strides)
@@ -413,8 +405,6 @@ _SPARSE = 2  # a block is sparse if its sources extend over more than so many ti
 
 @dataclass(frozen=True, slots=True)
 class PanelPart:
-    """A part of the work that fills a block or a panel."""
-
     span: int  # bytes of its source from the first element to the last
     work: Callable[[], object]
 
@@ -430,7 +420,6 @@ class Panels:
     lock: RLock = field(default_factory=new_lock)  # Guards ``made``
 
     def clear(self) -> None:
-        """Drop all of them."""
         self.made.clear()
 
     def make(

@@ -83,7 +83,6 @@ def compute(
     dtype: str,
     key: str,
 ) -> npt.NDArray[Any]:
-    """Return what arithmetic makes of some elements, in the target's dtype."""
     with np.errstate(all="ignore"):
         result = values.astype(np.float64)
         for factor in factors:
@@ -108,8 +107,6 @@ def compute(
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The way to make an entry that is copied."""
-
     pieces: tuple[Piece, ...]  # [n] the pieces whose elements it has
     rows: tuple[int, ...]  # [n] the stored slice that has its elements of each piece
     factors: tuple[int, ...]  # the stored slices of tensors that elements are multiplied by
@@ -123,8 +120,6 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipes:
-    """The ways to make the entries of targets, each with its number."""
-
     origin: Ints
     """[m] the row of the stored entry that each is, as it is; -1 for entries that are copied."""
     copied: Mapping[int, Recipe]  # the recipes of entries that are copied, by number
@@ -200,7 +195,6 @@ class DraftEntries:
         return tuple(dict.fromkeys((*(piece.source.key for piece in pieces), *factors)))
 
     def rows_of(self, key: str) -> Ints:
-        """The rows of a stored tensor."""
         tensor = self.row_of[key]
         return self.order[self.bounds[tensor] : self.bounds[tensor + 1]]
 
@@ -470,7 +464,6 @@ class MappedSource(ComposedSource):
         self.inner.close()
 
     def _lattices(self, number: int, recipe: Recipe) -> list[Lattice]:
-        """The lattices of an entry."""
         lattices = self.planned.get(number)
         if lattices is None:
             lattices = []
@@ -482,7 +475,6 @@ class MappedSource(ComposedSource):
         return lattices
 
     def _copy(self, row: int, count: int, band: Strided, buffer: memoryview) -> None:
-        """Copy elements of a stored payload to their places in the buffer."""
         payload = self.payloads.payload(row, count)
         if payload is not None:
             band.copy(payload, buffer)
@@ -544,7 +536,6 @@ class MappedSource(ComposedSource):
         count: int,
         values: npt.NDArray[Any],
     ) -> None:
-        """Copy the elements of a lattice into an array, with strides from a place on."""
         for band in bands_of(lattice, (place, strides), values.itemsize):
             self._copy(lattice.row, count, band, bytes_of(values))
 
@@ -635,7 +626,6 @@ class MapPart:
     entries: EntryTable  # the entries of targets
 
     def source(self, inner: Source, map_scratch: Scratch) -> MappedSource:
-        """Return the source that reads the entries."""
         index = TableIndex(self.entries, inner.index.files)
         verified = VerifiedRows(inner, self.stored)
         payloads = KeptPayloads(verified, map_scratch)

@@ -103,7 +103,6 @@ class Reading:
 
     @property
     def entries(self) -> EntryTable:
-        """The entries of the source."""
         return self.evidence.entries
 
     @property
@@ -129,13 +128,11 @@ class Reading:
     def run(
         self, function: Callable[[Work], Done], items: Iterable[Work], nbytes: int
     ) -> list[Done]:
-        """Return ``function`` of every item; none reads more than ``nbytes`` bytes."""
         if not self.in_threads:
             return run_in_order(function, items)
         return run_all(function, items, self.threads(nbytes))
 
     def scratch(self, nbytes: int) -> memoryview:
-        """A buffer that the next call may reuse."""
         return thread_buffer(nbytes, self.use)
 
 
@@ -283,7 +280,6 @@ def spans(file: Ints, start: Ints, nbytes: Ints, gap_nbytes: int) -> Iterator[tu
 def _read_long(
     reading: Reading, moves: MoveTable, buffers: Buffers | None, run: Callable[..., Any]
 ) -> None:
-    """Read byte ranges block by block, straight to their places."""
     if not len(moves):
         return
     rows, firsts, targets, places, sizes = (column.tolist() for column in moves.columns())
@@ -508,7 +504,6 @@ class VerifiedSource(WrappedSource):
 
     @property
     def stored(self) -> EntryTable:
-        """The entries as they are stored."""
         return self.verified.entries
 
 
@@ -572,7 +567,6 @@ class KeptPayloads:
     lock: RLock = field(default_factory=new_lock)  # Guards ``kept``
 
     def clear(self) -> None:
-        """Drop all of them."""
         self.kept.clear()
 
     def payload(self, row: int, count: int) -> memoryview | None:
@@ -623,7 +617,6 @@ class KeptPayloads:
             return self.kept[row]
 
     def _add(self, row: int, payload: memoryview, count: int) -> None:
-        """Keep a payload, and drop the oldest ones."""
         most = _MOST_DECODED if self.verified.source.traits is None else _MOST_FETCHED
         self.kept[row] = payload
         while len(self.kept) > most * count:

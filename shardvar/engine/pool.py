@@ -130,7 +130,6 @@ def map_ahead(
 
 
 def run_in_order(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:
-    """Return ``function`` of every item, one after the other in this thread."""
     return [function(item) for item in items]
 
 
@@ -158,7 +157,6 @@ class Together:
 
 
 def new_buffer(nbytes: int) -> memoryview:
-    """A fresh buffer, zeroed."""
     return memoryview(bytearray(nbytes))
 
 

@@ -100,12 +100,10 @@ class RegionTable:
         return len(self.row)
 
     def columns(self) -> tuple[Ints, ...]:
-        """The columns, in the order of the fields."""
         there = self.target, self.target_start, self.target_strides
         return self.row, self.offset, self.shape, self.strides, self.itemsize, *there
 
     def take(self, rows: Ints) -> Self:
-        """The table of some of the rows, in the given order."""
         return type(self)(*(column[rows] for column in self.columns()))
 
     def starts(self) -> Ints:
@@ -180,7 +178,6 @@ class RegionTable:
 
 
 def join_regions(tables: Sequence[RegionTable]) -> RegionTable:
-    """All rows of several tables of one rank, in order."""
     return RegionTable(
         *map(np.concatenate, zip(*(table.columns() for table in tables), strict=True))
     )
@@ -314,7 +311,6 @@ def _met(wanted: RegionTable, entries: EntryTable, begin: int, end: int) -> Regi
 
 
 def _read_apart(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> None:
-    """Fill each region by reads of only this region."""
     for number in range(len(wanted)):
         row, offset, shape, strides, size, target, start, target_strides = (
             column[number].tolist() for column in wanted.columns()
@@ -390,8 +386,7 @@ _Table = TypeVar("_Table", MoveTable, RegionTable)
 class Places:
     """The places of targets in given arrays; one array may hold many targets."""
 
-    arrays: Sequence[Array]
-    """The arrays, contiguous."""
+    arrays: Sequence[Array]  # The arrays, contiguous
     array: Ints
     """[m] the position in ``arrays`` of each target's; -1 for targets that get a fresh array."""
     start: Ints  # [m] the first byte of each target there
@@ -639,5 +634,4 @@ class FlatTensor:
         )
 
     def check(self) -> None:
-        """Raise unless what was read has the checksums that the index gives."""
         self.evidence.check()

@@ -208,8 +208,6 @@ def place_of_unit(targets: SliceTable, unit: Unit) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Checksums of a unit."""
-
     payload: list[int]
     """Of each target's bytes in it; of a band, of each part of each target, cut where runs end."""
     runs: list[int]  # of each run of each target, in order; of a band none

@@ -68,7 +68,6 @@ def shrink_entries(entries: EntryTable, rows: Ints) -> EntryTable:
 
 
 def restore_rows(report: FileReport, rows: Ints) -> FileReport:
-    """Return the report of a task that was shrunk with the rows of the task that it was made of."""
     return replace(report, parts=replace(report.parts, row=rows[report.parts.row]))
 
 
@@ -84,8 +83,6 @@ FileRunner = Callable[[Sequence[FileTask]], Generator[tuple[FileTask, FileReport
 
 @dataclass(frozen=True, slots=True)
 class WriteSummary:
-    """Counts of one write."""
-
     num_files: int  # Data files of the checkpoint
     reused: int  # of these, files that an earlier run had finished
     nbytes: int  # Payload bytes of the checkpoint
@@ -230,8 +227,7 @@ def _payload_nbytes(task: FileTask) -> int:
 # of the source were read. They are compared with the source's checksums before anything is
 # committed.
 
-JOURNAL = ".done"
-"""Added to the name under which a file is written: the journal of a finished file."""
+JOURNAL = ".done"  # Added to the name under which a file is written: the journal of a finished file
 
 _MAX_NBYTES, _MAX_DEPTH = 1 << 30, 8
 """No journal is read that is larger; it would take a file of some million payloads or runs."""

@@ -194,7 +194,6 @@ def decide(
 
 
 def find_exceeding(policy: Policy, assignment: Assignment) -> tuple[Exceeding, ...]:
-    """The files that a policy with a limit finds too large."""
     exceeding = getattr(policy, "exceeding", None)
     return tuple(exceeding(assignment)) if exceeding is not None else ()
 

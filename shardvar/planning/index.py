@@ -144,13 +144,11 @@ class EntryTable:
         return len(self.file)
 
     def entry(self, row: int, files: Sequence[str]) -> Entry:
-        """One row as a value."""
         number = int(self.checksum[row])
         checksum = None if number == NO_CHECKSUM else number
         return Entry(self.slices[row], files[self.file[row]], int(self.start[row]), checksum)
 
     def take(self, rows: Ints) -> Self:
-        """The table of some of the rows, in the given order."""
         runs = self.runs and replace(self.runs, first=self.runs.first[rows])
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
         digests = None if self.digests is None else self.digests[rows]
@@ -186,7 +184,6 @@ class ScannedFaults(Mapping[str, CheckpointError]):
         return len(self.all())
 
     def items(self) -> ItemsView[str, CheckpointError]:
-        """All keys with their errors."""
         return self.all().items()
 
     def values(self) -> ValuesView[CheckpointError]:
@@ -230,7 +227,6 @@ class TableIndex:
     """The rows of entries grouped by tensor, as the only item, once a key was looked up."""
 
     def find(self, key: str) -> EntryTable:
-        """The entries of one key; ``UnknownKey`` if the index does not have it."""
         # Made by the first lookup: a program that only scans does not pay for it.
         if not self._rows:
             self._grouped.append(self.entries.slices.by_tensor())
@@ -247,7 +243,6 @@ class TableIndex:
         return replace(taken, slices=slices)
 
     def scan(self) -> Iterator[EntryTable]:
-        """All entries in one table."""
         yield self.entries
 
 

@@ -84,7 +84,6 @@ class CopyTable:
         return len(self.source)
 
     def take(self, rows: Ints | slice) -> Self:
-        """The table of some of the rows, in the given order; a range of them as views."""
         return type(self)(self.source[rows], self.target[rows], self.offset[rows], self.shape[rows])
 
 
@@ -394,7 +393,6 @@ REPLICAS = ("equal", "first")
 
 
 def check_replicas(replicas: str) -> None:
-    """Raise ``ArgumentError`` unless replicas are treated in a known way."""
     if replicas not in REPLICAS:
         cause = f"replicas={replicas!r} is not a way to choose among replicas."
         raise ArgumentError(
@@ -446,7 +444,6 @@ def _raise_first(faults: Mapping[str, CheckpointError], slices: SliceTable, proc
 
 
 def name_processes(processes: Sequence[int]) -> str:
-    """Return the processes as words."""
     texts = [str(process) for process in processes[:_NAMED]]
     if len(processes) > _NAMED:
         texts.append(f"{len(processes) - _NAMED} more")

@@ -93,11 +93,9 @@ class TensorTable:
         return dict(zip(self.keys, zip(dtypes, map(tuple, rows), strict=True), strict=True))
 
     def rows(self) -> dict[str, int]:
-        """The row of each key."""
         return dict(zip(self.keys, range(len(self.keys)), strict=True))
 
     def take(self, rows: Ints) -> Self:
-        """The table of some of the rows, in the given order."""
         keys = list(map(self.keys.__getitem__, rows.tolist()))
         return type(self)(keys, self.codes[rows], self.ranks[rows], self.shapes[rows])
 
@@ -160,7 +158,6 @@ class SliceTable:
         )
 
     def device_of(self, row: int) -> str:
-        """The full name of the device that holds the slice."""
         return LOCAL_DEVICE if self.device is None else self.devices[int(self.device[row])]
 
     def tasks(self) -> tuple[Ints, list[str]]:
@@ -186,11 +183,9 @@ class SliceTable:
         return sum_by(self.tensor, self.nbytes, len(self.tensors))
 
     def key(self, row: int) -> str:
-        """The name of the slice's tensor."""
         return self.tensors.keys[int(self.tensor[row])]
 
     def dtype(self, row: int) -> str:
-        """The name of the slice's element type."""
         return NAMES[int(self.tensors.codes[self.tensor[row]])]
 
     def region(self, row: int) -> Region:

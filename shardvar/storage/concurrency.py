@@ -123,7 +123,6 @@ def exactly() -> Iterator[None]:
 
 
 def is_exact() -> bool:
-    """Return True within ``exactly``."""
     return bool(getattr(_local, "is_exact", False))
 
 
@@ -238,7 +237,6 @@ def _quotas(root: str) -> Iterator[tuple[int, int]]:
 
 
 def _numbers(text: str) -> tuple[int, int]:
-    """A quota and a period; zeros for none."""
     words = text.split()
     if len(words) != 2 or not all(word.isdecimal() for word in words):
         return 0, 0

@@ -110,7 +110,6 @@ class FolderBeside:
             _copy_rights(self.place, new)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file of the new folder, by its path in it."""
         path = self._path(name)
         with writing(path):
             self._make_folder(os.path.dirname(path))
@@ -154,7 +153,6 @@ class FolderBeside:
         self._retire(own)
 
     def is_in_place(self) -> bool:
-        """Return True if the new folder has taken the place."""
         try:
             status = os.stat(self.place)
         except OSError:
@@ -196,7 +194,6 @@ class FolderBeside:
         return os.path.join(self._above, f"{_stem(self.place)}.{self.token}.{kind}.tmp")
 
     def _exchange(self, ready: str) -> None:
-        """Exchange the folder in place and the new one."""
         if _swap(ready, self.place):
             return
         was = self._beside("was")
@@ -327,7 +324,6 @@ def _link(old: str, new: str, own: Collection[str]) -> None:
 
 
 def _copy_folder(old: str, new: str, name: str) -> None:
-    """Make a folder as it is in another."""
     made = os.path.join(new, name)
     os.makedirs(made, exist_ok=True)
     _copy_rights(os.path.join(old, name), made)

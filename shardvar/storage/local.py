@@ -89,7 +89,6 @@ def locked(path: str, what: str) -> Iterator[None]:
 
 
 def _lock(path: str, what: str, held: list[int]) -> None:
-    """Lock the file, and add the descriptor that holds the lock to ``held``."""
     for _ in range(_ATTEMPTS):
         with unforked:
             held.append(os.open(path, _LOCK_FLAGS, 0o666))
@@ -106,7 +105,6 @@ def _lock(path: str, what: str, held: list[int]) -> None:
 
 
 def held_error(path: str, what: str) -> LockHeld:
-    """Return the error for a lock file ``path`` that another writer of ``what`` holds."""
     return LockHeld(
         f"{what} is being written by another writer, which holds {path}.",
         "Wait until it is done, or stop it.",
@@ -183,7 +181,6 @@ def check_unlocked(path: str, what: str) -> None:
 
 
 def _exists(path: str) -> bool:
-    """Return True if something has that path; an ``OSError`` other than its absence is raised."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -215,7 +212,6 @@ class LocalStorage:
 
     @property
     def traits(self) -> None:
-        """None: on a disk a request costs next to nothing."""
         return None
 
     def open(self, name: str) -> LocalReadableFile:
@@ -509,7 +505,6 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return True if a path is a URL: a scheme and "://"."""
     return isinstance(path, str) and URL.match(path) is not None
 
 

@@ -91,7 +91,6 @@ _loaded: dict[str, Any] = {}  # the module, and the process that imported it
 
 
 def library() -> Any:
-    """Return the module; ``MissingExtra`` if it is not installed."""
     with _library_lock:
         if not _loaded:
             try:
@@ -163,8 +162,6 @@ _MOST_PARTS = 9000  # S3 takes 10,000 parts of a file
 
 @dataclass(frozen=True, slots=True)
 class ObjectClient:
-    """The requests to one bucket or container."""
-
     root: str  # the URL of the bucket, without "/" at its end
     _stores: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -365,7 +362,6 @@ class ObjectClient:
         )
 
     def _store(self, kind: str) -> Any:
-        """Return a store, made from the environment at its first use."""
         with _lock:
             if kind not in self._stores:
                 self._stores[kind] = make_store(self.root, kind)
@@ -375,7 +371,6 @@ class ObjectClient:
     def _asking(
         self, key: str, operation: Operation = "get", *, is_conditional: bool = False
     ) -> Iterator[None]:
-        """Turn obstore's errors into shardvar's."""
         module = library()
         try:
             yield
@@ -416,7 +411,6 @@ class ObjectClient:
 
 
 def _wanted(parts: Iterable[Any]) -> Iterator[Any]:
-    """Yield parts for an upload as long as it is wanted; obstore aborts it otherwise."""
     for part in parts:
         requests.PACE.wait()
         check_wanted()

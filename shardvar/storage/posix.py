@@ -189,7 +189,6 @@ class HeldDirectory:
             self._descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def is_moved(self, path: str) -> bool:
-        """Return True if it is there, and not at a path any more."""
         status = os.fstat(self._descriptor.number)
         try:
             return status.st_nlink > 0 and not os.path.samestat(status, os.stat(path))

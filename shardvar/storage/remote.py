@@ -51,8 +51,6 @@ _MOST_SPANS = 32  # Spans that are held, so that they take at most 8 MiB
 
 @dataclass(slots=True)
 class SpanAhead:
-    """A range of a file that is held in memory."""
-
     key: str
     version: str
     start: int  # the first byte, in the file
@@ -147,7 +145,6 @@ class RemoteReadableFile:
         )
 
     def close(self) -> None:
-        """Refuse further reads."""
         self._is_closed = True
 
     def _bytes(self, start: int, nbytes: int) -> memoryview:
@@ -211,7 +208,6 @@ class RemoteStorage:
 
     @property
     def path(self) -> str:
-        """The folder's URL."""
         return self.client.place(self.key)
 
     @property
@@ -298,7 +294,6 @@ class RemoteStorage:
         uninterrupted(lambda: upload.rename(old, new))
 
     def move(self, old: str, new: str) -> None:
-        """Upload a file under its final name."""
         upload = self._writing(new)
         uninterrupted(lambda: upload.move(old, new))
 
@@ -398,7 +393,6 @@ class RemoteStorage:
         """Do nothing: a prefix exists when something is in it."""
 
     def check_writable(self, name: str) -> None:
-        """Raise ``UnsupportedError`` if the server cannot be written."""
         if not self.client.can_write:
             cause = f"{self.client.place(self._join(name))} can be read, and not written."
             raise UnsupportedError(
@@ -414,7 +408,6 @@ class RemoteStorage:
         return shutil.disk_usage(tempfile.gettempdir()).free
 
     def _writing(self, name: str) -> Upload:
-        """Return the write that is under way."""
         self.check_writable(name)
         if not self._uploads:
             cause = f"{self.client.place(self._join(name))} is written outside of a write."

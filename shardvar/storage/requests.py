@@ -85,14 +85,11 @@ class Head:
 
     @property
     def status(self) -> FileStatus:
-        """The facts that the folder tells."""
         return FileStatus(self.nbytes, self.changed, self.stamp)
 
 
 @dataclass(frozen=True, slots=True)
 class FolderListing:
-    """The content of one folder."""
-
     files: Mapping[str, Head]  # the files, by bare name
     folders: Sequence[str]  # the bare names of the folders, sorted
 
@@ -145,8 +142,6 @@ class Client(Protocol):
 
 
 class BucketClient(Client, Protocol):
-    """The requests that write."""
-
     def put(self, key: str, path: str) -> Head:
         """Upload a local file, in parts if large, and return its facts; whole or not at all."""
 
@@ -258,7 +253,6 @@ def is_copy(
 
 
 def has_content(client: Client, key: str, content: bytes) -> bool:
-    """Return True if a file has this content, as far as the server answers."""
     try:
         head = client.head(key)
         return (
@@ -474,7 +468,6 @@ class Pace:
         return is_early or now - began < longest
 
     def _pause_of(self, number: int) -> float:
-        """Return the pause after an attempt."""
         longest = min(math.ldexp(_SHORTEST_PAUSE, number), _LONGEST_PAUSE)
         return longest * (0.5 + 0.5 * self.spread())
 

@@ -36,7 +36,6 @@ class ScratchFile:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by close
 
     def write(self, start: int, data: bytes) -> None:
-        """Write bytes at a place."""
         rest = memoryview(data)
         with writing(tempfile.gettempdir()):
             while rest:
@@ -50,7 +49,6 @@ class ScratchFile:
                 buffer, start = buffer[count:], start + count
 
     def close(self) -> None:
-        """Give the room back."""
         self._file.close()
 
     def __enter__(self) -> "ScratchFile":

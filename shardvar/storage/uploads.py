@@ -99,7 +99,6 @@ def claim_name(stem: str) -> str:
 
 
 def uploads_marks(stem: str, names: Iterable[str]) -> list[str]:
-    """Return the marks of earlier writers of a checkpoint."""
     mark = re.compile(rf"\.{re.escape(stem)}\.[0-9a-f]{{16}}\.uploads", re.DOTALL)
     return [name for name in names if mark.fullmatch(name)]
 
@@ -118,7 +117,6 @@ def _owner_text(token: str, *, removes: bool = False) -> bytes:
 
 
 def _read_claim(client: Client, key: str) -> tuple[Head, Any]:
-    """Return the facts and the content of a claim."""
     head = client.head(key)
     nbytes = min(head.nbytes, _MOST_NBYTES)
     return head, parse_json(bytes(client.read(key, head, 0, nbytes)) if nbytes else b"", 1)
@@ -149,7 +147,6 @@ def describe_claim(client: Client, key: str) -> str:
 
 
 def _claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
-    """Return the error for a checkpoint that another writer has claimed."""
     about = describe_claim(client, claim)
     held = client.place(claim)
     cause = (
@@ -431,7 +428,6 @@ class Upload:
             self.there.pop(name, None)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Remove files from this machine."""
         for name in names:
             self._drop(name)
 
@@ -511,7 +507,6 @@ class Upload:
         return self.there[name]
 
     def _content(self, name: str) -> bytes:
-        """Return the bytes of a file that is not in place yet."""
         if name in self.staged:
             with open(self.staged[name], "rb") as file:
                 return file.read()

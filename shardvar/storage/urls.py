@@ -84,8 +84,6 @@ _TAGS = ("ETag", "etag", "blob_id", "sha256")
 
 @dataclass(frozen=True, slots=True)
 class FilesystemClient:
-    """The requests to one file system."""
-
     root: str  # Scheme and server, or scheme and first step, without "/" at its end
     _opened: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -219,7 +217,6 @@ def _below(base: str, key: str) -> str:
 
 
 def _head_of_info(info: Mapping[str, Any]) -> Head:
-    """Return the facts that fsspec gives of a file."""
     time = next((info[name] for name in _TIMES if info.get(name) is not None), None)
     changed = time.timestamp() if isinstance(time, datetime) else None
     if isinstance(time, int | float):
@@ -244,8 +241,6 @@ def _unlistable_error(place: str) -> UnsupportedError:
 
 @dataclass(frozen=True, slots=True)
 class WebClient:
-    """The requests to one web server."""
-
     root: str  # the URL of the server, without "/" at its end
 
     @property

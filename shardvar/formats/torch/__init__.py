@@ -46,8 +46,7 @@ class TorchFormat(SharedFormat):
     """torch.distributed.checkpoint: a folder with an index and files of items."""
 
     name: str = "torch"
-    capabilities: Capabilities = CAPABILITIES
-    """The dtypes that torch can read back."""
+    capabilities: Capabilities = CAPABILITIES  # The dtypes that torch can read back
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         return find_dcp(storage.names(), name)

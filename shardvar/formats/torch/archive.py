@@ -108,12 +108,9 @@ Read = Callable[[int, int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of an archive."""
-
     start: int
     nbytes: int
-    crc: int
-    """The CRC-32 of its bytes by the archive's directory; ``NO_CHECKSUM`` if it has none."""
+    crc: int  # The CRC-32 of its bytes by the archive's directory; ``NO_CHECKSUM`` if it has none
 
 
 @dataclass(slots=True, eq=False)
@@ -154,10 +151,8 @@ class Archive:
     """The directory of an archive."""
 
     read: Read
-    start: int
-    """The first byte of the archive, in bytes of the file."""
-    stop: int
-    """The first byte of its directory, in bytes of the file: records end before it."""
+    start: int  # The first byte of the archive, in bytes of the file
+    stop: int  # The first byte of its directory, in bytes of the file: records end before it
     members: dict[str, list[Member]]
     """The records by name, without the folder; a name that occurs twice has two."""
     has_checksums: bool
@@ -290,12 +285,9 @@ _CLASSES = {dtype: name for name, dtype in STORAGES.items()}
 
 
 class PackedRecord(NamedTuple):
-    """A record of an archive that is being written."""
-
     name: str
     nbytes: int
-    content: bytes | None = None
-    """Its bytes; None for a storage, whose bytes are written by others."""
+    content: bytes | None = None  # Its bytes; None for a storage, whose bytes are written by others
 
 
 def records_of(
@@ -374,8 +366,7 @@ def _raw_name(record: PackedRecord) -> bytes:
 
 _LOCAL_CRC, _CENTRAL_CRC = 14, 16
 """The place of the CRC in a local header, and in an entry of the directory."""
-_ELEMENTS = b"archive/data/0"
-"""The name of the record of the elements."""
+_ELEMENTS = b"archive/data/0"  # The name of the record of the elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,8 +429,7 @@ def _without(octets: bytes, crc: int) -> tuple[bytes, bytes]:
 
 
 _VERSION = 1001
-_FIRST_NBYTES = 1 << 16
-"""Bytes that are read first; of a large file the pickles usually have fewer."""
+_FIRST_NBYTES = 1 << 16  # Bytes that are read first; of a large file the pickles usually have fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,8 +447,7 @@ class OldFile:
             raise invalid(f"The file has no storage {name!r}.")
         return self.records[name]
 
-    def check_stored(self, name: str) -> None:
-        """Do nothing: no storage is compressed."""
+    def check_stored(self, name: str) -> None: ...
 
 
 def open_old(file: ReadableFile) -> OldFile:

@@ -87,15 +87,13 @@ from shardvar.wire.plain import Global, Node
 METADATA, DATA_SUFFIX = ".metadata", ".distcp"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 DCP = "torch.distributed.checkpoint."
-ABOUT = "shardvar"
-"""The attribute in which shardvar keeps its facts about a checkpoint."""
+ABOUT = "shardvar"  # The attribute in which shardvar keeps its facts about a checkpoint
 _METADATA = f"{DCP}metadata.Metadata"
 _TENSOR, _OBJECT = f"{DCP}metadata.TensorStorageMetadata", f"{DCP}metadata.BytesStorageMetadata"
 
 Coordinates = tuple[int, ...]
 _Place = tuple[str, int, int]
-_Found = tuple[_Place, int]
-"""File, first byte and size of an item, and the CRC-32 of its elements."""
+_Found = tuple[_Place, int]  # File, first byte and size of an item, and the CRC-32 of its elements
 _COPY_INDEX = "Copy the index again, or save the checkpoint again."
 _Described = tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]]
 _AN_OBJECT: _Described = (STRING, (), [((), ())])
@@ -122,8 +120,7 @@ def find_dcp(names: list[str], name: str) -> list[str]:
 class Items:
     """The slices and objects of a checkpoint, and the place of each, column by column."""
 
-    keys: list[str] = field(default_factory=list)
-    """[n] the keys, tensors and objects, sorted."""
+    keys: list[str] = field(default_factory=list)  # [n] the keys, tensors and objects, sorted
     dtypes: list[str] = field(default_factory=list)
     """[n] the dtype of each key; ``string`` for an object."""
     shapes: list[Coordinates] = field(default_factory=list)
@@ -140,8 +137,7 @@ class Items:
     faults: dict[str, ShardvarError] = field(default_factory=dict)
     strays: list[str] = field(default_factory=list)
     """Keys that have items and are not among ``keys``."""
-    rest_nbytes: int = 0
-    """Bytes after the pickle, which torch ignores."""
+    rest_nbytes: int = 0  # Bytes after the pickle, which torch ignores
     places: list[_Place] = field(default_factory=list)
     """File, first byte and size of every item, including unread ones."""
     about: Metadata = field(default_factory=Metadata)

@@ -83,8 +83,7 @@ from shardvar.wire.plain import Node, encode_value
 OF_OPTIMIZER = re.compile(r"((?:bf16_)?zero_pp_rank)_(\d{1,6})_mp_rank_(\d{1,4})_optim_states\.pt")
 OF_MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,6})_)?mp_rank_(\d{1,4})_model_states\.pt")
 """The files of one rank of DeepSpeed's ZeRO."""
-UNIVERSAL = "zero"
-"""The folder of a Universal Checkpoint that has a folder for each parameter."""
+UNIVERSAL = "zero"  # The folder of a Universal Checkpoint that has a folder for each parameter
 RUN = f"{UNIVERSAL}/optimizer_state.pt"
 """The file of the optimizer, and the key of what DeepSpeed reads of it."""
 STATE, GROUPS = "optimizer.state.", "optimizer.param_groups."
@@ -101,8 +100,7 @@ _OPTIMIZER = ("base_optimizer_state.", "optimizer_state_dict.")
 _CONVERT = "Copy the whole folder again, or convert the checkpoint again with ds_to_universal.py."
 
 _Shape = tuple[int, ...]
-Groups = Sequence[Mapping[str, _Shape]]
-"""The shapes of the parameters of each group, in order."""
+Groups = Sequence[Mapping[str, _Shape]]  # The shapes of the parameters of each group, in order
 
 
 # --- What both have
@@ -192,8 +190,6 @@ def _add_run(
 
 @dataclass(frozen=True, slots=True)
 class _Vector:
-    """A flat vector in a file."""
-
     file: int
     view: TensorView
 
@@ -202,8 +198,7 @@ class _Vector:
         return self.view.tensor.count
 
 
-_Range = tuple[_Vector, int, int]
-"""The elements [start, stop) of a vector."""
+_Range = tuple[_Vector, int, int]  # The elements [start, stop) of a vector
 
 
 def _vector(part: Unpickled, number: int, key: str) -> _Vector:

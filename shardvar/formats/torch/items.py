@@ -167,10 +167,8 @@ def view_of(
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    payload: bytes
-    """Its literal, as a string tensor without axes."""
-    encoding: bytes
-    """Its encoding (``wire.plain``)."""
+    payload: bytes  # Its literal, as a string tensor without axes
+    encoding: bytes  # Its encoding (``wire.plain``)
 
     @classmethod
     def of(cls, value: Any) -> "StoredObject":
@@ -178,7 +176,6 @@ class StoredObject:
 
 
 def encoding_in(item: bytes) -> bytes:
-    """Return the encoding of the object in an item."""
     archive = open_archive(lambda start, nbytes: item[start : start + nbytes], 0, len(item))
     root, size = archive.unpickled()
     return StoredObject.of(plain_of(root, TextRoom.of(size))).encoding
@@ -227,10 +224,8 @@ def _changed(elements: bytes, view: TensorView) -> memoryview:
 
 _HEAD_NBYTES = 1 << 12
 """Bytes of a large item that are read first: nearly always all pickle and headers."""
-SMALL_NBYTES = 1 << 14
-"""Items up to this size are read whole."""
-GROUP_NBYTES = 1 << 20
-"""Small items that lie within so many bytes are read together."""
+SMALL_NBYTES = 1 << 14  # Items up to this size are read whole
+GROUP_NBYTES = 1 << 20  # Small items that lie within so many bytes are read together
 _CRC_START, _CRC_STOP, _LOCAL_CRC_START = 16, 20, 14
 """The place of a CRC in an entry of a zip's directory, and in a local header."""
 
@@ -242,14 +237,11 @@ class _Template:
     """The frame of a tensor; offsets count from the beginning of the item."""
 
     view: TensorView
-    head: bytes
-    """The bytes in front of the elements, up to their CRC if it is there."""
+    head: bytes  # The bytes in front of the elements, up to their CRC if it is there
     fixed: tuple[tuple[int, int, bytes], ...]
     """Start, stop and content of the other ranges that are the same in all items."""
-    crc_start: int
-    """The place of the CRC of the elements in the directory."""
-    crc_again: int
-    """The place of the same CRC in front of the elements, or else ``crc_start``."""
+    crc_start: int  # The place of the CRC of the elements in the directory
+    crc_again: int  # The place of the same CRC in front of the elements, or else ``crc_start``
 
     def view_in(self, item: bytes | memoryview, start: int) -> TensorView | None:
         """Return the tensor of an item that begins at ``start``, if its frame is the same."""
@@ -272,11 +264,9 @@ class Frames:
     data: DataFiles
     templates: dict[tuple[int, Kind], _Template] = field(default_factory=dict)
     """The frames that were seen, by the size of the item and the kind of the tensor."""
-    uses_templates: bool = True
-    """False reads every frame by itself, with the same result."""
+    uses_templates: bool = True  # False reads every frame by itself, with the same result
     window_nbytes: int = GROUP_NBYTES
-    held: memoryview | None = None
-    """The bytes of the only item, where they were read already."""
+    held: memoryview | None = None  # The bytes of the only item, where they were read already
     _window: Window | None = None
 
     def read_tensor(self, file: int, start: int, nbytes: int, kind: Kind) -> TensorView:
@@ -405,10 +395,8 @@ def _template_of(archive: Archive, view: TensorView, item: bytes, start: int) ->
     return _Template(moved, head, fixed, crc_start, crc_again if is_again else crc_start)
 
 
-_NEAR_NBYTES = WINDOW_NBYTES // 4
-"""Local headers within so many bytes are read together."""
-_GROUP_NBYTES = 1 << 22
-"""The bytes of a file whose local headers one thread reads."""
+_NEAR_NBYTES = WINDOW_NBYTES // 4  # Local headers within so many bytes are read together
+_GROUP_NBYTES = 1 << 22  # The bytes of a file whose local headers one thread reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,8 +405,7 @@ class Stored:
 
     file: int
     value: TensorView | StoredObject
-    offset: tuple[int, ...] = ()
-    """The first indices of the slice in the whole tensor."""
+    offset: tuple[int, ...] = ()  # The first indices of the slice in the whole tensor
     shape: tuple[int, ...] = ()
 
     @classmethod
@@ -433,8 +420,7 @@ class PlaceReader:
 
     data: DataFiles
     keys: Sequence[str]
-    rows: Sequence[tuple[int, Stored]]
-    """[m] the number of the key of each slice, and the slice."""
+    rows: Sequence[tuple[int, Stored]]  # [m] the number of the key of each slice, and the slice
     replicas: Mapping[str, Sequence[tuple[Stored, Stored]]]
 
     def locate(self, wanted: Ints) -> dict[int, Located | ShardvarError]:

@@ -67,8 +67,7 @@ from shardvar.wire.plain import SIZE, OrderedMap, decode_value
 STEP, _WEIGHT = "optimizer.step", "fp32"
 _MODELS = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt")
 """The file of the model, as stages 1 and 2 and as stage 3 call it."""
-_VERSION = "0.19.8"
-"""The release of DeepSpeed whose layout is written, where no file names one."""
+_VERSION = "0.19.8"  # The release of DeepSpeed whose layout is written, where no file names one
 _MAX_NAME_NBYTES = 255
 _WHOLE = "Convert a checkpoint of the whole training state, such as a folder of ZeRO."
 
@@ -100,8 +99,7 @@ class UniversalPlan:
 
     run: Mapping[str, Any]
     """The content of ``zero/optimizer_state.pt``, without a step that is a tensor."""
-    documents: Mapping[str, bytes]
-    """The files that hold no tensor of the source, by path."""
+    documents: Mapping[str, bytes]  # The files that hold no tensor of the source, by path
 
     @classmethod
     def of(
@@ -256,8 +254,7 @@ _ASIDE = r"universal-\d+"
 
 @dataclass(frozen=True, slots=True)
 class UniversalWriter(FileWriter):
-    run: Mapping[str, Any]
-    """The content of ``zero/optimizer_state.pt``, without the step."""
+    run: Mapping[str, Any]  # The content of ``zero/optimizer_state.pt``, without the step
 
     @property
     def crc(self) -> Checksum:
@@ -329,8 +326,7 @@ CAPABILITIES = Capabilities(
 class UniversalFormat(Format):
     """A Universal Checkpoint of DeepSpeed, which is written under this name and read as ``pt``."""
 
-    reads: Format
-    """The format as which files of ``torch.save`` are read to become one."""
+    reads: Format  # The format as which files of ``torch.save`` are read to become one
     name: str = "pt"
     capabilities: Capabilities = CAPABILITIES
 

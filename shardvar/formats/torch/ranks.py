@@ -83,8 +83,7 @@ Area = tuple[Part, TensorView, tuple[int, ...]]
 class RankLeaves(NamedTuple):
     names: Iterable[str]
     value: Callable[[str], Share | StoredObject]
-    nbytes: int
-    """The size of the pickle or the header."""
+    nbytes: int  # The size of the pickle or the header
     is_guarded: bool
 
 
@@ -94,8 +93,7 @@ class RankFile:
 
     rank: int
     read: Callable[[ReadableFile, int], RankLeaves]
-    item: str = ""
-    """The beginning of its keys."""
+    item: str = ""  # The beginning of its keys
     place: Callable[[str, int, Share], Share] = lambda _name, _rank, share: share
     """Returns a share in its place in the whole."""
 
@@ -378,8 +376,7 @@ _QKV = re.compile(r"((?:.*\.)?attention\.)wqkv\.weight")
 _KEYS_AND_VALUES = re.compile(r"(?:text_model\.)?layers\.\d+\.attention\.w[kv]\.weight")
 _OUT = re.compile(r"(?:text_model\.)?layers\.\d+\.attention\.wo\.weight")
 _PARAMS_NBYTES, _PARAMS_DEPTH = 1 << 20, 16
-_MOST_STACKED = 1 << 12
-"""Experts of a layer; published models have at most a few hundred."""
+_MOST_STACKED = 1 << 12  # Experts of a layer; published models have at most a few hundred
 _JOIN_BY_HAND = (
     "Copy params.json of the model next to the files, or join them with --concat, which takes the "
     "axis of each tensor."
@@ -455,10 +452,8 @@ def _size(table: Mapping[str, Any], name: str) -> int | None:
 class _Stacked(NamedTuple):
     """One of the tensors that are stacked on an axis of a rank's tensor."""
 
-    length: int
-    """The number of its indices that the rank has."""
-    copies: int = 1
-    """The number of neighbouring ranks that have the same part."""
+    length: int  # The number of its indices that the rank has
+    copies: int = 1  # The number of neighbouring ranks that have the same part
 
 
 class _Cut(NamedTuple):

@@ -70,8 +70,7 @@ _OTHERS = ("JsonSerialization", "RawSerialization")
 _OF_ITEM = re.compile(r"(.+)_(0|[1-9]\d{0,8})\.pt", re.DOTALL)
 _MAX_PATH_DEPTH = 2
 
-Sharding = Mapping[str, Any]
-"""A description of a tensor in the index, with its mesh or its offsets."""
+Sharding = Mapping[str, Any]  # A description of a tensor in the index, with its mesh or its offsets
 
 
 @dataclass(slots=True)

@@ -58,11 +58,9 @@ from shardvar.wire.zip import LOCAL, local_nbytes
 
 _MODEL = re.compile(r"model_world_size_")
 SET_INDEX_SUFFIX = ".bin.index.json"
-SAVE_SUFFIXES = (".pt", ".pth")
-"""The endings of files that are torch's, with any content."""
+SAVE_SUFFIXES = (".pt", ".pth")  # The endings of files that are torch's, with any content
 _SHARED_SUFFIXES = (".bin", ".ckpt")
-SAVED_SUFFIXES = (*SAVE_SUFFIXES, *_SHARED_SUFFIXES)
-"""The endings that files of torch.save have."""
+SAVED_SUFFIXES = (*SAVE_SUFFIXES, *_SHARED_SUFFIXES)  # The endings that files of torch.save have
 _INDEX = re.compile(r"(.*)\.bin\.index(\.[^.]+)?\.json", re.DOTALL)
 _PART = re.compile(r"(.*)-\d{5,}-of-\d{5,}\.bin", re.DOTALL)
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -84,8 +82,7 @@ class FileDialect(NamedTuple):
 
     find: Callable[[Storage, str, Sequence[str]], list[str]]
     """Returns the checkpoints that a name may mean in a folder with these files."""
-    open: Callable[..., TorchSource]
-    """Opens a checkpoint of that name."""
+    open: Callable[..., TorchSource]  # Opens a checkpoint of that name
     is_deepspeed: bool = False
     """True if a Universal Checkpoint can be written of its contents (``is_whole``)."""
 
@@ -270,8 +267,7 @@ class SavedFormat(Format):
     """torch.save: a file; a set of files with an index, or of all ranks, which is only read."""
 
     name: str = "pt"
-    capabilities: Capabilities = CAPABILITIES
-    """The dtypes that torch can read back."""
+    capabilities: Capabilities = CAPABILITIES  # The dtypes that torch can read back
     is_whole: bool = False
     """True to list all that a Universal Checkpoint of DeepSpeed is written of."""
 

@@ -67,27 +67,22 @@ from shardvar.wire.plain import Global, Node
 Runs = list[tuple[int, int]]
 """Half-open ranges of indices along one axis, in the order in which a device keeps them."""
 
-_MAX_RUNS = 1 << 8
-"""The most ranges of a device along an axis: the parts of tensor parallelism."""
+_MAX_RUNS = 1 << 8  # The most ranges of a device along an axis: the parts of tensor parallelism
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The placement of one axis of a mesh."""
 
-    dim: int | None = None
-    """The axis of the tensor that is cut; None if the tensor is replicated."""
-    split_factor: int | None = None
-    """The split factor of a strided shard; None for a plain one."""
+    dim: int | None = None  # The axis of the tensor that is cut; None if the tensor is replicated
+    split_factor: int | None = None  # The split factor of a strided shard; None for a plain one
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRegion:
-    offset: tuple[int, ...]
-    """Its first indices, in the coordinates of the whole tensor."""
+    offset: tuple[int, ...]  # Its first indices, in the coordinates of the whole tensor
     shape: tuple[int, ...]
-    inner: tuple[int, ...]
-    """Its first indices in the tensor that the device keeps."""
+    inner: tuple[int, ...]  # Its first indices in the tensor that the device keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +91,7 @@ class Spread:
 
     shape: tuple[int, ...]
     mesh: tuple[int, ...]
-    coordinate: tuple[int, ...]
-    """The place of the device in the mesh."""
+    coordinate: tuple[int, ...]  # The place of the device in the mesh
     placements: tuple[Placement, ...]
 
     def runs(self, strided_last: bool) -> list[Runs]:
@@ -203,14 +197,12 @@ class Share:
     """The part of a tensor that one rank holds."""
 
     dtype: str
-    shape: tuple[int, ...]
-    """The full shape."""
+    shape: tuple[int, ...]  # The full shape
     views: tuple[TensorView, ...]
     """The tensors that the rank keeps: one, or the shards of a ShardedTensor."""
     offsets: tuple[tuple[int, ...], ...] | None = None
     """The first indices of each shard of a ShardedTensor; None for other tensors."""
-    spread: Spread | None = None
-    """The place of the part of a DTensor; None for other tensors."""
+    spread: Spread | None = None  # The place of the part of a DTensor; None for other tensors
 
     @property
     def kind(self) -> str:

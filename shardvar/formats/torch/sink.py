@@ -45,24 +45,18 @@ from shardvar.wire.opcode_writer import Call, Instance, LazyDict, build_pickle
 from shardvar.wire.plain import SIZE, Global
 
 _VERSION = "1.0.0"
-_CONTIGUOUS = 0
-"""The number of C order among torch's memory formats."""
+_CONTIGUOUS = 0  # The number of C order among torch's memory formats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemTable:
     """The items of a checkpoint, and the place of each."""
 
-    slices: SliceTable
-    """[m] the slices of tensors."""
-    file: Ints
-    """[m] the number of the file of each."""
-    start: Ints
-    """[m] the first byte of the item of each, in bytes of its file."""
-    nbytes: Ints
-    """[m] the size of the item of each."""
-    checksum: Ints
-    """[m] the CRC-32 of the elements of each."""
+    slices: SliceTable  # [m] the slices of tensors
+    file: Ints  # [m] the number of the file of each
+    start: Ints  # [m] the first byte of the item of each, in bytes of its file
+    nbytes: Ints  # [m] the size of the item of each
+    checksum: Ints  # [m] the CRC-32 of the elements of each
     objects: Mapping[str, bytes]
     """The items of objects, which lie one after the other in the last file."""
 
@@ -149,8 +143,7 @@ def _size(extents: Sequence[int]) -> Call:
     return Call(SIZE, (tuple(extents),))
 
 
-_OTHER = "x"
-"""Appended to a digest whose name is taken."""
+_OTHER = "x"  # Appended to a digest whose name is taken
 _PROCESS_NAME = re.compile(r"__\d+_0-[A-Za-z0-9]+\.distcp")
 """A final name, such as several processes write files under in a bucket."""
 _OWN = re.compile(
@@ -185,10 +178,8 @@ class DcpWriter(FileWriter):
 class DcpSink(SetSink):
     """A distributed checkpoint that is being written."""
 
-    about: Metadata
-    """The metadata, with the items of the objects that are carried."""
-    item: tuple[Ints, Ints]
-    """[m] the first byte of each item in its file, and its size."""
+    about: Metadata  # The metadata, with the items of the objects that are carried
+    item: tuple[Ints, Ints]  # [m] the first byte of each item in its file, and its size
 
     def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
         """Return the files that have items, and the index that names them."""

@@ -39,8 +39,7 @@ from shardvar.wire.damage import corrupt, past_limit
 class StorageChecks:
     """Checksums of storages whose parts are tensors, and that cover other bytes as well."""
 
-    parts: frozenset[str] = frozenset()
-    """The keys of such tensors."""
+    parts: frozenset[str] = frozenset()  # The keys of such tensors
     compare: Callable[[Collection[str], bool], Mapping[str, CorruptCheckpoint]] = (
         lambda _keys, _only_read: {}
     )
@@ -105,8 +104,7 @@ class TorchSource(FileSource):
 
 
 _BLOCK_NBYTES = 1 << 22
-_FREE_NBYTES = 1 << 26
-"""Bytes that the tensors of any files may have, however small these are."""
+_FREE_NBYTES = 1 << 26  # Bytes that the tensors of any files may have, however small these are
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +221,8 @@ class _Extent(NamedTuple):
     """A tensor in a record."""
 
     key: str
-    start: int
-    """The first byte of the record that it reaches over."""
-    stop: int
-    """The end of its last one; 0 of a copy, which is not read."""
+    start: int  # The first byte of the record that it reaches over
+    stop: int  # The end of its last one; 0 of a copy, which is not read
 
 
 _Place = tuple[int, AnyRecord]

@@ -59,8 +59,7 @@ class Unpickled:
     archive: Archive | OldFile
     is_big_endian: bool
     leaves: Mapping[str, Any]
-    clashes: set[str]
-    """The keys that several values have."""
+    clashes: set[str]  # The keys that several values have
     nbytes: int
     room: TextRoom
 
@@ -194,5 +193,4 @@ def _add(
     return set(unpickled.leaves)
 
 
-_SHORT = 5
-"""The characters of the encodings that many objects have: null, false, small numbers."""
+_SHORT = 5  # The characters of the encodings that many objects have: null, false, small numbers

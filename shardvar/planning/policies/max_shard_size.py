@@ -162,11 +162,9 @@ class FileContents:
 
     @property
     def num_files(self) -> int:
-        """Number of files that hold a slice."""
         return max(self.files, default=-1) + 1
 
     def next_file(self) -> None:
-        """Begin the next file."""
         self.file, self.remaining = self.file + 1, self.limit
 
     def put(self, rows: Ints, nbytes: int) -> None:
@@ -428,7 +426,6 @@ class MaxShardSizePolicy(ColumnarPolicy):
 
 
 def _why_whole(slices: SliceTable, row: int) -> str:
-    """Explain why one slice could not be cut."""
     key, dtype, region = slices.key(row), slices.dtype(row), slices.region(row)
     if is_whole(dtype):
         return f"{key!r} is of dtype {dtype}, which is never cut."

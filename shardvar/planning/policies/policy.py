@@ -99,11 +99,9 @@ class ColumnarPolicy:
 
     @property
     def description(self) -> str:
-        """One sentence about the policy."""
         raise NotImplementedError
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """The slices, possibly cut further, each with its file."""
         raise NotImplementedError
 
     @property

@@ -41,12 +41,12 @@ from shardvar.layout.dtypes import ITEMSIZES, STRING, Array, Bools, Ints, code
 from shardvar.layout.region import intersect, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.plan import CopyTable, Plan
-from shardvar.planning.slices import SliceTable, widen
+from shardvar.planning.slices import Columns, SliceTable, widen
 from shardvar.wire import strings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MoveTable:
+class MoveTable(Columns):
     """Byte ranges that go from a source's payload to a target's, ordered by target and place."""
 
     source: Ints  # [k] rows of the sources
@@ -54,16 +54,6 @@ class MoveTable:
     target: Ints  # [k] rows of the targets
     target_start: Ints  # [k] the first byte, in the target's payload
     nbytes: Ints  # [k] the number of bytes
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        return self.source, self.source_start, self.target, self.target_start, self.nbytes
-
-    def take(self, rows: Ints | slice) -> Self:
-        """The table of some of the rows, in the given order; a range of them as views."""
-        return type(self)(*(column[rows] for column in self.columns()))
 
     def where(self, mask: Bools) -> Self:
         """The table of the rows at which the mask [k] is True, in order."""

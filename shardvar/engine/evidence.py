@@ -39,6 +39,7 @@ from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
+from shardvar.planning.slices import Columns
 
 LISTS_MORE = "`shardvar verify` lists all that is damaged."
 """The end of the remedy for damage that a read found; it is useful only before a verify."""
@@ -47,7 +48,7 @@ _MOST_NOTED = 64  # Reads after which their checksums are compared, so that dama
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadTable:
+class ReadTable(Columns):
     """Columns of byte ranges of payloads that were read, each with its checksum."""
 
     row: Ints  # [k] rows of the entries
@@ -62,13 +63,7 @@ class ReadTable:
 
     def table(self) -> Ints:
         """The matrix [k, 4] whose columns are the fields in order."""
-        return np.column_stack([self.row, self.start, self.nbytes, self.checksum])
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def take(self, rows: Ints) -> Self:
-        return type(self)(self.row[rows], self.start[rows], self.nbytes[rows], self.checksum[rows])
+        return np.column_stack(self.columns())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

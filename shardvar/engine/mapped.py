@@ -125,14 +125,6 @@ class Recipes:
     copied: Mapping[int, Recipe]  # the recipes of entries that are copied, by number
 
 
-def renamed_entries(stored: EntryTable, names: Sequence[str]) -> tuple[EntryTable, Recipes]:
-    """Return what ``DraftEntries`` makes of tensors that all only get new names, in their order."""
-    every, slices = np.arange(len(stored)), stored.slices
-    slices = replace(slices, tensors=replace(slices.tensors, keys=names))
-    start = np.where(stored.plain, stored.start, every)
-    return replace(stored, slices=slices, start=start), Recipes(every, {})
-
-
 class DraftEntries:
     """The entries of targets, while they are planned."""
 
@@ -578,7 +570,10 @@ def mapped(
     sources_of = dict[str, tuple[str, ...]]()
     kept = dict(zip(plan.names.values(), plan.names, strict=True))
     if not plan.targets and [*plan.names] == [*stored.slices.tensors.keys]:
-        entries, recipes = renamed_entries(stored, [*kept])
+        every, slices = np.arange(len(stored)), stored.slices
+        slices = replace(slices, tensors=replace(slices.tensors, keys=[*kept]))
+        start = np.where(stored.plain, stored.start, every)
+        entries, recipes = replace(stored, slices=slices, start=start), Recipes(every, {})
     else:
         tensors, made, renamed = _tensors_of(stored.slices.tensors, plan)
         draft = DraftEntries(stored, tensors)

@@ -77,14 +77,14 @@ from shardvar.layout.dtypes import (
 from shardvar.layout.region import Region, intersect, regions_of_range
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
-from shardvar.planning.slices import SliceTable, widen
+from shardvar.planning.slices import Columns, SliceTable, widen
 from shardvar.wire import strings
 
 _DENSE = 4  # a span at most this many times larger than the region in it is read in one go
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RegionTable:
+class RegionTable(Columns):
     """Columns of regions of payloads, and of the places that their elements go to."""
 
     row: Ints  # [k] rows of the entries
@@ -95,16 +95,6 @@ class RegionTable:
     target: Ints  # [k] the number of the buffer that the region goes to
     target_start: Ints  # [k] the place of the region's first element in the buffer, in bytes
     target_strides: Ints  # [k, rank] bytes from one index to the next in the buffer
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def columns(self) -> tuple[Ints, ...]:
-        there = self.target, self.target_start, self.target_strides
-        return self.row, self.offset, self.shape, self.strides, self.itemsize, *there
-
-    def take(self, rows: Ints) -> Self:
-        return type(self)(*(column[rows] for column in self.columns()))
 
     def starts(self) -> Ints:
         """[k] the first byte of each region in its payload."""

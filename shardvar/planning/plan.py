@@ -33,7 +33,6 @@ Each error names the processes that it is about.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -48,7 +47,7 @@ from shardvar.errors import (
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.layout.region import Region, find_flaw, find_overlap, intersect, overlapping_pairs
 from shardvar.planning.index import EntryTable, concatenate_entries, unknown_key
-from shardvar.planning.slices import SliceTable, TensorTable, group_rows, sum_by, widen
+from shardvar.planning.slices import Columns, SliceTable, TensorTable, group_rows, sum_by, widen
 
 _NAMED = 8  # Missing regions that an error names; the others it counts
 
@@ -72,19 +71,13 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CopyTable:
+class CopyTable(Columns):
     """Columns of copies, ordered by target and, within a target, by offset."""
 
     source: Ints  # [c] rows of the sources
     target: Ints  # [c] rows of the targets
     offset: Ints  # [c, rank] first indices in the whole tensor
     shape: Ints  # [c, rank] extents
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def take(self, rows: Ints | slice) -> Self:
-        return type(self)(self.source[rows], self.target[rows], self.offset[rows], self.shape[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,6 +36,23 @@ def task_of(device: str) -> str:
     return device.partition("/device:")[0]
 
 
+class Columns:
+    """The base of tables whose fields are columns."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def columns(self) -> tuple[Ints, ...]:
+        """The columns, in the order of the fields."""
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __len__(self) -> int:
+        return len(self.columns()[0])
+
+    def take(self, rows: Ints | slice) -> Self:
+        """The table of some of the rows, in the given order; a range of them as views."""
+        return type(self)(*(column[rows] for column in self.columns()))
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSlice:
     """A named region of a named tensor."""

@@ -211,36 +211,24 @@ def usable_cores(root: str = "/") -> int:
     """Return the number of cores, at least 1. ``root`` holds ``proc`` and ``sys``."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    # A quota of 1.5 cores means two threads, one of them often waiting, and not a single one.
-    quotas = [-(-quota // period) for quota, period in _quotas(root) if quota > 0 and period > 0]
-    return max(1, min([cores, *quotas]))
-
-
-def _quotas(root: str) -> Iterator[tuple[int, int]]:
-    """The quotas of this process's groups and their parents, with periods, in microseconds."""
+    # The quotas of this process's groups and their parents, with periods, in microseconds.
     for line in _read(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
-        parts = [part for part in group.split("/") if part not in ("", ".", "..")][:_MOST_LEVELS]
-        folders = ["/".join(parts[:count]) for count in range(len(parts) + 1)]
+        files = []
         if number == "0" and not controllers:
-            yield from (
-                _numbers(_read(root, "sys/fs/cgroup", folder, "cpu.max")) for folder in folders
-            )
+            files = [("", "cpu.max")]
         elif "cpu" in controllers.split(","):
-            for folder in folders:
-                texts = [
-                    _read(root, "sys/fs/cgroup/cpu", folder, f"cpu.cfs_{name}_us")
-                    for name in ("quota", "period")
-                ]
-                yield _numbers(" ".join(texts))
-
-
-def _numbers(text: str) -> tuple[int, int]:
-    words = text.split()
-    if len(words) != 2 or not all(word.isdecimal() for word in words):
-        return 0, 0
-    return int(words[0]), int(words[1])
+            files = [("cpu", f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        parts = [part for part in group.split("/") if part not in ("", ".", "..")][:_MOST_LEVELS]
+        for count in range(len(parts) + 1):
+            folder = "/".join(parts[:count])
+            texts = [_read(root, "sys/fs/cgroup", kind, folder, name) for kind, name in files]
+            words = " ".join(texts).split()
+            if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
+                # 1.5 cores mean two threads, one of them often waiting, and not a single one.
+                cores = min(cores, -(-int(words[0]) // int(words[1])))
+    return cores
 
 
 def _read(*path: str) -> str:

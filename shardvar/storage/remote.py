@@ -305,13 +305,14 @@ class RemoteStorage:
             try:
                 do_all(upload.send, names, self.traits)
             finally:
-                # After an error: what follows removes files, and must not upload these.
-                upload.forget(names)
+                # After an error: the next steps remove files, and must not upload these.
+                for name in names:
+                    upload.drop(name)
 
     def announce(self, names: Iterable[str]) -> None:
         """Upload these files as soon as they are finished; their names are final."""
         if self._uploads:
-            self._uploads[-1].announce(names)
+            self._uploads[-1].announced.update(names)
 
     def finish(self, name: str) -> None:
         upload = self._writing(name)

@@ -337,9 +337,6 @@ class Upload:
                 raise
             raise gone_error(self._place(name)) from None
 
-    def announce(self, names: Iterable[str]) -> None:
-        self.announced.update(names)
-
     def lend(self, names: Iterable[str], nbytes: int) -> None:
         """Leave files to other processes, and claim the names that are not announced."""
         names = set(names)
@@ -394,7 +391,7 @@ class Upload:
             self.there[new] = self._commit(key, content, replaced)
         self._check_in_place(new, replaced)
         self.is_committed = True
-        self._drop(old)
+        self.drop(old)
         if is_uploaded:
             del self.there[old]
             self.lent.discard(old)
@@ -403,7 +400,7 @@ class Upload:
 
     def remove(self, name: str) -> None:
         """Delete a file, whether it went up already or not."""
-        self._drop(name)
+        self.drop(name)
         if name in self.lent:
             # Whether its writer had finished it is not known here.
             self.lent.remove(name)
@@ -427,10 +424,6 @@ class Upload:
                 self.left.discard(name)
             self.there.pop(name, None)
 
-    def forget(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._drop(name)
-
     def learn(self, before: Mapping[str, Head], after: Mapping[str, Head]) -> None:
         """Take over the changes of a write within this one, not of others."""
         for name in {*before, *after}:
@@ -453,7 +446,7 @@ class Upload:
             finally:
                 # After an error too: what follows removes files, and must not upload this one
                 # again.
-                self._drop(name)
+                self.drop(name)
 
     def end(self) -> None:
         """Remove the temporary files and the claim, and log what could not be removed."""
@@ -495,7 +488,7 @@ class Upload:
             self.own.setdefault(new, self.there.get(new))
             self.there[new] = Head(nbytes, "", None)
             self.there[new] = self.client.put(self._join(new), self.staged[old])
-        self._drop(old)
+        self.drop(old)
 
     def _uploaded(self, name: str) -> Head:
         """Return the facts of a file that another process has uploaded, or an earlier run."""
@@ -589,7 +582,7 @@ class Upload:
         except MissingFile:
             return None
 
-    def _drop(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         path = self.staged.pop(name, None)
         if path is not None:
             with suppress(OSError):

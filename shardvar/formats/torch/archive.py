@@ -61,6 +61,7 @@ from shardvar.errors import (
     OutOfBounds,
     UnsupportedError,
 )
+from shardvar.formats.protocol import FileWriter
 from shardvar.formats.torch.values import STORAGES, UNTYPED_STORAGE, pickled_of, storage_of
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
@@ -74,7 +75,7 @@ from shardvar.wire.archive_writer import (
     plan_local_nbytes,
     plan_padding,
 )
-from shardvar.wire.crc import CRC32
+from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, invalid, malformed, past_limit
 from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle
@@ -352,6 +353,16 @@ def build_frame(
         directory += build_central(position, raw_name, crc, record.nbytes, more)
         position = start + record.nbytes
     yield position, bytes(directory) + build_end(position, len(directory), len(records))
+
+
+class ArchiveWriter(FileWriter):
+    """The frame and the checksums of files that consist of archives."""
+
+    __slots__ = ()
+
+    @property
+    def crc(self) -> Checksum:
+        return CRC32
 
 
 def build_file(value: Any, leaves: Sequence[str] = ()) -> bytes:

@@ -31,9 +31,10 @@ import numpy as np
 from shardvar.errors import IncompleteCheckpoint, StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import put_in_place
 from shardvar.formats.folders import FolderSink
-from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
+from shardvar.formats.protocol import FileChecksums, Format, NewCheckpoint
 from shardvar.formats.sinks import check_uncut, temporary_files
 from shardvar.formats.torch.archive import (
+    ArchiveWriter,
     PackedRecord,
     build_file,
     build_frame,
@@ -60,7 +61,6 @@ from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, chec
 from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import Storage
-from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.opcode_writer import Call, Instance, build_pickle
 from shardvar.wire.plain import SIZE, OrderedMap, decode_value
 
@@ -253,12 +253,8 @@ _ASIDE = r"universal-\d+"
 
 
 @dataclass(frozen=True, slots=True)
-class UniversalWriter(FileWriter):
+class UniversalWriter(ArchiveWriter):
     run: Mapping[str, Any]  # The content of ``zero/optimizer_state.pt``, without the step
-
-    @property
-    def crc(self) -> Checksum:
-        return CRC32
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import look_into
 from shardvar.formats.leaves import leaves_of
-from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
+from shardvar.formats.protocol import FileChecksums, Format, NewCheckpoint
 from shardvar.formats.sinks import OneFileSink, check_one_file, one_file, remove_one_file
 from shardvar.formats.torch.archive import (
+    ArchiveWriter,
     PackedRecord,
     build_file,
     build_frame,
@@ -50,7 +51,6 @@ from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.slices import Capabilities, SliceTable
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import LEGACY_MAGIC
 from shardvar.wire.opcode_writer import Call, LazyDict, build_pickle
 from shardvar.wire.plain import decode_value
@@ -151,15 +151,11 @@ def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class SavedWriter(FileWriter):
+class SavedWriter(ArchiveWriter):
     objects: Mapping[str, Any]
     """The objects in addition to the tensors, as ``build_pickle`` takes them."""
     ties: Mapping[str, str] = field(default_factory=dict)
     """Further keys, each with the key of the tensor whose storage it has."""
-
-    @property
-    def crc(self) -> Checksum:
-        return CRC32
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums

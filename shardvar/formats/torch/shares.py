@@ -274,11 +274,18 @@ def _mesh(mesh: dict[Any, Any], rank: int | None) -> tuple[tuple[int, ...], tupl
     """Return the extents of a mesh, and the place in it of the rank that wrote the file."""
     _check_rank(mesh.get("_rank"), rank)
     ranks = mesh.get("mesh", mesh.get("_mesh"))
-    extents = (
-        tensor_of(ranks).shape
-        if type(ranks) is Node
-        else tuple(_extents(_state(mesh.get("_layout"))))
-    )
+    if type(ranks) is Node:
+        extents = tensor_of(ranks).shape
+    else:
+        layout = _state(mesh.get("_layout"))
+        axes, shapes = layout.get("axes"), layout.get("shape")
+        if isinstance(axes, tuple):
+            shapes = tuple(_state(axis).get("shape") for axis in axes)
+        # An axis that was flattened has several numbers.
+        extents = tuple(
+            prod(sizes(shape if isinstance(shape, tuple) else (shape,), _MAX_RANKS))
+            for shape in (shapes if isinstance(shapes, tuple) else (shapes,))
+        )
     coordinate = sizes(mesh.get("_coordinate_on_dim"))
     if len(coordinate) != len(extents) or any(
         at >= extent for at, extent in zip(coordinate, extents, strict=True)
@@ -294,15 +301,6 @@ def _check_rank(claimed: Any, rank: int | None) -> None:
             f"It says that rank {claimed} wrote it, and the name of the file that rank {rank} did."
         )
         raise InvalidCheckpoint(cause, "Give each file its own name again.")
-
-
-def _extents(layout: dict[Any, Any]) -> Iterator[int]:
-    """Yield the extent of each axis of a mesh; an axis that was flattened has several numbers."""
-    axes, shapes = layout.get("axes"), layout.get("shape")
-    if isinstance(axes, tuple):
-        shapes = tuple(_state(axis).get("shape") for axis in axes)
-    for shape in shapes if isinstance(shapes, tuple) else (shapes,):
-        yield prod(sizes(shape if isinstance(shape, tuple) else (shape,), _MAX_RANKS))
 
 
 def _placement(value: Any, rank: int) -> Placement:

@@ -31,16 +31,15 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint
+from shardvar.formats.protocol import FileChecksums, NewCheckpoint
 from shardvar.formats.sinks import CommitSteps, SetSink, aside_names, take_away
-from shardvar.formats.torch.archive import ItemFrame, frame_of, item_of
+from shardvar.formats.torch.archive import ArchiveWriter, ItemFrame, frame_of, item_of
 from shardvar.formats.torch.dcp import ABOUT, DATA_SUFFIX, DCP, METADATA
 from shardvar.formats.unfinished import JOURNAL_ENDING, share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.storage.protocol import Storage
-from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.opcode_writer import Call, Instance, LazyDict, build_pickle
 from shardvar.wire.plain import SIZE, Global
 
@@ -156,11 +155,7 @@ _OWN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class DcpWriter(FileWriter):
-    @property
-    def crc(self) -> Checksum:
-        return CRC32
-
+class DcpWriter(ArchiveWriter):
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
     ) -> Iterator[tuple[int, bytes]]:

@@ -152,7 +152,14 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
         np.array([tie_number(held.value) for _, held in rows], np.int64),
     )
     index.enclosed = places.enclosed()
-    storages = _storages(keys, contents)
+    read = [(key, held, False) for key in keys for held in contents.stored[key]]
+    copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
+    storages: dict[_Place, list[_Extent]] = {}
+    for key, held, is_copy in (*read, *copies):
+        if isinstance(held.value, TensorView) and held.value.record.crc != NO_CHECKSUM:
+            reach = (0, 0) if is_copy else held.value.reach
+            place = held.file, held.value.record
+            storages.setdefault(place, []).append(_Extent(key, *reach))
     parts = frozenset(
         extent.key
         for (_, record), extents in storages.items()
@@ -240,18 +247,6 @@ def _look(data: DataFiles, contents: SavedContents, keys: Iterable[str]) -> Iter
                     f"{first.offset}."
                 )
                 yield Finding(names[1], cause, True)
-
-
-def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list[_Extent]]:
-    read = [(key, held, False) for key in keys for held in contents.stored[key]]
-    copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
-    storages: dict[_Place, list[_Extent]] = {}
-    for key, held, is_copy in (*read, *copies):
-        if isinstance(held.value, TensorView) and held.value.record.crc != NO_CHECKSUM:
-            reach = (0, 0) if is_copy else held.value.reach
-            place = held.file, held.value.record
-            storages.setdefault(place, []).append(_Extent(key, *reach))
-    return storages
 
 
 def _is_loose(record: AnyRecord, extents: Sequence[_Extent], only_read: bool) -> bool:

@@ -48,9 +48,12 @@ def test_bytes_and_objects_are_strings() -> None:
     assert dtypes.numpy_dtype("string") == np.dtype(object)
 
 
-@pytest.mark.parametrize("text", ["U3", "M8[s]", "m8[s]", "V4", "i4,f4", "g", "G"])
-def test_what_has_no_name_is_refused_by_its_own(text: str) -> None:
-    dtype = np.dtype(text)
+@pytest.mark.parametrize(
+    "dtype",
+    [*map(np.dtype, ["U3", "M8[s]", "m8[s]", "V4", "i4,f4", "g", "G"]), np.dtypes.StringDType()],
+    ids=str,
+)
+def test_what_has_no_name_is_refused_by_its_own(dtype: np.dtype[Any]) -> None:
     with pytest.raises(UnsupportedError) as caught:
         dtypes.dtype_name(dtype)
     assert str(dtype) in str(caught.value) and caught.value.remedy
@@ -61,6 +64,18 @@ def test_unknown_names_are_refused_with_those_that_are_known(name: str) -> None:
     for ask in (dtypes.code, dtypes.numpy_dtype):
         with pytest.raises(UnsupportedError, match="bfloat16"):
             ask(name)
+
+
+@pytest.mark.parametrize("name", dtypes.PACKED_BITS)
+def test_packed_elements_end_within_their_last_byte(name: str) -> None:
+    """Of 0 to 40 elements, on one axis or two."""
+    shapes = np.array([(1, count) for count in range(41)] + [(count, 3) for count in range(14)])
+    codes = np.full(len(shapes), dtypes.code(name))
+    assert dtypes.slice_nbytes(codes, shapes).tolist() == [
+        len("0" * int(rows * count) * dtypes.PACKED_BITS[name]) // 8
+        + bool(rows * count * dtypes.PACKED_BITS[name] % 8)
+        for rows, count in shapes
+    ]
 
 
 @pytest.mark.parametrize("name", ["variant", "qint8", "quint16", "qint32"])

@@ -1,6 +1,7 @@
 """Tables of slices: columns say what their rows say, whatever the ranks."""
 
 import pickle
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 from shardvar.errors import InconsistentTensor, LayoutError, MalformedCheckpoint
 from shardvar.layout import Region
 from shardvar.layout.dtypes import numpy_dtype
-from shardvar.planning.slices import SliceTable, TensorSlice, TensorTable, concatenate, pad, widen
+from shardvar.planning.slices import (
+    SliceTable,
+    TensorSlice,
+    TensorTable,
+    are_grids,
+    concatenate,
+    pad,
+    widen,
+)
 from spec_tests.helpers.hypothesis_strategies import (
     keys,
     shapes,
@@ -161,3 +170,29 @@ def test_rows_of_a_tensor_keep_their_order_unless_offsets_are_asked_for(slices: 
             assert all(slices.tensor[row] == tensor for row in rows)
             places = [slices.region(row).offset for row in rows]
             assert places == sorted(places) if by_offset else rows == sorted(rows)
+
+
+def is_grid(full: tuple[int, ...], parts: list[Region]) -> bool:
+    """Return True if some extents cut a tensor into these parts: any on axis 0, divisors on the others."""
+    filled = [part for part in parts if part.size]
+    choices = [range(1, max(extent, 1) + 1) for extent in full]
+    for step in product(*choices):
+        if any(extent % n for extent, n in zip(full[1:], step[1:], strict=True)):
+            continue
+        starts = product(*(range(0, extent, n) for extent, n in zip(full, step, strict=True)))
+        grid = {
+            (at, tuple(min(n, extent - a) for a, n, extent in zip(at, step, full, strict=True)))
+            for at in starts
+        }
+        if {(part.offset, part.shape) for part in filled} <= grid and len(filled) == len(grid):
+            return True
+    return not filled
+
+
+@given(slice_tables())
+def test_a_grid_is_what_some_extents_cut(slices: SliceTable) -> None:
+    rows = rows_of(slices)
+    for tensor, found in enumerate(are_grids(slices)):
+        parts = [row.region for row, of in zip(rows, slices.tensor, strict=True) if of == tensor]
+        if parts:
+            assert found == is_grid(slices.tensors.shape(tensor), parts)

@@ -200,6 +200,15 @@ def test_a_damaged_step_is_passed_over_and_never_removed(
     assert {name.partition(".")[0] for name in os.listdir(tmp_path)} == {"step-3", "step-7"}
 
 
+@pytest.mark.parametrize("text", ["x 3", "-1 3", "3.0", "9" * 19, "3 3"])
+def test_a_note_of_damage_that_is_no_list_of_numbers_is_passed_over(
+    tmp_path: Path, text: str
+) -> None:
+    """Another program may have written it."""
+    sv.save(tmp_path / "step-1", {"w": np.ones(3)}, metadata={"shardvar.damaged": text})
+    assert numbers(sv.SavedSteps(tmp_path)) == [1]
+
+
 def test_a_damaged_step_that_is_saved_again_is_whole(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
     damage(tmp_path / "step-2")

@@ -57,7 +57,6 @@ from shardvar.cli.tensors import (
 from shardvar.cli.tree import Line, print_problems, problem_lines, tree_lines
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
-from shardvar.formats.native.names import files_of_others
 from shardvar.formats.published import delta_of
 from shardvar.limits import MAX_NAMED
 from shardvar.planning.index import find_ties, take_tensors
@@ -260,6 +259,8 @@ def referred(reader: Reader) -> list[tuple[str, int]]:
     """Return the checkpoints to whose data files this one refers, with the number of files."""
     if reader.format != "shardvar":
         return []
+    from shardvar.formats.native.names import files_of_others  # of one format
+
     prefix = os.path.basename(reader.path)
     return [*files_of_others(reader.index.files, prefix).items()]
 

@@ -428,7 +428,7 @@ def read_arrays(
     if is_decoded.any():
         is_decoded[is_decoded] = _decode(reading, moves.where(is_decoded), targets, arrays)
     # The decoding of strings makes their arrays.
-    for row in np.setdiff1d(number[~is_text], [*arrays]).tolist():
+    for row in sorted({*number[~is_text].tolist()} - arrays.keys()):
         arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
     rest = moves.where(~(is_cut_out | is_decoded | is_string))
     copies = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))

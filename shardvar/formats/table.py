@@ -131,6 +131,10 @@ _BUILT_IN = {
 }
 """In the order in which a path is offered to them."""
 
+_ANY_NAME = {"tensorflow", "pt", "flax"}
+"""The formats that find some checkpoints by the bytes of files of any name: V1 checkpoints,
+``metadata.pkl``, ``checkpoint_10``."""
+
 _LAYOUTS = {"orbax-plain": ("orbax", "PLAIN"), "universal": ("pt", "FOLDER")}
 """Names of layouts that are written on request and read as their format: the format, and the name
 of the layout in its module."""
@@ -194,18 +198,31 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
 
     Law: ``locate`` of every other format returns an empty list, so asking these is asking all.
 
-    Every format is asked where the bytes of a file can tell: if ``name`` is a file's, and if it is
-    empty and means the whole directory. Otherwise only names decide. Formats of other packages are
-    always asked.
+    Every format is asked if ``name`` is a file's, since its bytes can tell. If it is empty and means
+    the whole directory, only those formats read bytes whose files may have any name, and only if
+    a name tells nothing. Otherwise names decide. Formats of other packages are always asked.
 
     >>> [form.name for form in formats_of(["ck.svindex", "ck.svdata-1f-00000-of-00001", "old.npz"], "ck")]
     ['shardvar']
     """
-    # A file of any name may be a TensorFlow V1 checkpoint (by its last bytes), a safetensors file
-    # or a zip archive (by its first bytes). So a path that names a file, and a directory, are
-    # offered to all formats.
-    if not name or name in names:
-        return all_formats()
+    if not name:
+        return _formats_in(names)
+    return all_formats() if name in names else formats_named(names, name)
+
+
+def _formats_in(names: Sequence[str]) -> Iterator[Format]:
+    marked = {form for form, known in _BUILT_IN.items() if any(map(known.mark.search, names))}
+    marks = [known.mark for known in _BUILT_IN.values()]
+    if any(
+        not (ending_of_other_files(name) or any(mark.search(name) for mark in marks))
+        for name in names
+    ):
+        marked |= _ANY_NAME
+    return map(format_named, [*filter(marked.__contains__, _BUILT_IN), *_added()])
+
+
+def formats_named(names: Sequence[str], name: str) -> Iterator[Format]:
+    """The formats whose marks follow the prefix ``name`` in the names of a directory."""
     # ``name`` may have a mark itself. The prefix ends before its first one:
     # "ck.svdata-1f-00000-of-00002" stands for a checkpoint "ck", whose index is "ck.svindex". A
     # prefix that contains a mark, such as "a.npz" in "a.npz.npz", is cut too early by this; then

@@ -58,6 +58,7 @@ from shardvar.formats.table import (
     format_names,
     format_of_name,
     formats_marked,
+    formats_named,
     formats_of,
     is_companion,
     name_of_target,
@@ -488,7 +489,14 @@ def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None
     """As ``found_at``, in this directory only; of all formats unless some are given."""
     ranks: dict[int, list[Format]] = {}
     found: list[Location] = []
-    for form in formats_of(storage.names(), name) if formats is None else formats:
+    # The ending is believed: another format may know the same file by its bytes, and yields, unless
+    # it has an index.
+    believed = format_of_name(name)
+    if formats is None:
+        formats = formats_of(storage.names(), name)
+        if believed and name in format_named(believed).locate(storage, name):
+            formats = formats_named(storage.names(), name)
+    for form in formats:
         ranks.setdefault(0 if name else side_of(form.name), []).append(form)
     for _, forms in sorted(ranks.items()):
         if not all(is_companion(each.name) for each in found):
@@ -497,9 +505,6 @@ def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None
             found += [_location(form, storage, each) for each in form.locate(storage, name)]
     if not name:
         found = [each for each in found if not is_companion(each.name)] or found
-    # The ending is believed: another format may know the same file by its bytes, and yields, unless
-    # it has an index.
-    believed = format_of_name(name)
     if (name, believed) in [(each.name, each.format.name) for each in found]:
         return [
             each

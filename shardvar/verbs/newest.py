@@ -62,7 +62,6 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import put_in_place
 from shardvar.formats.parts import INTERRUPTED, PartsFormat
-from shardvar.formats.safetensors.names import all_checkpoints
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, side_of
 from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.pictures.words import count, message, named
@@ -677,7 +676,10 @@ def find_omissions(path: Path) -> Omissions:
     # The formats that a folder means only if it means no others.
     sides = [form for form in formats_of(storage.names(), "") if side_of(form.name)]
     others = {name for form in sides for name in form.locate(storage, "")}
-    others.update(all_checkpoints(storage))
+    if any(".safetensors" in name for name in storage.names()):
+        from shardvar.formats.safetensors.names import all_checkpoints  # of one format
+
+        others.update(all_checkpoints(storage))
     files = sorted(others - {each.name for each in here})
     folders: list[Location] = []
     # The folders in a checkpoint that is a folder itself are its own.

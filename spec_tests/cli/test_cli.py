@@ -948,6 +948,19 @@ def test_a_pipe_needs_no_rich(tmp_path: Path) -> None:
     assert "rich" not in modules_after("inspect", str(path))
 
 
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("m.npz", "npz"), ("m.safetensors", "safetensors"), ("dcp", "torch"), ("m", "native")],
+)
+def test_a_command_loads_the_format_that_it_reads(name: str, form: str, tmp_path: Path) -> None:
+    kind = {"native": "shardvar"}.get(form, form)
+    sv.save(tmp_path / name, {"w": np.ones(3)}, format=kind)
+    loaded = modules_after("inspect", str(tmp_path / name))
+    others = {"native", "npz", "safetensors", "tensorflow", "torch", "zarr"} - {form}
+    assert f"shardvar.formats.{form}" in loaded
+    assert loaded.isdisjoint(f"shardvar.formats.{other}" for other in others)
+
+
 def test_verify_of_several_has_the_largest_code_and_hides_none(tmp_path: Path, run: Run) -> None:
     """A checkpoint that is damaged or lost keeps no other from being verified."""
     for name in ("one", "two"):

@@ -44,6 +44,7 @@ from shardvar.limits import MAX_RANK
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.local import LocalStorage
+from shardvar.verbs.locate import _locate
 from shardvar.wire.sstable import TABLE_MAGIC
 from spec_tests.helpers.format_protocol import GOLDEN, open_path, read_payload
 from spec_tests.helpers.native_checkpoints import Piece, assignment_of, cut, whole
@@ -312,11 +313,13 @@ NAMES_OF_FILES = st.lists(
 ).map(lambda words: "".join(words).replace("/", "x"))
 
 
-@given(files=st.lists(NAMES_OF_FILES, max_size=4, unique=True), name=NAMES_OF_FILES)
+@given(files=st.lists(NAMES_OF_FILES, max_size=4, unique=True), name=NAMES_OF_FILES | st.just(""))
 @example(files=["ck.svindex"], name="ck.svdata-1f-00000-of-00001")
 @example(files=["a.npz.npz"], name="a.npz")
 @example(files=["ck-00001-of-00002.safetensors"], name="ck.safetensors")
 @example(files=["ck.data-00000-of-00001"], name="ck")
+@example(files=["checkpoint_10"], name="")
+@example(files=["metadata.pkl"], name="")
 def test_a_format_that_is_not_asked_would_find_nothing(files: list[str], name: str) -> None:
     with TemporaryDirectory() as directory:
         for file in files:
@@ -328,6 +331,23 @@ def test_a_format_that_is_not_asked_would_find_nothing(files: list[str], name: s
         asked = {form.name for form in formats_of(storage.names(), name)}
         for form in all_formats():
             assert form.name in asked or form.locate(storage, name) == []
+
+
+FOLDERS = [
+    folder
+    for root in (GOLDEN, GOLDEN.parent / "hostile")
+    for folder in sorted({path.parent for path in root.rglob("*") if path.is_file()})
+]
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_a_path_means_the_same_whether_some_formats_are_asked_or_all(part: int) -> None:
+    """A folder and each file in it, golden or hostile."""
+    for folder in FOLDERS[part::8]:
+        storage = LocalStorage(str(folder))
+        for name in ("", *storage.names()):
+            some, of_all = (_locate(storage, name, asked) for asked in (None, all_formats()))
+            assert some == of_all, (folder, name)
 
 
 def test_files_are_as_many_as_the_capabilities_allow(form: Format, storage: LocalStorage) -> None:

@@ -150,9 +150,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _begins(storage: Storage, name: str) -> bool:
-    return _MAP.match(read_beginning(storage, name, 8)) is not None
-
-
-NAMES = FileNames(".msgpack", _begins, _INDEX, re.compile(r"checkpoint_\d{1,18}"))
+NAMES = FileNames(
+    ".msgpack",
+    lambda storage, name: _MAP.match(read_beginning(storage, name, 8)) is not None,
+    _INDEX,
+    re.compile(r"checkpoint_\d{1,18}"),
+)
 FORMAT = ListedFormat("flax", NAMES.find, _read)

@@ -48,10 +48,19 @@ from shardvar.wire.zip import overlapping
 
 
 def _read(storage: Storage, name: str) -> Listing:
-    listing = Listing(DataFiles(storage, _parts(storage, name), named=name))
+    part, parts = NAMES.part(name), [name]
+    if part is not None:  # the first one
+        numbers = range(1, max(int(part["count"]), 1) + 1)
+        parts = [f"{part['stem']}-{number:05d}-of-{part['count']}.gguf" for number in numbers]
+        missing = sorted(set(parts).difference(storage.names()))
+        if missing:
+            more = f" So are {len(missing) - 1} other parts." if len(missing) > 1 else ""
+            cause = f"{storage.path}: {missing[0]} of {len(parts)} parts is missing.{more}"
+            raise MissingFile(cause, COPY_AGAIN)
+    listing = Listing(DataFiles(storage, parts, named=name))
     blocks: dict[str, BlockType] = {}
     headers: list[GgufHeader] = []
-    count = len(listing.data.names)
+    count = len(parts)
     for number in range(count):
         file = listing.data.open(number)
         with prefix_errors(file.name):
@@ -78,21 +87,6 @@ def _read(storage: Storage, name: str) -> Listing:
     big = {each.key for each in listing.tensors if headers[each.file].is_big_endian}
     listing.numbers = partial(_numbers, listing, blocks, big)
     return listing
-
-
-def _parts(storage: Storage, name: str) -> list[str]:
-    """Return the names of all parts, given the first one; ``MissingFile`` if one is missing."""
-    part = NAMES.part(name)
-    if part is None:
-        return [name]
-    count = max(int(part["count"]), 1)
-    parts = [f"{part['stem']}-{n:05d}-of-{part['count']}.gguf" for n in range(1, count + 1)]
-    missing = sorted(set(parts).difference(storage.names()))
-    if missing:
-        more = f" So are {len(missing) - 1} other parts." if len(missing) > 1 else ""
-        cause = f"{storage.path}: {missing[0]} of {count} parts is missing.{more}"
-        raise MissingFile(cause, COPY_AGAIN)
-    return parts
 
 
 def _check_split(metadata: Mapping[str, Scalar | GgufArray], number: int, count: int) -> None:

@@ -14,8 +14,8 @@ leaves has a bound.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from shardvar.errors import InvalidCheckpoint
 from shardvar.limits import MAX_NESTING
@@ -76,11 +76,12 @@ def _walk(
             )
             raise InvalidCheckpoint(cause, DISTRUST)
         is_entered = type(value) not in (list, tuple) or id(value) in entered
-        pairs = _pairs(value) if is_entered and not (depth and key in whole) else None
-        if pairs is None:
+        keys, values = _items(value) if is_entered and not (depth and key in whole) else (None, ())
+        if keys is None:
             yield key, value
         else:
-            left.append((f"{key}." if depth else "", iter(pairs)))
+            pairs = zip(map(str, keys), values, strict=True)
+            left.append((f"{key}." if depth else "", pairs))
 
 
 def _entered(root: Any, is_tensor: Callable[[Any], bool]) -> set[int]:
@@ -96,10 +97,10 @@ def _entered(root: Any, is_tensor: Callable[[Any], bool]) -> set[int]:
             if is_generator_state(value):
                 continue
             is_leading = False
-            for each in _values(value) or ():
-                values = _values(each)
+            for each in _items(value)[1]:
+                keys, values = _items(each)
                 is_leading |= is_tensor(each) or (
-                    values is not None and type(each) not in (list, tuple)
+                    keys is not None and type(each) not in (list, tuple)
                 )
                 if not values:
                     continue
@@ -143,24 +144,11 @@ def is_in_generator(key: str, leaves: Mapping[str, Any]) -> bool:
     return found is not None and type(leaves.get(name)) is str
 
 
-def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
-    """Return the steps to the items of a container, and the items; None for everything else."""
+def _items(value: Any) -> tuple[Sequence[Any] | None, Sequence[Any]]:
+    """Return the steps to the items of a list, or of a dict whose keys are names, and the items; of
+    anything else None and no items."""
     if type(value) in (list, tuple):
-        return zip(map(str, range(len(value))), value, strict=True)
-    keys, values = _named_items(value)
-    return None if keys is None else zip(map(str, keys), values, strict=True)
-
-
-def _values(value: Any) -> Collection[Any] | None:
-    """Return the items of a container; None for everything else."""
-    if type(value) in (list, tuple):
-        return cast("Collection[Any]", value)
-    keys, values = _named_items(value)
-    return None if keys is None else values
-
-
-def _named_items(value: Any) -> tuple[Sequence[Any] | None, Sequence[Any]]:
-    """Return the keys and the items of a dict whose keys are names; None and nothing else."""
+        return range(len(value)), value
     if type(value) in (dict, OrderedMap):
         keys, values = [*value], [*value.values()]
     elif type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:

@@ -20,7 +20,7 @@ from shardvar.formats.listing import (
     find_files,
     swapped,
 )
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import SNIFF_NBYTES, foreign_file
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 
@@ -35,28 +35,22 @@ def _read(storage: Storage, name: str) -> Listing:
     data = DataFiles(storage, [name], named=name)
     file = data.open(0)
     with prefix_errors(file.name):
-        header = _read_header(file)
+        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        if not first.startswith(NPY_MAGIC):
+            raise foreign_file("a NumPy array (.npy)", first, file.size, "it begins otherwise")
+        header = parse_preamble(file.read(0, preamble_nbytes(first[:_SIZED_NBYTES], file.size)))
+        stop = header.data_start + header.nbytes
+        if stop > file.size:
+            cause = f"Its shape needs {stop} bytes, but the file has {file.size}."
+            raise IncompleteCheckpoint(cause, COPY_AGAIN)
+        if stop < file.size:
+            # numpy.save may be called several times with one open file, and numpy.load as often.
+            cause = f"Its array ends at byte {stop}, and {file.size - stop} bytes follow it."
+            raise UnsupportedError(cause, "If they are other arrays, save each to a separate file.")
     decode = None if header.is_plain else partial(swapped, size=header.swap_nbytes)
     decode = partial(_decode, header, data) if header.is_fortran else decode
     array = ListedTensor(KEY, header.dtype, header.shape, 0, header.data_start, decode, True)
     return Listing(data, [array])
-
-
-def _read_header(file: ReadableFile) -> NpyHeader:
-    first = file.read(0, min(SNIFF_NBYTES, file.size))
-    if not first.startswith(NPY_MAGIC):
-        raise foreign_file("a NumPy array (.npy)", first, file.size, "it begins otherwise")
-    header = parse_preamble(file.read(0, preamble_nbytes(first[:_SIZED_NBYTES], file.size)))
-    stop = header.data_start + header.nbytes
-    if stop > file.size:
-        raise IncompleteCheckpoint(
-            f"Its shape needs {stop} bytes, but the file has {file.size}.", COPY_AGAIN
-        )
-    if stop < file.size:
-        # numpy.save may be called several times with one open file, and numpy.load as many times.
-        cause = f"Its array ends at byte {stop}, and {file.size - stop} bytes follow it."
-        raise UnsupportedError(cause, "If they are other arrays, save each to a separate file.")
-    return header
 
 
 def _decode(

@@ -214,7 +214,24 @@ def open_block_file(read: _Read, size: int) -> BlockFile:
     # ``tail_start`` is the offset of the first byte of ``tail``.
     tail_start = max(0, size - _TAIL_NBYTES)
     tail = read(tail_start, size - tail_start)
-    metadata_nbytes, table_nbytes, metadata_crc, table_crc = _read_footer(tail[-_FOOTER.size :])
+    footer = tail[-_FOOTER.size :]
+    metadata_nbytes, table_nbytes, metadata_crc, table_crc, version, crc, magic = _FOOTER.unpack(
+        footer
+    )
+    # In this order: a file that was cut short has another magic, a damaged footer another checksum,
+    # and only the version of an intact footer is believed.
+    if magic != INDEX_MAGIC:
+        raise malformed(
+            "It does not end as an index of shardvar does: it was cut short or extended."
+        )
+    if CRC32C.compute(footer[:_GUARDED_NBYTES]) != crc:
+        raise corrupt("The footer disagrees with its CRC32C.")
+    if version not in (INDEX_VERSION, NAMED_VERSION, REFERRING_VERSION):
+        raise UnsupportedError(
+            f"The index has version {version}; this release reads {INDEX_VERSION}, "
+            f"{NAMED_VERSION} and {REFERRING_VERSION}.",
+            "Install a newer release.",
+        )
     # The parts end where the next one begins, so their sizes give their places, from the end of the
     # file.
     table_start = size - _FOOTER.size - table_nbytes
@@ -262,28 +279,6 @@ def encode_block_file(
     crcs = CRC32C.compute(metadata), CRC32C.compute(table)
     footer = struct.pack("<QQIII", len(metadata), len(table), *crcs, version)
     return [*parts, metadata, table, footer, struct.pack("<I", CRC32C.compute(footer)), INDEX_MAGIC]
-
-
-def _read_footer(data: bytes) -> tuple[int, int, int, int]:
-    """Return the sizes of metadata and table, and their checksums."""
-    metadata_nbytes, table_nbytes, metadata_crc, table_crc, version, crc, magic = _FOOTER.unpack(
-        data
-    )
-    # In this order: a file that was cut short has another magic, a damaged footer another checksum,
-    # and only the version of an intact footer is believed.
-    if magic != INDEX_MAGIC:
-        raise malformed(
-            "It does not end as an index of shardvar does: it was cut short or extended."
-        )
-    if CRC32C.compute(data[:_GUARDED_NBYTES]) != crc:
-        raise corrupt("The footer disagrees with its CRC32C.")
-    if version not in (INDEX_VERSION, NAMED_VERSION, REFERRING_VERSION):
-        raise UnsupportedError(
-            f"The index has version {version}; this release reads {INDEX_VERSION}, "
-            f"{NAMED_VERSION} and {REFERRING_VERSION}.",
-            "Install a newer release.",
-        )
-    return metadata_nbytes, table_nbytes, metadata_crc, table_crc
 
 
 def _read_table(

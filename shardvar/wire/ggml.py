@@ -274,24 +274,6 @@ def _five_bits(fields: _Array) -> _Array:
     return np.asarray(_nibbles(fields) | fifth << np.uint8(4))
 
 
-def _six_bit_scales(octets: _Array) -> tuple[_Array, _Array]:
-    """Return scales and minimums [blocks, 8] of Q4_K and Q5_K, of six bits each.
-
-    Bytes 0 to 3 have the first four scales and bytes 4 to 7 the first four minimums, in their lower
-    six bits. The others have four bits in bytes 8 to 11, and the upper two of the bytes before.
-    """
-    scales, minimums, rest = octets[:, :4], octets[:, 4:8], octets[:, 8:]
-    return (
-        np.concatenate([scales & 63, rest & 15 | scales >> 6 << 4], axis=1),
-        np.concatenate([minimums & 63, rest >> 4 | minimums >> 6 << 4], axis=1),
-    )
-
-
-def _q2_k(fields: _Array) -> _Array:
-    numbers = _scaled(_scale(fields) * (fields["scales"] & 15), _unpack(fields["low"], 32, 2))
-    return np.asarray(numbers - (_scale(fields, "m") * (fields["scales"] >> 4))[..., None])
-
-
 def _q3_k(fields: _Array) -> _Array:
     # Sixteen scales of six bits: four in bytes 0 to 7, two in bytes 8 to 11.
     octets = fields["scales"]
@@ -308,16 +290,14 @@ def _q3_k(fields: _Array) -> _Array:
 
 
 def _q4_k(fields: _Array, high: int | _Array = 0) -> _Array:
-    scales, minimums = _six_bit_scales(fields["scales"])
+    # Scales and minimums [blocks, 8] of six bits each. Bytes 0 to 3 have the first four scales and
+    # bytes 4 to 7 the first four minimums, in their lower six bits. The others have four bits in bytes
+    # 8 to 11, and the upper two of the bytes before.
+    first, second, rest = (fields["scales"][:, start : start + 4] for start in (0, 4, 8))
+    scales = np.concatenate([first & 63, rest & 15 | first >> 6 << 4], axis=1)
+    minimums = np.concatenate([second & 63, rest >> 4 | second >> 6 << 4], axis=1)
     numbers = _scaled(_scale(fields) * scales, _nibbles(fields, 32) | high)
     return np.asarray(numbers - (_scale(fields, "m") * minimums)[..., None])
-
-
-def _q6_k(fields: _Array) -> _Array:
-    integers = (_nibbles(fields, 64) | _unpack(fields["high"], 32, 2) << np.uint8(4)).astype(
-        np.int8
-    ) - np.int8(32)
-    return _scaled(_scale(fields) * fields["scales"], integers)
 
 
 def _iq4_xs(fields: _Array) -> _Array:
@@ -387,35 +367,6 @@ def _iq2_scales(fields: _Array) -> _Floats:
     return _four_bit_scales(fields, _unpack(fields["scales"], 1, 4), 0.25)
 
 
-def _iq2_xxs(fields: _Array) -> _Array:
-    points, words = fields["groups"]["point"], fields["groups"]["signs"]
-    scales = _four_bit_scales(fields, words >> 28, 0.25)
-    return _points("IQ2_XXS", scales, points, _four_signs(words))
-
-
-def _iq2_xs(fields: _Array) -> _Array:
-    # Nine bits of a point's number, and seven of its signs.
-    words = fields["point"]
-    return _points("IQ2_XS", _iq2_scales(fields), words & 511, _even_signs(words >> 9))
-
-
-def _iq2_s(fields: _Array) -> _Array:
-    numbers = fields["point"] | _unpack(fields["high"], 1, 2).astype(np.uint16) << 8
-    return _points("IQ2_S", _iq2_scales(fields), numbers, _signs(fields["signs"]))
-
-
-def _iq3_xxs(fields: _Array) -> _Array:
-    words = fields["signs"]
-    scales = _four_bit_scales(fields, words >> 28, 0.5)
-    return _points("IQ3_XXS", scales, fields["point"], _four_signs(words))
-
-
-def _iq3_s(fields: _Array) -> _Array:
-    scales = _scale(fields) * (1 + 2 * _unpack(fields["scales"], 1, 4))
-    numbers = fields["point"] | _unpack(fields["high"], 1, 1).astype(np.uint16) << 8
-    return _points("IQ3_S", scales, numbers, _signs(fields["signs"]))
-
-
 def _iq1_s(fields: _Array) -> _Array:
     # A word has three high bits of four numbers, a scale of three bits, and the sign of the shift.
     words = fields["high"]
@@ -460,18 +411,48 @@ _DECODERS: dict[str, Callable[[_Array], _Array]] = {
     "Q1_0": lambda fields: np.where(
         _unpack(fields["low"], 1, 1) == 1, _scale(fields), -_scale(fields)
     ),
-    "Q2_K": _q2_k,
+    "Q2_K": lambda fields: (
+        _scaled(_scale(fields) * (fields["scales"] & 15), _unpack(fields["low"], 32, 2))
+        - (_scale(fields, "m") * (fields["scales"] >> 4))[..., None]
+    ),
     "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": lambda fields: _q4_k(fields, _unpack(fields["high"], 32, 1) << np.uint8(4)),
-    "Q6_K": _q6_k,
+    "Q6_K": lambda fields: _scaled(
+        _scale(fields) * fields["scales"],
+        (_nibbles(fields, 64) | _unpack(fields["high"], 32, 2) << np.uint8(4)).astype(np.int8)
+        - np.int8(32),
+    ),
     "IQ1_S": _iq1_s,
     "IQ1_M": _iq1_m,
-    "IQ2_XXS": _iq2_xxs,
-    "IQ2_XS": _iq2_xs,
-    "IQ2_S": _iq2_s,
-    "IQ3_XXS": _iq3_xxs,
-    "IQ3_S": _iq3_s,
+    "IQ2_XXS": lambda fields: _points(
+        "IQ2_XXS",
+        _four_bit_scales(fields, fields["groups"]["signs"] >> 28, 0.25),
+        fields["groups"]["point"],
+        _four_signs(fields["groups"]["signs"]),
+    ),
+    # Nine bits of a point's number, and seven of its signs.
+    "IQ2_XS": lambda fields: _points(
+        "IQ2_XS", _iq2_scales(fields), fields["point"] & 511, _even_signs(fields["point"] >> 9)
+    ),
+    "IQ2_S": lambda fields: _points(
+        "IQ2_S",
+        _iq2_scales(fields),
+        fields["point"] | _unpack(fields["high"], 1, 2).astype(np.uint16) << 8,
+        _signs(fields["signs"]),
+    ),
+    "IQ3_XXS": lambda fields: _points(
+        "IQ3_XXS",
+        _four_bit_scales(fields, fields["signs"] >> 28, 0.5),
+        fields["point"],
+        _four_signs(fields["signs"]),
+    ),
+    "IQ3_S": lambda fields: _points(
+        "IQ3_S",
+        _scale(fields) * (1 + 2 * _unpack(fields["scales"], 1, 4)),
+        fields["point"] | _unpack(fields["high"], 1, 1).astype(np.uint16) << 8,
+        _signs(fields["signs"]),
+    ),
     "IQ4_NL": lambda fields: _scale(fields) * _UNEVEN[_nibbles(fields)],
     "IQ4_XS": _iq4_xs,
     "TQ1_0": _tq1_0,

@@ -204,7 +204,14 @@ def _leaf(cursor: _Cursor, kind: str, value: Any) -> Any:
             if code in (_ARRAY, _SCALAR):
                 return _array(inner)
             if code == _COMPLEX:
-                return _complex(inner)
+                if inner.head() != ("list", 2):
+                    raise invalid("Its complex number is not two numbers.")
+                (one, real), (other, imaginary) = inner.head(), inner.head()
+                if (one, other) != ("value", "value"):
+                    raise invalid("Its complex number is wrong (a part is not a number).")
+                cause = "Its complex number is wrong"
+                with decoding(lambda error: invalid(f"{cause} ({error})."), ValueError, TypeError):
+                    return complex(float(real), float(imaginary))
         except ShardvarError as error:
             return RefusedValue(error)
         cause = f"It is an extension of msgpack with the number {code}, which Flax does not write."
@@ -237,18 +244,6 @@ def _extent(kind: str, value: Any) -> int:
     if kind != "value" or type(value) is not int or not 0 <= value <= MAX_NBYTES:
         raise invalid("An extent of its shape is not a number from 0 on.")
     return value
-
-
-def _complex(cursor: _Cursor) -> complex:
-    if cursor.head() != ("list", 2):
-        raise invalid("Its complex number is not two numbers.")
-    parts = [cursor.head() for _ in range(2)]
-    with decoding(
-        lambda error: invalid(f"Its complex number is wrong ({error})."), ValueError, TypeError
-    ):
-        if {kind for kind, _ in parts} != {"value"}:
-            raise ValueError("a part is not a number")
-        return complex(float(parts[0][1]), float(parts[1][1]))
 
 
 def _joined(chunked: dict[Any, Any]) -> PlacedArray | RefusedValue:

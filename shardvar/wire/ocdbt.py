@@ -113,7 +113,22 @@ def build_database(
             _branch(height, level[rows.start : rows.stop], starts[rows.start : rows.stop], own)
             for rows in runs
         ]
-    return _manifest(level, starts, height, own, uuid, nanoseconds, node_nbytes), bytes(nodes)
+    manifest = [
+        uuid,
+        _ONE_MANIFEST,
+        encode_varint(INLINE_NBYTES),
+        encode_varint(node_nbytes),
+        _ARITY,
+        _UNCOMPRESSED,
+        _build_files([own] if level else [""]),
+        encode_varint(1),  # versions
+        encode_varint(1),  # the number of the first
+        bytes([height]),
+        _places(level, starts) if level else _NO_ROOT,
+        nanoseconds.to_bytes(8, "little"),
+        encode_varint(0),  # nodes of older versions
+    ]
+    return _frame(MANIFEST_MAGIC, manifest), bytes(nodes)
 
 
 def _runs(sizes: Sequence[int], most: int) -> Iterator[range]:
@@ -180,34 +195,6 @@ def _places(nodes: Sequence[_Node], starts: Sequence[int]) -> bytes:
             *(_column(node.totals[each] for node in nodes) for each in range(3)),
         ]
     )
-
-
-def _manifest(
-    root: Sequence[_Node],
-    starts: Sequence[int],
-    height: int,
-    own: str,
-    uuid: bytes,
-    nanoseconds: int,
-    node_nbytes: int,
-) -> bytes:
-    """Return the manifest of one version, which has no root if the database is empty."""
-    body = [
-        uuid,
-        _ONE_MANIFEST,
-        encode_varint(INLINE_NBYTES),
-        encode_varint(node_nbytes),
-        _ARITY,
-        _UNCOMPRESSED,
-        _build_files([own] if root else [""]),
-        encode_varint(1),  # versions
-        encode_varint(1),  # the number of the first
-        bytes([height]),
-        _places(root, starts) if root else _NO_ROOT,
-        nanoseconds.to_bytes(8, "little"),
-        encode_varint(0),  # nodes of older versions
-    ]
-    return _frame(MANIFEST_MAGIC, body)
 
 
 _NO_ROOT = encode_varint(0) + (encode_varints(np.array([2**64 - 1] * 2, np.uint64))) + bytes(3)
@@ -393,7 +380,28 @@ def parse_manifest(octets: bytes, unpack: Unpack, room: NodeRoom) -> DatabaseHea
         body.finish()
         return DatabaseHead(uuid, is_numbered=True, root=None)
     files = _read_files(body, "")
-    root = _read_versions(body, files, 1 << arity)
+    count = body.number()
+    if not 1 <= count <= 1 << arity:
+        raise malformed(f"The manifest has {count} versions, and not 1 to {1 << arity}.")
+    generations = body.words(count)
+    if any(one >= other for one, other in pairwise([0, *generations])):
+        raise malformed("The versions are not in order.")
+    # The root of the last version.
+    height = body.take(count)[-1]
+    file = int(body.column(count, len(files) - 1)[-1])
+    start, nbytes = body.words(count)[-1], body.words(count)[-1]
+    for _ in range(3):  # totals, which readers do not need
+        body.words(count)
+    body.take(8 * count)  # times
+    root = None
+    if start == nbytes == _NOWHERE:
+        if height:
+            raise malformed(f"The root has {height} levels below it, and is missing.")
+    elif start + nbytes > _MAX_NUMBER:
+        raise malformed(f"The {nbytes} bytes from byte {start} on end nowhere.")
+    else:
+        folder, path = files[file]
+        root = NodePlace(path, folder, start, nbytes, height)
     count = body.number()  # of the columns that lead to nodes of older versions
     if count > 64:  # one for each height; a number of 64 bits has no more
         raise malformed(f"The manifest leads to {count} nodes of versions.")
@@ -404,30 +412,6 @@ def parse_manifest(octets: bytes, unpack: Unpack, room: NodeRoom) -> DatabaseHea
     body.take(8 * count + count)
     body.finish()
     return DatabaseHead(uuid, is_numbered=False, root=root)
-
-
-def _read_versions(body: _Body, files: Sequence[tuple[str, str]], most: int) -> NodePlace | None:
-    """Return the root of the last version."""
-    count = body.number()
-    if not 1 <= count <= most:
-        raise malformed(f"The manifest has {count} versions, and not 1 to {most}.")
-    generations = body.words(count)
-    if any(one >= other for one, other in pairwise([0, *generations])):
-        raise malformed("The versions are not in order.")
-    height = body.take(count)[-1]
-    file = int(body.column(count, len(files) - 1)[-1])
-    start, nbytes = body.words(count)[-1], body.words(count)[-1]
-    for _ in range(3):  # totals, which readers do not need
-        body.words(count)
-    body.take(8 * count)  # times
-    if start == nbytes == _NOWHERE:
-        if height:
-            raise malformed(f"The root has {height} levels below it, and is missing.")
-        return None
-    if start + nbytes > _MAX_NUMBER:
-        raise malformed(f"The {nbytes} bytes from byte {start} on end nowhere.")
-    folder, path = files[file]
-    return NodePlace(path, folder, start, nbytes, height)
 
 
 def parse_node(

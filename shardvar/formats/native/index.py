@@ -281,12 +281,18 @@ def decode_entries(block: IndexBlock, nbytes: int, overview: Overview) -> Entrie
         octets = block.numbers("digest", "u1", len(file) * DIGEST_NBYTES)
         table = replace(table, digests=octets.reshape(-1, DIGEST_NBYTES))
     errors: dict[str, CheckpointError] = {}
-    broken = _find_broken(table, unknown, overview)
+    broken: dict[int, CheckpointError] = {}
+    for tensor, name in unknown.items():
+        cause = f"The dtype {name!r} of {keys[tensor]!r} is unknown."
+        broken[tensor] = InvalidCheckpoint(cause, "Install a newer release.")
+    for is_wrong, error in _Laws(table, overview).violations():
+        for row in np.flatnonzero(is_wrong).tolist():
+            broken.setdefault(int(slices.tensor[row]), error(row))
     if broken:
         kept = np.ones(len(keys), np.bool)
         kept[list(broken)] = False
         table = of_tensors(table, np.flatnonzero(kept))
-        errors = {keys[tensor]: error for tensor, error in broken.items()}
+        errors = {keys[tensor]: fault for tensor, fault in broken.items()}
     return Entries(first_key, last_key, table, errors, table.slices.tensors.rows())
 
 
@@ -389,22 +395,6 @@ def _read_runs(block: IndexBlock, nbytes: Ints, run_nbytes: int) -> RunChecksums
 
 _Violation = tuple[npt.NDArray[np.bool], Callable[[int], CheckpointError]]
 """[m] the entries that break a law, and the error of one of them."""
-
-
-def _find_broken(
-    table: EntryTable, unknown: dict[int, str], overview: Overview
-) -> dict[int, CheckpointError]:
-    """Return the tensors that break a law, each with its error; ``unknown`` dtypes included."""
-    broken: dict[int, CheckpointError] = {}
-    for tensor, name in unknown.items():
-        broken[tensor] = InvalidCheckpoint(
-            f"The dtype {name!r} of {table.slices.tensors.keys[tensor]!r} is unknown.",
-            "Install a newer release.",
-        )
-    for is_wrong, error in _Laws(table, overview).violations():
-        for row in np.flatnonzero(is_wrong).tolist():
-            broken.setdefault(int(table.slices.tensor[row]), error(row))
-    return broken
 
 
 @dataclass(frozen=True, slots=True)

@@ -425,14 +425,28 @@ def _read_shards(storage: Storage, name: str) -> Listing:
         metadata |= header.metadata
     listing.data.check_in_place()
     for key, tensor in joined.tensors.items():
-        _check_tensor(joined, key, tensor)
+        if len(tensor.shape) > MAX_RANK:
+            joined.faults[key] = _too_deep(key, tensor.shape)
+        elif BITS[tensor.dtype] < 8:
+            cause = f"{key!r} has the dtype {tensor.dtype}, whose elements share bytes; its slices"
+            remedy = "Consolidate the checkpoint with the program that wrote it."
+            joined.faults[key] = UnsupportedError(f"{cause} cannot be joined.", remedy)
+        else:
+            try:
+                sizes_of([key], [tensor.shape], [BITS[tensor.dtype]])
+            except CheckpointError as error:
+                joined.faults[key] = error
+    # Shards whose numbers are missing; ranks count from 1.
     parts = [part for each in names if (part := split_shard_name(each))]
-    lost = _missing_ranks(storage, parts)
-    if lost:
-        joined.faults |= {
-            key: IncompleteCheckpoint(f"{key!r}: {lost.cause}", lost.remedy)
-            for key in joined.tensors
-        }
+    ranks = {part.rank for part in parts}
+    missing = max(ranks, default=0) - len(ranks - {0})
+    if missing:
+        first = next(rank for rank in range(1, max(ranks) + 1) if rank not in ranks)
+        lost = f"shard {first}" if missing == 1 else f"shard {first} and {missing - 1} more"
+        cause = f"{storage.path} lacks {lost} of at least {max(ranks)}."
+        remedy = "Copy the files of all ranks into the folder."
+        for key in joined.tensors:
+            joined.faults[key] = IncompleteCheckpoint(f"{key!r}: {cause}", remedy)
     user = {key: text for key, text in metadata.items() if key not in (*_LAYOUT_KEYS, DIGESTS)}
     listing.metadata = Metadata(user=user)
     listing.faults |= joined.faults
@@ -465,37 +479,6 @@ def _join(
             joined.shape.append(shape)
             joined.file.append(number)
             joined.start.append(int(header.start[row]))
-
-
-def _check_tensor(joined: _Joined, key: str, tensor: _Tensor) -> None:
-    if len(tensor.shape) > MAX_RANK:
-        joined.faults[key] = _too_deep(key, tensor.shape)
-        return
-    if BITS[tensor.dtype] < 8:
-        cause = (
-            f"{key!r} has the dtype {tensor.dtype}, whose elements share bytes; its slices cannot "
-            "be joined."
-        )
-        joined.faults[key] = UnsupportedError(
-            cause, "Consolidate the checkpoint with the program that wrote it."
-        )
-        return
-    try:
-        sizes_of([key], [tensor.shape], [BITS[tensor.dtype]])
-    except CheckpointError as error:
-        joined.faults[key] = error
-
-
-def _missing_ranks(storage: Storage, parts: Sequence[ShardName]) -> IncompleteCheckpoint | None:
-    """Return the error of the shards whose numbers are missing; ranks count from 1."""
-    ranks = {part.rank for part in parts}
-    missing = max(ranks, default=0) - len(ranks - {0})
-    if not missing:
-        return None
-    first = next(rank for rank in range(1, max(ranks) + 1) if rank not in ranks)
-    named = f"shard {first}" if missing == 1 else f"shard {first} and {missing - 1} more"
-    cause = f"{storage.path} lacks {named} of at least {max(ranks)}."
-    return IncompleteCheckpoint(cause, "Copy the files of all ranks into the folder.")
 
 
 def _entries(joined: _Joined) -> EntryTable:

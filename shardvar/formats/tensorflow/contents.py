@@ -377,7 +377,19 @@ def read_bundle(storage: Storage, prefix: str) -> BundleContents:
     try:
         file = storage.open(bundle_index_name(prefix))
     except MissingFile as error:
-        raise _absent(storage, prefix, error) from error
+        # A V1 checkpoint has no index, and a bundle may have lost its own.
+        names, path = storage.names(), f"{storage.path}/{prefix}"
+        if v1_files(storage, prefix, names):
+            cause = f"{path} is a checkpoint of TensorFlow's V1 format, which is not supported."
+            again = "Load it with TensorFlow and save it again with"
+            raise UnsupportedError(
+                cause, f"{again} tf.train.Checkpoint or write_version=V2."
+            ) from error
+        if any(data_files(prefix, names)):
+            cause = f"{path}{bundle_index_name('')} is missing, but its data files exist."
+            remedy = "The data files cannot be read without it: copy the index from where it was"
+            raise MissingFile(cause, f"{remedy} written.") from error
+        raise CheckpointNotFound(f"No TensorFlow checkpoint at {path}.", error.remedy) from error
     with prefix_errors(file.name):
         blocks = list(open_table(file.read, file.size).blocks())
         keys = [key for block, _ in blocks for key in block]
@@ -393,29 +405,6 @@ def read_bundle(storage: Storage, prefix: str) -> BundleContents:
         header = decode_header(values[0])
     entries, errors = decode_bundle_entries(values[1:])
     return BundleContents(file, header, keys[1:], entries, errors)
-
-
-def _absent(storage: Storage, prefix: str, error: MissingFile) -> Exception:
-    """Return the error for a missing index, by the prefix's other files."""
-    names = storage.names()
-    path = f"{storage.path}/{prefix}"
-    # A V1 checkpoint has no index, and a bundle may have lost its own.
-    if v1_files(storage, prefix, names):
-        remedy = (
-            "Load it with TensorFlow and save it again with tf.train.Checkpoint or "
-            "write_version=V2."
-        )
-        return UnsupportedError(
-            f"{path} is a checkpoint of TensorFlow's V1 format, which is not supported.", remedy
-        )
-    if any(data_files(prefix, names)):
-        remedy = (
-            "The data files cannot be read without it: copy the index from where it was written."
-        )
-        return MissingFile(
-            f"{path}{bundle_index_name('')} is missing, but its data files exist.", remedy
-        )
-    return CheckpointNotFound(f"No TensorFlow checkpoint at {path}.", error.remedy)
 
 
 def find_tensors(contents: BundleContents) -> BundleTensors:

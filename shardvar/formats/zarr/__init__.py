@@ -109,7 +109,16 @@ def _read_group(name: str, tree: Tree) -> ZarrSource:
     storage, sizes = tree.root, {path: each.nbytes for path, each in tree.files.items()}
     listing, contents = PathListing([*sizes], sizes), ArrayContents()
     with prefix_errors(storage.path):
-        attributes = _attributes(tree, listing, name)
+        with prefix_errors(name):
+            version, octets = 3 if name == INDEX else 2, read_document(tree, name)
+            is_group = name != CONSOLIDATED
+            fields = parse_document(octets, version, MAX_TREE_NBYTES) if is_group else {}
+        attributes: Any = fields.get("attributes")
+        if version == 2 and listing.has(".zattrs"):
+            with prefix_errors(".zattrs"):
+                octets = read_document(tree, ".zattrs")
+                attributes = parse_object(octets, "the attributes of a group")
+        attributes = attributes if type(attributes) is dict else {}
         arrays = _arrays(tree, listing, contents)
         arrays = _without_lost(arrays, tree, listing, contents, attributes)
         if type(attributes.get(ARRAYS_ATTRIBUTE)) is list:
@@ -127,19 +136,6 @@ def text_of(fields: Mapping[str, Any]) -> dict[str, str]:
         key: value if type(value) is str else json.dumps(value, ensure_ascii=False)
         for key, value in fields.items()
     }
-
-
-def _attributes(tree: Tree, listing: PathListing, name: str) -> dict[str, Any]:
-    """Return the attributes of the group, after checking its description."""
-    with prefix_errors(name):
-        version = 3 if name == "zarr.json" else 2
-        data = read_document(tree, name)
-        fields = {} if name == ".zmetadata" else parse_document(data, version, MAX_TREE_NBYTES)
-        attributes = fields.get("attributes")
-    if version == 2 and listing.has(".zattrs"):
-        with prefix_errors(".zattrs"):
-            attributes = parse_object(read_document(tree, ".zattrs"), "the attributes of a group")
-    return attributes if type(attributes) is dict else {}
 
 
 def _without_lost(

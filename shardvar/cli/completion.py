@@ -9,10 +9,10 @@ A press of Tab is never answered by an error.
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from shardvar.cli.options import ALIASES, TOPICS, Commands, Parser, make_parser
+from shardvar.cli.options import ALIASES, TOPICS, Commands, make_parser
 from shardvar.cli.output import one_line
 from shardvar.errors import ShardvarError
 
@@ -105,7 +105,46 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
             helps |= TOPICS
         return (f"{command}\t{text}" for command, text in helps.items() if command.startswith(word))
     chosen = commands.choices.get(ALIASES.get(before[0], before[0]))
-    return _of_command(chosen, before[1:], word) if chosen else iter(())
+    if chosen is None:
+        return iter(())
+    options = {name: action for action in chosen._actions for name in action.option_strings}
+    positionals = [action for action in chosen._actions if not action.option_strings]
+    given: list[str] = []
+    pending = None  # the option whose value comes next
+    for each in before[1:]:
+        if pending is None and each in options:
+            # Flags have ``nargs`` 0: no value follows them.
+            pending = options[each] if options[each].nargs != 0 else None
+        elif pending is not None:
+            pending = None
+        else:
+            given.append(each)
+    if pending is None and word.startswith("-"):
+        # Long names only: they explain the short names.
+        return (
+            f"{name}\t{action.help}"
+            for name, action in options.items()
+            if name.startswith(word) and name[:2] == "--"
+        )
+    action = pending or next(iter(positionals[len(given) :]), None)
+    if action is None:
+        return iter(())
+    choices: Iterable[str] = action.choices or ()
+    if not choices and (action.metavar == "MAP" or action.dest == "name"):
+        from shardvar.maps.map import shipped_maps
+
+        choices = shipped_maps()  # else, files are offered
+    elif not choices and action.metavar == "NAME":
+        from shardvar.formats.table import format_names
+
+        choices = format_names()
+    if choices or not given or action.metavar not in ("KEY", "GLOB", *_PAIRS):
+        return (choice for choice in choices if choice.startswith(word))
+    keys = _keys(given[0], word)
+    if action.metavar not in _PAIRS:
+        return keys
+    # A person types the part after the key of a pair.
+    return (key if key.endswith(("/", ".")) else f"{key}=" for key in keys)
 
 
 def _without_breaks(words: Sequence[str]) -> list[str]:
@@ -125,50 +164,6 @@ def _without_breaks(words: Sequence[str]) -> list[str]:
             kept[-1] += word
         after = word
     return [*kept, ""] if after == "=" and kept[-1].startswith("--") else kept
-
-
-def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[str]:
-    options = {name: action for action in parser._actions for name in action.option_strings}
-    positionals = [action for action in parser._actions if not action.option_strings]
-    given: list[str] = []
-    pending = None  # the option whose value comes next
-    for each in before:
-        if pending is None and each in options:
-            # Flags have ``nargs`` 0: no value follows them.
-            pending = options[each] if options[each].nargs != 0 else None
-        elif pending is not None:
-            pending = None
-        else:
-            given.append(each)
-    if pending is None and word.startswith("-"):
-        # Long names only: they explain the short names.
-        return (
-            f"{name}\t{action.help}"
-            for name, action in options.items()
-            if name.startswith(word) and name[:2] == "--"
-        )
-    action = pending or next(iter(positionals[len(given) :]), None)
-    if action is None:
-        return iter(())
-    if action.choices:
-        return (choice for choice in action.choices if choice.startswith(word))
-    if action.metavar == "MAP" or action.dest == "name":  # a shipped map; else, files are offered
-        from shardvar.maps.map import shipped_maps
-
-        return (name for name in shipped_maps() if name.startswith(word))
-    if action.metavar == "NAME":
-        from shardvar.formats.table import format_names
-
-        return (name for name in format_names() if name.startswith(word))
-    if not given or action.metavar not in ("KEY", "GLOB", *_PAIRS):
-        return iter(())
-    keys = _keys(given[0], word)
-    # A person types the part after the key of a pair.
-    return (
-        keys
-        if action.metavar not in _PAIRS
-        else (key if key.endswith(("/", ".")) else f"{key}=" for key in keys)
-    )
 
 
 def _keys(path: str, word: str) -> Iterator[str]:

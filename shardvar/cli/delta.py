@@ -1,6 +1,8 @@
 """``shardvar delta``: store what changed between two checkpoints, or join deltas to one."""
 
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 
 from shardvar.cli.output import answer, note, print_json, progress, say, short_path
 from shardvar.cli.verify import payload_nbytes
@@ -15,7 +17,7 @@ _MOST_LINES = 20
 
 def execute(arguments: Namespace) -> int:
     *sources, out = arguments.paths
-    options = {"force": arguments.force, "dry_run": arguments.dry_run}
+    make: Callable[..., DeltaReport]
     if arguments.compact:
         if arguments.dialect or arguments.versions:
             raise ArgumentError(
@@ -27,32 +29,20 @@ def execute(arguments: Namespace) -> int:
                 f"--compact joins several deltas, and {len(arguments.paths)} paths are given.",
                 "Give two deltas or more, in order, and then the new one.",
             )
-        with progress("joining", lambda: sum(map(payload_nbytes, sources))) as advance:
-            report = compact_deltas(sources, out, progress=advance, **options)
+        doing, make = "joining", partial(compact_deltas, sources, out)
     else:
         if len(sources) != 2:
             raise ArgumentError(
                 f"A delta is of two checkpoints, and {len(arguments.paths)} paths are given.",
                 "Give the checkpoint before, the one after, and the delta: shardvar delta A B OUT.",
             )
-        with progress("comparing", lambda: sum(map(payload_nbytes, sources))) as advance:
-            report = delta(
-                sources[0],
-                sources[1],
-                out,
-                dialect=arguments.dialect,
-                versions=arguments.versions,
-                progress=advance,
-                **options,
-            )
+        options = {"dialect": arguments.dialect, "versions": arguments.versions}
+        doing, make = "comparing", partial(delta, sources[0], sources[1], out, **options)
+    with progress(doing, lambda: sum(map(payload_nbytes, sources))) as advance:
+        report = make(progress=advance, force=arguments.force, dry_run=arguments.dry_run)
     if arguments.json:
         print_json(report.to_json())
-    else:
-        _print(report, arguments.all)
-    return 0
-
-
-def _print(report: DeltaReport, everything: bool) -> None:
+        return 0
     done = "would write" if report.dry_run else "wrote"
     summary, *lines = lines_of_delta(report)
     joined = f" of {report.num_joined} deltas" if report.num_joined else ""
@@ -61,7 +51,7 @@ def _print(report: DeltaReport, everything: bool) -> None:
         say(text)
     else:
         answer("good", text, done)
-    shown = lines if everything or len(lines) <= _MOST_LINES else lines[: _MOST_LINES - 1]
+    shown = lines if arguments.all or len(lines) <= _MOST_LINES else lines[: _MOST_LINES - 1]
     for line in shown:
         say(line)
     if len(shown) < len(lines):
@@ -70,3 +60,4 @@ def _print(report: DeltaReport, everything: bool) -> None:
     say(f"result: sha256:{report.result}")
     if report.dialect:
         note(f"note: the delta has neither digest: the dialect {report.dialect} has none")
+    return 0

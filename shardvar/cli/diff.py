@@ -124,7 +124,8 @@ def _arrow() -> str:
 def _print_columns(
     headers: Sequence[str], rows: Sequence[_Row], right: Sequence[int], drop: Sequence[int]
 ) -> None:
-    """Print a table without the columns that do not fit, or whose cells are empty or all "1"."""
+    """Print a table without the columns that do not fit, or whose cells are empty or all "1". If no
+    choice fits, all columns stay."""
     if not rows:
         return
     kept = [
@@ -132,11 +133,20 @@ def _print_columns(
         for number in range(len(headers))
         if any(row[number] != _NOTHING.get(number, "") for row in rows)
     ]
-    kept = _fitting(kept, [headers, *rows[:_MOST_ROWS]], drop)
+    from rich.cells import cell_len
+
+    shown = [headers, *rows[:_MOST_ROWS]]
+    widths = {number: max(cell_len(line[number]) for line in shown) for number in kept}
+    for num_gone in range(len(drop) + 1):
+        rest = [number for number in kept if number not in drop[:num_gone]]
+        between = _BETWEEN * (len(rest) - 1)
+        if sum(widths[number] for number in rest) + between <= get_terminal_size().columns:
+            kept = rest
+            break
     print()
     print_table(
         [headers[number] for number in kept],
-        [tuple(row[number] for number in kept) for row in rows[:_MOST_ROWS]],
+        [tuple(row[number] for number in kept) for row in shown[1:]],
         [place for place, number in enumerate(kept) if number in right],
     )
     if len(rows) > _MOST_ROWS:
@@ -147,19 +157,6 @@ _NOTHING = {1: "1"}
 """The cell of a column that says nothing if all lines have it; others are empty."""
 
 
-def _fitting(kept: Sequence[int], lines: Sequence[Sequence[str]], drop: Sequence[int]) -> list[int]:
-    """Return the columns with which whole lines fit the terminal; all if no choice does."""
-    from rich.cells import cell_len
-
-    widths = {number: max(cell_len(line[number]) for line in lines) for number in kept}
-    for num_gone in range(len(drop) + 1):
-        rest = [number for number in kept if number not in drop[:num_gone]]
-        between = _BETWEEN * (len(rest) - 1)
-        if sum(widths[number] for number in rest) + between <= get_terminal_size().columns:
-            return rest
-    return list(kept)
-
-
 def _structure(report: DiffReport) -> Iterator[_Row]:
     """Yield lines of tensors that differ only in shape or dtype, or that one side lacks."""
     groups: dict[tuple[str, str], list[str]] = {}
@@ -167,10 +164,8 @@ def _structure(report: DiffReport) -> Iterator[_Row]:
         for each in report.differences:
             if each.kind == kind:
                 groups.setdefault((kind, _both(each, report.tolerance)), []).append(each.key)
-    groups["only in A", ""], groups["only in B", ""] = (
-        list(report.only_in_a),
-        list(report.only_in_b),
-    )
+    groups["only in A", ""] = list(report.only_in_a)
+    groups["only in B", ""] = list(report.only_in_b)
     for (kind, text), keys in groups.items():
         numbers = {label: len(shared) for label, shared in fold_keys(keys)}
         for label, labels in fold_words(list(numbers)):
@@ -206,9 +201,8 @@ def _values(report: DiffReport, by_change: bool) -> Iterator[_Row]:
     groups: dict[tuple[str, str], dict[str, TensorDifference]] = {}
     for each in report.differences:
         if each.values is not None:
-            groups.setdefault((_kind_of_change(each), _both(each, report.tolerance)), {})[
-                each.key
-            ] = each
+            alike = _kind_of_change(each), _both(each, report.tolerance)
+            groups.setdefault(alike, {})[each.key] = each
     lines: list[_Line] = []
     for (kind, dtypes), members in groups.items():
         lines += _siblings(
@@ -221,7 +215,11 @@ def _values(report: DiffReport, by_change: bool) -> Iterator[_Row]:
         distances = [each.values.max_absolute for each in line.found if each.values]
         known = [distance for distance in distances if distance is not None]
         largest = f"{max(known):.3g}" if known and not line.kind.startswith("only") else ""
-        change = line.kind or _percentages(line.found)
+        least, most = (
+            f"{100 * end:#.2g}".rstrip(".") if end < 0.995 else f"{100 * end:.0f}"
+            for end in (min(each.change for each in line.found), line.change)
+        )
+        change = line.kind or (f"{most} %" if least == most else f"{least} - {most} %")
         yield printable(line.label), f"{len(line.found):,}", change, largest, line.dtypes
 
 
@@ -248,15 +246,6 @@ def _kind_of_change(each: TensorDifference) -> str:
     return "NaN on one side" if values.num_without_distance > values.num_nans else "infinite"
 
 
-def _percentages(found: Sequence[TensorDifference]) -> str:
-    """Return the least and the largest change of some tensors: ``0.9 - 4.3 %``."""
-    ends = [min(each.change for each in found), max(each.change for each in found)]
-    least, most = (
-        f"{100 * end:#.2g}".rstrip(".") if end < 0.995 else f"{100 * end:.0f}" for end in ends
-    )
-    return f"{most} %" if least == most else f"{least} - {most} %"
-
-
 _NEAREST = 3
 """Names of the other side, the most similar ones, whose beginnings are tried."""
 
@@ -276,7 +265,12 @@ def rename_hint(report: DiffReport, arguments: Namespace) -> str | None:
         command = _command(heads, report, arguments)
     except ShardvarError:  # a name would stand for two tensors, or an index is no longer there
         return None
-    return command and f"{_sentence(heads)} To compare them: `{command}`"
+    a, b = heads
+    short, long, head = ("B", "A", a) if a else ("A", "B", b)
+    begins = f"Most names of {short} are in {long}, after {head!r}."
+    if a and b:
+        begins = f"Most names begin with {a!r} in A and with {b!r} in B."
+    return command and f"{begins} To compare them: `{command}`"
 
 
 def _heads(only_a: Sequence[str], only_b: Sequence[str]) -> _Heads | None:
@@ -335,9 +329,12 @@ def _command(heads: _Heads, report: DiffReport, arguments: Namespace) -> str | N
         a, b = list(one), list(other)
     if _finds_more(heads, a, b):
         return _joined(arguments.words, heads)
-    exchanged = _exchanged(arguments)
-    if exchanged and _finds_more(heads[::-1], b, a):
-        return _joined(exchanged, heads[::-1])
+    words, sides = arguments.words, [arguments.a, arguments.b]
+    for place in range(len(words) - 1):
+        # Only if A and B follow each other.
+        if words[place : place + 2] == sides and _finds_more(heads[::-1], b, a):
+            exchanged = [*words[:place], *sides[::-1], *words[place + 2 :]]
+            return _joined(exchanged, heads[::-1])
     return None
 
 
@@ -353,23 +350,6 @@ def _finds_more(heads: _Heads, a: Sequence[str], b: Sequence[str]) -> bool:
 
 def _joined(words: Sequence[str], heads: _Heads) -> str:
     return shlex.join(["shardvar", *words, "--rename", f"{heads[0]}*={heads[1]}*"])
-
-
-def _exchanged(arguments: Namespace) -> list[str]:
-    """Return the typed words with A and B exchanged; none unless they follow each other."""
-    words, sides = list(arguments.words), [arguments.a, arguments.b]
-    for place in range(len(words) - 1):
-        if words[place : place + 2] == sides:
-            return [*words[:place], *sides[::-1], *words[place + 2 :]]
-    return []
-
-
-def _sentence(heads: _Heads) -> str:
-    a, b = heads
-    if a and b:
-        return f"Most names begin with {a!r} in A and with {b!r} in B."
-    short, long, head = ("B", "A", a) if a else ("A", "B", b)
-    return f"Most names of {short} are in {long}, after {head!r}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,16 +401,12 @@ def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str
         reader = stack.enter_context(open_found(found, dequantize=arguments.dequantize))
         if not sides:
             reader = renamed_reader(through_map(reader, arguments), rename)
-        keys = [key for key in reader if _is_chosen(key, arguments.filter, arguments.exclude)]
+        globs = arguments.filter or ["*"]
+        excluded = arguments.exclude or []
+        keys = [key for key in reader if matches_any(key, globs) and not matches_any(key, excluded)]
         scalars = scalar_columns(reader, keys, read_scalars(reader, keys))
         sides.append(_Side(path, found, name, reader, scalars, keys))
     return sides
-
-
-def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] | None) -> bool:
-    if matches_any(name, excluded or ()):
-        return False
-    return not globs or matches_any(name, globs)
 
 
 def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) -> list[Columns]:

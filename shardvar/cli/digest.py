@@ -70,11 +70,14 @@ def execute(arguments: Namespace) -> int:
             print_json(statement_of(report))
     elif arguments.json:
         print_json(fields)
-    elif manifest is None:
-        is_short = sys.stdout.isatty() and not arguments.all
-        (_print_short if is_short else _print_digests)(report, arguments, perf_counter() - begin)
-    else:
+    elif manifest is not None:
         _print_comparison(report, manifest, found)
+    elif sys.stdout.isatty() and not arguments.all:
+        _print_short(report, arguments, perf_counter() - begin)
+    else:
+        put(*(f"{value}  {one_line(key)}" for key, value in report.tensors.items()))
+        if report.checkpoint is not None:  # a line that begins with no digit
+            put(f"checkpoint {report.checkpoint}")
     for line in lines_of_problems("error: ", report.unreadable):
         note(paths_as_typed(line, [arguments.path]))
     if "manifest" in fields and not arguments.json:
@@ -82,23 +85,12 @@ def execute(arguments: Namespace) -> int:
     return _UNREADABLE if report.unreadable else _DIFFERENT if found else _SAME
 
 
-def _print_digests(report: DigestReport, *_: object) -> None:
-    """Print a line for each tensor, then one for the checkpoint, which begins with no digit."""
-    for key, value in report.tensors.items():
-        put(f"{value}  {one_line(key)}")
-    if report.checkpoint is not None:
-        put(f"checkpoint {report.checkpoint}")
-
-
 def _print_short(report: DigestReport, arguments: Namespace, seconds: float) -> None:
     """Print the digest of the checkpoint, and of the others the first digits."""
     columns = get_terminal_size().columns
     if report.checkpoint is None:
-        answer(
-            "bad",
-            f"no digest: {count(len(report.unreadable), 'tensor')} cannot be read",
-            "no digest",
-        )
+        unreadable = count(len(report.unreadable), "tensor")
+        answer("bad", f"no digest: {unreadable} cannot be read", "no digest")
     else:
         put(shortened(f"sha256:{report.checkpoint}", columns))
     what = f"{count(len(report.tensors), 'tensor')}, {human_size(payload_nbytes(arguments.path))}"
@@ -132,10 +124,8 @@ def _print_comparison(
     for each in found.values():
         say(f"differs: {one_line(each.message)}")
     unreadable = len(report.unreadable)
-    total = count(
-        len({*report.tensors, *manifest.tensors}.union(each.key for each in report.unreadable)),
-        "tensor",
-    )
+    keys = {*report.tensors, *manifest.tensors, *(each.key for each in report.unreadable)}
+    total = count(len(keys), "tensor")
     place = short_path(manifest.place)
     if not found and not unreadable:
         answer("good", f"equal: {total} as in {place}", "equal")

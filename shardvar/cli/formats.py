@@ -41,7 +41,8 @@ def execute(arguments: Namespace) -> int:
             row["about"],
             "read, write" if row["written"] else "read",
             "yes" if row["slices"] else "no",
-            _promise(row["in_buckets"], row["atomic"]),
+            # What replacing a checkpoint in a bucket promises.
+            "read" if not row["in_buckets"] else "write, atomic" if row["atomic"] else "write",
             row["extra"] or "-",
         ]
         for row in rows
@@ -50,10 +51,3 @@ def execute(arguments: Namespace) -> int:
         ["format", "about", "access", "slices", "in a bucket", "extra"], cells, drop=_LEAST_NEEDED
     )
     return 0
-
-
-def _promise(is_written: bool, is_atomic: bool) -> str:
-    """Return what replacing a checkpoint in a bucket promises; a dash if it can only be read."""
-    if not is_written:
-        return "read"
-    return "write, atomic" if is_atomic else "write"

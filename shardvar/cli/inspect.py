@@ -115,29 +115,25 @@ def _place(key: str) -> int:
 def _line(text: str, keys: Sequence[str], scalars: Mapping[str, ScalarValue]) -> str:
     """Return as many settings of one place as fit a line, and the number of the others."""
     width = get_terminal_size().columns
+    settings = [(key[_place(key) :].lstrip("./"), scalars.get(key)) for key in keys]
+
+    def rank(setting: tuple[str, ScalarValue | None]) -> tuple[bool, int]:
+        name, value = setting
+        is_off = (value is None or value.text in _OFF) and name not in _FIRST
+        return is_off, _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
     shown: list[str] = []
-    ordered = sorted(keys, key=lambda key: _rank(key, scalars))
-    for number, each in enumerate(_texts(ordered, scalars)):
+    for number, (name, value) in enumerate(sorted(settings, key=rank)):
+        words = "not read" if value is None else printable(value.text)
+        words = words if len(words) <= _LONGEST else words[: _LONGEST - 1] + "…"
         rest = len(keys) - number - 1
         end = f", {rest} more" if rest else ""
-        if len(", ".join([text, *shown, each])) + len(end) > width and shown:
+        setting = f"{printable(name)} {words}"
+        if len(", ".join([text, *shown, setting])) + len(end) > width and shown:
             break
-        shown.append(each)
+        shown.append(setting)
     more = [f"{len(keys) - len(shown)} more"] * (len(shown) < len(keys))
     return text + ", ".join([*shown, *more])
-
-
-def _rank(key: str, scalars: Mapping[str, ScalarValue]) -> tuple[bool, int]:
-    name = key[_place(key) :].lstrip("./")
-    is_off = key not in scalars or scalars[key].text in _OFF
-    return is_off and name not in _FIRST, _FIRST.index(name) if name in _FIRST else len(_FIRST)
-
-
-def _texts(keys: Sequence[str], scalars: Mapping[str, ScalarValue]) -> Iterator[str]:
-    for key in keys:
-        name = printable(key[_place(key) :].lstrip("./"))
-        value = printable(scalars[key].text) if key in scalars else "not read"
-        yield f"{name} {value if len(value) <= _LONGEST else value[: _LONGEST - 1] + '…'}"
 
 
 _FEWEST_LINES, _MOST_LINES = 4, 60
@@ -158,8 +154,10 @@ def print_overview(
     arguments: Namespace,
 ) -> None:
     heading = [*_heading(reader, tensors, arguments.verbose)]
+    path = path_on_a_line(reader.path)
     for line in heading:
-        say(line, _emphasised(reader, line))
+        first = line.split(",", maxsplit=1)[0]
+        say(line, [path] if line.startswith(path) else [first] if " parameter" in first else [])
     faults = [Damage.of(each.fault, each.key) for each in tensors if each.fault is not None]
     # The lines around the tree.
     taken = sum(len(folded(line)) for line in heading) + num_lines(arguments.notes)
@@ -175,7 +173,10 @@ def print_overview(
                 warn(line)
     else:
         if arguments.slices:
-            _print_layouts(reader, tensors)
+            cut = [layout_of(reader, each) for each in tensors if each.num_slices > 1]
+            layouts = [each and f"{each.rule}, mesh {each.mesh}" for each in cut]
+            for layout, number in Counter(each or "no known layout" for each in layouts).items():
+                say(f"{count(number, 'tensor')} cut as: {layout}")
         # At a terminal the table of values replaces the table of shapes, unless all or some tensors
         # are asked for.
         is_folded = bool(measured) and sys.stdout.isatty() and _in_brief(arguments)
@@ -239,10 +240,8 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
         named = [f"{count(number, 'file')} of {printable(owner)}" for owner, number in others]
         more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
         yield f"Refers to {', '.join(named[:MAX_NAMED])}{more}"
-    ties = [
-        f"{printable(key)} = {printable(first)}"
-        for key, first in ties_among(reader, tensors).items()
-    ]
+    tied = ties_among(reader, tensors).items()
+    ties = [f"{printable(key)} = {printable(first)}" for key, first in tied]
     if ties:
         more = f" and {len(ties) - MAX_NAMED} more" if len(ties) > MAX_NAMED else ""
         yield f"Tied: {', '.join(ties[:MAX_NAMED])}{more}"
@@ -263,26 +262,6 @@ def referred(reader: Reader) -> list[tuple[str, int]]:
 
     prefix = os.path.basename(reader.path)
     return [*files_of_others(reader.index.files, prefix).items()]
-
-
-def _emphasised(reader: Reader, line: str) -> Sequence[str]:
-    path = path_on_a_line(reader.path)
-    return (
-        (path,)
-        if line.startswith(path)
-        else (line.split(",", maxsplit=1)[0],)
-        if " parameter" in line.split(",", maxsplit=1)[0]
-        else ()
-    )
-
-
-def _print_layouts(reader: Reader, tensors: Sequence[Tensor]) -> None:
-    found = [(tensor, layout_of(reader, tensor)) for tensor in tensors if tensor.num_slices > 1]
-    counts = Counter(
-        "no known layout" if each is None else f"{each.rule}, mesh {each.mesh}" for _, each in found
-    )
-    for layout, number in counts.items():
-        say(f"{count(number, 'tensor')} cut as: {layout}")
 
 
 def _details(reader: Reader, parameters: Mapping[str, int]) -> Iterator[str]:
@@ -447,7 +426,11 @@ def execute(arguments: Namespace) -> int:
         tensors = list_tensors(
             reader, arguments.filter, arguments.exclude, with_places=arguments.slices
         )
-        measured = _measure(reader, tensors) if arguments.stats else {}
+        measured: _StatisticsByKey = {}
+        if arguments.stats:
+            total = sum(tensor.nbytes for tensor in tensors)
+            with progress("reading", lambda: total) as advance:
+                measured = dict(measure(reader, [tensor.key for tensor in tensors], advance))
         table = reader.listed().slices.tensors
         delta = delta_of(one.storage, reader.format, reader.metadata.user, table)
         if arguments.json:
@@ -478,12 +461,6 @@ def _unwanted(arguments: Namespace) -> list[Callable[[Statistics], bool]]:
             "Add --stats, which reads them.",
         )
     return [ODD[name][1] for name in names]
-
-
-def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:
-    total = sum(tensor.nbytes for tensor in tensors)
-    with progress("reading", lambda: total) as advance:
-        return dict(measure(reader, [tensor.key for tensor in tensors], advance))
 
 
 def _print_json(

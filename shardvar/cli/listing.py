@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from shutil import get_terminal_size
@@ -31,7 +32,6 @@ from shardvar.cli.output import (
 from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.formats.parts import PartsFormat
 from shardvar.storage.posix import inner_links
-from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location, SplitPath, arrays_alone, exact_path
 from shardvar.verbs.newest import Candidate, find_newest, newest_among
 from shardvar.verbs.reader import Reader
@@ -90,7 +90,11 @@ def print_choices(
     taken: int = 0,
 ) -> None:
     """Print the checkpoints that a path may mean; ``taken`` lines of the terminal are for notes."""
-    newest = _newest(place.storage, found)
+    try:
+        newest = [*newest_among(place.storage, found).newest]
+    except ShardvarError as error:  # the file that should name it cannot be read
+        note(f"note: {error.cause}")
+        newest = []
     contents = _contents(found)
     if as_json:
         listed = [
@@ -161,15 +165,6 @@ def _links(folder: str | None, found: Sequence[Candidate]) -> list[str]:
     return [next((names[step] for step in some if step in names), "") for some in steps]
 
 
-def _newest(storage: Storage, found: Sequence[Candidate]) -> list[Candidate]:
-    """The newest one; none if the file that should name it cannot be read."""
-    try:
-        return [*newest_among(storage, found).newest]
-    except ShardvarError as error:
-        note(f"note: {error.cause}")
-        return []
-
-
 def _paths(found: Sequence[Candidate]) -> list[str]:
     """Return a path that means only this checkpoint: its index if the prefix is shared."""
     places = [(each.location.storage.path, each.location.stem) for each in found]
@@ -188,12 +183,13 @@ def _contents(found: Sequence[Candidate]) -> list[_Content | None]:
     for number in range(len(found))[: -_MOST_LISTED - 1 : -1]:
         each = found[number]
         if left > 0 and each.is_finished and each.location.storage.local_path is not None:
-            content = contents[number] = _content(each.location)
-            left -= content.num_tensors or 0 if content else 0
+            with suppress(ShardvarError):  # such as a package that the format needs
+                content = contents[number] = _content(each.location)
+                left -= content.num_tensors or 0
     return contents
 
 
-def _content(location: Location) -> _Content | None:
+def _content(location: Location) -> _Content:
     try:
         with Reader(location.path, location.format.name, location.open()) as reader:
             faults, nbytes = reader.listed_faults(), reader.listed().slices.nbytes
@@ -201,8 +197,6 @@ def _content(location: Location) -> _Content | None:
             return _Content(len(reader.keys()), int(nbytes.sum()), wrong)
     except CheckpointError:
         return _Content(None, None, "unreadable")
-    except ShardvarError:  # such as a package that the format needs
-        return None
 
 
 def _cells(
@@ -210,7 +204,12 @@ def _cells(
 ) -> tuple[str, ...]:
     tensors = "" if content is None or content.num_tensors is None else f"{content.num_tensors:,}"
     size = "" if content is None or content.nbytes is None else human_size(content.nbytes)
-    saved = "" if each.saved is None else _time(each.saved)
+    saved = ""
+    if each.saved is not None:
+        # A terminal gets how long ago that was, a pipe the date.
+        ago, date = time() - each.saved, datetime.fromtimestamp(each.saved)
+        is_age = sys.stdout.isatty() and ago >= 0
+        saved = human_age(ago) if is_age else date.strftime("%Y-%m-%d %H:%M")
     remarks = ["newest" * (each in newest), f"also {printable(link)}" * bool(link)]
     remarks.append(_problem(each, content))
     return each.location.format.name, tensors, size, saved, ", ".join(filter(None, remarks))
@@ -223,11 +222,3 @@ def _problem(each: Candidate, content: _Content | None) -> str:
     if isinstance(each.location.format, PartsFormat):
         return "files of single ranks"
     return "not opened" if content is None else content.wrong
-
-
-def _time(saved: float) -> str:
-    """Return how long ago that was, at a terminal; a pipe gets the date."""
-    ago = time() - saved
-    if sys.stdout.isatty() and ago >= 0:
-        return human_age(ago)
-    return datetime.fromtimestamp(saved).strftime("%Y-%m-%d %H:%M")

@@ -54,24 +54,22 @@ def end_after_interrupt(say: Callable[[], object]) -> None:
     import socket  # not above, likewise threading: no command on files needs them
     import threading
 
-    pair = socket.socketpair()
-    pair[1].setblocking(False)
-    signal.set_wakeup_fd(pair[1].fileno(), warn_on_full_buffer=False)
-    threading.Thread(
-        target=_watch, args=(pair, say), name="shardvar interrupts", daemon=True
-    ).start()
+    reader, writer = socket.socketpair()  # both stay open for as long as the thread
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
-
-def _watch(pair: "tuple[socket, socket]", say: Callable[[], object]) -> None:
-    """Wait for an interrupt, then for the end of the process or another interrupt."""
-    reader, _writer = pair  # both stay open for as long as the thread
-    _next_interrupt(reader)
-    reader.settimeout(GRACE_SECONDS)
-    try:
+    def watch() -> None:
+        """Wait for an interrupt, then for the end of the process or another interrupt."""
+        _ = writer
         _next_interrupt(reader)
-    except TimeoutError:
-        say()
-    os._exit(128 + signal.SIGINT)
+        reader.settimeout(GRACE_SECONDS)
+        try:
+            _next_interrupt(reader)
+        except TimeoutError:
+            say()
+        os._exit(128 + signal.SIGINT)
+
+    threading.Thread(target=watch, name="shardvar interrupts", daemon=True).start()
 
 
 def _next_interrupt(reader: "socket") -> None:
@@ -163,7 +161,12 @@ def _interrupted(words: Sequence[str], of_server: bool = False) -> str:
 
 def _run(words: Sequence[str]) -> int:
     if words[:1] == ["__complete"]:
-        return _complete(words[1:])
+        from shardvar.cli.completion import candidates
+
+        for line in candidates(words[1:]):
+            # The shell takes what is after a tab for a description.
+            sys.stdout.write("\t".join(map(one_line, line.split("\t"))) + "\n")
+        return DONE
     try:
         arguments = parse_arguments(words)
     except Usage as usage:
@@ -220,15 +223,6 @@ def execute(arguments: Namespace) -> int:
         case _:
             from shardvar.cli.reshard import execute
     return execute(arguments)
-
-
-def _complete(words: Sequence[str]) -> int:
-    from shardvar.cli.completion import candidates
-
-    for line in candidates(words):
-        # The shell takes what is after a tab for a description.
-        sys.stdout.write("\t".join(map(one_line, line.split("\t"))) + "\n")
-    return DONE
 
 
 def exit_code(error: ShardvarError) -> int:

@@ -50,18 +50,24 @@ def execute(arguments: Namespace) -> int:
 def map_of(arguments: Namespace) -> Map | None:
     """Return the map of ``--map``, ``--rule``, ``--size`` and the like; None without them."""
     sizes: dict[str, int | str] = {}
-    for name, size in map(_size, arguments.size or ()):
+    for text in arguments.size or ():
+        name, equals, given = (part.strip() for part in text.partition("="))
+        if not (equals and name and given):
+            raise ArgumentError(
+                f"Invalid --size {text!r}: expected NAME=N.", "Such as --size heads=32."
+            )
+        size = int(given) if given.isdecimal() else given
         if sizes.setdefault(name, size) != size:
             raise ArgumentError(
                 f"--size gives {name} as {sizes[name]} and as {size}.", "Give it once."
             )
     if arguments.map is None and not arguments.rule:
-        for option, given in (
+        for option, is_given in (
             ("--size", sizes),
             ("--inverse", arguments.inverse),
             ("--any-model", arguments.any_model),
         ):
-            if given:
+            if is_given:
                 cause = f"{option} is given, and no map."
                 raise ArgumentError(cause, "Add --map FILE, or --rule 'KEY -> KEY'.")
         return None
@@ -86,13 +92,3 @@ def through_map(reader: Reader, arguments: Namespace) -> Reader:
     except ShardvarError:
         reader.close()
         raise
-
-
-def _size(text: str) -> tuple[str, int | str]:
-    name, equals, size = text.partition("=")
-    if not (equals and name.strip() and size.strip()):
-        raise ArgumentError(
-            f"Invalid --size {text!r}: expected NAME=N.", "Such as --size heads=32."
-        )
-    size = size.strip()
-    return name.strip(), int(size) if size.isdecimal() else size

@@ -545,47 +545,44 @@ shell={{bash,zsh,fish}}  the shell
 """
 
 
-def add_commands(commands: "Commands[Parser]") -> None:
-    for block in _COMMANDS.strip().split("\n\n"):
-        _add_command(commands, *_lines(block))
-
-
 def _lines(block: str) -> Iterator[str]:
     """Yield the lines of a block: shared ones in place, continued ones joined."""
     for line in block.strip().replace("\n    ", " ").split("\n"):
         yield from _lines(_SHARED[line[1:-1]]) if line.startswith("<") else [line]
 
 
-def _add_command(commands: "Commands[Parser]", head: str, *lines: str) -> None:
-    name, _, text = head.partition(": ")
-    command = commands.add_parser(
-        name,
-        help=ABOUT[name],
-        description=text,
-        # An abbreviation in a script would become ambiguous when another option is added.
-        allow_abbrev=False,
-        add_help=False,
-    )
-    examples = ["examples:"]
-    group: argparse._ActionsContainer = command
-    either: argparse._ActionsContainer | None = None
-    for line in lines:
-        mark, rest = line[0], line[2:]
-        if mark == "$":
-            examples.append(f"  shardvar {name} {rest}".rstrip())
-        elif mark == "%":
-            examples.append(f"  {rest}")
-        elif mark == "[":
-            group, either = command.add_argument_group(line[1:-1]), None
-        elif mark == "|":
-            either = either or group.add_mutually_exclusive_group()
-            _add_argument(either, rest)
-        elif line.startswith("usage: "):
-            command.usage = line.removeprefix("usage: ")
-        else:
-            either = None
-            _add_argument(group, line)
-    command.epilog = "\n".join(examples)
+def add_commands(commands: "Commands[Parser]") -> None:
+    for block in _COMMANDS.strip().split("\n\n"):
+        head, *lines = _lines(block)
+        name, _, text = head.partition(": ")
+        command = commands.add_parser(
+            name,
+            help=ABOUT[name],
+            description=text,
+            # An abbreviation in a script would become ambiguous when another option is added.
+            allow_abbrev=False,
+            add_help=False,
+        )
+        examples = ["examples:"]
+        group: argparse._ActionsContainer = command
+        either: argparse._ActionsContainer | None = None
+        for line in lines:
+            mark, rest = line[0], line[2:]
+            if mark == "$":
+                examples.append(f"  shardvar {name} {rest}".rstrip())
+            elif mark == "%":
+                examples.append(f"  {rest}")
+            elif mark == "[":
+                group, either = command.add_argument_group(line[1:-1]), None
+            elif mark == "|":
+                either = either or group.add_mutually_exclusive_group()
+                _add_argument(either, rest)
+            elif line.startswith("usage: "):
+                command.usage = line.removeprefix("usage: ")
+            else:
+                either = None
+                _add_argument(group, line)
+        command.epilog = "\n".join(examples)
 
 
 _ARGUMENT = re.compile(r"(?:(?P<dest>\w+)=)?(?P<value>\{.*\}|\w+)(?P<nargs>[?+]?)(?P<empty>=?)")

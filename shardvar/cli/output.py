@@ -293,7 +293,11 @@ def replace_closed_streams() -> None:
 
 
 def drop_output() -> None:
-    """Lead standard output to the null device after an error in writing it."""
+    """Lead standard output to the null device after an error in writing it.
+
+    Python flushes it once more when it exits, and would then print an error or leave with another
+    code.
+    """
     _drop(sys.stdout)
 
 
@@ -306,11 +310,6 @@ def drop_notes() -> None:
 
 
 def _drop(stream: TextIO) -> None:
-    """Lead a stream to the null device.
-
-    Python flushes it once more when it exits, and would then print an error or leave with another
-    code.
-    """
     with suppress(OSError, ValueError):  # the stream may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -336,15 +335,10 @@ def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], ob
 
     console = Console(stderr=True)
     name = bars.TextColumn("{task.description}", markup=False)
-    columns: list[bars.ProgressColumn] = [
-        name,
-        bars.BarColumn(),
-        bars.DownloadColumn(),
-        bars.TransferSpeedColumn(),
-        bars.TimeRemainingColumn(),
-    ]
-    if console.width < _NARROW:  # all of them would wrap into two lines
-        columns = [name, bars.TaskProgressColumn(), bars.TimeRemainingColumn()]
+    columns: list[bars.ProgressColumn] = [name, bars.TaskProgressColumn()]
+    if console.width >= _NARROW:  # all of them would wrap into two lines elsewhere
+        columns = [name, bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn()]
+    columns.append(bars.TimeRemainingColumn())
     with bars.Progress(*columns, console=console, transient=True) as bar:
         whole = total()
         task = bar.add_task(what, total=whole)
@@ -435,21 +429,10 @@ def print_table(
     if sys.stdout.isatty():
         rows = [[one_line(encodable(cell)) for cell in row] for row in rows]
         if len(rows) <= _MOST_PRETTY:
-            _print_rich(
-                headers,
-                rows,
-                right,
-                drop,
-                styles if is_styled() else {},
-                bold if is_styled() else (),
-            )
+            if not is_styled():
+                styles, bold = {}, ()
+            _print_rich(headers, rows, right, drop, styles, bold)
             return
-    _print_plain(headers, rows, right, widest)
-
-
-def _print_plain(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int], widest: int
-) -> None:
     # Each row is kept as one text until the widths are known: millions of cells take far more.
     # Portions of rows are measured and printed by columns, and a row by row takes twice as long.
     widths, texts = [0] * len(headers), list[str]()
@@ -506,7 +489,8 @@ def _print_rich(
     for column in kept:
         side: Literal["left", "right"] = "right" if column in right else "left"
         table.add_column(justify=side, no_wrap=True)
-    table.add_row(*(Text(headers[column], style="dim" if is_styled() else "") for column in kept))
+    dim = "dim" if is_styled() else ""
+    table.add_row(*(Text(headers[column], style=dim) for column in kept))
     for number, row in enumerate(rows):
         name, *others = row[0], *(row[column] for column in kept[1:])
         if others and _is_right_to_left(name):
@@ -514,22 +498,14 @@ def _print_rich(
         label = Text(shortened(name, left), style="bold" if number in bold else "")
         if is_styled() and (found := _GUIDE.match(name)):
             label.stylize("not bold dim", 0, found.end())
-        table.add_row(
-            label,
-            *(
-                Text(text, styles.get((number, column), styles.get(column, "")))
-                for column, text in zip(kept[1:], others, strict=True)
-            ),
-        )
+        cells = zip(kept[1:], others, strict=True)
+        styled = [(text, styles.get((number, c), styles.get(c, ""))) for c, text in cells]
+        table.add_row(label, *(Text(text, style) for text, style in styled))
     console.print(table)
     # Of other names that are cut, a wider terminal shows the whole.
     if any(cell_len(row[0]) > width for row in rows):
-        console.print(
-            Text(
-                "A pipe has names whole that no terminal of this width can show.",
-                style="dim" if is_styled() else "",
-            )
-        )
+        text = "A pipe has names whole that no terminal of this width can show."
+        console.print(Text(text, style=dim))
 
 
 def _is_right_to_left(text: str) -> bool:

@@ -74,9 +74,29 @@ def execute(arguments: Namespace) -> int:
             return 0
         key = reader.keys()[0] if arguments.key is None else _find_key(reader, arguments.key)
         if arguments.json:
-            axes = parse_index_text(arguments.index, reader[key].shape)
+            tensor = reader[key]
+            axes = parse_index_text(arguments.index, tensor.shape)
             is_checked = _check(reader, key, arguments.verify)
-            _print_json(reader, reader[key], axes, is_checked)
+            shape = _shape_of(axes)
+            if prod(shape) > _MOST_JSON:
+                raise ArgumentError(
+                    f"The selection has {prod(shape):,} values; JSON output is limited to "
+                    f"{_MOST_JSON:,}.",
+                    "Give an INDEX that selects fewer.",
+                )
+            values = _as_json(_read(reader, key, axes), tensor.dtype)
+            is_verified = has_checksums(reader, key) and (is_checked or not reader.unverified)
+            print_json(
+                {
+                    "schema": SCHEMA,
+                    "key": key,
+                    "dtype": tensor.dtype,
+                    "full_shape": list(tensor.shape),
+                    "shape": list(shape),
+                    "verified": is_verified,
+                    "values": values,
+                }
+            )
             caution = _caution(reader, is_checked)
         else:
             heading, text, caution = describe_selection(
@@ -172,27 +192,6 @@ def _shape_of(axes: Axes) -> tuple[int, ...]:
     return tuple(len(axis) for axis in axes if isinstance(axis, range))
 
 
-def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, is_checked: bool) -> None:
-    shape = _shape_of(axes)
-    if prod(shape) > _MOST_JSON:
-        raise ArgumentError(
-            f"The selection has {prod(shape):,} values; JSON output is limited to {_MOST_JSON:,}.",
-            "Give an INDEX that selects fewer.",
-        )
-    values = _read(reader, tensor.key, axes)
-    print_json(
-        {
-            "schema": SCHEMA,
-            "key": tensor.key,
-            "dtype": tensor.dtype,
-            "full_shape": list(tensor.shape),
-            "shape": list(shape),
-            "verified": has_checksums(reader, tensor.key) and (is_checked or not reader.unverified),
-            "values": _as_json(values, tensor.dtype),
-        }
-    )
-
-
 def _find_key(reader: Reader, typed: str) -> str:
     """Return the key that was typed, as it is or with the escapes of ``inspect``."""
     # The key as typed comes first, so that a key which looks like an escape stays reachable.
@@ -208,20 +207,24 @@ def _find_key(reader: Reader, typed: str) -> str:
 
 
 def _read(reader: Reader, key: str, axes: Axes) -> Array:
-    return reader.read(key, tuple(axis if isinstance(axis, int) else _slice(axis) for axis in axes))
-
-
-def _slice(indices: range) -> slice:
-    """Return the slice that selects a range of indices, which may run backwards."""
-    if not indices:
-        return slice(0, 0)
-    # A backward range down to index 0 has stop -1, which a slice would count from the end: range(3,
-    # -1, -1) is 3::-1.
-    return slice(indices.start, indices.stop if indices.stop >= 0 else None, indices.step)
+    index: list[int | slice] = []
+    for axis in axes:
+        if isinstance(axis, range):
+            # A backward range down to index 0 has stop -1, which a slice would count from the end:
+            # range(3, -1, -1) is 3::-1.
+            stop = axis.stop if axis.stop >= 0 else None
+            index.append(slice(axis.start, stop, axis.step) if axis else slice(0, 0))
+        else:
+            index.append(axis)
+    return reader.read(key, tuple(index))
 
 
 def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes, width: int) -> str:
-    size = prod(len(axis) for axis in axes if isinstance(axis, range))
+    def string(value: bytes) -> str:
+        is_long = len(value) > _MOST_BYTES
+        return f"{value[:_MOST_BYTES]!r}... ({len(value)} bytes)" if is_long else repr(value)
+
+    size = prod(_shape_of(axes))
     if size <= _PRINTED or tensor.dtype == STRING:
         array = _read(reader, tensor.key, axes)
     else:
@@ -235,7 +238,7 @@ def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes, width: int) -> str:
         max_line_width=width,
         separator=", ",
         # NumPy's stubs name other elements.
-        formatter={"object": _string},  # type: ignore[arg-type]
+        formatter={"object": string},  # type: ignore[arg-type]
     )
 
 
@@ -271,12 +274,6 @@ def _excerpt(reader: Reader, key: str, axes: Axes) -> Array:
             excerpt = np.zeros(shape, values.dtype)
         excerpt[tuple(place for _, place in corner if place is not None)] = values
     return np.zeros(shape) if excerpt is None else excerpt
-
-
-def _string(value: bytes) -> str:
-    if len(value) <= _MOST_BYTES:
-        return repr(value)
-    return f"{value[:_MOST_BYTES]!r}... ({len(value)} bytes)"
 
 
 def _as_json(array: Array, dtype: str) -> Any:

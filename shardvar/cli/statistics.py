@@ -7,6 +7,7 @@ A line has the values of all its tensors together: of all elements at one place 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import islice
 
 from shardvar.cli.output import count, folded, print_table, printable, say, short_name, warn
 from shardvar.cli.tensors import (
@@ -23,7 +24,6 @@ from shardvar.cli.tree import fold_keys, tree_lines
 from shardvar.errors import ReadError
 from shardvar.pictures.words import named
 from shardvar.verbs.compare.blocks import Statistics
-from shardvar.verbs.numbers import Number
 
 _TOGETHER = "Tensors that share a line are measured together; --all lists each of them."
 _MOST_NAMED = 3
@@ -34,17 +34,20 @@ _Row = tuple[str, ...]
 _Measured = Mapping[str, Statistics | ReadError]
 
 
-def _is_constant(found: Statistics) -> bool:
-    """Return True if there are several elements and all have one value, which is not zero."""
-    several = found.count > 1 and not found.nan and not found.inf
-    return several and found.minimum == found.maximum and found.zero != found.count
-
-
 ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
     "nan": ("with NaN", lambda found: found.nan > 0),
     "inf": ("with infinity", lambda found: found.inf > 0),
     "zero": ("with only zeros", lambda found: 0 < found.count == found.zero),
-    "constant": ("with one value", _is_constant),
+    "constant": (
+        "with one value",  # of several elements, and not zero
+        lambda found: (
+            found.count > 1
+            and not found.nan
+            and not found.inf
+            and found.minimum == found.maximum
+            and found.zero != found.count
+        ),
+    ),
     "empty": ("without elements", lambda found: not found.count),
 }
 """Kinds of values worth a line: the name for ``--fail-on``, the words, the test."""
@@ -62,9 +65,8 @@ def print_statistics(tensors: Sequence[Tensor], measured: _Measured, room: int |
         rows = [_statistics_row(printable(key), each, digits) for key, each in measured.items()]
         print_table(_HEADERS, rows, range(1, 8), [7, 4])
     else:
-        _print_folded(
-            tensors, measured, room - sum(len(folded(text)) for text in found) - bool(found)
-        )
+        taken = sum(len(folded(text)) for text in found) + bool(found)
+        _print_folded(tensors, measured, room - taken)
 
 
 def _print_folded(tensors: Sequence[Tensor], measured: _Measured, room: int) -> None:
@@ -126,9 +128,8 @@ def findings(measured: _Measured) -> Iterator[str]:
     }
     for name, (word, is_so) in ODD.items():
         keys = [key for key, each in found.items() if is_so(each)]
-        groups = list(fold_keys(keys) if at_terminal else ((key, [key]) for key in keys))[
-            :_MOST_NAMED
-        ]
+        labels = fold_keys(keys) if at_terminal else ((key, [key]) for key in keys)
+        groups = list(islice(labels, _MOST_NAMED))
         names = [
             shown(label)
             + (f" ({sum(counts[name][key] for key in shared):,})" if name in counts else "")
@@ -165,12 +166,7 @@ def _statistics_row(label: str, found: Statistics | ReadError, digits: int) -> _
     if isinstance(found, ReadError):
         return label, type(found).__name__, *[""] * 6
     numbers = [
-        _number(each, digits) for each in (found.minimum, found.maximum, found.mean, found.std)
+        "-" if each is None else f"{each:.{digits}g}" if isinstance(each, float) else str(each)
+        for each in (found.minimum, found.maximum, found.mean, found.std)
     ]
     return label, *numbers, str(found.nan), str(found.inf), str(found.zero)
-
-
-def _number(value: Number | None, digits: int) -> str:
-    return (
-        "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
-    )

@@ -9,7 +9,7 @@ that no sum changes.
 
 import re
 import sys
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from shutil import get_terminal_size
@@ -29,7 +29,7 @@ from shardvar.cli.output import (
 from shardvar.cli.tree import Line, file_number, number_ranges
 from shardvar.errors import ReadError
 from shardvar.layout.dtypes import STRING
-from shardvar.planning.index import NO_CHECKSUM, EntryTable
+from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state
 from shardvar.verbs.reader import Reader
@@ -131,64 +131,76 @@ def list_tensors(
 ) -> list[Tensor]:
     """Return the chosen tensors in the order of the index; ``with_places`` also reads files of payloads."""
     with without_collection():
-        return _list(reader, select_keys(list(reader), filter, exclude), with_places)
-
-
-def _list(reader: Reader, chosen: Collection[str], with_places: bool) -> list[Tensor]:
-    entries = reader.entries() if with_places else reader.listed()
-    faults = reader.faults if with_places else reader.listed_faults()
-    tensors, files = entries.slices.tensors, reader.index.files
-    # Lists, since taking single elements from NumPy arrays is slow, and a checkpoint may have 10^5
-    # tensors.
-    order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
-    nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
-    row_of, facts, encodings = tensors.rows(), tensors.facts(), reader.encodings
-    # Of all tensors, since packed weights are known by their neighbors.
-    parameters = count_parameters((key, *facts[key], encodings.get(key)) for key in tensors.keys)
-    left_out = set(parameters.left_out)
-    has_any = has_settings(reader)
-    listed, named = [], dict[frozenset[int], tuple[str, ...]]()
-    for key in reader:
-        if key not in chosen:
-            continue
-        row = row_of.get(key)
-        # A key whose entries could not be decoded is listed all the same, with its fault.
-        if row is None:
-            listed.append(Tensor(key, None, None, 0, 0, (), faults.get(key), ()))
-            continue
-        rows = tuple(order_list[bounds[row] : bounds[row + 1]])
-        numbers = frozenset(map(file.__getitem__, rows))
-        if numbers not in named:  # most tensors are in the same few files
-            named[numbers] = tuple(files[number] for number in sorted(numbers))
-        total = sum(map(nbytes.__getitem__, rows))
-        dtype, shape = facts[key]
-        fault, encoding = faults.get(key), encodings.get(key)
-        counted_as, number = parameters.counted.get(key, ("", 0))
-        listed.append(
-            Tensor(
-                key,
-                dtype,
-                shape,
-                total,
-                len(rows),
-                named[numbers],
-                fault,
-                rows,
-                encoding,
-                number,
-                counted_as,
-                key in left_out,
-                has_any and dtype == STRING and shape == (),
-            )
+        chosen = select_keys(list(reader), filter, exclude)
+        entries = reader.entries() if with_places else reader.listed()
+        faults = reader.faults if with_places else reader.listed_faults()
+        tensors, files = entries.slices.tensors, reader.index.files
+        # Lists, since taking single elements from NumPy arrays is slow, and a checkpoint may have 10^5
+        # tensors.
+        order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
+        nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
+        row_of, facts, encodings = tensors.rows(), tensors.facts(), reader.encodings
+        # Of all tensors, since packed weights are known by their neighbors.
+        parameters = count_parameters(
+            (key, *facts[key], encodings.get(key)) for key in tensors.keys
         )
-    return listed
+        left_out = set(parameters.left_out)
+        has_any = has_settings(reader)
+        listed, named = [], dict[frozenset[int], tuple[str, ...]]()
+        for key in reader:
+            if key not in chosen:
+                continue
+            row = row_of.get(key)
+            # A key whose entries could not be decoded is listed all the same, with its fault.
+            if row is None:
+                listed.append(Tensor(key, None, None, 0, 0, (), faults.get(key), ()))
+                continue
+            rows = tuple(order_list[bounds[row] : bounds[row + 1]])
+            numbers = frozenset(map(file.__getitem__, rows))
+            if numbers not in named:  # most tensors are in the same few files
+                named[numbers] = tuple(files[number] for number in sorted(numbers))
+            total = sum(map(nbytes.__getitem__, rows))
+            dtype, shape = facts[key]
+            fault, encoding = faults.get(key), encodings.get(key)
+            counted_as, number = parameters.counted.get(key, ("", 0))
+            listed.append(
+                Tensor(
+                    key,
+                    dtype,
+                    shape,
+                    total,
+                    len(rows),
+                    named[numbers],
+                    fault,
+                    rows,
+                    encoding,
+                    number,
+                    counted_as,
+                    key in left_out,
+                    has_any and dtype == STRING and shape == (),
+                )
+            )
+        return listed
 
 
 def list_slices(reader: Reader, tensor: Tensor) -> list[Slice]:
     entries, files = reader.entries(), reader.index.files
-    return sorted(
-        (_slice(entries, files, row) for row in tensor.rows), key=lambda each: each.offset
-    )
+    slices, listed = entries.slices, []
+    for row in tensor.rows:
+        # Offsets and shapes are padded to the highest rank of the checkpoint.
+        rank = int(slices.tensors.ranks[slices.tensor[row]])
+        checksum = int(entries.checksum[row])
+        listed.append(
+            Slice(
+                tuple(slices.offset[row, :rank].tolist()),
+                tuple(slices.shape[row, :rank].tolist()),
+                files[int(entries.file[row])],
+                int(entries.start[row]),
+                int(slices.nbytes[row]),
+                None if checksum == NO_CHECKSUM else f"{checksum:08x}",
+            )
+        )
+    return sorted(listed, key=lambda each: each.offset)
 
 
 def layout_of(reader: Reader, tensor: Tensor) -> "Layout | None":
@@ -198,21 +210,6 @@ def layout_of(reader: Reader, tensor: Tensor) -> "Layout | None":
 
 def slice_json(each: Slice) -> dict[str, Any]:
     return asdict(each) | {"offset": list(each.offset), "shape": list(each.shape)}
-
-
-def _slice(entries: EntryTable, files: Sequence[str], row: int) -> Slice:
-    slices = entries.slices
-    # Offsets and shapes are padded to the highest rank of the checkpoint.
-    rank = int(slices.tensors.ranks[slices.tensor[row]])
-    checksum = int(entries.checksum[row])
-    return Slice(
-        tuple(slices.offset[row, :rank].tolist()),
-        tuple(slices.shape[row, :rank].tolist()),
-        files[int(entries.file[row])],
-        int(entries.start[row]),
-        int(slices.nbytes[row]),
-        None if checksum == NO_CHECKSUM else f"{checksum:08x}",
-    )
 
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -283,11 +280,14 @@ def fit(lines: Sequence[Line], weights: Sequence[int], most: int) -> list[Shown]
     """Return at most ``most`` lines. A branch weighs at least as much as each line below it."""
     if len(lines) <= most:
         return [Shown(line) for line in lines]
-    parents = _parents(lines)
-    children: dict[int, list[int]] = {}
-    for number, parent in enumerate(parents):
-        children.setdefault(parent, []).append(number)
-    # How many of the lines directly below a branch are shown; -1 is the root.
+    # By the number of the line above, which is -1 for the root.
+    parents, children, path = list[int](), dict[int, list[int]](), [-1]
+    for number, line in enumerate(lines):
+        del path[line.level :]
+        parents.append(path[-1])
+        children.setdefault(path[-1], []).append(number)
+        path.append(number)
+    # How many of the lines directly below a branch are shown.
     opened = {-1: len(children[-1]) if len(children[-1]) <= most else max(most - 1, 0)}
     left = most - len(children[-1])
     # A branch is never behind those below it in this order, and what does not fit once never fits
@@ -311,16 +311,6 @@ def fit(lines: Sequence[Line], weights: Sequence[int], most: int) -> list[Shown]
 
 def positions_of(shown: Shown) -> tuple[int, ...]:
     return tuple(leaf for each in shown.others or (shown.line,) for leaf in each.alike)
-
-
-def _parents(lines: Sequence[Line]) -> list[int]:
-    """Return the number of the line above each line in the tree; -1 for the first level."""
-    parents, path = [], [-1]
-    for number, line in enumerate(lines):
-        del path[line.level :]
-        parents.append(path[-1])
-        path.append(number)
-    return parents
 
 
 def _shown(
@@ -489,6 +479,8 @@ class Table:
         sizes = [each.nbytes for each in tensors if not each.is_setting]
         has_share = bool(self.nbytes and sizes)
         part = sum(sizes) / self.nbytes if has_share else 0.0
+        marks = [each.mark for each in tensors if each.mark]
+        mark = (marks[0] if len(set(marks)) == 1 else "unreadable").upper() if marks else ""
         return TableRow(
             (
                 label,
@@ -500,7 +492,7 @@ class Table:
                 f"{100 * part:.1f} %" if has_share else "",
                 slices,
                 files,
-                _marks(tensors),
+                f"{mark} (x{len(marks)})" if len(marks) > 1 else mark,
             ),
             is_branch,
         )
@@ -616,12 +608,6 @@ def _least_to_most(numbers: Iterable[int]) -> str:
     if len(found) > 1:
         return f"{min(found)}..{max(found)}"
     return str(*found)
-
-
-def _marks(tensors: Sequence[Tensor]) -> str:
-    marks = [each.mark for each in tensors if each.mark]
-    word = marks[0] if len(set(marks)) == 1 else "unreadable"
-    return f"{word.upper()}{f' (x{len(marks)})' * (len(marks) > 1)}" if marks else ""
 
 
 def file_numbers(files: Sequence[str]) -> dict[str, int]:

@@ -163,22 +163,16 @@ def _lines(above: Sequence[_Node], guide: str, by_words: bool) -> Iterator[Line]
             leaves = (*_leaves(first),)
             yield Line(group.label, branch, first.leaf, leaves, leaves)
             continue
-        label, gaps, num_alike, num_shared = (
-            group.label,
-            group.gaps,
-            group.num_alike,
-            len(group.names),
-        )
+        label, gaps = group.label, group.gaps
+        num_alike, num_shared = group.num_alike, len(group.names)
         nodes = [above[0].children[name] for name in group.names]
         every = [node.children[name] for node in above for name in group.names]
         # A chain of single lines is one line: ``a/`` above only ``b/`` becomes ``a/b/``, and
         # likewise ``layers.{0..3}.``.
         while nodes[0].leaf is None and len(inner := _alike(nodes[0], by_words)) == 1:
-            label, gaps, num_alike = (
-                label + inner[0].label,
-                gaps + inner[0].gaps,
-                num_alike * inner[0].num_alike,
-            )
+            label += inner[0].label
+            gaps += inner[0].gaps
+            num_alike *= inner[0].num_alike
             num_shared *= len(inner[0].names)
             nodes = [each.children[name] for each in nodes for name in inner[0].names]
             every = [each.children[name] for each in every for name in inner[0].names]
@@ -280,7 +274,10 @@ def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> l
     """Return one line for labels that differ in one number, or one each for a few."""
     if len(labels) < _FEWEST_ALIKE:
         return [_Group(label, [label]) for label in labels]
-    before, texts, after = _varying(labels)
+    matches = [list(_NUMBER.finditer(label)) for label in labels]
+    columns = [[found[0] for found in column] for column in zip(*matches, strict=True)]
+    place, texts = next(each for each in enumerate(columns) if len(set(each[1])) > 1)
+    before, after = _around(labels[0], matches[0][place])
     first, last = int(texts[0]), int(texts[-1])
     there = numbers[before, after]
     is_dense = last - first < len(there) + _MOST_GAPS + 1
@@ -289,18 +286,6 @@ def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> l
     )
     gaps = missing if len(missing) <= _MOST_GAPS else ()
     return [_Group(f"{before}{{{number_ranges(texts)}}}{after}", labels, gaps, True)]
-
-
-def _varying(labels: Sequence[str]) -> tuple[str, list[str], str]:
-    """Return the numbers in which labels differ, and the texts before and after them."""
-    matches = [list(_NUMBER.finditer(label)) for label in labels]
-    varying = next(
-        place
-        for place, found in enumerate(zip(*matches, strict=True))
-        if len({m[0] for m in found}) > 1
-    )
-    before, after = _around(labels[0], matches[0][varying])
-    return before, [found[varying][0] for found in matches], after
 
 
 def _around(label: str, number: re.Match[str]) -> tuple[str, str]:
@@ -484,7 +469,11 @@ def problem_lines(
     causes = _causes(problems)
     more = len(causes[most:]) if most else 0
     causes = causes[:most]
-    rows = [(_place(each), each.word, list(_details(each))) for each in causes]
+    rows = []
+    for each in causes:
+        number = None if each.file is None else file_number(each.file)
+        place = printable(each.file or "") if number is None else f"file {number}"
+        rows.append((place, each.word, list(_details(each))))
     places = max((len(place) for place, _, _ in rows), default=0)
     words = max((len(word) for _, word, _ in rows), default=0)
     longest = max(
@@ -513,11 +502,6 @@ def _causes(problems: Sequence[Damage]) -> list[Cause]:
         replace(each, cause="") if each.is_told_by_file else each for each in problems
     )
     return sorted(told, key=lambda each: (each.file is None, natural_key(each.file or "")))
-
-
-def _place(cause: Cause) -> str:
-    number = None if cause.file is None else file_number(cause.file)
-    return printable(cause.file or "") if number is None else f"file {number}"
 
 
 def _details(cause: Cause) -> Iterator[str]:

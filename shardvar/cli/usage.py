@@ -158,23 +158,20 @@ def parse_index_text(text: str, shape: Sequence[int]) -> list[int | range]:
     words = [word.strip() for word in body.split(",")] if body.strip() else []
     if len(words) > 1 and not words[-1]:
         words.pop()  # a trailing comma makes a tuple of one, as in Python
-    key = tuple(_parse_item(word, text) for word in words)
+    key: list[Any] = []
+    for word in words:
+        parts = [part.strip() for part in word.split(":")]
+        are_numbers = all(part == "" or _INTEGER.fullmatch(part) for part in parts)
+        if word == "...":
+            key.append(...)
+        elif word == "" or len(parts) > 3 or not are_numbers:
+            raise ArgumentError(
+                f"{word!r} in the index {text!r} is neither an integer nor a slice.",
+                "Write it like '3:7, 0' or '..., -1'.",
+            )
+        elif len(parts) == 1:
+            key.append(int(word))
+        else:
+            key.append(slice(*(int(part) if part else None for part in parts)))
     # The text has no word for a new axis, so that every selection is of an axis.
-    return [along for along in select_basic(key, tuple(shape)) if along is not None]
-
-
-def _parse_item(word: str, text: str) -> Any:
-    """One item of a key: ``...``, an integer, or a slice."""
-    if word == "...":
-        return ...
-    parts = [part.strip() for part in word.split(":")]
-    if (
-        len(parts) > 3
-        or not all(part == "" or _INTEGER.fullmatch(part) for part in parts)
-        or word == ""
-    ):
-        raise ArgumentError(
-            f"{word!r} in the index {text!r} is neither an integer nor a slice.",
-            "Write it like '3:7, 0' or '..., -1'.",
-        )
-    return int(word) if len(parts) == 1 else slice(*(int(part) if part else None for part in parts))
+    return [along for along in select_basic(tuple(key), tuple(shape)) if along is not None]

@@ -17,7 +17,21 @@ from shardvar.verbs.reports import SCHEMA
 def execute(arguments: Namespace) -> int:
     split_path(arguments.out)  # which refuses a URL
     target = Path(arguments.out)
-    _check_directory(target, arguments.force)
+    try:
+        is_other = target.exists() and not target.is_dir()
+        is_filled = target.is_dir() and any(target.iterdir())
+    except OSError as error:
+        raise _refused(target, error) from error
+    if is_other:
+        raise ArgumentError(
+            f"{target} is not a directory.", "Give a directory, or a path that does not exist yet."
+        )
+    if is_filled and not arguments.force:
+        raise TargetExists(
+            f"The directory {target} is not empty.",
+            "Give another one, or pass --force: it replaces files of the same names and keeps "
+            "all others.",
+        )
     nbytes = 0
     try:
         for name in vectors.names():
@@ -48,24 +62,6 @@ def execute(arguments: Namespace) -> int:
     wrote = f"{count(len(vectors.names()), 'file')}, {human_size(nbytes)}"
     put(f"wrote {wrote}; start with {printable(str(target / 'README.md'))}")
     return 0
-
-
-def _check_directory(target: Path, force: bool) -> None:
-    try:
-        is_other = target.exists() and not target.is_dir()
-        is_filled = target.is_dir() and any(target.iterdir())
-    except OSError as error:
-        raise _refused(target, error) from error
-    if is_other:
-        raise ArgumentError(
-            f"{target} is not a directory.", "Give a directory, or a path that does not exist yet."
-        )
-    if is_filled and not force:
-        raise TargetExists(
-            f"The directory {target} is not empty.",
-            "Give another one, or pass --force: it replaces files of the same names and keeps "
-            "all others.",
-        )
 
 
 def _refused(target: Path, error: OSError) -> StorageError:

@@ -189,11 +189,8 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         told.append(report.to_json())
         if not arguments.json and (codes[-1] or not arguments.quiet):
             print_report(report, strict, arguments.all, indent="  " * (len(paths) > 1))
-            if (
-                len(paths) == 1
-                and not arguments.quiet
-                and (remedy := _remedy(report, path, strict))
-            ):
+            remedy = _remedy(report, path, strict) if len(paths) == 1 else None
+            if remedy and not arguments.quiet:
                 note(f"hint: {remedy}")
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)
@@ -263,22 +260,19 @@ def verify_with_progress(
     """Verify a checkpoint with options of ``verify``, with a progress bar at a terminal."""
 
     def total() -> int:
+        nbytes, against = payload_nbytes(path), options.get("against")
         # All payloads are read once more for digests, and files for their checksums.
-        return payload_nbytes(path) + _nbytes_compared(path, options.get("against"))
+        with suppress(ShardvarError):
+            given, found = None if against is None else read_against(against), find_checkpoint(path)
+            claim = given or manifest_beside(found)
+            with closing(found.open()) as source:
+                names = {each.file for each in sums_beside(found, source, given).sums}
+            sizes = [open_below(found.storage, name).size for name in names]
+            return nbytes + sum(sizes) + (nbytes if claim and not claim.is_list else 0)
+        return nbytes
 
     with progress("verifying", total) as advance:
         return verify(path, advance, executor=executor, **options)
-
-
-def _nbytes_compared(path: str, against: str | None) -> int:
-    with suppress(ShardvarError):
-        given, found = None if against is None else read_against(against), find_checkpoint(path)
-        claim = given or manifest_beside(found)
-        with closing(found.open()) as source:
-            names = {each.file for each in sums_beside(found, source, given).sums}
-        sizes = [open_below(found.storage, name).size for name in names]
-        return sum(sizes) + (payload_nbytes(path) if claim and not claim.is_list else 0)
-    return 0
 
 
 def payload_nbytes(path: str) -> int:

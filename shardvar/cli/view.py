@@ -105,16 +105,14 @@ def page_path(found: Location, typed: str) -> str:
 
 def _folder(found: Location, typed: str) -> str | None:
     """Return the folder that is the checkpoint; None for files of one prefix."""
-    if _is_typed_folder(found, typed):
+    if is_url(typed):
+        last = typed.rstrip("/").rpartition("/")[2]
+        is_typed = stem_of_name(last, found.format.name) != found.stem
+    else:
+        is_typed = os.path.isdir(typed)
+    if is_typed:
         return typed
     return found.storage.path if found.is_folder or found.name.endswith(_SET) else None
-
-
-def _is_typed_folder(found: Location, typed: str) -> bool:
-    if not is_url(typed):
-        return os.path.isdir(typed)
-    last = typed.rstrip("/").rpartition("/")[2]
-    return stem_of_name(last, found.format.name) != found.stem
 
 
 def _place(found: Location, typed: str) -> list[str]:
@@ -167,7 +165,17 @@ def execute(arguments: Namespace) -> int:
     """Write the page of one checkpoint, and with ``--open`` show it."""
     found = find_checkpoint(arguments.path)
     if arguments.serve:
-        return _serve(found, arguments)
+        from shardvar.cli.serving import serve_page
+
+        if arguments.output:
+            raise ArgumentError(
+                "--serve and --output are both given.", "Give one: --serve writes no file."
+            )
+        with _opened(found, arguments) as reader:
+            page = make_page([_columns(found, reader, arguments)], served=True)
+            keys = choose_keys(reader, arguments.filter, arguments.exclude)
+            serve_page(page, reader, keys, arguments.json, arguments.open)
+        return 0
     target = arguments.output or page_path(found, arguments.path)
     check_target(target)
     with _opened(found, arguments) as reader:
@@ -291,25 +299,6 @@ def show_link(target: str) -> None:
     """Print the address of a page at a terminal, where it can be clicked."""
     if sys.stdout.isatty():
         note(Path(os.path.abspath(target)).as_uri())
-
-
-def _serve(found: Location, arguments: Namespace) -> int:
-    from shardvar.cli.serving import serve_page
-
-    if arguments.output:
-        raise ArgumentError(
-            "--serve and --output are both given.", "Give one: --serve writes no file."
-        )
-    with _opened(found, arguments) as reader:
-        page = make_page([_columns(found, reader, arguments)], served=True)
-        serve_page(
-            page,
-            reader,
-            choose_keys(reader, arguments.filter, arguments.exclude),
-            arguments.json,
-            arguments.open,
-        )
-    return 0
 
 
 def _opened(found: Location, arguments: Namespace) -> Reader:

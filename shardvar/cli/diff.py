@@ -258,23 +258,7 @@ _Heads = tuple[str, str]
 
 def rename_hint(report: DiffReport, arguments: Namespace) -> str | None:
     """Return the command that finds most names of one side in the other; None without one."""
-    heads = _heads(report.only_in_a, report.only_in_b)
-    if heads is None:
-        return None
-    try:
-        command = _command(heads, report, arguments)
-    except ShardvarError:  # a name would stand for two tensors, or an index is no longer there
-        return None
-    a, b = heads
-    short, long, head = ("B", "A", a) if a else ("A", "B", b)
-    begins = f"Most names of {short} are in {long}, after {head!r}."
-    if a and b:
-        begins = f"Most names begin with {a!r} in A and with {b!r} in B."
-    return command and f"{begins} To compare them: `{command}`"
-
-
-def _heads(only_a: Sequence[str], only_b: Sequence[str]) -> _Heads | None:
-    """Return the beginnings by which most names of the side with fewer are in the other."""
+    only_a, only_b = report.only_in_a, report.only_in_b
     if not (only_a and only_b):
         return None
     there = set(only_b)
@@ -285,8 +269,18 @@ def _heads(only_a: Sequence[str], only_b: Sequence[str]) -> _Heads | None:
 
     found = {heads: num_found(heads) for heads in _candidates(only_a, only_b)}
     best = max(found, key=found.__getitem__, default=None)
-    is_most = best is not None and 2 * found[best] > min(len(only_a), len(only_b))
-    return best if is_most else None
+    if best is None or 2 * found[best] <= min(len(only_a), len(only_b)):
+        return None
+    try:
+        command = _command(best, report, arguments)
+    except ShardvarError:  # a name would stand for two tensors, or an index is no longer there
+        return None
+    a, b = best
+    short, long, head = ("B", "A", a) if a else ("A", "B", b)
+    begins = f"Most names of {short} are in {long}, after {head!r}."
+    if a and b:
+        begins = f"Most names begin with {a!r} in A and with {b!r} in B."
+    return command and f"{begins} To compare them: `{command}`"
 
 
 def _candidates(only_a: Sequence[str], only_b: Sequence[str]) -> Iterator[_Heads]:
@@ -413,7 +407,11 @@ def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) 
     """Return the columns with as many statistics as there is room for, of the same tensors on both sides."""
     differing = {each.key for each in report.differences}
     keys = [[key for key in side.keys if key in differing] for side in sides]
-    total = 2 * sum(_nbytes(side.reader, some) for side, some in zip(sides, keys, strict=True))
+    total = 0  # twice the bytes of these tensors, which are read twice
+    for side, some in zip(sides, keys, strict=True):
+        slices = side.reader.entries().slices
+        rows, nbytes = slices.tensors.rows(), slices.nbytes_of_tensors()
+        total += 2 * sum(int(nbytes[rows[key]]) for key in some if key in rows)
     with progress("reading", lambda: total) as advance:
         measured = [
             dict(measure(side.reader, some, advance))
@@ -465,12 +463,6 @@ def _that_fit(
         }
         for some in kept
     ]
-
-
-def _nbytes(reader: Reader, keys: Sequence[str]) -> int:
-    slices = reader.entries().slices
-    rows, nbytes = slices.tensors.rows(), slices.nbytes_of_tensors()
-    return sum(int(nbytes[rows[key]]) for key in keys if key in rows)
 
 
 def _ends(measured: Sequence[StatisticsByKey]) -> dict[str, tuple[Any, Any]]:

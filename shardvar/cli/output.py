@@ -466,6 +466,8 @@ def _print_rich(
     styles: Mapping[int | tuple[int, int], str],
     bold: Collection[int],
 ) -> None:
+    from unicodedata import bidirectional
+
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -493,7 +495,8 @@ def _print_rich(
     table.add_row(*(Text(headers[column], style=dim) for column in kept))
     for number, row in enumerate(rows):
         name, *others = row[0], *(row[column] for column in kept[1:])
-        if others and _is_right_to_left(name):
+        # Right-to-left letters would take the numbers after them along.
+        if others and any(bidirectional(each) in ("R", "AL") for each in name):
             others[0] = _LEFT_TO_RIGHT + others[0]
         label = Text(shortened(name, left), style="bold" if number in bold else "")
         if is_styled() and (found := _GUIDE.match(name)):
@@ -506,15 +509,6 @@ def _print_rich(
     if any(cell_len(row[0]) > width for row in rows):
         text = "A pipe has names whole that no terminal of this width can show."
         console.print(Text(text, style=dim))
-
-
-def _is_right_to_left(text: str) -> bool:
-    """Return True if a text has right-to-left letters, which would take the numbers after it along."""
-    if text.isascii():
-        return False
-    from unicodedata import bidirectional
-
-    return any(bidirectional(each) in ("R", "AL") for each in text)
 
 
 def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]:
@@ -578,7 +572,17 @@ def notes_about(arguments: Namespace) -> list[str]:
                 notes.append(f"note: {text}")
     for path in dict.fromkeys(_paths(arguments, "path", "a", "b")):  # ``reshard`` refuses parts
         with suppress(ShardvarError):
-            notes += _part_notes(path)
+            # Not above: paths of files do without them.
+            from shardvar.formats.parts import find_part, split_numbers
+            from shardvar.verbs.locate import find_checkpoints
+
+            whole = path if "://" in path else os.path.abspath(path)
+            if not split_numbers(whole)[1] or len(found := find_checkpoints(path)) != 1:
+                continue
+            kind, others = find_part(found[0].format, found[0].storage, found[0].name)
+            if kind is not None:
+                parts = f"one of {len(others) + 1:,} parts" if others else "one part"
+                notes.append(f"note: {short_path(path)} is {parts} of a larger save: {kind.what}")
     return notes
 
 
@@ -590,20 +594,6 @@ def _paths(arguments: Namespace, *names: str) -> Iterator[str]:
     for name in names:
         given = getattr(arguments, name, [])
         yield from [given] if isinstance(given, str) else given
-
-
-def _part_notes(path: str) -> list[str]:
-    from shardvar.formats.parts import find_part, split_numbers
-    from shardvar.verbs.locate import find_checkpoints
-
-    whole = path if "://" in path else os.path.abspath(path)
-    if not split_numbers(whole)[1] or len(found := find_checkpoints(path)) != 1:
-        return []
-    kind, others = find_part(found[0].format, found[0].storage, found[0].name)
-    if kind is None:
-        return []
-    parts = f"one of {len(others) + 1:,} parts" if others else "one part"
-    return [f"note: {short_path(path)} is {parts} of a larger save: {kind.what}"]
 
 
 def _text(folder: str) -> str:

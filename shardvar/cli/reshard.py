@@ -7,9 +7,10 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -139,19 +140,23 @@ def parse_shards(
     named = []
     for text in texts:
         glob, equals, given = text.rpartition("=")
-        is_count = re.fullmatch(r"[0-9]*", given) is not None
-        named += [] if is_count else [given]
-        cut = (
-            _counted(parse_count(given, "--shards"), on_devices)
-            if is_count
-            else _along_mesh(given, mesh)
-        )
+        cut: Cut
+        if re.fullmatch(r"[0-9]*", given):
+            number = parse_count(given, "--shards")
+            servers = Mesh((number,)) if on_devices else None
+            cut = number if servers is None else _cut_by(partial(parameter_servers, mesh=servers))
+        elif mesh is None:
+            raise ArgumentError(
+                f"Invalid --shards {given!r}: expected an integer >= 1.",
+                "To cut along the axes of a mesh, also give --mesh.",
+            )
+        else:
+            named.append(given)
+            spec = _read_entries(given, mesh, "--shards")
+            cut = _cut_by(partial(named_sharding, mesh=mesh, spec=spec))
         (special if equals else general)[glob or "*"] = cut
-    if (
-        mesh is not None
-        and not named
-        and not any(isinstance(rule, tuple) for rule in joins.values())
-    ):
+    by_mesh = named or any(isinstance(rule, tuple) for rule in joins.values())
+    if mesh is not None and not by_mesh:
         raise ArgumentError(
             f"Neither --shards nor --concat uses an axis of the mesh {mesh}.",
             "Use one: --shards '*.weight=tp,-'.",
@@ -164,29 +169,8 @@ def parse_shards(
     return general | special
 
 
-def _counted(count: int, on_devices: bool) -> Cut:
-    if not on_devices:
-        return count
-
-    def on_servers(shape: tuple[int, ...], _dtype: str) -> Layout:
-        return parameter_servers(shape, Mesh((count,)))
-
-    return on_servers
-
-
-def _along_mesh(text: str, mesh: Mesh | None) -> Cut:
-    """The cut by the axes of a mesh that an entry for each axis of a tensor names."""
-    if mesh is None:
-        raise ArgumentError(
-            f"Invalid --shards {text!r}: expected an integer >= 1.",
-            "To cut along the axes of a mesh, also give --mesh.",
-        )
-    spec = _read_entries(text, mesh, "--shards")
-
-    def along_axes(shape: tuple[int, ...], _dtype: str) -> Layout:
-        return named_sharding(shape, mesh, spec)
-
-    return along_axes
+def _cut_by(layout_of: Callable[[tuple[int, ...]], Layout]) -> Cut:
+    return lambda shape, _dtype: layout_of(shape)
 
 
 def _read_entries(text: str, mesh: Mesh, option: str) -> Spec:
@@ -282,7 +266,15 @@ def execute(arguments: Namespace) -> int:
         print_write(report, arguments.source, verified, arguments.verbose)
     if arguments.html:
         drawn = replace(report, map=None) if _changes_map(arguments) else report
-        write_plan_page(arguments.html, drawn, arguments.source, _command(arguments.words))
+        # The command without ``--dry-run`` and ``--html FILE``.
+        words = list(arguments.words)
+        if "--html" in words:
+            at = words.index("--html")
+            del words[at : at + 2]
+        gone = ("--dry-run", "--json")
+        words = [word for word in words if word not in gone and not word.startswith("--html=")]
+        command = shlex.join(["shardvar", *words])
+        write_plan_page(arguments.html, drawn, arguments.source, command)
         note(f"wrote {short_path(arguments.html)}")
         show_link(arguments.html)
     code = next(filter(None, map(code_of_report, verified)), 0)
@@ -382,20 +374,6 @@ def _file(report: WriteReport) -> str:
         if os.path.isfile(each) and name_of_target(each, report.format) == each
     ]
     return files[0] if files and report.num_files == 1 and not report.dry_run else report.path
-
-
-def _command(words: Sequence[str]) -> str:
-    """Return the words without ``--dry-run`` and ``--html FILE``."""
-    kept = list(words)
-    at = kept.index("--html") if "--html" in kept else None
-    if at is not None:
-        del kept[at : at + 2]
-    kept = [
-        word
-        for word in kept
-        if word not in ("--dry-run", "--json") and not word.startswith("--html=")
-    ]
-    return shlex.join(["shardvar", *kept])
 
 
 def parse_policy(arguments: Namespace) -> TablePolicy | None:

@@ -16,7 +16,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from multiprocessing import get_context
@@ -200,23 +200,17 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         _space()
         say(f"{count(len(paths), 'checkpoint')}: {numbers}")
     if len(paths) > 1 and not any(codes):
-        codes.append(_check_chain(paths, arguments.quiet or arguments.json))
+        from shardvar.verbs.delta.chain import ends_of_chain  # only for several paths
+
+        try:
+            ends = ends_of_chain(paths)  # if all of them are deltas
+        except ArgumentError as error:
+            note(f"error: {one_line(seen_from_here(error.cause))}")
+            note(f"hint: {one_line(seen_from_here(error.remedy))}")
+            return _NO
+        if ends and not (arguments.quiet or arguments.json):
+            say(f"The deltas follow each other: {ends[0]} to {ends[1]}")
     return max(codes)
-
-
-def _check_chain(paths: Sequence[str], is_quiet: bool) -> int:
-    """Check that deltas follow each other, if all paths are deltas; return the exit code."""
-    from shardvar.verbs.delta.chain import ends_of_chain  # only for several paths
-
-    try:
-        ends = ends_of_chain(paths)
-    except ArgumentError as error:
-        note(f"error: {one_line(seen_from_here(error.cause))}")
-        note(f"hint: {one_line(seen_from_here(error.remedy))}")
-        return _NO
-    if ends and not is_quiet:
-        say(f"The deltas follow each other: {ends[0]} to {ends[1]}")
-    return _OK
 
 
 def _space() -> None:

@@ -131,21 +131,18 @@ def _parts(path: str) -> list[str]:
     return [part for part in whole.replace(os.sep, "/").split("/") if part] or ["/"]
 
 
-def _length(place: Sequence[str]) -> int:
-    """Return how many parts at the end of a path are a name that means something."""
-    # The cache of Hugging Face: models--meta-llama--Llama-3.1-8B/snapshots/a hash.
-    if place[-2:-1] == ["snapshots"]:
-        return 3
-    return 2 if _SAYS_LITTLE.fullmatch(place[-1]) else 1
-
-
 def _distinct(places: Sequence[Sequence[str]]) -> list[str]:
     """Return the ends of some paths, which are equal only if the paths are.
 
     >>> _distinct([["a", "llama", "10"], ["b", "tuned"]]), _distinct([["a", "llama"], ["b", "llama"]])
     (['llama/10', 'tuned'], ['a/llama', 'b/llama'])
     """
-    lengths = [_length(place) for place in places]
+    # The parts at the end of a path that are a name which means something; in the cache of Hugging
+    # Face: models--meta-llama--Llama-3.1-8B/snapshots/a hash.
+    lengths = [
+        3 if place[-2:-1] == ["snapshots"] else 2 if _SAYS_LITTLE.fullmatch(place[-1]) else 1
+        for place in places
+    ]
     different = {tuple(place) for place in places}
     most = max(map(len, places))
 

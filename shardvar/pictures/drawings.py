@@ -223,7 +223,15 @@ def plan_html(
         for source, target, region, size in moves[:_MOST_ROWS]
     ]
     table = html_table(("from", "to", "region", "elements"), rows, (3,), num_moves - len(rows))
-    drawing = _flow_of(moves) if 0 < num_moves <= MOST_MOVES else Markup("")
+    drawing = Markup("")
+    if 0 < num_moves <= MOST_MOVES:
+        # Rows count all slices of the plan; only slices that a copy touches are drawn, in the order
+        # of their rows.
+        sources = dict(sorted((source[0], source[1:]) for source, _, _, _ in moves))
+        targets = dict(sorted((target[0], target[1:]) for _, target, _, _ in moves))
+        left, right = [*sources], [*targets]
+        bands = [(left.index(a[0]), right.index(b[0]), size) for a, b, _, size in moves]
+        drawing = flow_svg([*sources.values()], [*targets.values()], bands)
     return html_block("Plan", about, drawing, table)
 
 
@@ -329,17 +337,6 @@ def _numbered(
         text = number if text is None else text
         drawn += f'<text x="{x[0] + 5}" y="{y[0] + 12.5}" font-size="11" fill="#fff">{text}</text>'
     return drawn
-
-
-def _flow_of(moves: Sequence[tuple[Named, Named, str, int]]) -> Markup:
-    # Rows count all slices of the plan; only the ones that a copy touches are drawn, in the order
-    # of their rows.
-    sources = dict(sorted((source[0], source[1:]) for source, _, _, _ in moves))
-    targets = dict(sorted((target[0], target[1:]) for _, target, _, _ in moves))
-    place_s = {row: place for place, row in enumerate(sources)}
-    place_t = {row: place for place, row in enumerate(targets)}
-    bands = [(place_s[source[0]], place_t[target[0]], size) for source, target, _, size in moves]
-    return flow_svg(list(sources.values()), list(targets.values()), bands)
 
 
 def _tops(column: Sequence[tuple[str, int]], scale: float) -> list[float]:

@@ -46,7 +46,7 @@ from shardvar.torch.leaves import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.lazy import lazy
 from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
+from shardvar.verbs.reader import Reader, check_verify, open_checkpoint
 from shardvar.verbs.together.fence import commit_left
 from shardvar.verbs.together.run import Run, SaveOptions, find_run
 from shardvar.verbs.together.shares import LocalShard, save_with_objects
@@ -113,9 +113,7 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
         self, path: Path, *, verify: str = "full", cast: bool = False, trusted: bool = False
     ) -> None:
         check_string(verify, "ways to verify")
-        if verify not in VERIFY:
-            cause = f"verify={verify!r} is not a way to verify."
-            raise ArgumentError(cause, "Give 'auto' or 'full'.")
+        check_verify(verify)
         self._path, self._verify, self._cast, self._trusted = path, verify, cast, trusted
         self._reader: Reader | None = None
 

@@ -55,8 +55,7 @@ def new_pages(nbytes: int) -> Array:
 
 
 class Staging:
-    """``new_buffer`` returns so many bytes as an array of uint8, for example pinned for a
-    device."""
+    """``new_buffer`` returns bytes as an array of uint8, for example pinned for a device."""
 
     def __init__(self, new_buffer: Callable[[int], Array] = new_pages) -> None:
         self._new_buffer = new_buffer
@@ -67,8 +66,7 @@ class Staging:
         return self._buffer.nbytes
 
     def places(self, nbytes: Sequence[int], most: int | None = None) -> list[Array]:
-        """Return a place for each value, of uint8, valid until the next call; at most ``most``
-        bytes."""
+        """Return a place of uint8 for each value, valid until the next call."""
         starts = [0, *accumulate(-(-each // _ALIGNMENT) * _ALIGNMENT for each in nbytes)]
         need = starts[-1]
         if most is not None and need > (most := read_integer(most, "staging_nbytes")):
@@ -132,8 +130,7 @@ class Turn:
         self._last: PendingSave | None = None
 
     def take(self, *, waits: bool = True) -> None:
-        """``LockHeld`` if this thread has the turn; without ``waits``, ``StillSaving`` if another
-        one has it."""
+        """``LockHeld`` if this thread has the turn; ``StillSaving`` if another has, and not ``waits``."""
         if self._process != os.getpid():  # a fork, in which no thread has the turn
             self._process, self._thread, self._last = os.getpid(), None, None
         if self._thread == threading.get_ident():
@@ -147,8 +144,7 @@ class Turn:
         self.take_over()
 
     def take_next(self, busy: str) -> None:
-        """Raise the error of the last save in the background, once, unless its handle was
-        joined."""
+        """Raise the error of the last save in the background, unless its handle was joined."""
         if busy not in BUSY:
             raise ArgumentError(f"busy={busy!r} is unknown.", "Give 'wait' or 'raise'.")
         self.take(waits=busy == "wait")
@@ -289,8 +285,7 @@ class PendingSave:
 def start_save(
     path: str, work: Callable[[], WriteReport], turn: Turn, *, is_kept: bool = False
 ) -> PendingSave:
-    """Work in a new thread, which gives the turn back; ``take_next`` raises the error if
-    ``is_kept``."""
+    """``take_next`` raises the error if ``is_kept``. The thread gives the turn back."""
     future: Future[WriteReport] = Future()
     thread = threading.Thread(
         target=_work, args=(work, turn, future), name=f"save {path}", daemon=False
@@ -347,11 +342,11 @@ def _work(work: Callable[[], WriteReport], turn: Turn, future: "Future[WriteRepo
 
 def _watch(future: "Future[WriteReport]", path: str, process: int) -> None:
     """Log the failure of a save that was not joined, in the process that saves."""
+
+    def log(future: "Future[WriteReport]") -> None:
+        error = future.exception()
+        if error is not None:
+            _LOG.error("%s", message(f"{path} was not saved: {error}"), exc_info=error)
+
     if os.getpid() == process:
-        future.add_done_callback(partial(_log_failure, path))
-
-
-def _log_failure(path: str, future: "Future[WriteReport]") -> None:
-    error = future.exception()
-    if error is not None:
-        _LOG.error("%s", message(f"{path} was not saved: {error}"), exc_info=error)
+        future.add_done_callback(log)

@@ -458,7 +458,11 @@ def keys_of_numbers(source: Source) -> tuple[str, ...]:
 
 def read_model(storage: Storage) -> Model:
     """Read ``config.json`` and the files next to it that describe quantisation."""
-    levels = _levels(_read_json(storage, CONFIG))
+    description = _read_json(storage, CONFIG)
+    levels: list[dict[str, Any]] = [description] if isinstance(description, dict) else []
+    for level in levels:
+        parts = (each for name, each in level.items() if name not in _QUANTIZATION)
+        levels += [each for each in parts if isinstance(each, dict)]
     told = [level[name] for level in levels for name in _QUANTIZATION if level.get(name)]
     method, config = next(filter(None, map(method_of, told)), ""), CONFIG
     for name, scheme in SIDE_FILES.items():
@@ -488,14 +492,6 @@ def _read_json(storage: Storage, name: str) -> Any:
         return parse_json(
             read_beginning(storage, name, _CONFIG_NBYTES), _CONFIG_DEPTH, allow_nan=True
         )
-
-
-def _levels(config: Any) -> list[dict[str, Any]]:
-    levels = [config] if isinstance(config, dict) else []
-    for level in levels:
-        parts = (each for name, each in level.items() if name not in _QUANTIZATION)
-        levels += [each for each in parts if isinstance(each, dict)]
-    return levels
 
 
 # --- The source that reads them

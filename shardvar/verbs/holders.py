@@ -41,8 +41,9 @@ class Holders:
 
 def holders_of(entries: EntryTable, files: Sequence[str]) -> Holders | None:
     """Return the device of each entry; None where nothing tells two of them apart."""
-    ranks = _ranks_of_names(files)
-    if ranks is not None:
+    names = [_RANKED_NAME.search(name) for name in files]
+    if names and None not in names:
+        ranks = np.array([int(each[1] or each[2]) for each in names if each], np.int64)
         found = Holders("rank", ranks[entries.file])
     else:
         # [m] the device that holds each slice, by the layout of its tensor; -1 if unknown.
@@ -65,14 +66,6 @@ def holders_of(entries: EntryTable, files: Sequence[str]) -> Holders | None:
             device[:] = -1
         found = Holders("device", device)
     return found if len(np.unique(found.device[found.device >= 0])) > 1 else None
-
-
-def _ranks_of_names(files: Sequence[str]) -> Ints | None:
-    """The rank in the name of each file; None unless every name has one."""
-    found = [_RANKED_NAME.search(name) for name in files]
-    if not found or None in found:
-        return None
-    return np.array([int(each[1] or each[2]) for each in found if each], np.int64)
 
 
 def _devices_of_cut(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Ints | None:

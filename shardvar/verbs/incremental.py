@@ -61,12 +61,29 @@ def compare_with_base(base: Path, target: Location, source: ArraySource) -> Incr
     with closing(found.format.open(found.storage, found.name)) as older:
         source_of_base = cast("NativeSource", older)
         alike = entries_alike(source_of_base.index, entries.slices.tensors)
-        known = {} if alike is None else _digests(found.path, source_of_base, alike)
-        equal = {key for key, digest in known.items() if digests[key] == digest}
+        equal, references = set[str](), None
+        if alike is not None:
+            # Carried digests, else of the bytes. A digest leaves out the bits of a byte that an
+            # element does not use, and a reference does not.
+            tensors = alike.slices.tensors
+            facts = enumerate(tensors.keys)
+            keys = {key for row, key in facts if not has_unused_bits(tensors.dtype(row))}
+            carried = source_of_base.index.metadata.digests
+            known = {key: carried[key] for key in keys if key in carried}
+            if rest := keys - known.keys():
+                known |= digests_of(Reader(found.path, "shardvar", source_of_base), rest)
+            equal = {key for key, digest in known.items() if digests[key] == digest}
         # Refer.
-        references = None
         if alike is not None and equal:
-            references = _references(source_of_base, take_tensors(alike, equal))
+            entries_of_base = take_tensors(alike, equal)
+            used, numbers = np.unique(entries_of_base.file, return_inverse=True)
+            references = References(
+                replace(entries_of_base, file=numbers),
+                [source_of_base.index.files[file] for file in used.tolist()],
+                source_of_base.index.overview.file_nbytes[used],
+                native_index_name(source_of_base.prefix),
+                source_of_base.file.stamp,
+            )
     others = {key for key in entries.slices.tensors.keys if key not in equal}
     return Increment(take_tensors(entries, others), references, digests)
 
@@ -86,8 +103,7 @@ def partition_of(
 
 
 def check_unchanging(work: WritePlan) -> WritePlan:
-    """Leave no file if nothing changed; refuse a policy that changes values, which were not
-    compared."""
+    """Leave no file if nothing changed; refuse a policy that changes values."""
     if work.substitutes is not None:
         raise UnsupportedError(
             "The policy changes values, which were not compared with the base.",
@@ -135,25 +151,3 @@ def entries_alike(older: NativeIndex, tensors: TensorTable) -> EntryTable | None
     if not tables or older.overview.run_nbytes != RUN_NBYTES:
         return None
     return concatenate_entries(tables)
-
-
-def _digests(path: str, older: NativeSource, entries: EntryTable) -> Mapping[str, str]:
-    """Carried digests of the older checkpoint, else of its bytes."""
-    # The digest leaves out the bits of a byte that an element does not use, and a reference does not.
-    tensors = entries.slices.tensors
-    keys = {key for row, key in enumerate(tensors.keys) if not has_unused_bits(tensors.dtype(row))}
-    carried = older.index.metadata.digests
-    found = {key: carried[key] for key in keys if key in carried}
-    rest = keys - found.keys()
-    return found | (digests_of(Reader(path, "shardvar", older), rest) if rest else {})
-
-
-def _references(older: NativeSource, entries: EntryTable) -> References:
-    used, numbers = np.unique(entries.file, return_inverse=True)
-    return References(
-        replace(entries, file=numbers),
-        [older.index.files[file] for file in used.tolist()],
-        older.index.overview.file_nbytes[used],
-        native_index_name(older.prefix),
-        older.file.stamp,
-    )

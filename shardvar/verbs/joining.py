@@ -51,7 +51,7 @@ from shardvar.verbs.compare.walk import compare_readers
 from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.locate import Location, is_same
 from shardvar.verbs.mapping import number_keys, planned_reader
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import matching, select_keys, such_as
 
 Spec = Sequence[SpecEntry]
@@ -191,11 +191,18 @@ def open_sources(
         kept = _select(readers, filter, exclude)
         objects = _unread_objects(readers, kept)
         tensors = kept.difference(objects)
-        for fault in (
-            error for reader in readers for key, error in reader.faults.items() if key in tensors
-        ):
-            raise fault
-        _check_encodings(readers, tensors)
+        for reader in readers:
+            for key, fault in reader.faults.items():
+                if key in tensors:
+                    raise fault
+        encodings = [reader.encodings for reader in readers]
+        for key in tensors:
+            kinds = sorted({table[key] for table in encodings if key in table})
+            if len(kinds) > 1:
+                raise InconsistentTensor(
+                    f"The sources hold {key!r} in blocks of {named(kinds)}.",
+                    "Dequantize them: `--dequantize`, in Python `dequantize=True`.",
+                )
         tables = [reader.entries().slices.tensors.facts() for reader in readers]
         places = _places(readers, tables, tensors, concat)
         _check_copies(readers, places)
@@ -227,12 +234,7 @@ def _opened(found: Sequence[Location], dequantize: bool | str) -> Iterator[list[
     _check_set([each.path for each in found])
     _check_beside([each.path for each in found])
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                Reader(each.path, each.format.name, each.open(dequantize=dequantize))
-            )
-            for each in found
-        ]
+        yield [stack.enter_context(open_found(each, dequantize=dequantize)) for each in found]
         stack.pop_all()  # the joined source closes them
 
 
@@ -318,17 +320,6 @@ def _unread_objects(readers: Sequence[Reader], kept: Collection[str]) -> list[st
     return sorted(objects)
 
 
-def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
-    tables = [reader.encodings for reader in readers]
-    for key in kept:
-        kinds = sorted({table[key] for table in tables if key in table})
-        if len(kinds) > 1:
-            cause = f"The sources hold {key!r} in blocks of {named(kinds)}."
-            raise InconsistentTensor(
-                cause, "Dequantize them: `--dequantize`, in Python `dequantize=True`."
-            )
-
-
 def _places(
     readers: Sequence[Reader],
     tables: Sequence[Mapping[str, About]],
@@ -361,20 +352,14 @@ def _places(
             for each, table in zip(readers, tables, strict=True)
         )
         cause = f"The sources differ in the dtype or the shape of {named(unlike)}. {which}."
-        has_rule = any(map(any, places[unlike[0]]))
-        raise InconsistentTensor(cause, _remedy([table[unlike[0]] for table in tables], has_rule))
+        remedy = "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'."
+        if len({table[unlike[0]][0] for table in tables}) > 1:
+            remedy = "Cast each source to one dtype: `shardvar reshard SRC DST --cast DTYPE`."
+        elif any(map(any, places[unlike[0]])):
+            remedy = "Parts have equal extents along all other axes: choose another axis, or leave "
+            remedy += "them out (--exclude)."
+        raise InconsistentTensor(cause, remedy)
     return places
-
-
-def _remedy(tensors: Sequence[About], has_rule: bool) -> str:
-    if len({dtype for dtype, _ in tensors}) > 1:
-        return "Cast each source to one dtype before: `shardvar reshard SRC DST --cast DTYPE`."
-    if has_rule:
-        return (
-            "Parts have equal extents along all other axes: choose another axis, or leave them out "
-            "(--exclude)."
-        )
-    return "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'."
 
 
 def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place]]) -> None:

@@ -163,24 +163,24 @@ def lazy(
 
 def as_values(key: str, value: Any) -> Array | LazyPayload:
     """Return a value as an array, or as it is if it is lazy, to be made when it is written."""
-    found = _lazy_payload(key, value)
-    return as_array(key, value) if found is None else found
-
-
-def _lazy_payload(key: str, value: Any) -> LazyPayload | None:
-    """None for arrays in memory, strings, and values without a shape or dtype."""
     if isinstance(value, LazyPayload):
         return value
     announced = _announced(value)
-    if announced is None:
-        return None
+    if announced is None:  # an array in memory, strings, or a value without a shape or dtype
+        return as_array(key, value)
     shape, dtype = announced
     step = _rows_at_a_time(value, shape, dtype)
 
     def make(start: int, stop: int) -> Array:
-        rows = (start, stop) if shape else None
-        array = _evaluate(key, value, rows if step else None)
-        _check_announced(key, array, shape, dtype, rows)
+        array = _evaluate(key, value, slice(start, stop) if step else None)
+        expected = (stop - start, *shape[1:]) if shape else shape
+        if array.shape != expected or _name_of(array.dtype) != _name_of(dtype):
+            part = "" if expected == shape else f" as its rows {start} to {stop}"
+            raise ArgumentError(
+                f"{key!r} is announced as {_name_of(dtype)}{list(shape)}, and gives "
+                f"{_name_of(array.dtype)}{list(array.shape)}{part}.",
+                f"Announce the shape and the dtype that it gives. {State.OLD.value}",
+            )
         return array
 
     if 0 in shape:
@@ -252,13 +252,13 @@ def _rows_at_a_time(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     return rows
 
 
-def _evaluate(key: str, value: Any, rows: tuple[int, int] | None) -> Array:
+def _evaluate(key: str, value: Any, rows: slice | None) -> Array:
     """Return the values of a lazy value, or some rows of it; an error has the key."""
     try:
         if rows is not None and isinstance(value, ComputedArray):
-            array = value.rows(slice(*rows))
+            array = value.rows(rows)
         elif rows is not None:
-            array = _values_of(value[slice(*rows)])
+            array = _values_of(value[rows])
         elif isinstance(value, LazyArray):
             array = value.numpy()
         else:
@@ -281,24 +281,6 @@ def _values_of(given: Any) -> Array:
     """Return a result as an array; masked arrays as they are, since the caller refuses them."""
     given = without_torch(given)
     return given if isinstance(given, np.ndarray) else np.asarray(given)
-
-
-def _check_announced(
-    key: str,
-    array: Array,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    rows: tuple[int, int] | None,
-) -> None:
-    expected = shape if rows is None else (rows[1] - rows[0], *shape[1:])
-    if array.shape == expected and _name_of(array.dtype) == _name_of(dtype):
-        return
-    part = "" if expected == shape else f" as its rows {rows[0]} to {rows[1]}" if rows else ""
-    raise ArgumentError(
-        f"{key!r} is announced as {_name_of(dtype)}{list(shape)}, and gives "
-        f"{_name_of(array.dtype)}{list(array.shape)}{part}.",
-        f"Announce the shape and the dtype that it gives. {State.OLD.value}",
-    )
 
 
 def _name_of(dtype: np.dtype[Any]) -> str:

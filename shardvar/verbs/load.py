@@ -13,17 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.engine.read import read_arrays
-from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.errors import UnsupportedError
 from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.published import delta_error
 from shardvar.layout.dtypes import HALVES, NAMES, STRING, has_values, numpy_dtype
 from shardvar.planning.index import DELTA, EntryTable
 from shardvar.planning.plan import plan_copies
-from shardvar.planning.slices import SliceTable
 from shardvar.verbs.arguments import strings_of
 from shardvar.verbs.locate import Path
 from shardvar.verbs.mapping import MapLike, as_map, map_reader
-from shardvar.verbs.reader import VERIFY, Reader, open_checkpoint
+from shardvar.verbs.reader import Reader, check_verify, open_checkpoint
 
 _READ = (STRING, HALVES, "bool")
 """Dtypes that are never mapped: strings and packed elements must be decoded, and a bool of a byte other than 0 and 1
@@ -97,8 +96,7 @@ def load(
     >>> sv.load(path)["table"].tolist()
     [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
     """
-    if verify not in VERIFY:
-        raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
+    check_verify(verify)
     # Find.
     with open_checkpoint(path, dequantize=dequantize) as reader, reader.explain_policy():
         if DELTA in reader.index.metadata.user:
@@ -129,8 +127,7 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
             raise error.at()
         entries = reader.entries()
     else:
-        names = strings_of(keys, "keys")
-        entries = reader.find_many(dict.fromkeys(names))
+        entries = reader.find_many(strings_of(keys, "keys"))
     codes = entries.slices.tensors.codes
     for number in np.unique(codes).tolist():
         if not has_values(NAMES[number]):
@@ -149,35 +146,28 @@ def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]
     mapped = {}
     for tensor, key in enumerate(slices.tensors.keys):
         rows = order[bounds[tensor] : bounds[tensor + 1]]
-        if slices.tensors.dtype(tensor) not in _READ and _is_contiguous(entries, rows, slices):
-            mapped[key] = _view(reader, entries, tensor, int(rows[0]))
+        name, shape = slices.tensors.dtype(tensor), slices.tensors.shape(tensor)
+        if name in _READ or not len(rows) or not _are_contiguous(entries, rows):
+            continue
+        dtype, row = numpy_dtype(name), int(rows[0])
+        mapped[key] = (
+            np.empty(shape, dtype)
+            if 0 in shape
+            else np.ndarray(
+                shape, dtype, reader.source.map(int(entries.file[row])), int(entries.start[row])
+            )
+        )
     return mapped
 
 
-def _is_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64], slices: SliceTable) -> bool:
-    """Payloads follow each other in a file, in slices cut by rows."""
-    if (
-        not len(rows)
-        or not entries.plain[rows].all()
-        or (entries.file[rows] != entries.file[rows[0]]).any()
-    ):
+def _are_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64]) -> bool:
+    """Payloads follow each other in a file. Slices cut only along the first axis, and sorted by
+    offset, follow each other in C order."""
+    slices, first = entries.slices, rows[0]
+    if not entries.plain[rows].all() or (entries.file[rows] != entries.file[first]).any():
         return False
-    # Slices that are cut only along the first axis, and sorted by offset, follow each other in C
-    # order.
-    if (
-        len(rows) > 1
-        and (slices.shape[rows, 1:] != slices.tensors.shapes[slices.tensor[rows[0]], 1:]).any()
-    ):
+    rest = slices.tensors.shapes[slices.tensor[first], 1:]
+    if len(rows) > 1 and (slices.shape[rows, 1:] != rest).any():
         return False
     stop = entries.start[rows] + slices.nbytes[rows]
     return bool((entries.start[rows[1:]] == stop[:-1]).all())
-
-
-def _view(reader: Reader, entries: EntryTable, tensor: int, row: int) -> npt.NDArray[Any]:
-    tensors = entries.slices.tensors
-    shape, dtype = tensors.shape(tensor), numpy_dtype(tensors.dtype(tensor))
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    return np.ndarray(
-        shape, dtype, reader.source.map(int(entries.file[row])), int(entries.start[row])
-    )

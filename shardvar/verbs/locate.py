@@ -149,10 +149,15 @@ _JSON_ITEM = FileKind(
 
 
 def explain(shown: str, storage: Storage, name: str, *, is_misspelt: bool) -> ShardvarError:
-    """Only a path that may be misspelt is compared with its neighbours; a folder that was removed
-    is not."""
+    """Only a path that ``is_misspelt`` is compared with its neighbours, not a removed folder."""
     near = _nearest(shown, storage, name) if is_misspelt else None
-    if not _exists(storage, name):
+    if storage.local_path is None:  # a folder of a bucket exists if something is in it
+        exists = name in storage.names() if name else bool(storage.names() or storage.folders())
+    else:
+        path = os.path.join(storage.local_path, name)
+        # Where a folder has come since, there was nothing of that name.
+        exists = os.path.lexists(path) and not (name and os.path.isdir(path))
+    if not exists:
         with suppress(OSError, ShardvarError):
             names = storage.names()
             shares = [each for each in names if each.startswith(f"{name}.")]
@@ -213,22 +218,13 @@ def renamed_away(storage: Storage, name: str) -> str | None:
     return next((path for path in left if path.endswith(".was.tmp")), None)
 
 
-def _exists(storage: Storage, name: str) -> bool:
-    """Folders of a bucket exist if something is in them."""
-    if storage.local_path is not None:
-        path = os.path.join(storage.local_path, name)
-        # Where a folder has come since, there was nothing of that name.
-        return os.path.lexists(path) and not (name and os.path.isdir(path))
-    return name in storage.names() if name else bool(storage.names() or storage.folders())
-
-
 def kind_of_folder(names: Iterable[str]) -> FileKind | None:
     """Return what a folder is, by its own name and the names in it; None if they tell nothing."""
     names = list(names)
-    return next(
-        (kind for pattern, kind in _FOLDERS if any(re.fullmatch(pattern, each) for each in names)),
-        None,
+    kinds = (
+        kind for pattern, kind in _FOLDERS if any(re.fullmatch(pattern, name) for name in names)
     )
+    return next(kinds, None)
 
 
 def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> ShardvarError:
@@ -243,12 +239,8 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
     # An archive of torch.save or of NumPy would have been found.
     kind = _kind(name, first)
     if first.startswith(b"PK") and not (kind and kind.is_lost):
-        file = storage.open(name)
-        try:
-            with prefix_errors(name):
-                names = [each.name for each in read_directory(file.read, file.size)[0]]
-        finally:
-            file.close()
+        with closing(storage.open(name)) as file, prefix_errors(name):
+            names = [each.name for each in read_directory(file.read, file.size)[0]]
         inside = [each for each in names if format_of_name(os.path.basename(each))]
         kind = FileKind(message(f"a zip archive around {named(inside or names)}"), UNPACK)
     if kind is None:
@@ -307,29 +299,37 @@ def _unfinished_error(
 def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     files, folders = storage.names(), storage.folders()
     kind = kind_of_folder([os.path.basename(storage.path), *folders, *files])
-    if (not folders and {*files} - {"commit_success.txt"} == {"metadata"}) and _head(
-        storage, "metadata"
-    )[:1] in (b"{", b"["):
+    is_item = not folders and {*files} - {"commit_success.txt"} == {"metadata"}
+    if is_item and _head(storage, "metadata")[:1] in (b"{", b"["):
         kind = _JSON_ITEM
     if kind:
         error = IncompleteCheckpoint if kind.is_lost else UnsupportedError
         return error(f"The folder {shown} is {kind.what}.", kind.remedy)
-    links = [] if storage.local_path is None else outer_links(storage.local_path)
-    if links and not files and not folders:
-        return _links_error(shown, links)
-    if not files and not folders:
-        return CheckpointNotFound(
-            f"The folder {shown} is empty.", "Give the folder of a checkpoint."
-        )
     if uncommitted := _shares_error(shown, files) or _unfinished_error(shown, storage, "", files):
         return uncommitted
-    kinds = _kinds_in(storage, files)
+    # The kinds of a few files, named as models are or the largest; lost ones first.
+    sizes = {name: status.nbytes for name in files if (status := storage.status(name))}
+    kinds = list[tuple[str, FileKind]]()
+    order = sorted(sizes, key=lambda name: (name.endswith(_MODELS), sizes[name]), reverse=True)
+    for name in order[:_LOOKED_AT]:
+        with suppress(ShardvarError):
+            found = _kind(name, _head(storage, name))
+            kinds += [(name, found)] if found else []
+    kinds.sort(key=lambda each: not each[1].is_lost)
     if ".cache" in folders:
         downloads = reduce(lambda folder, step: folder.folder(step), DOWNLOADS.split("/"), storage)
         begun = [each for each in downloads.names() if each.endswith(".incomplete")]
         kinds = [*((f"{DOWNLOADS}/{each}", UNFINISHED) for each in begun), *kinds]
+    links = [] if storage.local_path is None else outer_links(storage.local_path)
     if links and not kinds:
-        return _links_error(shown, links)
+        out = f"{'links that lead' if len(links) > 1 else 'a link that leads'} out of it"
+        cause = f"The folder {shown} has no checkpoint, but {out}, {named(links)}. Such links are"
+        remedy = f"Give the path of the link: `shardvar inspect {os.path.join(shown, links[0])}`."
+        return CheckpointNotFound(f"{cause} not followed.", remedy)
+    if not files and not folders:
+        return CheckpointNotFound(
+            f"The folder {shown} is empty.", "Give the folder of a checkpoint."
+        )
     details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named(
         [*files, *folders]
     )
@@ -342,37 +342,9 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     return MalformedCheckpoint(cause, remedy) if lost else CheckpointNotFound(cause, remedy)
 
 
-def _links_error(shown: str, links: Sequence[str]) -> ShardvarError:
-    which = f"a link that leads out of it, {named(links)}"
-    if len(links) > 1:
-        which = f"links that lead out of it, {named(links)}"
-    cause = f"The folder {shown} has no checkpoint, but {which}. Such links are not followed."
-    remedy = f"Give the path of the link: `shardvar inspect {os.path.join(shown, links[0])}`."
-    return CheckpointNotFound(cause, remedy)
-
-
-def _kinds_in(storage: Storage, names: Sequence[str]) -> list[tuple[str, FileKind]]:
-    """Kinds of a few files, named as models are or the largest; lost ones first."""
-    sizes = dict[str, int]()
-    for name in names:
-        status = storage.status(name)
-        if status is not None:
-            sizes[name] = status.nbytes
-    order = sorted(sizes, key=lambda name: (name.endswith(_MODELS), sizes[name]), reverse=True)
-    kinds = []
-    for name in order[:_LOOKED_AT]:
-        with suppress(ShardvarError):
-            kind = _kind(name, _head(storage, name))
-            kinds += [(name, kind)] if kind else []
-    return sorted(kinds, key=lambda each: not each[1].is_lost)
-
-
 def _head(storage: Storage, name: str) -> bytes:
-    file = storage.open(name)
-    try:
+    with closing(storage.open(name)) as file:
         return file.read(0, min(SNIFF_NBYTES, file.size))
-    finally:
-        file.close()
 
 
 Path = str | os.PathLike[str]
@@ -521,8 +493,7 @@ def _locate(storage: Storage, name: str, formats: Iterable[Format] | None = None
 
 
 def _location(form: Format, storage: Storage, name: str) -> Location:
-    """The folder's location, as of an item of an Orbax step: a checkpoint has one whichever path
-    leads to it."""
+    """The location by the innermost folder: a checkpoint has one, whichever path leads to it."""
     *folders, last = name.split("/")
     for folder in folders:
         storage = storage.folder(folder)
@@ -530,8 +501,7 @@ def _location(form: Format, storage: Storage, name: str) -> Location:
 
 
 def find_below(place: SplitPath) -> list[Location]:
-    """The checkpoints that a path means, else those below its folder, in natural order; not within
-    one that has some."""
+    """Checkpoints that a path means, or the ones below its folder, in natural order."""
     found = found_at(place.storage, place.name)
     if not place.name and all(is_companion(each.name) for each in found):
         found = found + below(place.storage)
@@ -540,8 +510,7 @@ def find_below(place: SplitPath) -> list[Location]:
 
 
 def below(root: Storage, most: int | None = None) -> list[Location]:
-    """Checkpoints in folders below, through inner links too; ``AmbiguousPath`` for more than
-    ``most`` folders."""
+    """Follows inner links too; ``AmbiguousPath`` for more than ``most`` folders."""
     most = _MAX_FOLDERS if most is None else most
     level, searched, found = [root], [root], list[Location]()
     for _ in range(_DEPTH):
@@ -564,32 +533,19 @@ def below(root: Storage, most: int | None = None) -> list[Location]:
             for folder, locations in here
             if all(is_companion(each.name) for each in locations)
         ]
-    known = [*searched, *(location.storage for location in found)]
-    found += [location for folder in _linked(root, known) for location in found_at(folder, "")]
+    folders = [*searched, *(location.storage for location in found)] if root.local_path else []
+    links = [(each, *link) for each in folders for link in inner_links(each.path, root.path)]
+    known = {os.path.realpath(folder.path) for folder in folders} if links else set()
+    for folder, name, target in links:
+        if target not in known:
+            known.add(target)
+            found += found_at(folder.folder(name), "")
     found = [each for each in found if not is_companion(each.name)] or found
     return sorted(found, key=lambda each: natural_key(each.path))
 
 
-def _linked(root: Storage, searched: Sequence[Storage]) -> list[Storage]:
-    if root.local_path is None:
-        return []
-    links = [(folder, *link) for folder in searched for link in inner_links(folder.path, root.path)]
-    known = {os.path.realpath(folder.path) for folder in searched} if links else set()
-    linked = []
-    for folder, name, target in links:
-        if target not in known:
-            known.add(target)
-            linked.append(folder.folder(name))
-    return linked
-
-
 def find_checkpoint(path: Path, listings: dict[str, list[str]] | None = None) -> Location:
-    """Return the checkpoint that a path means; raise ``AmbiguousPath`` for several, or the error that
-    explains the path.
-
-    ``listings`` has the names in the folders of earlier paths of the same call: each folder on a disk
-    is listed once.
-    """
+    """``listings`` has the names in the local folders of earlier paths of the call, listed once."""
     place = look_at(path)
     folder = place.storage.local_path
     if listings is None or folder is None or not place.name:
@@ -645,17 +601,11 @@ def several(place: SplitPath, found: Sequence[Location]) -> AmbiguousPath:
 
 def arrays_alone(found: Sequence[Location]) -> FileKind | None:
     """Zarr arrays side by side without a group; a folder that is being removed looks the same."""
-    if {each.format.name for each in found} == {"zarr"} and any(
-        map(_is_nameless, found[:_MOST_LISTED])
-    ):
-        return ARRAYS_ALONE
+    for each in found[:_MOST_LISTED] if {each.format.name for each in found} == {"zarr"} else ():
+        with suppress(ShardvarError), closing(each.open()) as source:
+            if len(source.index.find("")):
+                return ARRAYS_ALONE
     return None
-
-
-def _is_nameless(found: Location) -> bool:
-    with suppress(ShardvarError), closing(found.open()) as source:
-        return len(source.index.find("")) > 0
-    return False
 
 
 def parts(folder: str, found: Location) -> list[str]:
@@ -664,8 +614,7 @@ def parts(folder: str, found: Location) -> list[str]:
 
 
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:
-    """The format is the named one, else of the ending, ``otherwise`` without one; both must
-    agree."""
+    """The name and the ending must agree on a format; ``otherwise`` is the format without both."""
     storage, name = split_place(path)
     given = os.fsdecode(path)
     ending = format_of_name(name or os.path.basename(storage.path))
@@ -747,8 +696,7 @@ def is_inside(target: Location, source: Location) -> bool:
 
 
 def find_in_other_formats(target: Location) -> Location | None:
-    """A checkpoint of another format under the target's name; a folder has the names of all in
-    it."""
+    """A checkpoint of another format under the target's name, or in the target's folder."""
     storage, name = target.storage, target.name
     if target.is_folder:
         found = _locate(storage, "", formats_marked(storage.names()))

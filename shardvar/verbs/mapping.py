@@ -37,7 +37,7 @@ from shardvar.errors import (
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import format_of_name
 from shardvar.layout.dtypes import Array, is_whole
-from shardvar.layout.region import Region, regions_of_range
+from shardvar.layout.region import regions_of_range
 from shardvar.maps.map import (
     Map,
     copies_left_out,
@@ -55,8 +55,8 @@ from shardvar.maps.plan import MapPlan
 from shardvar.maps.proof import quoted_key
 from shardvar.maps.report import MapReport, first_problems, map_report, sentences_of
 from shardvar.pictures.words import human_shape
-from shardvar.planning.index import EntryTable, TableIndex, take_tensors
-from shardvar.planning.slices import SliceTable, concatenate
+from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
+from shardvar.planning.slices import SliceTable
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.walk import PairWalk
@@ -117,7 +117,13 @@ def check_left_out(
 def _first_difference(a: LazyTensor, b: LazyTensor) -> str | None:
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return "in dtype or shape"
-    for region in _portions(a):
+    size = prod(a.shape)
+    step = max(size, 1) if is_whole(a.dtype) else _PORTION  # strings are read whole
+    for region in (
+        region
+        for first in range(0, size, step)
+        for region in regions_of_range(a.shape, first, min(first + step, size))
+    ):
         x, y = a[region.slices].reshape(-1), b[region.slices].reshape(-1)
         if is_whole(a.dtype):
             unlike = np.not_equal(x, y)
@@ -128,14 +134,6 @@ def _first_difference(a: LazyTensor, b: LazyTensor) -> str | None:
             at = [int(p) + o for p, o in zip(place, region.offset, strict=True)]
             return f"first at {human_shape(at)}"
     return None
-
-
-def _portions(tensor: LazyTensor) -> Iterator[Region]:
-    """Yield regions of a tensor in C order, of bounded size; strings are read whole."""
-    size = prod(tensor.shape)
-    step = max(size, 1) if is_whole(tensor.dtype) else _PORTION
-    for first in range(0, size, step):
-        yield from regions_of_range(tensor.shape, first, min(first + step, size))
 
 
 def _octets(array: Array) -> npt.NDArray[np.uint8]:
@@ -334,27 +332,17 @@ def join_reports(target: str | os.PathLike[str], reports: Sequence[WriteReport])
         name: sum(getattr(each, name) for each in reports) for name in numbers
     }
     columns |= {name: sum((getattr(each, name) for each in reports), ()) for name in lists}
-    columns["planned"] = _all_planned(reports)
+    plans = [each.planned for each in reports if each.planned is not None]  # none after a write
+    if plans:
+        # All entries, with their ranks before their keys.
+        tables, files = list[EntryTable](), 0
+        for rank, (plan, report) in enumerate(zip(plans, reports, strict=True)):
+            named = _renamed(plan, [numbered(rank, key) for key in plan.slices.tensors.keys])
+            tables.append(replace(named, file=named.file + files))
+            files += report.num_files
+        columns["planned"] = concatenate_entries(tables)
     columns["peak_nbytes"] = max(each.peak_nbytes for each in reports)
     return replace(reports[0], path=os.fsdecode(target), ranks=tuple(reports), **columns)
-
-
-def _all_planned(reports: Sequence[WriteReport]) -> EntryTable | None:
-    """All entries, with their ranks before their keys; None after a write."""
-    tables, files = list[EntryTable](), 0
-    for rank, report in enumerate(reports):
-        if report.planned is None:
-            return None
-        keys = [numbered(rank, key) for key in report.planned.slices.tensors.keys]
-        named = _renamed(report.planned, keys)
-        tables.append(replace(named, file=named.file + files))
-        files += report.num_files
-    file, start, checksum, plain = (
-        np.concatenate([getattr(each, name) for each in tables])
-        for name in ("file", "start", "checksum", "plain")
-    )
-    slices = concatenate([each.slices for each in tables])
-    return EntryTable(slices, file, start, checksum, plain)
 
 
 MapLike = Map | str | os.PathLike[str] | Iterable[str]

@@ -45,9 +45,10 @@ import math
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from shardvar.errors import (
     AmbiguousPath,
@@ -151,10 +152,16 @@ class SeriesState:
 
     @classmethod
     def decode(cls, content: bytes) -> "SeriesState":
-        """Parse the content of a file; ``MalformedCheckpoint`` for any other text."""
+        """``MalformedCheckpoint`` for any other text."""
         found: dict[str, list[str]] = {name: [] for name in (*_PATHS, *_TIMES)}
-        for name, value in _fields(content.decode("utf-8", "surrogateescape")):
-            found[name].append(value)
+        text, position = content.decode("utf-8", "surrogateescape") + "\n", 0  # may end a comment
+        while (match := _FIELD.match(text, position)) and match["name"] is not None:
+            name, position, is_text = match["name"], match.end(), match["text"] is not None
+            if name not in (_PATHS if is_text else _TIMES):
+                raise _malformed(f"it has a field {name!r} of another kind")
+            found[name].append(_unescape(match["text"]) if is_text else match["number"])
+        if match is None:
+            raise _malformed(f"no field begins at character {position}")
         newest, kept, times, preserved = (found[name] for name in (*_PATHS, *_TIMES))
         # TensorFlow's ``Checkpoint.save`` writes no times, its manager one for each checkpoint.
         # With any other number it would be unclear which time belongs to which checkpoint.
@@ -167,8 +174,7 @@ class SeriesState:
 
 
 def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
-    """An undecodable file is an error that names the checkpoints there: a new start might abandon
-    them."""
+    """The error of an undecodable file names the checkpoints: a new start might abandon them."""
     try:
         state = read_state_file(storage, name)
         if state is not None and not state.newest:
@@ -188,13 +194,10 @@ def read_state_file(storage: Storage, name: str) -> SeriesState | None:
         file = storage.open(name)
     except MissingFile:  # another process has removed it since
         return None
-    try:
-        with prefix_errors(file.name):
-            if file.size > MAX_STATE_NBYTES:
-                raise _malformed(f"it has {file.size} bytes")
-            return SeriesState.decode(file.read(0, file.size))
-    finally:
-        file.close()
+    with closing(file), prefix_errors(file.name):
+        if file.size > MAX_STATE_NBYTES:
+            raise _malformed(f"it has {file.size} bytes")
+        return SeriesState.decode(file.read(0, file.size))
 
 
 def checkpoints_in(storage: Storage) -> list[str]:
@@ -202,14 +205,8 @@ def checkpoints_in(storage: Storage) -> list[str]:
     found = found_at(storage, "")
     # A SavedModel's own checkpoint is in a directory below, and is not one of the series.
     return sorted(
-        {each.stem for each in found if each.storage.path == storage.path}, key=_by_number
+        {each.stem for each in found if each.storage.path == storage.path}, key=natural_key
     )
-
-
-def _by_number(name: str) -> tuple[str, int, str]:
-    """Sort "ckpt-9" before "ckpt-10"."""
-    head, _, number = name.rpartition("-")
-    return (head, int(number), name) if NUMBER.fullmatch(number) else (name, -1, name)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -230,14 +227,32 @@ def remedy_of(names: Sequence[str]) -> str:
 
 def write_state(storage: Storage, state: SeriesState, name: str = STATE_FILE) -> None:
     """Replace the state of a directory in one step."""
-    with _locked(storage, name):
+    # The clock is monotonic, because the wall clock may be set back while this waits.
+    deadline = time.monotonic() + _LOCK_SECONDS
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(storage.lock(name))
+                break
+            except LockHeld:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_ATTEMPT_SECONDS)
         put_in_place(storage, [], (f"{name}.tmp", name), state.encode(), is_checkpoint=False)
 
 
 def resolve(directory: str, stated: str) -> str:
-    """``InvalidCheckpoint`` outside of the directory."""
+    """``InvalidCheckpoint`` unless the path leads, links included, into the directory."""
     path = os.path.join(directory, stated)
-    if not _is_within(directory, path):
+    # The last component is the checkpoint's name, a prefix of file names, and so no link itself.
+    head, name = os.path.split(path)
+    is_name = "\0" not in path and name not in ("", os.curdir, os.pardir)
+    home = os.path.realpath(directory)
+    if (
+        not is_name
+        or len(os.fsencode(name)) > _NAME_NBYTES
+        or os.path.commonpath([home, os.path.realpath(head)]) != home
+    ):
         raise InvalidCheckpoint(
             f"{os.path.join(directory, STATE_FILE)} names {stated!r}, which is not in that "
             "directory.",
@@ -247,61 +262,16 @@ def resolve(directory: str, stated: str) -> str:
     return path
 
 
-def _is_within(directory: str, path: str) -> bool:
-    """Return True if a path leads, links included, to a checkpoint in or below the directory."""
-    # The last component is the checkpoint's name, a prefix of file names, and so no link itself.
-    head, name = os.path.split(path)
-    if "\0" in path or name in ("", os.curdir, os.pardir) or len(os.fsencode(name)) > _NAME_NBYTES:
-        return False
-    home = os.path.realpath(directory)
-    return os.path.commonpath([home, os.path.realpath(head)]) == home
-
-
-@contextmanager
-def _locked(storage: Storage, name: str) -> Iterator[None]:
-    # The lock is entered by hand, since only the attempt to lock is repeated, and not the work
-    # inside. The clock is monotonic, because the wall clock may be set back while this waits.
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            lock = storage.lock(name)
-            lock.__enter__()
-            break
-        except LockHeld:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(_ATTEMPT_SECONDS)
-    try:
-        yield
-    finally:
-        lock.__exit__(None, None, None)
-
-
-def _fields(text: str) -> Iterator[tuple[str, str]]:
-    text, position = text + "\n", 0  # a comment may end with the file
-    while True:
-        match = _FIELD.match(text, position)
-        if match is None:
-            raise _malformed(f"no field begins at character {position}")
-        if match["name"] is None:
-            return
-        position = match.end()
-        is_text = match["text"] is not None
-        if match["name"] not in (_PATHS if is_text else _TIMES):
-            raise _malformed(f"it has a field {match['name']!r} of another kind")
-        yield match["name"], _unescape(match["text"]) if is_text else match["number"]
-
-
 def _escape(path: str) -> str:
     """Return a path as it is quoted: unprintable characters and invalid UTF-8 in octal."""
     return "".join(
-        f"\\{each}" if each in '\\"' else each if each.isprintable() else _octal(each)
+        f"\\{each}"
+        if each in '\\"'
+        else each
+        if each.isprintable()
+        else "".join(f"\\{octet:03o}" for octet in each.encode("utf-8", "surrogateescape"))
         for each in path
     )
-
-
-def _octal(character: str) -> str:
-    return "".join(f"\\{octet:03o}" for octet in character.encode("utf-8", "surrogateescape"))
 
 
 def _unescape(text: str) -> str:
@@ -435,7 +405,13 @@ def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
     found = _steps_of(place)
     choice = newest_among(place.storage, found)
     if item is not None:
-        choice = replace(choice, newest=_of_item(path, choice, item))
+        newest = choice.newest
+        wanted = [each for each in newest if item in (*each.item.split("/"), each.location.stem)]
+        if newest and not wanted:
+            there = named([each.item for each in newest]) or "none"
+            cause = f"The newest step of {os.fspath(path)}, {newest[0].step}, has no item {item!r}."
+            raise ArgumentError(cause, f"Its items: {there}.")
+        choice = replace(choice, newest=wanted)
     elif len(found) < 2:
         only = only_one(place, [each.location for each in found])
         if choice.passed or isinstance(only.format, PartsFormat):
@@ -444,7 +420,13 @@ def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
     if len(choice.newest) == 1:
         return choice.newest[0].location, choice
     if choice.newest:
-        raise _items_error(path, choice.newest)
+        listed = ", ".join(
+            f"{each.location.path} ({each.location.format.name})" for each in choice.newest
+        )
+        first = choice.newest[0]
+        cause = f"The newest step of {os.fspath(path)} is {first.step}, and it has several items: "
+        how = f"`--latest --item {first.item}` or item={first.item!r}, or give its path."
+        raise AmbiguousPath(f"{cause}{listed}.", f"Choose one, such as {how}")
     cause = several(place, [each.location for each in found]).cause
     reason = choice.doubt or "Nothing tells which one is the newest"
     if len(choice.passed) == len(found):
@@ -452,29 +434,6 @@ def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
     elif not choice.doubt and may_be_parts([each.step for each in found]):
         reason += ", and they may be the files of the ranks of one save"
     raise AmbiguousPath(cause, f"{reason[:1].upper()}{reason[1:]}: give the path of one of them.")
-
-
-def _of_item(path: Path, choice: Newest, item: str) -> list[Candidate]:
-    wanted = [each for each in choice.newest if item in (*each.item.split("/"), each.location.stem)]
-    if choice.newest and not wanted:
-        there = named([each.item for each in choice.newest]) or "none"
-        cause = (
-            f"The newest step of {os.fspath(path)}, {choice.newest[0].step}, has no item {item!r}."
-        )
-        raise ArgumentError(cause, f"Its items: {there}.")
-    return wanted
-
-
-def _items_error(path: Path, newest: Sequence[Candidate]) -> AmbiguousPath:
-    listed = ", ".join(f"{each.location.path} ({each.location.format.name})" for each in newest)
-    cause = (
-        f"The newest step of {os.fspath(path)} is {newest[0].step}, and it has several items: "
-        f"{listed}."
-    )
-    item = newest[0].item
-    return AmbiguousPath(
-        cause, f"Choose one, such as `--latest --item {item}` or item={item!r}, or give its path."
-    )
 
 
 def candidates_of(place: SplitPath) -> list[Candidate]:
@@ -518,23 +477,16 @@ def _candidates(storage: Storage, found: Sequence[Location]) -> list[Candidate]:
             for each, path in zip(candidates, paths, strict=True)
         ]
     elif series:
-        known = {each.step for each in candidates}
-        candidates += _empty_steps(storage, paths[0][:depth], series[0], known)
+        # The folders next to the steps that are named like one, and have no checkpoint.
+        steps, pattern = {each.step for each in candidates}, pattern_of(series[0])
+        folder = reduce(lambda place, step: place.folder(step), paths[0][:depth], storage)
+        form = PartsFormat(_EMPTY)
+        candidates += [
+            Candidate(Location(form, folder.folder(name), form.name), name, "", None, False)
+            for name in folder.folders()
+            if name not in steps and (pattern_of(name) == pattern or _is_temporary(name))
+        ]
     return sorted(candidates, key=lambda each: natural_key(each.location.path))
-
-
-def _empty_steps(
-    storage: Storage, folders: Sequence[str], step: str, known: Collection[str]
-) -> list[Candidate]:
-    """Return the folders next to the known steps that are named like one, and have no checkpoint."""
-    for name in folders:
-        storage = storage.folder(name)
-    pattern, form = pattern_of(step), PartsFormat(_EMPTY)
-    return [
-        Candidate(Location(form, storage.folder(name), form.name), name, "", None, False)
-        for name in storage.folders()
-        if name not in known and (pattern_of(name) == pattern or _is_temporary(name))
-    ]
 
 
 def newest_among(storage: Storage, found: Sequence[Candidate]) -> Newest:
@@ -542,26 +494,25 @@ def newest_among(storage: Storage, found: Sequence[Candidate]) -> Newest:
     gone = {each.step for each in found if not each.is_finished}
     while True:
         finished = [each for each in found if each.step not in gone]
-        stated, says = _stated(storage, finished)
-        newest = stated or _last_of_series(finished)
+        stated, statement = _stated(storage, finished)
+        steps = {each.step for each in finished}
+        if not stated and len(finished) > len(steps) == 1 and all(map(is_step, steps)):
+            newest = finished
+        else:
+            last = [] if stated else _series_of(finished)[-1:]
+            newest = stated or [each for each in finished if each.step in last]
         broken = {each.step for each in newest if _lacks_files(each.location)}
         if not broken:
             break
         gone |= broken
     reason, doubt = (
-        (says, "") if stated or not says else ("", f"{says}, which is not there or not whole")
+        (statement, "")
+        if stated or not statement
+        else ("", f"{statement}, which is not there or not whole")
     )
     if newest and may_be_parts(differing([each.item.split("/") for each in newest])):
         newest = []  # an item can be chosen, and not a part of a save
     return Newest(newest, reason, doubt, [each for each in found if each.step in gone])
-
-
-def _last_of_series(found: Sequence[Candidate]) -> list[Candidate]:
-    steps = [each.step for each in found]
-    if len(found) > 1 and len(set(steps)) == 1 and is_step(steps[0]):
-        return [*found]
-    series = _series_of(found)
-    return [each for each in found if each.step == series[-1]] if series else []
 
 
 def _series_of(found: Sequence[Candidate]) -> list[str]:
@@ -596,11 +547,8 @@ def _stated(storage: Storage, found: Sequence[Candidate]) -> tuple[list[Candidat
 
 
 def _pointer(storage: Storage, name: str) -> str:
-    file = storage.open(name)
-    try:
+    with closing(storage.open(name)) as file:
         return file.read(0, min(file.size, _POINTER_NBYTES)).decode("utf-8", "replace").strip()
-    finally:
-        file.close()
 
 
 def _last_number(text: str) -> int | None:

@@ -294,10 +294,16 @@ def count_parameters(tensors: Iterable[_Row]) -> ParameterCount:
     for key, dtype, shape, encoding in rows:
         if dtype is None or shape is None or key in scaling:
             continue
-        kind, number = packed.get(key) or (
-            encoding or dtype,
-            _num_parameters(dtype, shape, encoding),
-        )
+        kind, number = encoding or dtype, prod(shape) if dtype.startswith(_NUMERIC) else 0
+        if key in packed:
+            kind, number = packed[key]
+        elif encoding is not None:
+            from shardvar.wire.ggml import BLOCKS  # not above: few checkpoints have such blocks
+
+            for block in BLOCKS.values():
+                if block.name == encoding:
+                    number = prod(shape) // block.nbytes * block.length
+                    break
         if number:
             counted[key] = kind, number
         elif dtype in _SMALL_INTEGERS and len(shape) > 1 and 0 not in shape:
@@ -329,16 +335,6 @@ def empty_note(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> str:
 def count_in(tensors: TensorTable, encodings: Mapping[str, str]) -> ParameterCount:
     facts = tensors.facts().items()
     return count_parameters((key, *fact, encodings.get(key)) for key, fact in facts)
-
-
-def _num_parameters(dtype: str, shape: tuple[int, ...], encoding: str | None) -> int:
-    if encoding is not None:
-        from shardvar.wire.ggml import BLOCKS  # not above: few checkpoints have such blocks
-
-        for block in BLOCKS.values():
-            if block.name == encoding:
-                return prod(shape) // block.nbytes * block.length
-    return prod(shape) if dtype.startswith(_NUMERIC) else 0
 
 
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")

@@ -4,7 +4,7 @@ An error stays with its row, and the other rows are still read. Plain payloads a
 threads, small neighbours in one read; or the workers of an executor read all of them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
@@ -61,26 +61,20 @@ def payload_checker(
 ) -> Check:
     if executor is None:
         return partial(check_payloads, source, progress=progress)
-    return partial(_check_elsewhere, executor, Opening(found), source, progress)
+    opening = Opening(found)
 
+    def check(entries: EntryTable) -> dict[int, ReadError]:
+        calls = (
+            (check_portion, (__version__, Payloads.of(opening, source, entries.take(rows)), rows))
+            for rows in portions(entries.slices.nbytes)
+        )
+        errors: dict[int, ReadError] = {}
+        for rows, damaged in run_tasks(executor, calls):
+            errors |= {int(rows[row]): error for row, error in damaged.items()}
+            progress(int(entries.slices.nbytes[rows].sum()))
+        return errors
 
-def _check_elsewhere(
-    executor: Executor, opening: Opening, source: Source, progress: Progress, entries: EntryTable
-) -> dict[int, ReadError]:
-    def calls() -> Iterator[
-        tuple[Callable[..., tuple[Ints, dict[int, ReadError]]], tuple[object, ...]]
-    ]:
-        for rows in portions(entries.slices.nbytes):
-            yield (
-                check_portion,
-                (__version__, Payloads.of(opening, source, entries.take(rows)), rows),
-            )
-
-    errors: dict[int, ReadError] = {}
-    for rows, found in run_tasks(executor, calls()):
-        errors |= {int(rows[row]): error for row, error in found.items()}
-        progress(int(entries.slices.nbytes[rows].sum()))
-    return errors
+    return check
 
 
 def check_portion(

@@ -97,7 +97,11 @@ class _Item:
         if array is self.into:
             return array
         if self.asked is not self.gather:
-            array = _cut(array, self.asked)
+            # The ellipsis keeps an array of objects without axes an array.
+            regions = map(Region, self.asked.offset.tolist(), self.asked.shape.tolist())
+            indexes: list[Any] = [(*region.slices, ...) for region in regions]
+            parts = [array[index].reshape(-1) for index in indexes]
+            array = np.concatenate([array.reshape(-1)[:0], *parts])
         return self.give(self.asked.take(array.reshape(self.asked.full)))
 
     def give(self, array: Array) -> Array:
@@ -115,8 +119,7 @@ def read_batch(
     is_full: bool,
     out: Sequence[Array | None] | None = None,
 ) -> Batch:
-    """``entries`` are of all keys. Everything is verified before an array is returned; all of it
-    with ``is_full``."""
+    """``entries`` are of all keys. With ``is_full``, all is verified before an array is returned."""
     given = [None] * len(requests) if out is None else list(out)
     if len(given) != len(requests):
         raise ArgumentError(
@@ -252,8 +255,7 @@ def _read_at_once(
 
 
 def _bare_rows(source: Source, entries: EntryTable, plan: Plan) -> Bools:
-    """[entries] True for payloads wanted in part, where a checksum covers more: in a bucket, if
-    runs cost twice as much."""
+    """[entries] True for payloads of which a part is read without its checksum, which covers more."""
     none = np.zeros(len(entries), np.bool)
     if entries.runs is not None and source.traits is None:
         return none
@@ -270,36 +272,27 @@ def _bare_rows(source: Source, entries: EntryTable, plan: Plan) -> Bools:
     return bare if most > max(2 * least, least + source.traits.waste_nbytes) else none
 
 
-def _cut(array: Array, gather: Gather) -> Array:
-    parts = [array.reshape(-1)[:0]]
-    for offset, shape in zip(gather.offset.tolist(), gather.shape.tolist(), strict=True):
-        # The ellipsis keeps an array of objects without axes an array.
-        index: tuple[Any, ...] = (*Region(offset, shape).slices, ...)
-        parts.append(array[index].reshape(-1))
-    return np.concatenate(parts)
-
-
 def _is_read_at_once(source: Source, entries: EntryTable, region: Region, is_full: bool) -> bool:
-    """Return True for payloads that are compared whole, or decompressed from their beginning."""
+    """True for payloads that are compared whole, or decompressed from their beginning."""
     if entries.runs is not None:
         return False
     guarded = Evidence(source, entries).is_guarded(np.arange(len(entries)))
-    is_compared = guarded.any() and (is_full or not _is_part_of_guarded(entries, guarded, region))
+    is_compared = guarded.any()
+    if is_compared and not is_full:
+        # A checksum that covers more than the region cannot be compared. If the rows 3:7 are wanted,
+        # the slice 0:5 meets them and is not covered; 4:6 is covered.
+        slices, rank = entries.slices, region.rank
+        offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
+        low, high = np.array(region.offset, dtype=np.int64), np.array(region.stop, dtype=np.int64)
+        meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
+        is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
+        is_compared = not (guarded & meets & ~is_covered).any()
     return bool(is_compared or not entries.plain.all())
 
 
-def _is_part_of_guarded(entries: EntryTable, guarded: Bools, wanted: Region) -> bool:
-    """Return True if a checksum covers more than the region, and so cannot be compared."""
-    slices, rank = entries.slices, wanted.rank
-    offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
-    low, high = np.array(wanted.offset, dtype=np.int64), np.array(wanted.stop, dtype=np.int64)
-    # If the rows 3:7 are wanted, the slice 0:5 meets them and is not covered; 4:6 is covered.
-    meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
-    is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
-    return bool((guarded & meets & ~is_covered).any())
-
-
-VERIFY = ("auto", "full")
+def check_verify(verify: Any) -> None:
+    if verify not in ("auto", "full"):
+        raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,11 +521,14 @@ class Reader:
         >>> a.tolist(), b.tolist()
         ([2, 3], [[6.0, 7.0], [0.0, 1.0], [6.0, 7.0]])
         """
-        if verify not in VERIFY:
-            raise ArgumentError(
-                f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'."
-            )
-        wanted = [_read_request(each) for each in requests]
+        check_verify(verify)
+        wanted: list[Any] = list(requests)
+        for request in wanted:
+            if not isinstance(request, tuple) or len(request) != 2:
+                raise ArgumentTypeError(
+                    f"Invalid request {request!r}.", "Give a tuple of a key and a region, or None."
+                )
+            check_string(request[0], "keys")
         entries = self.find_many(dict.fromkeys(key for key, _ in wanted))
         with self.explain_policy():
             batch = read_batch(self.source, wanted, entries, is_full=verify == "full", out=out)
@@ -702,12 +698,3 @@ def open_checkpoint(path: Path, *, dequantize: bool | str = False) -> Reader:
 
 def open_found(found: Location, *, dequantize: bool | str) -> Reader:
     return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
-
-
-def _read_request(request: Any) -> Request:
-    if not isinstance(request, tuple) or len(request) != 2:
-        raise ArgumentTypeError(
-            f"Invalid request {request!r}.", "Give a tuple of a key and a region, or None."
-        )
-    check_string(request[0], "keys")
-    return request

@@ -79,9 +79,23 @@ def remove(path: Path) -> None:
     try:
         found = find_named(place)
     except CheckpointNotFound:
-        if not _finish(place.storage, stem_of_name(place.name, format_of_name(place.name) or "")):
+        # Finish a removal that was killed, unless a writer is at work.
+        storage, stem = place.storage, stem_of_name(place.name, format_of_name(place.name) or "")
+        places = [(storage, stem), (storage.folder(stem), "")] if stem else [(storage, "")]
+        left = [
+            name
+            for folder, prefix in places
+            for name in files_left(folder.names(), prefix)
+            # In a folder, other names are not what was named.
+            if prefix or final_name(name) in _indexes_of_folders()
+        ]
+        if not are_of_removal(left):
             raise
-        return
+        with suppress(LockHeld):
+            for each in places:
+                _remove_left(*each)
+            return
+        raise
     remove_found(found)
 
 
@@ -132,27 +146,8 @@ def remove_at(target: Location) -> None:
         target.format.remove(target.storage, target.name)
 
 
-def _finish(storage: Storage, stem: str) -> bool:
-    """Finish a removal that was killed; return False if none was, or a writer is at work."""
-    places = [(storage, stem), (storage.folder(stem), "")] if stem else [(storage, "")]
-    left = [
-        name
-        for place, prefix in places
-        for name in files_left(place.names(), prefix)
-        if prefix
-        or final_name(name) in _indexes_of_folders()  # in a folder, others are not what was named
-    ]
-    if not are_of_removal(left):
-        return False
-    with suppress(LockHeld):
-        for place, prefix in places:
-            _remove_left(place, prefix)
-        return True
-    return False
-
-
 def remove_leftovers(storage: Storage, stem: str) -> None:
-    """Names that killed writers left of a checkpoint without an index; ``LockHeld`` if one is at work."""
+    """Of a checkpoint without an index; ``LockHeld`` if a writer is at work."""
     _remove_left(storage, stem)
     if stem in storage.folders():
         _remove_left(storage.folder(stem), "")

@@ -101,7 +101,15 @@ def new_names(
         check_string(text, "names")
     for prefix in (strip_prefix, add_prefix):
         check_string(prefix or "", "prefixes")
-    names = _stripped(keys, strip_prefix)
+    names = list(keys)
+    if strip_prefix:
+        if not any(key.startswith(strip_prefix) for key in keys):
+            cause = f"No key begins with {strip_prefix!r}."
+            raise ArgumentError(cause, "`shardvar inspect` lists the keys.")
+        if strip_prefix in keys:
+            cause = f"{strip_prefix!r} is a key itself, and nothing would be left of it."
+            raise ArgumentError(cause, "Exclude or rename it.")
+        names = [key.removeprefix(strip_prefix) for key in keys]
     renamed = list(names)
     for old, new in rename.items():
         new_name = _naming(old, new)
@@ -125,18 +133,6 @@ def such_as(keys: Sequence[str]) -> str:
     ("Match a key such as 'a.w'.", 'Leave it out: there are no keys.')
     """
     return f"Match a key such as {keys[0]!r}." if keys else "Leave it out: there are no keys."
-
-
-def _stripped(keys: Sequence[str], prefix: str | None) -> list[str]:
-    if not prefix:
-        return list(keys)
-    if not any(key.startswith(prefix) for key in keys):
-        raise ArgumentError(f"No key begins with {prefix!r}.", "`shardvar inspect` lists the keys.")
-    if prefix in keys:
-        raise ArgumentError(
-            f"{prefix!r} is a key itself, and nothing would be left of it.", "Exclude or rename it."
-        )
-    return [key.removeprefix(prefix) for key in keys]
 
 
 def _naming(old: str, new: str) -> Callable[[str], str | None]:

@@ -146,7 +146,14 @@ def lines_of_problems(
     """
     for each in causes_of(problems) if everything else main_causes_of(problems):
         sentences = " ".join(filter(None, (each.text, each.remedy, each.more)))
-        yield f"{prefix}{_named(each.keys, everything)}{each.kind}: {one_line(sentences)}"
+        which, keys = "", each.keys
+        if len(keys) == 1:
+            which = f"{short_name(keys[0])}: "
+        elif keys:
+            names = ", ".join(map(short_name, keys)) if everything or len(keys) <= _ROOM else ""
+            shown = f" ({names})" if names and (everything or len(names) <= _ROOM) else ""
+            which = f"{count(len(keys), 'tensor')}{shown}: "
+        yield f"{prefix}{which}{each.kind}: {one_line(sentences)}"
 
 
 def causes_of(problems: Iterable[Damage]) -> list[Cause]:
@@ -201,16 +208,6 @@ def _by_file(causes: Sequence[Cause]) -> Iterator[Cause]:
 def _without_numbers(cause: Cause) -> str:
     text = cause.text.replace(repr(cause.keys[0]), "") if cause.keys else cause.text
     return _NUMBER.sub("", text)
-
-
-def _named(keys: Sequence[str], everything: bool) -> str:
-    if not keys:
-        return ""
-    if len(keys) == 1:
-        return f"{short_name(keys[0])}: "
-    names = ", ".join(map(short_name, keys)) if everything or len(keys) <= _ROOM else ""
-    named = f" ({names})" if names and (everything or len(names) <= _ROOM) else ""
-    return f"{count(len(keys), 'tensor')}{named}: "
 
 
 SCHEMA = 1

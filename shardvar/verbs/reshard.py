@@ -45,9 +45,10 @@ entries; all that is made of them on the way; and the plan.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -64,7 +65,7 @@ from shardvar.formats.leaves import is_in_generator
 from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Format, Source, WrappedSource
 from shardvar.formats.published import check_no_delta
-from shardvar.layout.dtypes import ITEMSIZES, STRING, Ints, is_whole, parse_dtype
+from shardvar.layout.dtypes import ITEMSIZES, STRING, is_whole, parse_dtype
 from shardvar.maps.map import Map, numbers_sources
 from shardvar.maps.plan import plan_short_rules
 from shardvar.pictures.words import human_shape, message, named
@@ -119,9 +120,9 @@ _NEW = "Globs are of the names in the target. "
 class Conversions:
     """The tensors to convert, by globs of their keys in the target."""
 
-    cast: Mapping[str, str] | str | None
+    cast: Mapping[str, str] | str | None = None
     """Dtypes by globs, or the dtype of all floating-point tensors."""
-    transpose: str | Iterable[str] | None
+    transpose: str | Iterable[str] | None = None
     """Globs of matrices to transpose."""
 
     def dtype_of_numbers(self, dequantize: bool | str) -> bool | str:
@@ -150,9 +151,7 @@ class Conversions:
         for glob in [] if self.transpose is None else strings_of(self.transpose, "globs"):
             hits = [row for row, name in enumerate(names) if matches_any(name, [glob])]
             for row in hits:
-                key = names[row]
-                dtype = tensors.dtype(row)
-                shape = tensors.shape(row)
+                key, dtype, shape = names[row], tensors.dtype(row), tensors.shape(row)
                 if len(shape) > 2:
                     cause = f"{key!r} has the shape {human_shape(shape)}, and only matrices are transposed."
                     raise ArgumentError(cause, "Choose a glob that does not match it.")
@@ -162,13 +161,7 @@ class Conversions:
                         "Choose numbers.",
                     )
                 if key in encodings:
-                    cause = (
-                        f"{key!r} consists of blocks of {encodings[key]}: transposed, their bytes would mean "
-                        "nothing."
-                    )
-                    raise ArgumentError(
-                        cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`."
-                    )
+                    raise _of_blocks(key, encodings[key], "transposed")
             # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
             matrices = [row for row in hits if ranks[row] == 2]
             if not matrices and not matching(lost, glob):
@@ -207,62 +200,49 @@ def _cast(
     encodings: Mapping[str, str],
     lost: Sequence[str],
 ) -> tuple[EntryTable, Source]:
-    dtypes = (
-        _matching(stored, cast, lost) if isinstance(cast, Mapping) else _floats(stored, cast, lost)
-    )
+    tensors, dtypes = stored.slices.tensors, dict[str, str]()
+    wanted: Iterable[tuple[str | None, str]] = [(None, cast)] if isinstance(cast, str) else ()
+    if isinstance(cast, Mapping):
+        check_globs(cast, "globs to dtypes")
+        wanted = cast.items()
+    for glob, given in wanted:  # of several globs that match, the last one counts
+        dtype = parse_dtype(given)
+        if glob is not None:
+            hits, is_lost = matching(tensors.keys, glob), bool(matching(lost, glob))
+            which, remedy = f"matches {glob!r}", _NEW + such_as(tensors.keys)
+        else:
+            hits = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
+            is_lost, which, remedy = bool(lost), "has floating-point numbers", "Leave it out."
+        if not hits and not is_lost:
+            raise ArgumentError(f"No tensor {which}, so none is cast to {dtype}.", remedy)
+        dtypes |= dict.fromkeys(hits, dtype)
+    for key in filter(encodings.__contains__, dtypes):
+        raise _of_blocks(key, encodings[key], f"cast to {dtypes[key]}")
     if not dtypes:
         return stored, source
-    for key in filter(encodings.__contains__, dtypes):
-        cause = (
-            f"{key!r} consists of blocks of {encodings[key]}: cast to {dtypes[key]}, their bytes "
-            "would mean nothing."
-        )
-        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
     return cast_entries(stored, dtypes), CastSource.of(source, stored)
 
 
-def _floats(stored: EntryTable, given: str, lost: Sequence[str]) -> dict[str, str]:
-    dtype, tensors = parse_dtype(given), stored.slices.tensors
-    floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
-    if not floats and not lost:
-        raise ArgumentError(
-            f"No tensor has floating-point numbers, so none is cast to {dtype}.", "Leave it out."
-        )
-    return dict.fromkeys(floats, dtype)
-
-
-def _matching(stored: EntryTable, globs: Mapping[str, str], lost: Sequence[str]) -> dict[str, str]:
-    """The dtype of each tensor that matches a glob; of several, the last one counts."""
-    check_globs(globs, "globs to dtypes")
-    dtypes: dict[str, str] = {}
-    for glob, given in globs.items():
-        dtype = parse_dtype(given)
-        hits = matching(stored.slices.tensors.keys, glob)
-        if not hits and not matching(lost, glob):
-            cause = f"No tensor matches {glob!r}, so none is cast to {dtype}."
-            raise ArgumentError(cause, _NEW + such_as(stored.slices.tensors.keys))
-        dtypes |= dict.fromkeys(hits, dtype)
-    return dtypes
+def _of_blocks(key: str, encoding: str, change: str) -> ArgumentError:
+    cause = f"{key!r} consists of blocks of {encoding}: {change}, their bytes would mean nothing."
+    return ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
 
 
 _ARRAY = b'{"numpy.ndarray"'
 """The beginning of the encoding of an array of NumPy."""
 
 Carry = Callable[..., tuple[WritePlan, str]]
-"""Gives a write the digests that it is to carry, as ``compare.claims.Claims.carry``."""
+"""Gives a write the digests that it is to carry, as ``compare.claims.carry_digests``."""
 
 
 def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping[str, bytes]:
     """The objects that ``form`` holds; others become string tensors, or are refused."""
     if not form.capabilities.holds_objects:
         return {}
-    # An object of a class that is not read may be carried. Any other fault is one of the
-    # checkpoint.
-    faults = reader.faults
-    readable = set(keys)
-    for key, fault in faults.items():
-        if not isinstance(fault, UnsupportedError):
-            readable.discard(key)
+    # An object of a class that is not read may be carried; other faults are the checkpoint's.
+    readable = {*keys}.difference(
+        key for key, fault in reader.faults.items() if not isinstance(fault, UnsupportedError)
+    )
     found = reader.source.objects(readable, form.name) or {}
     names = dict.fromkeys(found, "")
     for key, encoding in found.items():
@@ -285,57 +265,22 @@ def graph_left_out(reader: Reader, form: Format, keys: Collection[str]) -> tuple
     """The key of TensorFlow's graph of objects if ``form`` cannot hold it next to others."""
     tensors = reader.entries().slices.tensors
     row = tensors.rows().get(OBJECT_GRAPH_KEY)
-    is_text = row is not None and tensors.dtype(row) == STRING
-    is_left_out = is_text and STRING not in form.capabilities.dtypes and len(keys) > 1
-    return (OBJECT_GRAPH_KEY,) * is_left_out
+    if row is None or STRING in form.capabilities.dtypes or len(keys) == 1:
+        return ()
+    return (OBJECT_GRAPH_KEY,) * (tensors.dtype(row) == STRING)
 
 
 def find_carry(reader: Reader, is_asked: bool, is_stored: bool, keep_going: bool) -> Carry | None:
     """The digests that a reshard carries on or makes. ``is_stored``: the keys are the file's."""
     if not is_asked and not reader.metadata.has_digests:
         return None
-    from shardvar.verbs.compare.claims import Claims  # only where digests are carried
+    from shardvar.verbs.compare.claims import carry_digests  # only where digests are carried
 
-    return Claims(reader, is_stored, is_asked, keep_going).carry
+    return partial(carry_digests, reader, is_stored, is_asked, keep_going)
 
 
 LOST = "shardvar.lost"
 """The name in the metadata under which a target lists what could not be rescued."""
-
-
-def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
-    """Reasons for tensors that cannot be read whole; ``CorruptCheckpoint`` if none can."""
-    errors: dict[str, ReadError] = {
-        key: error for key, error in reader.faults.items() if key in keys
-    }
-    files: dict[str, str] = {}
-    errors |= reader.source.storage_errors(keys - errors.keys())
-    entries = reader.entries()
-    tensors = entries.slices.tensors
-    wanted = np.array([key in keys and key not in errors for key in tensors.keys], dtype=np.bool)
-    chosen = entries.take(np.flatnonzero(wanted[entries.slices.tensor]))
-    for row, error in sorted(check_payloads(reader.source, chosen).items()):
-        key = chosen.slices.key(row)
-        if key not in errors:
-            errors[key], files[key] = error, reader.index.files[int(chosen.file[row])]
-    if errors and len(errors) == len(keys):
-        raise CorruptCheckpoint(
-            f"No tensor of {reader.path} is whole.", "`shardvar verify` lists what is wrong."
-        )
-    return tuple(Damage.of(errors[key], key, files.get(key)) for key in reader if key in errors)
-
-
-def without_lost(partition: Partitions, keys: Sequence[str], lost: Sequence[str]) -> Partitions:
-    """Return a partition without the globs that match only lost tensors; they are right, and cut
-    nothing.
-
-    >>> without_lost({"a.*": 2, "b": 3}, ["b"], ["a.w"])
-    {'b': 3}
-    """
-    if not lost or not isinstance(partition, Mapping):
-        return partition
-    idle = {glob for glob in partition if matching(lost, glob) and not matching(keys, glob)}
-    return {glob: cut for glob, cut in partition.items() if glob not in idle}
 
 
 def digest_of_reshard(
@@ -346,10 +291,13 @@ def digest_of_reshard(
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
     # they are stored in.
-    if isinstance(payloads, WrappedSource | JoinedSource):
-        stored, used, made = _stored_entries(payloads, work.entries)
-    else:
-        stored, used, made = work.entries, payloads.files_read(work.entries), b""
+    stored, source, made = work.entries, payloads, b""
+    if isinstance(source, CastSource):
+        stored, source = source.stored, source.inner
+    used = source.files_read(stored)
+    while isinstance(source, MappedSource):  # a map, and transposes of its tensors
+        stored, made, source = source.stored, made + source.digest(), source.inner
+    made += _blocks(source)
     named = " ".join(map("{0.path} {0.format.name}".format, found))
     digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
     digest.update(
@@ -358,11 +306,8 @@ def digest_of_reshard(
     joined, files = reader.source.places, reader.index.files
     for number in used.tolist():  # a file that is not needed may be missing
         storage, name = joined[number] if joined else (found[0].storage, files[number])
-        file = open_below(storage, name)
-        try:
+        with closing(open_below(storage, name)) as file:
             digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))
-        finally:
-            file.close()
     columns = [stored.file, stored.start, stored.checksum, work.assignment.file]
     for slices in (work.assignment.slices, stored.slices):
         # Separated by NUL: without it, the keys "ab", "c" and "a", "bc" would give one digest.
@@ -373,17 +318,6 @@ def digest_of_reshard(
     # 64 bits keep names short, and two writes into one directory do not get the same ones by
     # chance.
     return digest.hexdigest()[:16]
-
-
-def _stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, Ints, bytes]:
-    """The stored entries, the files that are read, and a digest of how a map makes others."""
-    if isinstance(source, CastSource):
-        entries = source.stored
-        source = source.inner
-    files, made = source.files_read(entries), b""
-    while isinstance(source, MappedSource):  # a map, and transposes of its tensors
-        entries, made, source = source.stored, made + source.digest(), source.inner
-    return entries, files, made + _blocks(source)
 
 
 def _blocks(source: Source) -> bytes:
@@ -559,24 +493,23 @@ def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Locat
     return locations
 
 
-_UNCHANGED = Conversions(None, None)
+_UNCHANGED = Conversions()
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Which tensors are taken, which keys and dtypes they get, and how they are cut."""
 
-    filter: str | Iterable[str] | None
+    filter: str | Iterable[str] | None = None
     """Globs of keys; at least one must match."""
-    exclude: str | Iterable[str] | None
+    exclude: str | Iterable[str] | None = None
     """Globs of keys; none may match."""
-    strip_prefix: str | None
-    rename: Mapping[str, str]
-    add_prefix: str | None
-    conversions: Conversions
-    """The tensors that get other dtypes or axes."""
-    partition: Partitions
-    keep_going: bool
+    strip_prefix: str | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+    add_prefix: str | None = None
+    conversions: Conversions = _UNCHANGED
+    partition: Partitions = None
+    keep_going: bool = False
     """True to leave out tensors that cannot be read."""
 
 
@@ -601,14 +534,11 @@ def rewrite(
     left_out = graph_left_out(reader, goal.format, kept) if OBJECT_GRAPH_KEY in kept else ()
     kept.difference_update(left_out)
     objects = find_objects(reader, goal.format, kept)
-    lost = _lost(reader, kept, objects, changes) if changes.keep_going else ()
+    lost = _find_lost(reader, kept, objects, changes) if changes.keep_going else ()
     gone = {each.key for each in lost if each.key is not None} if lost else set[str]()
     chosen = _select(reader, kept, objects, changes, gone)
     metadata = _metadata(reader, chosen, objects, lost)
-    partition = changes.partition
-    if lost:
-        partition = without_lost(partition, chosen.entries.slices.tensors.keys, chosen.lost)
-    payloads, entries = chosen.source, chosen.entries
+    payloads, entries, partition = chosen.source, chosen.entries, chosen.partition
     found_ties = {**find_ties(take_tensors(reader.entries(), chosen.names)), **reader.metadata.ties}
     ties = {chosen.names[key]: chosen.names[first] for key, first in found_ties.items()}
     untied = tuple(ties.items())
@@ -708,8 +638,7 @@ class _Chosen(NamedTuple):
     names: Mapping[str, str]
     encodings: Mapping[str, str]
     """The encodings of blocks, by new names."""
-    lost: Sequence[str]
-    """The names that lost tensors would have."""
+    partition: Partitions
 
 
 def _select(
@@ -748,16 +677,40 @@ def _select(
     source, names = reader.source, tensors.keys if renamed is keys else renamed[: len(tensors)]
     if changes.conversions != _UNCHANGED or renamed is not keys:
         entries, source = changes.conversions.of(source, entries, names, encodings, lost)
-    return _Chosen(entries, source, new, encodings, lost)
+    partition = changes.partition
+    if lost and isinstance(partition, Mapping):
+        # Globs that match only lost tensors are right, and cut nothing.
+        chosen = entries.slices.tensors.keys
+        idle = {g for g in partition if matching(lost, g) and not matching(chosen, g)}
+        partition = {glob: cut for glob, cut in partition.items() if glob not in idle}
+    return _Chosen(entries, source, new, encodings, partition)
 
 
-def _lost(
-    reader: Reader, kept: set[str], objects: Mapping[str, bytes], changes: Changes
+def _find_lost(
+    reader: Reader, kept: set[str], objects: Mapping[str, bytes], changes: "Changes"
 ) -> tuple[Damage, ...]:
+    """Reasons for tensors that cannot be read whole; ``CorruptCheckpoint`` if none can."""
     # A pattern that is wrong is found before all is read.
-    unreadable = kept.intersection(reader.faults).difference(objects)
-    _select(reader, kept, objects, changes, unreadable)
-    return find_lost(reader, kept.difference(objects))
+    _select(reader, kept, objects, changes, kept.intersection(reader.faults).difference(objects))
+    keys = kept.difference(objects)
+    errors: dict[str, ReadError] = {
+        key: error for key, error in reader.faults.items() if key in keys
+    }
+    files: dict[str, str] = {}
+    errors |= reader.source.storage_errors(keys - errors.keys())
+    entries = reader.entries()
+    tensors = entries.slices.tensors
+    wanted = np.array([key in keys and key not in errors for key in tensors.keys], dtype=np.bool)
+    chosen = entries.take(np.flatnonzero(wanted[entries.slices.tensor]))
+    for row, error in sorted(check_payloads(reader.source, chosen).items()):
+        key = chosen.slices.key(row)
+        if key not in errors:
+            errors[key], files[key] = error, reader.index.files[int(chosen.file[row])]
+    if errors and len(errors) == len(keys):
+        raise CorruptCheckpoint(
+            f"No tensor of {reader.path} is whole.", "`shardvar verify` lists what is wrong."
+        )
+    return tuple(Damage.of(errors[key], key, files.get(key)) for key in reader if key in errors)
 
 
 def _metadata(

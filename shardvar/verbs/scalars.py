@@ -49,8 +49,7 @@ def is_setting(reader: Reader, dtype: str | None, shape: tuple[int, ...] | None)
 def read_scalars(
     reader: Reader, keys: Iterable[str], *, is_listing: bool = False
 ) -> dict[str, ScalarValue]:
-    """All settings, then numbers, at most 1,000; in a bucket, and in a listing of payloads
-    elsewhere, only what the index has."""
+    """All settings, then numbers, at most 1,000; in a bucket, only values that the index has."""
     index = reader.index
     if is_listing and isinstance(index, DeferredIndex) and index.is_apart:
         return {}
@@ -74,7 +73,11 @@ def read_scalars(
     # files of the checkpoint may not be read.
     values: list[Array | ReadError] = []
     with suppress(StorageError):
-        blocks, names = _readable(reader, blocks, names)
+        if isinstance(index, DeferredIndex) and names:
+            index.expect(names)
+            names = [key for key in names if key not in index.faults]
+            tables = [reader.find(key) for key in names]
+            blocks = Blocks.of_entries(reader.source, concatenate_entries(tables))
         row_of = blocks.tensors.rows()
         values = blocks.read([row_of[key] for key in names])
     return {
@@ -82,15 +85,6 @@ def read_scalars(
         for key, found in zip(names, values, strict=False)
         if not isinstance(found, ReadError)
     }
-
-
-def _readable(reader: Reader, blocks: Blocks, names: list[str]) -> tuple[Blocks, list[str]]:
-    if not isinstance(reader.index, DeferredIndex) or not names:
-        return blocks, names
-    reader.index.expect(names)
-    names = [key for key in names if key not in reader.index.faults]
-    tables = [reader.find(key) for key in names]
-    return Blocks.of_entries(reader.source, concatenate_entries(tables)), names
 
 
 def _scalar(value: Any, is_setting: bool) -> ScalarValue:

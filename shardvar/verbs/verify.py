@@ -27,7 +27,7 @@ covers does not, and is named.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
@@ -199,9 +199,15 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
         if not isinstance(error, UnsupportedError)
     ]
     damaged = {damage.key for damage in damages}
-    unverified = _unverified(
-        guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM
-    )
+    reasons = {key: error for key, _, error in problems if isinstance(error, UnsupportedError)}
+    no_checksum = NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM
+    unverified = [
+        Unverified(key, is_guarded, type(error).__name__, str(error))
+        if (error := reasons.get(key))
+        else Unverified(key, is_guarded, None, no_checksum)
+        for key, is_guarded in guarded.items()
+        if key not in damaged and (key in reasons or not is_guarded)
+    ]
     outcomes = dict.fromkeys(guarded, VALUES_MATCH if source.bare_index else OK)
     outcomes |= {each.key: NOT_VERIFIABLE for each in unverified}
     notes = [f"{each.place}: {each.message}" for each in findings if not each.is_damage]
@@ -230,8 +236,7 @@ _Faults = dict[str, ReadError]
 def _laws(
     source: Source,
 ) -> tuple[list[EntryTable], _Faults, _Faults, Sequence[Finding], list[Damage]]:
-    """The entries, as far as the index can be read; the keys whose payloads have no known places,
-    all that cannot be read, findings and damage."""
+    """Entries, keys without places of payloads, all unreadable keys, findings and damage."""
     tables, damages = list[EntryTable](), list[Damage]()
     unreadable, faults = _Faults(), _Faults()
     findings: Sequence[Finding] = ()
@@ -268,8 +273,7 @@ def _read_all(
     unreadable: Collection[str],
     problems: list[_Problem],
 ) -> Counter[str]:
-    """Read payloads, also of keys with holes or overlaps, and add the problems; return the bytes
-    that were read by key."""
+    """Read payloads, also of keys with holes or overlaps; return the number of bytes by key."""
     read = Counter[str]()
     for entries in tables:
         tensors = entries.slices.tensors
@@ -291,15 +295,14 @@ def _read_all(
 
 def _delta_problems(
     found: Location, source: Source, keys: Collection[str], notes: list[str]
-) -> Iterator[_Problem]:
-    """The problems of a delta that no checksum shows; notes are added on what was not compared."""
+) -> list[_Problem]:
+    """The problems of a delta that no checksum shows; notes are added on values not compared."""
     from shardvar.verbs.delta.chain import errors_of_delta  # only for deltas
 
     reader = Reader(found.path, found.format.name, source)
-    for key, error in errors_of_delta(reader, found.storage, notes).items():
-        # Of chosen keys. The table is the delta's.
-        if key in keys or key not in reader:
-            yield key, None, error
+    errors = errors_of_delta(reader, found.storage, notes).items()
+    # Of chosen keys. The table is the delta's.
+    return [(key, None, error) for key, error in errors if key in keys or key not in reader]
 
 
 def _chosen(
@@ -355,21 +358,3 @@ def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
     except CheckpointError as damage:
         return damage
     return UnsupportedError(f"{error.cause} Its bytes agree with their checksum.", error.remedy)
-
-
-def _unverified(
-    guarded: Mapping[str, bool],
-    problems: Iterable[_Problem],
-    damaged: Collection[str | None],
-    no_checksum: str,
-) -> list[Unverified]:
-    reasons = {key: error for key, _, error in problems if isinstance(error, UnsupportedError)}
-    unverified = []
-    for key, is_guarded in guarded.items():
-        if key in reasons and key not in damaged:
-            unverified.append(
-                Unverified(key, is_guarded, type(reasons[key]).__name__, str(reasons[key]))
-            )
-        elif not is_guarded and key not in damaged:
-            unverified.append(Unverified(key, is_guarded, None, no_checksum))
-    return unverified

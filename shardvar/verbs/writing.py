@@ -109,13 +109,10 @@ def plan_checkpoint(
     source: Source | None = None,
     trackables: Mapping[str, Any] = _NO_OBJECTS,
 ) -> WritePlan:
-    """Decide everything about a write. Nothing is touched, and nothing read but what the policy
-    reads of ``source``.
+    """Decide everything about a write, and touch nothing; only the policy may read ``source``.
 
-    An existing checkpoint may be replaced with ``force``; with ``replace_atomically`` also where
-    that is one step. ``trackables`` are the objects that keys are saved for, which policies can
-    look at. R-POLICY-10 (RFC 001), on the files of tasks: "Leaving it as the default sharding
-    policy seems reasonable".
+    ``trackables`` are the objects that keys are saved for, for policies to look at. R-POLICY-10
+    (RFC 001), on the files of tasks: "Leaving it as the default sharding policy seems reasonable".
     """
     # Plan: slices, then the file of each, then the copies that fill them.
     if isinstance(partition, Mapping):
@@ -220,8 +217,8 @@ def carry_out(
             except StorageError as error:
                 add_state(error, State.OLD)  # unless the commit has said what there is
                 raise
-            # Name what an earlier write has left under the target's name, and the commit of this format
-            # does not remove. The new checkpoint is in place, so nothing is raised.
+            # Files of an earlier write that this commit does not remove. The new checkpoint is in
+            # place, so nothing is raised.
             left: list[str] = []
             with suppress(StorageError):
                 left = unfinished_files(
@@ -270,14 +267,10 @@ def preview(work: WritePlan, generation: str | None) -> WriteReport:
 
 
 def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, str]:
-    """Check, and plan the places of all payloads; return the sink, and the token in the names of
-    the files."""
+    """Check, and plan the places of all payloads; return the sink, and the token of its files."""
     target, storage = work.target, work.target.storage
-    # Check.
     check_may_write(work)
-    # Plan.
-    # Without a generation, the token is random, and no file of an earlier run has
-    # it.
+    # Without a generation, the token is random, and no file of an earlier run has it.
     token = generation or secrets.token_hex(8)
     sink = target.format.create(storage, target.name, work.assignment, work.metadata, token)
     # The index has the format's ending; the longer of two belongs to a set's index.
@@ -326,26 +319,19 @@ def check_may_write(work: WritePlan) -> None:
                 f"{target.path} is a file of the checkpoint {name}.", "Choose another name."
             )
     if there and not work.force and not _is_unfinished(target, there):
-        atomic = _is_replaced_at_once(work, there)
-        if atomic and work.replace_atomically:
-            return
-        raise TargetExists(
-            f"{target.path} exists.",
-            "Choose another name, or pass force=True (--force) to replace it"
-            f"{'' if atomic else _manner(target)}.",
-        )
-
-
-def _manner(target: Location) -> str:
-    """Return what a crash may lose where a checkpoint is not replaced in one step."""
-    if not target.format.capabilities.is_grid:
-        return ": a crash in between leaves both of them, whole"
-    if target.storage.local_path is not None:
-        return ""
-    return (
-        ", which this format cannot do in one step in a bucket: the old one is removed first, and a crash "
-        "or an error from then on leaves no checkpoint"
-    )
+        how = ""
+        if _is_replaced_at_once(work, there):
+            if work.replace_atomically:
+                return
+        elif not target.format.capabilities.is_grid:
+            how = ": a crash in between leaves both of them, whole"
+        elif target.storage.local_path is None:
+            how = (
+                ", which this format cannot do in one step in a bucket: the old one is removed first, "
+                "and a crash or an error from then on leaves no checkpoint"
+            )
+        remedy = f"Choose another name, or pass force=True (--force) to replace it{how}."
+        raise TargetExists(f"{target.path} exists.", remedy)
 
 
 def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
@@ -363,8 +349,7 @@ def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
 
 
 def _is_unfinished(target: Location, there: list[str]) -> bool:
-    """Only files of an interrupted commit are there: data files with the journal of a write, which
-    had checked before."""
+    """Only files of an interrupted commit are there, next to the journal of a write."""
     journals = (name for name in target.storage.names() if name.endswith(JOURNAL))
     if not any(target.is_folder or name.startswith(target.stem) for name in journals):
         return False

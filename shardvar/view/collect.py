@@ -7,7 +7,8 @@ tensor thus takes some thirty bytes, and the part of its key that is new.
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from contextlib import closing
+from itertools import chain, groupby
 from os.path import basename, commonprefix
 from typing import Any
 
@@ -76,7 +77,15 @@ def choose_keys(
 
 def file_sizes(storage: Storage, files: Sequence[str]) -> list[int | None]:
     """Return the bytes of each data file; None for a file that is missing or cannot be opened."""
-    return [_size(storage, name) for name in files]
+    sizes = list[int | None]()
+    for name in files:
+        try:
+            with closing(storage.open(name)) as file:
+                sizes.append(file.size)
+        # The page shows that a file is lost; the rest of the checkpoint is still worth a look.
+        except (CheckpointError, MissingFile, StorageError):
+            sizes.append(None)
+    return sizes
 
 
 def describe(
@@ -173,7 +182,9 @@ def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
 def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[str]) -> Columns:
     tensors, row_of = entries.slices.tensors, entries.slices.tensors.rows()
     rows = [row_of.get(key, -1) for key in keys]
-    order, num_slices = _slices_of(entries, rows)
+    rows_by_tensor, bounds = entries.slices.by_tensor(by_offset=True)
+    parts = [rows_by_tensor[bounds[row] : bounds[row + 1]] if row >= 0 else () for row in rows]
+    order = np.concatenate([np.zeros(0, np.int64), *filter(len, parts)])
     used = sorted({tensors.dtype(row) for row in rows if row >= 0})
     shapes: dict[tuple[int, ...], int] = {}
     shape = [-1 if row < 0 else shapes.setdefault(tensors.shape(row), len(shapes)) for row in rows]
@@ -187,7 +198,7 @@ def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[st
         "dtype": packed([-1 if row < 0 else used.index(tensors.dtype(row)) for row in rows]),
         "shape": packed(shape),
         "nbytes": packed(nbytes[rows].tolist()),
-        "num_slices": packed(num_slices),
+        "num_slices": packed([*map(len, parts)]),
         "slices": _slice_columns(entries, order)
         | {"device": holders and packed(holders.device[order].tolist())},
         "holder": holders and holders.noun,
@@ -299,31 +310,8 @@ def bar_heights(counts: Ints) -> str:
     return "".join(HEIGHTS[height] for height in scaled.tolist())
 
 
-def _size(storage: Storage, name: str) -> int | None:
-    try:
-        file = storage.open(name)
-    # The page shows that a file is lost; the rest of the checkpoint is still worth a look.
-    except (CheckpointError, MissingFile, StorageError):
-        return None
-    try:
-        return file.size
-    finally:
-        file.close()
-
-
 def _num_parameters(entries: EntryTable, keys: Sequence[str], encodings: Mapping[str, str]) -> int:
     return count_in(entries.slices.tensors, encodings).among(set(keys)).total
-
-
-def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int]]:
-    """Return the rows of the entries of these tensors, and the number of each tensor's entries."""
-    slices = entries.slices
-    order, ends = slices.by_tensor(by_offset=True)
-    bounds = ends.tolist()
-    ranges = [(bounds[row], bounds[row + 1]) if row >= 0 else (0, 0) for row in rows]
-    parts = [order[start:stop] for start, stop in ranges if start < stop]
-    # The empty array gives a result, and its dtype, where no tensor has entries.
-    return np.concatenate([np.zeros(0, np.int64), *parts]), [stop - start for start, stop in ranges]
 
 
 def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
@@ -353,9 +341,7 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
 
 def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> Columns:
     """Return row and cause of every unreadable tensor, and the causes: a lost file is one."""
-    faults: dict[str, Any] = {
-        key: found for key, found in measured.items() if not isinstance(found, Statistics)
-    }
+    faults = {k: found for k, found in measured.items() if not isinstance(found, Statistics)}
     faults |= reader.faults
     causes: dict[tuple[str, str], int] = {}
     rows = [
@@ -448,7 +434,16 @@ def map_columns(plan: MapPlan, rules: Sequence[str], keys: Sequence[str]) -> Col
             shape = piece.rule, piece.shape, *here
             if shape not in numbers:
                 numbers[shape] = len(patterns)
-                patterns.append(_pattern(piece))
+                target_runs = runs_of(piece.target, piece.shape)
+                patterns.append(
+                    [
+                        piece.rule,
+                        runs_text(runs_of(piece.source, piece.shape)),
+                        runs_text(target_runs),
+                        is_reordered(piece),
+                        [[first, run, *chain(*more)] for first, run, more in target_runs],
+                    ]
+                )
                 nbytes += len(json.dumps(patterns[-1]))
             used = [piece.source.key]
             if piece.arithmetic is not None:
@@ -468,21 +463,6 @@ def map_columns(plan: MapPlan, rules: Sequence[str], keys: Sequence[str]) -> Col
         "filled": filled,
         "num_left_out": left_out,
     }
-
-
-def _pattern(piece: Piece) -> list[object]:
-    """The rule of a piece, its regions as text, whether it is reordered, and its places."""
-    target = runs_of(piece.target, piece.shape)
-    return [
-        piece.rule,
-        runs_text(runs_of(piece.source, piece.shape)),
-        runs_text(target),
-        is_reordered(piece),
-        [
-            [first, run, *(number for pair in more for number in pair)]
-            for first, run, more in target
-        ],
-    ]
 
 
 def runs_of(view: View, counts: Sequence[int]) -> list[AxisRuns]:
@@ -546,22 +526,16 @@ def scalar_columns(
     reader: Reader, keys: Sequence[str], scalars: Mapping[str, ScalarValue]
 ) -> Columns:
     """Return the rows that are settings, and row and text of each value that was read."""
+    settings = list[list[int]]()
+    if has_settings(reader):
+        tensors = reader.entries().slices.tensors
+        facts = tensors.facts()
+        settings = ranges_of([is_setting(reader, *facts.get(key, (None, None))) for key in keys])
     texts = ((row, scalars[key].text) for row, key in enumerate(keys) if key in scalars)
     return {
-        "settings": _setting_ranges(reader, keys),
+        "settings": settings,
         "values": [
             [row, text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"]
             for row, text in texts
         ],
     }
-
-
-def _setting_ranges(reader: Reader, keys: Sequence[str]) -> list[list[int]]:
-    if not has_settings(reader):
-        return []
-    tensors = reader.entries().slices.tensors
-    row_of = tensors.rows()
-    rows = [row_of.get(key, -1) for key in keys]
-    return ranges_of(
-        [row >= 0 and is_setting(reader, tensors.dtype(row), tensors.shape(row)) for row in rows]
-    )

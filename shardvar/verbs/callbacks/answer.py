@@ -135,11 +135,12 @@ def read_answer(
             and held.slices.key(item.value.row) == each.key
         ):
             arrays[number] = _array(each.key, item.value, description)
-    numbers, num_files = _numbered(files)
+    # The files are numbered without gaps: 0, 2, 2, 5 get the numbers 0, 1, 1, 2.
+    used, numbers = np.unique(np.array(files, dtype=np.int64), return_inverse=True)
     table = take_parts(held.slices, np.array(rows, dtype=np.int64), regions)
-    return Answer(
-        Assignment(table, numbers, num_files, description), arrays, len(shards) - len(set(files))
-    )
+    # Every checkpoint has a file.
+    assignment = Assignment(table, numbers.astype(np.int64), max(len(used), 1), description)
+    return Answer(assignment, arrays, len(shards) - len(used))
 
 
 def answer_items(shards: Any, description: str) -> Iterator[tuple[int, str, str, Any]]:
@@ -179,32 +180,21 @@ def answer_items(shards: Any, description: str) -> Iterator[tuple[int, str, str,
 
 
 def check_items(description: str, tensors: TensorTable, items: Sequence[ItemDescription]) -> None:
-    """Raise ``PolicyError``, listing every loss, unless every item agrees with its tensor."""
+    """Raise ``PolicyError``, listing every loss, unless every item agrees with its tensor.
+
+    R-POLICY-2 (RFC 001): "Tensors must not be reshaped." Neither the whole nor the value of a
+    slice. R-POLICY-3 (RFC 001): "Tensor dtypes must not change."
+    """
     if not items:
         return
     rows = tensors.rows()
-    known = [item for item in items if item.key in rows]
-    losses = (
-        find_added(rows, items)
-        + find_reshaped(tensors, rows, known)
-        + find_cast(tensors, rows, known)
-    )
-    raise_losses(description, losses)
-
-
-def find_added(rows: Mapping[str, int], items: Sequence[ItemDescription]) -> list[str]:
     added = dict.fromkeys(item.key for item in items if item.key not in rows)
-    return [f"added {key!r}, which it was not given" for key in added]
-
-
-def find_reshaped(
-    tensors: TensorTable, rows: Mapping[str, int], items: Sequence[ItemDescription]
-) -> list[str]:
-    """R-POLICY-2 (RFC 001): "Tensors must not be reshaped." Neither the whole nor the value of a
-    slice."""
-    losses = []
+    losses = [f"added {key!r}, which it was not given" for key in added]
+    cast = []
     for item in items:
-        shape = tensors.shape(rows[item.key])
+        if item.key in added:
+            continue
+        shape, dtype = tensors.shape(rows[item.key]), tensors.dtype(rows[item.key])
         if item.full_shape != shape:
             losses.append(f"reshaped {item.key!r} from {shape} to {item.full_shape}")
         elif item.shape != item.region.shape:
@@ -212,18 +202,10 @@ def find_reshaped(
                 f"reshaped {item.key!r}: gave a value of shape {item.shape} for the slice "
                 f"{item.region}"
             )
-    return losses
-
-
-def find_cast(
-    tensors: TensorTable, rows: Mapping[str, int], items: Sequence[ItemDescription]
-) -> list[str]:
-    """R-POLICY-3 (RFC 001): "Tensor dtypes must not change." """
-    return [
-        f"changed the dtype of {item.key!r} in {item.region} from {dtype} to {item.dtype}"
-        for item in items
-        if item.dtype != (dtype := tensors.dtype(rows[item.key]))
-    ]
+        if item.dtype != dtype:
+            change = f"from {dtype} to {item.dtype}"
+            cast.append(f"changed the dtype of {item.key!r} in {item.region} {change}")
+    raise_losses(description, losses + cast)
 
 
 def _describe(
@@ -232,7 +214,12 @@ def _describe(
     described, losses = [], []
     for item in items:
         try:
-            shape, dtype = _shape_and_dtype(item, held)
+            if is_held_by(item.value, held):
+                shape, dtype = item.value.shape, held.slices.dtype(item.value.row)
+            else:
+                is_lazy = isinstance(item.value, LazySlice)
+                value = item.value if is_lazy else as_array(item.key, item.value)
+                shape, dtype = value.shape, dtype_name(value.dtype)
             full_shape, region = parse_slice_spec(item.spec, shape)
             described.append(ItemDescription(item.key, full_shape, region, dtype, shape))
         except ArgumentError as error:
@@ -242,15 +229,6 @@ def _describe(
             )
     raise_losses(description, losses, REMEDY)
     return described
-
-
-def _shape_and_dtype(item: AnswerItem, held: SliceSource) -> tuple[tuple[int, ...], str]:
-    if is_held_by(item.value, held):
-        return item.value.shape, held.slices.dtype(item.value.row)
-    if isinstance(item.value, LazySlice):
-        return item.value.shape, dtype_name(item.value.dtype)
-    array = as_array(item.key, item.value)
-    return array.shape, dtype_name(array.dtype)
 
 
 def _array(key: str, value: Any, description: str) -> Array:
@@ -266,15 +244,6 @@ def _array(key: str, value: Any, description: str) -> Array:
     return array
 
 
-def _numbered(files: list[int]) -> tuple[Ints, int]:
-    """The files numbered without gaps, and their count: at least one, as every checkpoint has."""
-    if not files:
-        return np.zeros(0, dtype=np.int64), 1
-    # The files 0, 2, 2, 5 get the numbers 0, 1, 1, 2.
-    used, numbers = np.unique(np.array(files, dtype=np.int64), return_inverse=True)
-    return numbers.astype(np.int64), len(used)
-
-
 def _kind(value: Any) -> str:
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
@@ -282,15 +251,29 @@ def _kind(value: Any) -> str:
 def ask_callback(
     policy: CallbackPolicy, capabilities: Capabilities, given: SliceSource
 ) -> tuple[Decision, ArraySource | None]:
-    """Ask for an answer once, check it, and plan; with the values that the callback changed, if
-    there are any.
+    """Ask for an answer once, check it, and plan; return changed values, if there are any.
 
     R-POLICY-5 (RFC 001): "The callback will only be called once for a given `checkpoint.save()`
     call". ``PolicyError`` if the answer breaks a restriction or is of another kind, or if the
     callback raises; its own error is the cause then.
     """
     # Ask the policy, and check its answer.
-    answer, seconds = _call(policy, given)
+    description = policy.description
+    with without_collection():
+        tensors = given.shardable_tensors()
+        start = perf_counter()
+        try:
+            shards = policy(list(tensors))  # a copy: the callback may change its list
+        except PolicyError:
+            raise
+        except Exception as error:
+            raise PolicyError(
+                f"The policy {description!r} raised {type(error).__name__}: {error}.",
+                "That error is the cause of this one; nothing was written.",
+            ) from error
+        seconds = perf_counter() - start
+        answer = read_answer(shards, given, tensors, description)
+        del tensors, shards  # before garbage is looked for among them
     check_answer(given.slices, answer.assignment, capabilities)
     assignment, entries = answer.assignment, given.entries
     # Plan.
@@ -305,9 +288,7 @@ def ask_callback(
         nbytes = slices.nbytes.copy()
         nbytes[changed] = source.index.entries.slices.nbytes  # strings may have grown
         assignment, arrays = replace(assignment, slices=replace(slices, nbytes=nbytes)), source
-        plan = _plan_substituted(
-            entries, assignment.slices, arrays, np.array(sorted(answer.arrays), dtype=np.int64)
-        )
+        plan = _plan_substituted(entries, assignment.slices, arrays, changed)
     else:
         arrays, plan = None, plan_copies(entries.slices, assignment.slices)
     return Decision(
@@ -315,40 +296,16 @@ def ask_callback(
     ), arrays
 
 
-def _call(policy: CallbackPolicy, held: SliceSource) -> tuple[Answer, float]:
-    description = policy.description
-    with without_collection():
-        given = held.shardable_tensors()
-        start = perf_counter()
-        try:
-            shards = policy(list(given))  # a copy: the callback may change its list
-        except PolicyError:
-            raise
-        except Exception as error:
-            raise PolicyError(
-                f"The policy {description!r} raised {type(error).__name__}: {error}.",
-                "That error is the cause of this one; nothing was written.",
-            ) from error
-        seconds = perf_counter() - start
-        answer = read_answer(shards, held, given, description)
-        del given, shards  # before garbage is looked for among them
-        return answer, seconds
-
-
 def _plan_substituted(
     entries: EntryTable, targets: SliceTable, arrays: ArraySource, changed: Ints
 ) -> Plan:
     is_changed = np.zeros(len(targets), dtype=np.bool)
     is_changed[changed] = True
-    kept = np.flatnonzero(~is_changed)
-    parts = [
-        _renumbered(plan_copies(entries.slices, targets.take(kept)).copies, 0, kept),
-        _renumbered(
-            plan_copies(arrays.index.entries.slices, targets.take(changed)).copies,
-            len(entries),
-            changed,
-        ),
-    ]
+    stored = (entries.slices, 0, np.flatnonzero(~is_changed))
+    parts = []
+    for slices, first, rows in (stored, (arrays.index.entries.slices, len(entries), changed)):
+        part = plan_copies(slices, targets.take(rows)).copies
+        parts.append(replace(part, source=part.source + first, target=rows[part.target]))
     columns = (
         [getattr(part, name) for part in parts] for name in ("source", "target", "offset", "shape")
     )
@@ -359,12 +316,6 @@ def _plan_substituted(
         overlay_entries(entries, arrays).slices,
         targets,
         copies.take(np.argsort(copies.target, kind="stable")),
-    )
-
-
-def _renumbered(copies: CopyTable, first_source: int, targets: Ints) -> CopyTable:
-    return CopyTable(
-        copies.source + first_source, targets[copies.target], copies.offset, copies.shape
     )
 
 

@@ -114,20 +114,22 @@ class Blocks:
             return [self.read([tensor])[0] for tensor in tensors]
 
     def payload(self, tensor: int) -> Evidence | None:
-        """The one payload of a tensor of numbers, readable in any order; None if it is not one, or
-        decoded."""
+        """The payload of a tensor of numbers, readable in any order, if it has one as it is."""
         entries, dtype = self.entries_of([tensor]), self.tensors.dtype(tensor)
         if len(entries) != 1 or not entries.plain.all() or not is_number(dtype) or dtype == "bool":
             return None
         return Evidence(self.source, entries)
 
     def stream(self, tensor: int, count: int) -> Iterator[Array]:
-        """Flat arrays of about ``count`` elements, in C order; opaque elements as unsigned
-        integers, variants as bytes."""
+        """Flat arrays in C order; opaque elements as unsigned integers, variants as bytes."""
         entries = self.entries_of([tensor])
         evidence = Evidence(self.source, entries)
         if not ITEMSIZES[entries.slices.tensors.codes[0]]:
-            yield from _payloads(entries, evidence)
+            for row, nbytes in enumerate(entries.slices.nbytes.tolist()):
+                for start, stop in block_ranges(0, nbytes):
+                    array = np.empty(stop - start, np.uint8)
+                    evidence.read(row, start, bytes_of(array))
+                    yield array
         else:
             yield from _values(self.source, entries, count, evidence)
         evidence.check()
@@ -149,8 +151,7 @@ def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
 
 
 def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
-    """One tensor in slices of at most ``count`` elements (at least one), each contiguous in its C
-    order, in that order.
+    """One tensor in contiguous slices of at most ``count`` elements (at least one), in C order.
 
     >>> table = cut_in_order(TensorTable.of([("a", "int8", (2, 5))]), 3)
     >>> [str(table.region(row)) for row in range(len(table))]
@@ -209,28 +210,15 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
             read_regions(
                 reading, wanted_regions(entries, plan.targets, mine), {target: bytes_of(array)}
             )
-        wrong = wrong or _bool_fault(array, tensors.keys[0], source, entries)
+        try:
+            check_bool(array, tensors.keys[0], source, entries)
+        except READ_ERRORS as error:
+            wrong = wrong or error
         yield array
     if wrong is not None:
         # A damaged payload should be called damaged, so its checksum comes first.
         evidence.check()
         raise wrong
-
-
-def _payloads(entries: EntryTable, evidence: Evidence) -> Iterator[Array]:
-    for row, nbytes in enumerate(entries.slices.nbytes.tolist()):
-        for start, stop in block_ranges(0, nbytes):
-            array = np.empty(stop - start, np.uint8)
-            evidence.read(row, start, bytes_of(array))
-            yield array
-
-
-def _bool_fault(array: Array, key: str, source: Source, entries: EntryTable) -> ReadError | None:
-    try:
-        check_bool(array, key, source, entries)
-    except READ_ERRORS as error:
-        return error
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,8 +337,6 @@ def _folded(
     merge: Callable[[T, T], T],
     progress: Progress,
 ) -> Iterator[tuple[int, T | ReadError]]:
-    """Yield the measure of each tensor, or its error: small ones together, then large ones
-    block by block, merged."""
     for batch in batches(blocks.nbytes, [row for row in rows if blocks.is_small(row)]):
         for row, array in zip(batch, blocks.read(batch), strict=True):
             yield row, array if isinstance(array, ReadError) else measure_of(row, array)

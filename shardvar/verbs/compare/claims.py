@@ -13,7 +13,7 @@ So a stale digest is never written. Tensors are hashed before they are written, 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardvar.engine.arrays import ArraySource
 from shardvar.errors import READ_ERRORS, CorruptCheckpoint, MalformedCheckpoint, UnsupportedError
@@ -27,6 +27,7 @@ from shardvar.verbs.writing import WritePlan, check_may_write
 
 IN_A_FILE = "`shardvar digest PATH --write` keeps digests in a file."
 """The remedy where a checkpoint cannot carry digests."""
+_LEFT_OUT = "The digests of the source are left out: "
 
 
 def digest_arrays(work: WritePlan, source: ArraySource) -> WritePlan:
@@ -58,73 +59,59 @@ def _check_can_carry(work: WritePlan) -> None:
         raise UnsupportedError("The policy changes values, so their digests are not known.", remedy)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Claims:
-    """The digests that a source carries, and whether its target is to carry some."""
+def carry_digests(
+    stored: Reader,
+    are_keys: bool,
+    is_asked: bool,
+    may_lose: bool,
+    work: WritePlan,
+    reader: Reader,
+    source: Source,
+    entries: EntryTable,
+    names: Mapping[str, str],
+    objects: Collection[str],
+    *,
+    is_dry: bool,
+) -> tuple[WritePlan, str]:
+    """Give a write the digests that ``stored``, the source as it is stored, carries, or new ones.
 
-    stored: Reader
-    """The source as it is stored."""
-    are_keys: bool
-    """True if the tensors of the source have the keys of the digests: it is not joined or
-    dequantized."""
-    is_asked: bool
-    may_lose: bool
-    """True to go on with a damaged source."""
-
-    def carry(
-        self,
-        work: WritePlan,
-        reader: Reader,
-        source: Source,
-        entries: EntryTable,
-        names: Mapping[str, str],
-        objects: Collection[str],
-        *,
-        is_dry: bool,
-    ) -> tuple[WritePlan, str]:
-        """``entries`` of ``source`` are under their new names, which ``names`` has by the keys of
-        the reader."""
-        is_carried = self.stored.metadata.has_digests
-        if self.is_asked:
-            _check_can_carry(work)
-        elif not work.target.format.capabilities.holds_digests or work.substitutes is not None:
-            why = "cannot carry them" if work.substitutes is None else "gets values from the policy"
-            where = f"{work.target.format.name} {why}"
-            return work, f"The digests of the source are left out: {where}. {IN_A_FILE}"
-        if is_dry:
-            # Texts of the same length, so that the sizes of the files are right.
-            keys = [*entries.slices.tensors.keys, *(names[key] for key in objects)]
-            return _with(work, dict.fromkeys(keys, "0" * 64)), ""
-        check_may_write(work)
-        found = _digests(source, entries, reader.path)
-        if objects:
-            found |= digests_of(reader, objects, names=names)
-        how = ", computed again" if is_carried else ""
-        if is_carried and self.are_keys:
-            is_same, read = (
-                source is self.stored.source,
-                names if reader is self.stored else self.stored,
-            )
-            try:
-                self._compare(found if is_same else digests_of(self.stored, {*read}))
-            except CorruptCheckpoint as error:
-                if not self.may_lose:
-                    raise
-                return work, f"The digests of the source are left out: {error.cause}"
-            except MalformedCheckpoint as error:
-                if not self.is_asked:
-                    return work, f"The digests of the source are left out: {error.cause}"
-            how = ", as in the source" if is_same else how
-        return _with(work, found), f"It carries the digests of {count(len(found), 'tensor')}{how}."
-
-    def _compare(self, found: Mapping[str, str]) -> None:
-        carried = self.stored.digests
-        for key, value in found.items():
-            if carried.get(key, value) != value:
-                raise CorruptCheckpoint(
-                    f"{self.stored.path}: {key!r} does not have the digest that the checkpoint carries.",
-                    "Copy the checkpoint again; `shardvar verify` lists all that is damaged.",
-                )
+    ``are_keys`` if its tensors have the keys of the digests; ``may_lose`` to go on where it is
+    damaged. ``entries`` of ``source`` are under their new names, by the keys of ``reader``.
+    """
+    is_carried = stored.metadata.has_digests
+    if is_asked:
+        _check_can_carry(work)
+    elif not work.target.format.capabilities.holds_digests or work.substitutes is not None:
+        why = "cannot carry them" if work.substitutes is None else "gets values from the policy"
+        return work, f"{_LEFT_OUT}{work.target.format.name} {why}. {IN_A_FILE}"
+    if is_dry:
+        # Texts of the same length, so that the sizes of the files are right.
+        keys = [*entries.slices.tensors.keys, *(names[key] for key in objects)]
+        return _with(work, dict.fromkeys(keys, "0" * 64)), ""
+    check_may_write(work)
+    found = _digests(source, entries, reader.path)
+    if objects:
+        found |= digests_of(reader, objects, names=names)
+    how = ", computed again" if is_carried else ""
+    if is_carried and are_keys:
+        is_same, read = source is stored.source, names if reader is stored else stored
+        try:
+            carried = stored.digests
+            for key, value in (found if is_same else digests_of(stored, {*read})).items():
+                if carried.get(key, value) != value:
+                    raise CorruptCheckpoint(
+                        f"{stored.path}: {key!r} does not have the digest that the checkpoint carries.",
+                        "Copy the checkpoint again; `shardvar verify` lists all that is damaged.",
+                    )
+        except CorruptCheckpoint as error:
+            if not may_lose:
+                raise
+            return work, f"{_LEFT_OUT}{error.cause}"
+        except MalformedCheckpoint as error:
+            if not is_asked:
+                return work, f"{_LEFT_OUT}{error.cause}"
+        how = ", as in the source" if is_same else how
+    return _with(work, found), f"It carries the digests of {count(len(found), 'tensor')}{how}."
 
 
 def _with(work: WritePlan, digests: Mapping[str, str]) -> WritePlan:

@@ -7,7 +7,7 @@ other.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,7 +22,7 @@ from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.compare.distances import Tolerance
 from shardvar.verbs.compare.walk import PairWalk, compare_keys, comparer_of
 from shardvar.verbs.joining import open_numbered
-from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.mapping import (
     MapLike,
     as_map,
@@ -31,7 +31,7 @@ from shardvar.verbs.mapping import (
     paths_of_ranks,
     renamed_reader,
 )
-from shardvar.verbs.reader import Reader, open_found
+from shardvar.verbs.reader import open_found
 from shardvar.verbs.renaming import new_names, select_keys
 from shardvar.verbs.together.executors import Opening, check_executor
 
@@ -135,7 +135,14 @@ def diff(
         )
         found = [[find_checkpoint(path) for path in each] for each in paths]
         openings = [Opening(first, dequantize, tuple(more)) for first, *more in found]
-        one, other = (stack.enter_context(_open(each, dequantize)) for each in found)
+        one, other = (
+            stack.enter_context(
+                open_found(each[0], dequantize=dequantize)
+                if len(each) == 1
+                else open_numbered(each, None, None, dequantize=dequantize)
+            )
+            for each in found
+        )
         for each in (one, other):
             if DELTA in each.index.metadata.user:
                 raise delta_error(each.path, each.index)
@@ -161,10 +168,3 @@ def diff(
         names = dict(zip(new_names(made, rename or {}), made, strict=True))
         unlike = {names[key] for key in report.unlike_in_a()}
         return replace(report, map=report_of_map().compared(unlike))
-
-
-def _open(found: Sequence[Location], dequantize: bool | str) -> Reader:
-    """Open one checkpoint, or the checkpoints of several ranks with numbers before their keys."""
-    if len(found) == 1:
-        return open_found(found[0], dequantize=dequantize)
-    return open_numbered(found, None, None, dequantize=dequantize)

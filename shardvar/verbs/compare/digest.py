@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -156,7 +156,19 @@ def digest(
     with Reader(found.path, found.format.name, found.open()) as reader:
         if executor is None:
             return digest_reader(reader, progress)
-        return _digest_elsewhere(reader, executor, Opening(found), progress)
+        blocks, errors = Blocks.of(reader), dict[str, ReadError](reader.faults)
+        keys, opening, tensors = blocks.tensors.keys, Opening(found), dict[str, str]()
+        rows = np.array([row for row, key in enumerate(keys) if key not in errors], dtype=np.int64)
+        wanted = (blocks.entries_of(rows[some].tolist()) for some in portions(blocks.nbytes[rows]))
+        calls = (
+            (digest_portion, (__version__, Payloads.of(opening, reader.source, entries)))
+            for entries in wanted
+        )
+        for digests, failed, nbytes in run_tasks(executor, calls):
+            tensors |= digests
+            errors |= failed
+            progress(nbytes)
+        return _report(reader, tensors, errors)
 
 
 def digest_reader(
@@ -168,25 +180,6 @@ def digest_reader(
     }
     walk = _Walk(Blocks.of_entries(reader.source, entries), progress, errors)
     return _report(reader, walk.digests(), walk.errors)
-
-
-def _digest_elsewhere(
-    reader: Reader, executor: Executor, opening: Opening, progress: Progress
-) -> DigestReport:
-    blocks, errors = Blocks.of(reader), dict[str, ReadError](reader.faults)
-    keys = blocks.tensors.keys
-    rows = np.array([row for row, key in enumerate(keys) if key not in errors], dtype=np.int64)
-    tensors: dict[str, str] = {}
-    wanted = (blocks.entries_of(rows[chosen].tolist()) for chosen in portions(blocks.nbytes[rows]))
-    calls = (
-        (digest_portion, (__version__, Payloads.of(opening, reader.source, entries)))
-        for entries in wanted
-    )
-    for found, failed, nbytes in run_tasks(executor, calls):
-        tensors |= found
-        errors |= failed
-        progress(nbytes)
-    return _report(reader, tensors, errors)
 
 
 def digest_portion(
@@ -278,12 +271,9 @@ def _data(array: Array) -> memoryview:
     return bytes_of(np.ascontiguousarray(array))
 
 
-class _Leaf(NamedTuple):
-    """A range of a tensor's data that is hashed by itself."""
-
-    tensor: int
-    hash: Callable[[], bytes | ReadError]
-    """A function that returns the hash of its bytes, or the error of reading them."""
+_Leaf = tuple[int, Callable[[], bytes | ReadError]]
+"""The number of a tensor, and a function that returns the hash of a range of its data, or the error
+of reading it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -301,33 +291,34 @@ class _Walk:
         tensors = self.blocks.tensors
         rows = [row for row, key in enumerate(tensors.keys) if key not in self.errors]
         small = [row for row in rows if self.blocks.is_small(row)]
-        self._digest_small(small)
+        for batch in batches(self.blocks.nbytes, small):
+            for row, value in zip(batch, self.blocks.read(batch), strict=True):
+                if isinstance(value, np.ndarray):
+                    self.found[tensors.keys[row]] = digest_array(tensors.keys[row], value)
+                else:
+                    self.errors[tensors.keys[row]] = value
+            self.progress(int(self.blocks.nbytes[batch].sum()))
         leaves: dict[int, list[bytes]] = {row: [] for row in sorted(set(rows).difference(small))}
         # The leaves of one tensor follow each other, and ``run_all`` keeps the order.
-        for row, leaf in run_all(
-            lambda leaf: (leaf.tensor, leaf.hash()), self._leaves(list(leaves))
-        ):
+        for row, leaf in run_all(lambda leaf: (leaf[0], leaf[1]()), self._leaves(list(leaves))):
             if isinstance(leaf, bytes):
                 leaves[row].append(leaf)
             else:
                 self.errors.setdefault(tensors.keys[row], leaf)
         for row, hashes in leaves.items():
             key = tensors.keys[row]
-            if key not in self.errors and self._is_whole(row):
+            if key in self.errors:
+                continue
+            try:
+                if row in self.payloads:
+                    self.payloads[row].check()
+            except READ_ERRORS as error:
+                self.errors[key] = error
+            else:
                 self.found[key] = digest_of_leaves(
                     key, tensors.dtype(row), tensors.shape(row), b"".join(hashes)
                 )
         return self.found
-
-    def _digest_small(self, rows: list[int]) -> None:
-        keys, nbytes = self.blocks.tensors.keys, self.blocks.nbytes
-        for batch in batches(nbytes, rows):
-            for row, value in zip(batch, self.blocks.read(batch), strict=True):
-                if isinstance(value, np.ndarray):
-                    self.found[keys[row]] = digest_array(keys[row], value)
-                else:
-                    self.errors[keys[row]] = value
-            self.progress(int(nbytes[batch].sum()))
 
     def _leaves(self, rows: list[int]) -> Iterator[_Leaf]:
         """The data of large tensors in leaves, read by the hashing threads or in order before."""
@@ -338,10 +329,9 @@ class _Walk:
                 continue
             self.payloads[row] = payload
             for start, stop in block_ranges(0, int(self.blocks.nbytes[row]), LEAF_NBYTES):
-                yield _Leaf(row, partial(self._read, payload, start, stop))
+                yield row, partial(self._read, payload, start, stop)
 
     def _read(self, payload: Evidence, start: int, stop: int) -> bytes | ReadError:
-        """Return the hash of a range of a payload, or the error of reading it."""
         buffer = thread_buffer(stop - start)
         try:
             payload.read(0, start, buffer)
@@ -349,16 +339,6 @@ class _Walk:
             return error
         self.progress(stop - start)
         return hash_of(buffer)
-
-    def _is_whole(self, row: int) -> bool:
-        """Return True if a payload has the checksum of the index; note the error if not."""
-        try:
-            if row in self.payloads:
-                self.payloads[row].check()
-        except READ_ERRORS as error:
-            self.errors[self.blocks.tensors.keys[row]] = error
-            return False
-        return True
 
     def _leaves_in_order(self, row: int) -> Iterator[_Leaf]:
         """The data of one tensor, read while other threads hash the leaves before."""
@@ -376,12 +356,12 @@ class _Walk:
                     rest += data[:begin]
                     if len(rest) < LEAF_NBYTES:
                         continue
-                    yield _Leaf(row, partial(hash_it, rest))
+                    yield row, partial(hash_it, rest)
                 stop = begin + (len(data) - begin) // LEAF_NBYTES * LEAF_NBYTES
                 for at in range(begin, stop, LEAF_NBYTES):
-                    yield _Leaf(row, partial(hash_it, data[at : at + LEAF_NBYTES]))
+                    yield row, partial(hash_it, data[at : at + LEAF_NBYTES])
                 rest = bytes(data[stop:])
             if rest:
-                yield _Leaf(row, partial(hash_it, rest))
+                yield row, partial(hash_it, rest)
         except READ_ERRORS as error:
             self.errors[tensors.keys[row]] = error

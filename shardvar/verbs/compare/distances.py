@@ -124,11 +124,8 @@ class Products:
         """
         if not (self.squares_a[0] and self.squares_b[0]):
             return None
-        (a, exponent_a), (b, exponent_b), (p, exponent) = (
-            self.squares_a,
-            self.squares_b,
-            self.products,
-        )
+        (a, exponent_a), (b, exponent_b) = self.squares_a, self.squares_b
+        p, exponent = self.products
         odd = (exponent_a + exponent_b) % 2
         cosine = ldexp(p / sqrt(ldexp(a * b, odd)), exponent - (exponent_a + exponent_b - odd) // 2)
         return max(-1.0, min(1.0, cosine))
@@ -315,8 +312,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Highest:
-    """The largest distances so far, shared by threads: a lost update only judges a portion too
-    many."""
+    """Largest distances so far, shared by threads: a lost update only judges a portion too many."""
 
     absolute: float = -1.0
     relative: float = -1.0
@@ -369,7 +365,13 @@ def compare_arrays(
         judged = _judge(a[portion], b[portion], mask[portion], start + begin, highest)
         highest.note(judged)
         found = found.merge(judged)
-    return replace(found, num_rounded=_num_rounded(a, b, mask))
+    if a.dtype == b.dtype or not (is_floating(a.dtype.name) and is_floating(b.dtype.name)):
+        return found
+    wide, narrow = (a, b) if a.itemsize >= b.itemsize else (b, a)
+    with np.errstate(all="ignore"):
+        rounded = to_round_once(wide, narrow.dtype).astype(narrow.dtype)
+    num_rounded = int(np.count_nonzero(mask & ~_differ(rounded, narrow)))
+    return replace(found, num_rounded=num_rounded)
 
 
 def only_bytes(found: Difference, dtype: str) -> Difference:
@@ -397,10 +399,7 @@ def _differ(a: Array, b: Array) -> Bools:
         return mask
     if a.dtype == b.dtype and dtype_name(a.dtype) in _SUB_BYTE:
         # The bits of an element, without the padding of its byte.
-        a, b = (
-            widen_numbers(a),
-            widen_numbers(b),
-        )
+        a, b = widen_numbers(a), widen_numbers(b)
     if a.dtype != b.dtype:
         a, b = _in_common(a, b)
         # x != x is True only for NaNs, so two NaNs count as the same value.
@@ -413,16 +412,6 @@ def _differ(a: Array, b: Array) -> Bools:
         word = np.dtype(f"u{a.itemsize}")
         mask = a.view(word) != b.view(word)
     return mask
-
-
-def _num_rounded(a: Array, b: Array, mask: Bools) -> int:
-    """Elements in the mask that are the same once the wider dtype is rounded to the other."""
-    if a.dtype == b.dtype or not (is_floating(a.dtype.name) and is_floating(b.dtype.name)):
-        return 0
-    wide, narrow = (a, b) if a.itemsize >= b.itemsize else (b, a)
-    with np.errstate(all="ignore"):
-        rounded = to_round_once(wide, narrow.dtype).astype(narrow.dtype)
-    return int(np.count_nonzero(mask & ~_differ(rounded, narrow)))
 
 
 def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
@@ -464,10 +453,8 @@ def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Dif
     num_without = num_nans = 0
     if absolute is None:
         has_none = np.isnan(distance)
-        num_without, num_nans = (
-            int(np.count_nonzero(has_none)),
-            int(np.count_nonzero((a != a) & (b != b))),
-        )
+        num_without = int(np.count_nonzero(has_none))
+        num_nans = int(np.count_nonzero((a != a) & (b != b)))
         if num_without == count:
             return Difference(count, first, None, None, num_without, 0, num_nans, products=products)
         # Less than any distance.
@@ -521,8 +508,7 @@ def _largest(values: Array, where: Ints | None, start: int) -> tuple[Any, int] |
 
 
 def _distances(a: Array, b: Array) -> tuple[Array, Array]:
-    """Distances, and these over the larger magnitudes; NaN where a NaN is, or for 0 / 0 and inf /
-    inf."""
+    """Distances, also over the larger magnitudes; NaN of a NaN, of 0 / 0, and of inf / inf."""
     if a.dtype.kind in "iu":
         # Modulo 2**64, which is exact: the smaller is taken from the larger. For int64 the largest
         # distance, from -2**63 to 2**63 - 1, is 2**64 - 1, which fits uint64.

@@ -101,7 +101,12 @@ def statement_of(report: DigestReport) -> dict[str, Any]:
 def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
     """``MalformedCheckpoint`` unless the bytes are a whole statement of these digests."""
     try:
-        found = _unwrapped(parse_json(octets, _MAX_DEPTH))
+        found = parse_json(octets, _MAX_DEPTH)
+        found = found.get("dsseEnvelope", found) if isinstance(found, dict) else found
+        if "payload" in found:
+            if found["payloadType"] != _PAYLOAD_TYPE:
+                raise ValueError
+            found = parse_json(base64.b64decode(found["payload"], validate=True), _MAX_DEPTH)
         kind, predicate_type = found["_type"], found["predicateType"]
     except (ValueError, KeyError, TypeError):
         raise MalformedCheckpoint(
@@ -114,8 +119,11 @@ def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
             _WRITE_AGAIN,
         )
     try:
-        listed = [(each["name"], each["digest"][ALGORITHM]) for each in _tensors(found)]
-        subjects = [each["digest"][ALGORITHM] for each in found["subject"]]
+        listed, subjects = found["predicate"]["tensors"], found["subject"]
+        if not isinstance(listed, list) or not isinstance(subjects, list):
+            raise TypeError
+        listed = [(each["name"], each["digest"][ALGORITHM]) for each in listed]
+        subjects = [each["digest"][ALGORITHM] for each in subjects]
     except (KeyError, TypeError):
         raise MalformedCheckpoint(
             f"{place} lacks a name or a digest {ALGORITHM!r}.", _WRITE_AGAIN
@@ -134,22 +142,6 @@ def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
             _WRITE_AGAIN,
         )
     return tensors
-
-
-def _tensors(statement: Any) -> list[Any]:
-    found = statement["predicate"]["tensors"]
-    if not isinstance(found, list) or not isinstance(statement["subject"], list):
-        raise TypeError
-    return found
-
-
-def _unwrapped(value: Any) -> Any:
-    value = value.get("dsseEnvelope", value) if isinstance(value, dict) else value
-    if "payload" not in value:
-        return value
-    if value["payloadType"] != _PAYLOAD_TYPE:
-        raise ValueError
-    return parse_json(base64.b64decode(value["payload"], validate=True), _MAX_DEPTH)
 
 
 # Checksums of files.
@@ -234,8 +226,7 @@ class SummedFiles:
 def sums_in_list(
     storage: Storage, name: str, files: Collection[str], own: str = "", prefix: str = ""
 ) -> list[FileSum]:
-    """``own`` is the file that lines without a name mean; ``prefix`` leads from the list to the
-    files."""
+    """``own`` is the file of lines without a name; ``prefix`` leads from the list to the files."""
     lines = decode_sums(read_beginning(storage, name, MAX_MANIFEST_NBYTES))
     sums = []
     for algorithm, digits, listed in lines:
@@ -255,8 +246,7 @@ def sums_in_list(
 def summed_files(
     storage: Storage, files: Collection[str], own: Collection[str] = ()
 ) -> SummedFiles:
-    """Checksums next to files, or in the names of their stores; ``own`` are more names of the
-    checkpoint."""
+    """Checksums next to files, or in the names of their stores; ``own`` names the checkpoint."""
     names, sums, unknown = storage.names(), list[FileSum](), list[str]()
     for name in names:
         one = found[1] if (found := _LIST_OF_FILE.fullmatch(name)) else ""
@@ -336,8 +326,20 @@ def compare_sums(
         algorithms.setdefault(each.file, set()).add(each.algorithm)
 
     def digits_of(name: str) -> dict[str, str]:
-        with suppress(CheckpointError):
-            return _digits_of_file(storage, name, algorithms[name], progress)
+        with suppress(CheckpointError), closing(open_below(storage, name)) as file:
+            states = {
+                each: hashlib.new("sha1" if each == "git" else each, usedforsecurity=False)
+                for each in algorithms[name]
+            }
+            if "git" in states:
+                states["git"].update(b"blob %d\0" % file.size)
+            for start, stop in block_ranges(0, file.size):
+                block = new_buffer(stop - start)
+                file.read_into(start, block)
+                for state in states.values():
+                    state.update(block)
+                progress(stop - start)
+            return {each: state.hexdigest() for each, state in states.items()}
         return {}
 
     digits = dict(zip(algorithms, run_all(digits_of, [*algorithms]), strict=True))
@@ -345,32 +347,6 @@ def compare_sums(
     others = [each for each in sums if each not in right and digits[each.file]]
     whole = {name: digits[name]["sha256"] for name in files if digits[name]}
     return {each.file: each for each in right}, others, whole
-
-
-def _digits_of_file(
-    storage: Storage, name: str, algorithms: Collection[str], progress: Progress
-) -> dict[str, str]:
-    file = open_below(storage, name)
-    try:
-        states = {
-            each: hashlib.new("sha1" if each == "git" else each, usedforsecurity=False)
-            for each in algorithms
-        }
-        if "git" in states:
-            states["git"].update(b"blob %d\0" % file.size)
-        for start, stop in block_ranges(0, file.size):
-            block = new_buffer(stop - start)
-            file.read_into(start, block)
-            for state in states.values():
-                state.update(block)
-            progress(stop - start)
-        return {each: state.hexdigest() for each, state in states.items()}
-    finally:
-        file.close()
-
-
-def has_sums(storage: Storage, name: str) -> bool:
-    return bool(decode_sums(read_beginning(storage, name, MAX_MANIFEST_NBYTES)))
 
 
 def beside(found: Location, ending: str) -> tuple[Storage, str]:
@@ -387,12 +363,15 @@ def checkpoint_files(found: Location, source: Source) -> list[str]:
     return sorted({*source.index.files, *indexes.intersection(found.storage.names())})
 
 
-def summed_checkpoint(found: Location, source: Source, against: str | None) -> SummedFiles:
-    """The checksums next to a checkpoint, or in the list at the path ``against``."""
+def sums_beside(found: Location, source: Source, against: "Manifest | None") -> SummedFiles:
+    """The checksums next to a checkpoint, or in the list ``against``; none for a manifest."""
+    if against is not None and not against.is_list:
+        return SummedFiles()
     files = checkpoint_files(found, source)
     if against is not None:
-        sums = sums_in_list(*split_place(against), files, files[0] if len(files) == 1 else "")
-        return SummedFiles(tuple(sums), () if sums else (against,))
+        own = files[0] if len(files) == 1 else ""
+        sums = sums_in_list(*split_place(against.place), files, own)
+        return SummedFiles(tuple(sums), () if sums else (against.place,))
     summed = summed_files(found.storage, files, {found.name, found.stem})
     storage, name = beside(found, ".sha256")
     if (
@@ -404,34 +383,6 @@ def summed_checkpoint(found: Location, source: Source, against: str | None) -> S
     sums = sums_in_list(storage, name, files, prefix=f"{os.path.basename(found.path)}/")
     unknown = summed.unknown if sums else (*summed.unknown, f"{found.path}.sha256")
     return replace(summed, sums=(*summed.sums, *sums), unknown=unknown)
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedFiles:
-    right: set[str]
-    """The files that have one that agrees."""
-    damages: list[Damage]
-    """Files that none agrees with, though one names the file."""
-    doubts: list[Damage]
-    """Doubts: also the checksums that disagree with another one that agrees."""
-    notes: list[str]
-
-
-def judge_sums(storage: Storage, summed: SummedFiles, progress: Progress) -> JudgedFiles:
-    right, others, _ = compare_sums(storage, summed.sums, (), progress)
-    wrong = [each for each in others if each.names_file and each.file not in right]
-    doubts = [each.disagreement for each in others if each not in wrong]
-    agreed = dict[str, list[str]]()
-    for each in right.values():
-        agreed.setdefault(f"{each.label} in {each.place}", []).append(each.file)
-    notes = [
-        f"{files[0]} agrees with its {what}."
-        if len(files) == 1
-        else f"{count(len(files), 'file')} agree with their {what}."
-        for what, files in agreed.items()
-    ]
-    damages = [each.disagreement for each in wrong]
-    return JudgedFiles({*right}, damages, [*summed.doubts, *doubts], notes)
 
 
 ENDING = ".sha256"
@@ -520,30 +471,29 @@ def _read(storage: Storage, name: str, place: str) -> Manifest:
         raise MissingFile(f"There is no manifest at {place}.", _WRITE_ONE) from None
     except MalformedCheckpoint as error:  # a device: its error speaks of checkpoints
         raise MalformedCheckpoint(error.cause, _WRITE_ONE) from None
-    try:
+    with closing(file):
         # Some other file may be of any size: its first line tells.
-        head = (
-            file.read(0, min(file.size, _MOST_HEAD_NBYTES))
-            .decode("utf-8", "replace")
-            .partition("\n")[0]
-        )
+        octets = bytes(file.read(0, min(file.size, _MOST_HEAD_NBYTES)))
+        head = octets.decode("utf-8", "replace").partition("\n")[0]
         is_json = head.lstrip().startswith("{")
         if head != HEAD and not is_json:
             raise not_digests(place, head)
         if file.size > MAX_MANIFEST_NBYTES:
             raise past_limit(f"{place} has {file.size} bytes", "MAX_MANIFEST_NBYTES")
         octets = bytes(file.read(0, file.size))
-        if is_json:
-            return Manifest(place, tensors_of_statement(octets, place), {})
-        return decode_manifest(octets, place)
-    finally:
-        file.close()
+    if is_json:
+        return Manifest(place, tensors_of_statement(octets, place), {})
+    return decode_manifest(octets, place)
 
 
 def read_against(path: Path) -> Manifest:
     """Return a manifest as ``read_manifest`` does, or a list of checksums of files."""
     storage, name = split_place(path)
-    is_list = bool(name) and not is_manifest(storage, name) and has_sums(storage, name)
+    is_list = (
+        bool(name)
+        and not is_manifest(storage, name)
+        and bool(decode_sums(read_beginning(storage, name, MAX_MANIFEST_NBYTES)))
+    )
     return Manifest(os.fspath(path), {}, {}, is_list=True) if is_list else read_manifest(path)
 
 
@@ -584,8 +534,16 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
         )
     found = find_named(report.path)
     path = check_without_manifest(found, force)
-    manifest = Manifest(path, report.tensors, _digest_files(found))
-    octets = encode_manifest(manifest)
+    with closing(found.open()) as source:
+        files = checkpoint_files(found, source)
+    sums = summed_files(found.storage, files).sums
+    agreed, others, digests = compare_sums(found.storage, sums, files)
+    for other in others:  # the manifest would hide it
+        if other.names_file and other.file not in agreed:
+            raise CorruptCheckpoint(other.disagreement.cause, other.remedy)
+    folder = f"{os.path.basename(found.path)}/" if found.is_folder else ""
+    digests = {f"{folder}{name}": value for name, value in digests.items()}
+    octets = encode_manifest(Manifest(path, report.tensors, digests))
     storage, name = split_place(path)
     with storage.lock(name):
         check_without_manifest(found, force)
@@ -603,20 +561,6 @@ def check_without_manifest(found: Location, force: bool) -> str:
             f"{path} exists.", "Compare with it (--against), or pass force=True (--force)."
         )
     return path
-
-
-def _digest_files(found: Location) -> dict[str, str]:
-    """SHA-256 by name; ``CorruptCheckpoint`` if another program's checksum disagrees, which a
-    manifest would hide."""
-    with closing(found.open()) as source:
-        files = checkpoint_files(found, source)
-    sums = summed_files(found.storage, files).sums
-    agreed, others, digests = compare_sums(found.storage, sums, files)
-    for each in others:
-        if each.names_file and each.file not in agreed:
-            raise CorruptCheckpoint(each.disagreement.cause, each.remedy)
-    folder = f"{os.path.basename(found.path)}/" if found.is_folder else ""
-    return {f"{folder}{name}": value for name, value in digests.items()}
 
 
 def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
@@ -686,14 +630,18 @@ def confirmed(
     progress: Progress,
     choose: Choose | None,
 ) -> VerifyReport:
-    """The report with the outcomes of carried digests, of ``against``, or of what is next to the
-    checkpoint."""
+    """The report with the outcomes of carried digests, and of ``against`` or files next to it."""
     place = manifest_path(found) if against is None else against.place
     digests: DigestReport | None = None
-    own = found.path if source.index.metadata.has_digests else None
+    metadata = source.index.metadata
+    own = found.path if metadata.has_digests else None
     for at in [each for each in (own, place) if each]:
         try:
-            claim = _carried(source) if at == own else against or manifest_beside(found)
+            claim = (
+                Manifest("its own metadata", dict(metadata.digests), {}, is_carried=True)
+                if at == own
+                else against or manifest_beside(found)
+            )
             # Without outcomes, the index cannot be read as far as the chosen keys.
             if claim is None or claim.is_list or (choose is not None and not report.outcomes):
                 continue
@@ -734,20 +682,25 @@ def confirmed(
     return replace(compared, doubts=(*compared.doubts, *doubts))
 
 
-def sums_beside(found: Location, source: Source, against: Manifest | None) -> SummedFiles:
-    if against is not None and not against.is_list:
-        return SummedFiles()
-    return summed_checkpoint(found, source, None if against is None else against.place)
-
-
 def _with_sums(
     report: VerifyReport, found: Location, source: Source, summed: SummedFiles, progress: Progress
 ) -> tuple[VerifyReport, list[Damage]]:
     """The report with the outcomes of checksums of files, and doubts about the files."""
-    judged = judge_sums(found.storage, summed, progress)
-    covers_index = judged.right.issuperset(checkpoint_files(found, source))
+    agreeing, others, _ = compare_sums(found.storage, summed.sums, (), progress)
+    wrong = [each for each in others if each.names_file and each.file not in agreeing]
+    doubts = [each.disagreement for each in others if each not in wrong]
+    agreed = dict[str, list[str]]()
+    for each in agreeing.values():
+        agreed.setdefault(f"{each.label} in {each.place}", []).append(each.file)
+    notes = [
+        f"{files[0]} agrees with its {what}."
+        if len(files) == 1
+        else f"{count(len(files), 'file')} agree with their {what}."
+        for what, files in agreed.items()
+    ]
+    covers_index = agreeing.keys() >= {*checkpoint_files(found, source)}
     entries = Reader(report.path, report.format, source).entries()
-    right = [n for n, name in enumerate(source.index.files) if name in judged.right]
+    right = [n for n, name in enumerate(source.index.files) if name in agreeing]
     bad = {*entries.slices.tensor[~np.isin(entries.file, right)].tolist()}
     outcome = VALUES_MATCH if report.bare_index and not covers_index else OK
     outcomes = {
@@ -756,13 +709,9 @@ def _with_sums(
         if row not in bad and report.outcomes.get(key) != DAMAGED
     }
     report = _settled(report, source, outcomes, covers_index=covers_index)
-    notes = (*report.notes, *judged.notes)
-    return replace(report, damages=(*report.damages, *judged.damages), notes=notes), judged.doubts
-
-
-def _carried(source: Source) -> Manifest:
-    digests = source.index.metadata.digests
-    return Manifest("its own metadata", dict(digests), {}, is_carried=True)
+    damages = (*report.damages, *(each.disagreement for each in wrong))
+    report = replace(report, damages=damages, notes=(*report.notes, *notes))
+    return report, [*summed.doubts, *doubts]
 
 
 def _chosen(manifest: Manifest, report: VerifyReport, source: Source, choose: Choose) -> Manifest:

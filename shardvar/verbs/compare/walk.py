@@ -103,8 +103,10 @@ class Sides:
 
     def portions(self) -> Iterator[ReadStretch]:
         """Functions that read a portion each, in order. A side's error is a ``SideError``."""
-        itemsize = max(1, *(int(ITEMSIZES[code]) for code in self._codes()))  # variants count bytes
-        count = BLOCK_NBYTES // itemsize
+        codes = self.a.tensors.codes[self.row], self.b.tensors.codes[self.other]
+        count = BLOCK_NBYTES // max(
+            1, *(int(ITEMSIZES[code]) for code in codes)
+        )  # bytes of variants
         if self.payloads is None:
             with (
                 closing(run_ahead(self.a.stream(self.row, count))) as a,
@@ -117,23 +119,15 @@ class Sides:
             yield partial(self._read, self.payloads, start, stop)
 
     def check(self) -> None:
-        """Raise ``SideError`` unless payloads have their checksums; streams compare them at their
-        ends."""
+        """Raise ``SideError`` unless payloads have their checksums, which streams compare."""
         for side, evidence in zip("ab", self.payloads or (), strict=False):
             _of_side(side, evidence.check)
 
-    def _codes(self) -> tuple[int, int]:
-        return int(self.a.tensors.codes[self.row]), int(self.b.tensors.codes[self.other])
-
     def _read(self, payloads: tuple[Evidence, Evidence], start: int, stop: int) -> Stretch:
-        dtypes = (
-            numpy_dtype(self.a.tensors.dtype(self.row)),
-            numpy_dtype(self.b.tensors.dtype(self.other)),
-        )
+        names = self.a.tensors.dtype(self.row), self.b.tensors.dtype(self.other)
         arrays = []
-        for side, evidence, dtype, use in zip(
-            "ab", payloads, dtypes, ("unit", "span"), strict=True
-        ):
+        for side, evidence, name, use in zip("ab", payloads, names, ("unit", "span"), strict=True):
+            dtype = numpy_dtype(name)
             buffer = thread_buffer((stop - start) * dtype.itemsize, use)
             _of_side(side, partial(evidence.read, 0, start * dtype.itemsize, buffer))
             arrays.append(np.frombuffer(buffer, dtype))
@@ -148,8 +142,7 @@ def _of_side(side: str, function: Callable[[], Any]) -> Any:
 
 
 def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[Stretch]:
-    """Blocks of two streams in pairs, both drawn to their ends; one that ends first goes on
-    empty."""
+    """Blocks of two streams in pairs; a stream that ends first goes on empty."""
     start = 0
     while True:
         x, y = _of_side("a", partial(next, a, None)), _of_side("b", partial(next, b, None))
@@ -276,7 +269,12 @@ class PairWalk:
         pairs = {rows_a[key]: rows_b[key] for key in keys}
         for row, other in pairs.items():
             self._note(row, other, Difference())
-        walked = [row for row, other in pairs.items() if self._may_be_same(row, other)]
+        a, b = self.a.tensors, self.b.tensors
+        walked = [
+            row
+            for row, other in pairs.items()
+            if a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
+        ]
         small = [row for row in walked if self.a.is_small(row) and self.b.is_small(pairs[row])]
         nbytes = self.a.nbytes.copy()
         # Dtypes may differ, so a batch is bounded by the larger side.
@@ -286,37 +284,22 @@ class PairWalk:
                 self.a.read(batch), self.b.read([pairs[row] for row in batch]), strict=True
             )
             for row, (x, y) in zip(batch, arrays, strict=True):
-                self._compare_arrays(row, pairs[row], x, y)
+                for side, value in (("a", x), ("b", y)):
+                    if isinstance(value, ReadError):
+                        self.fail(a.keys[row], side, value)
+                if not isinstance(x, ReadError) and not isinstance(y, ReadError):
+                    self._note(row, pairs[row], compare_arrays(x, y, tolerance=self.tolerance))
+                self.progress(int(self.a.nbytes[row] + self.b.nbytes[pairs[row]]))
         large = sorted(set(walked).difference(small))
         alike = {
-            row: pairs[row]
+            row: Sides.of(self.a, row, self.b, pairs[row])
             for row in large
-            if self.a.tensors.dtype(row) == self.b.tensors.dtype(pairs[row])
+            if a.dtype(row) == b.dtype(pairs[row])
         }
-        same = rows_of_same_bytes(
-            {row: self._sides(row, other) for row, other in alike.items()}, self.progress
-        )
+        same = rows_of_same_bytes(alike, self.progress)
         for row in large:
             if row not in same:
                 self._compare_large(row, pairs[row])
-
-    def _may_be_same(self, row: int, other: int) -> bool:
-        """Return True for tensors whose values are compared: one shape, comparable dtypes."""
-        a, b = self.a.tensors, self.b.tensors
-        return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
-
-    def _compare_arrays(
-        self, row: int, other: int, a: Array | ReadError, b: Array | ReadError
-    ) -> None:
-        for side, value in (("a", a), ("b", b)):
-            if isinstance(value, ReadError):
-                self.fail(self._name(row), side, value)
-        if not isinstance(a, ReadError) and not isinstance(b, ReadError):
-            self._note(row, other, compare_arrays(a, b, tolerance=self.tolerance))
-        self.progress(int(self.a.nbytes[row] + self.b.nbytes[other]))
-
-    def _sides(self, row: int, other: int) -> Sides:
-        return Sides.of(self.a, row, self.b, other)
 
     def _compare_large(self, row: int, other: int) -> None:
         """Both to their ends, since the last checksums are compared there."""
@@ -340,7 +323,7 @@ class PairWalk:
             )
             return stretch.nbytes, found.merge(unpaired)
 
-        sides = self._sides(row, other)
+        sides = Sides.of(self.a, row, self.b, other)
         try:
             with closing(map_ahead(compare, sides.portions())) as compared:
                 for nbytes, found in compared:
@@ -348,16 +331,13 @@ class PairWalk:
                     self.progress(nbytes)
             sides.check()
         except SideError as error:
-            self.fail(self._name(row), error.side, error.error)
+            self.fail(self.a.tensors.keys[row], error.side, error.error)
         else:
             self._note(row, other, total if are_numbers else only_bytes(total, dtype))
 
-    def _name(self, row: int) -> str:
-        return self.a.tensors.keys[row]
-
     def _note(self, row: int, other: int, found: Difference) -> None:
         a, b = self.a.tensors, self.b.tensors
-        key, shape = self._name(row), a.shape(row)
+        key, shape = a.keys[row], a.shape(row)
         is_other_dtype = a.codes[row] != b.codes[other] and not self.ignore_dtype
         values = _placed(found, shape) if found.count else None
         is_unlike = not are_comparable(a.dtype(row), b.dtype(other))
@@ -369,32 +349,32 @@ class PairWalk:
 def comparer_of(
     walk: PairWalk, executor: Executor | None, openings: Sequence[Opening]
 ) -> Callable[[list[str]], object]:
-    return (
-        walk.compare if executor is None else partial(_compare_elsewhere, walk, executor, openings)
-    )
-
-
-def _compare_elsewhere(
-    walk: PairWalk, executor: Executor, openings: Sequence[Opening], keys: list[str]
-) -> None:
+    """What compares the tensors of some keys: the walk, or the workers of an executor."""
+    if executor is None:
+        return walk.compare
     rows_a, rows_b = walk.a.tensors.rows(), walk.b.tensors.rows()
-    pairs = np.array([(rows_a[key], rows_b[key]) for key in keys], np.int64).reshape(-1, 2)
 
-    def calls() -> Iterator[tuple[Callable[..., Any], tuple[object, ...]]]:
-        for rows in portions(walk.a.nbytes[pairs[:, 0]] + walk.b.nbytes[pairs[:, 1]]):
-            sides = [
-                Payloads.of(opening, blocks.source, blocks.entries_of(column.tolist()))
-                for opening, blocks, column in zip(
-                    openings, (walk.a, walk.b), pairs[rows].T, strict=True
-                )
-            ]
-            some = [keys[row] for row in rows.tolist()]
-            yield compare_portion, (__version__, *sides, some, walk.tolerance, walk.ignore_dtype)
+    def compare(keys: list[str]) -> None:
+        pairs = np.array([(rows_a[key], rows_b[key]) for key in keys], np.int64).reshape(-1, 2)
 
-    for differences, unreadable, nbytes in run_tasks(executor, calls()):
-        walk.differences.update(differences)
-        walk.unreadable.update(unreadable)
-        walk.progress(nbytes)
+        def calls() -> Iterator[tuple[Callable[..., Any], tuple[object, ...]]]:
+            for rows in portions(walk.a.nbytes[pairs[:, 0]] + walk.b.nbytes[pairs[:, 1]]):
+                sides = [
+                    Payloads.of(opening, blocks.source, blocks.entries_of(column.tolist()))
+                    for opening, blocks, column in zip(
+                        openings, (walk.a, walk.b), pairs[rows].T, strict=True
+                    )
+                ]
+                some = [keys[row] for row in rows.tolist()]
+                task = (__version__, *sides, some, walk.tolerance, walk.ignore_dtype)
+                yield compare_portion, task
+
+        for differences, unreadable, nbytes in run_tasks(executor, calls()):
+            walk.differences.update(differences)
+            walk.unreadable.update(unreadable)
+            walk.progress(nbytes)
+
+    return compare
 
 
 def compare_portion(
@@ -420,9 +400,7 @@ def _placed(found: Difference, shape: tuple[int, ...]) -> ValueDifference:
         return (
             None
             if flat is None
-            else tuple(int(i) for i in np.unravel_index(flat, shape))
-            if shape
-            else ()
+            else tuple(int(i) for i in np.unravel_index(flat, shape or (1,)))[: len(shape)]
         )
 
     products = found.products or Products()

@@ -83,7 +83,7 @@ from shardvar.verbs.locate import (
 from shardvar.verbs.mapping import names_at
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.reshard import Changes, Conversions, digest_of_reshard, find_carry, rewrite
+from shardvar.verbs.reshard import Changes, digest_of_reshard, find_carry, rewrite
 from shardvar.verbs.writing import Partitions, WritePlan, carry_out, plan_checkpoint
 from shardvar.wire.digests import LEAF_NBYTES
 
@@ -540,14 +540,12 @@ class _Apply:
         carry: Callable[..., tuple[WritePlan, str]] | None,
     ) -> Callable[[], WriteReport]:
         """Return what writes a result, or only reports it."""
-        as_they_are = Conversions(None, None)
-        changes = Changes(None, None, None, {}, None, as_they_are, self.partition, False)
         found_carry = find_carry(self.reader, False, False, False)
         return rewrite(
             [self.found],
             goal=self.goal,
             reader=result,
-            changes=changes,
+            changes=Changes(partition=self.partition),
             plan=partial(_plan, policy=self.policy, force=self.force),
             stamp=stamp,
             move=None if self.dry_run else move,

@@ -25,7 +25,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
@@ -293,11 +293,8 @@ class Meetings:
         return self._storage().create_once(name, json.dumps(content).encode())
 
     def _get(self, name: str) -> Any:
-        file = self._storage().open(name)
-        try:
+        with closing(self._storage().open(name)) as file:
             return parse_json(file.read(0, file.size), 2)
-        finally:
-            file.close()
 
     def _discard(self, names: Iterable[str]) -> None:
         storage = self._storage()
@@ -337,8 +334,7 @@ def resume(
     meetings: Meetings,
     load: Callable[[StepRecord], Any],
 ) -> Resumed:
-    """Raises what ``load`` raises, unless it is damage, and the fault of a newer step that this
-    release cannot read."""
+    """Raises errors of ``load`` other than damage, and of newer steps that cannot be read."""
     gone, met = True, set[int]()
     for look in range(_MOST_LOOKS):
         if not gone:
@@ -349,7 +345,14 @@ def resume(
         # Steps of other processes that none has in common were removed since.
         gone = left is None
         left = left or []
-        reasons = {number: _reason(each, number in damaged) for number, each in found.items()}
+        reasons = {
+            number: each.fault.cause
+            if each.fault is not None
+            else "It was found damaged."
+            if number in damaged
+            else "Other processes do not find it whole."
+            for number, each in found.items()
+        }
         for each in found.values():
             is_newer = not left or each.number > left[-1]
             if is_newer and each.fault and not isinstance(each.fault, CheckpointError):
@@ -361,7 +364,16 @@ def resume(
             loaded, damage = _load(record, meetings, load)
             if damage is None:
                 if meetings.is_silent:
-                    _check_still_newest(directory, record, find())
+                    # Other processes may have loaded a step that was saved since.
+                    now = find()
+                    newest = max(n for n, each in now.items() if each.is_whole or each == record)
+                    if newest > record.number and now[newest].is_whole:
+                        raise StorageError(
+                            f"A step was saved in {directory} while this process loaded "
+                            f"{record.name}, and the processes can write nothing there to agree on "
+                            "one.",
+                            "Give step=, or functions with gather as shardvar.torch has it.",
+                        )
                 passed = {number: reasons[number] for number in reasons if number > record.number}
                 return Resumed(record, loaded, passed, frozenset(met))
             if isinstance(damage, CheckpointNotFound):
@@ -411,23 +423,6 @@ def _agree(
     return both
 
 
-def _check_still_newest(
-    directory: str, record: StepRecord, found: Mapping[int, StepRecord]
-) -> None:
-    """Raise ``StorageError`` if a step was saved since, which other processes may have loaded."""
-    newest = max(each.number for each in found.values() if each.is_whole or each == record)
-    if newest > record.number and found[newest].is_whole:
-        cause = f"A step was saved in {directory} while this process loaded {record.name}, and the"
-        cause = f"{cause} processes can write nothing there to agree on one."
-        raise StorageError(cause, "Give step=, or functions with gather as shardvar.torch has it.")
-
-
-def _reason(record: StepRecord, is_known: bool) -> str:
-    if record.fault is not None:
-        return record.fault.cause
-    return "It was found damaged." if is_known else "Other processes do not find it whole."
-
-
 def _load(
     record: StepRecord, meetings: Meetings, load: Callable[[StepRecord], Any]
 ) -> tuple[Any, CheckpointError | None]:
@@ -452,7 +447,7 @@ def _load(
         cause = f"Process {outcomes.index(_DAMAGED)} found it damaged, and logs the reason."
         damage = CorruptCheckpoint(cause, "Use another step.")
     elif _GONE in outcomes and damage is None:
-        cause = f"{record.name} was removed meanwhile."
+        cause = f"{record.name} was removed while processes loaded it."
         damage = CheckpointNotFound(cause, "Use another step.")
     elif damage is not None and not is_gone and len(outcomes) > 1:
         _LOG.warning("%s", message(f"{record.name} is damaged: {damage}"))

@@ -263,7 +263,7 @@ class SavedSteps:
             texts[DAMAGED] = " ".join(map(str, damaged))
         bases = [each for each in whole if each.number < number]
         if incremental and bases:
-            options["base"] = self._path(bases[-1])
+            options["base"] = self.path_of(bases[-1].number)
         path = self.path_of(number)
         run = f"{self._name}-{number}"
         result = self._using.save(path, state, run=run, metadata=texts, **options)
@@ -315,7 +315,7 @@ class SavedSteps:
         With several processes, all of them load the same step. They agree through ``gather``, which
         ``shardvar.torch`` and ``shardvar.jax`` have, and write nothing. Without it they agree by small files
         of the directory, ``.step-restore-*``, and remove these. If they cannot write there either, each
-        one reads the newest step whole, and raises an error if another one is saved meanwhile.
+        one reads the newest step whole, and raises an error if another one is saved in that time.
         """
         self.wait()
         if step is not None:
@@ -326,7 +326,7 @@ class SavedSteps:
                 self._find,
                 self._damaged,
                 self._meetings,
-                lambda record: self._using.load(self._path(record), *arguments, **options),
+                lambda record: self._using.load(self.path_of(record.number), *arguments, **options),
             )
         finally:
             self._meetings.close()
@@ -337,7 +337,9 @@ class SavedSteps:
         if record is not None:
             self._last = record.number
             self._damaged.update(record.damaged)
-            return RestoredStep(record.number, self._path(record), record.value, resumed.loaded)
+            return RestoredStep(
+                record.number, self.path_of(record.number), record.value, resumed.loaded
+            )
         if any(each.location for each in self._known.values()):
             last, reason = next(reversed(resumed.passed.items()))
             cause = f"No step of {self._directory} can be restored. {self._name}-{last}: {reason}"
@@ -381,19 +383,16 @@ class SavedSteps:
             self._damaged.update(found[-1].damaged)
         return [each for each in found if each.number not in self._damaged]
 
-    def _path(self, record: StepRecord) -> str:
-        return os.path.join(self._directory, record.name)
-
     def _public(self, record: StepRecord) -> SavedStep:
-        return SavedStep(record.number, self._path(record), record.value)
+        return SavedStep(record.number, self.path_of(record.number), record.value)
 
     # --- Saving and removing
 
     def _check_order(self, number: int, whole: list[StepRecord]) -> None:
         """Raise unless a step comes after all that are there, and these are of this job."""
-        newest = whole[-1].number if whole else None
-        if newest is None:
+        if not whole:
             return
+        newest = whole[-1].number
         if self._last is not None and newest > self._last:
             cause = (
                 f"{self.path_of(newest)} was saved by another job since this one has saved or "

@@ -22,7 +22,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -261,7 +261,7 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
 def find_leftovers(
     storage: Storage, name: str, known: Mapping[int, StepRecord], seen: set[str]
 ) -> list[str]:
-    """Steps before the newest whole one without an index. A lock guards neither shares nor empty
+    """Steps without an index before the newest whole one. A lock guards neither shares nor empty
     folders: these must have been ``seen`` before."""
     before = seen.copy()
     seen.clear()
@@ -304,8 +304,14 @@ def _look(number: int, stem: str, storage: Storage, place: Storage | None) -> St
     found += [each for each in found_at(storage, stem) if each.stem == stem]
     left = files_left(storage.names(), stem)
     left += [] if place is None else files_left(place.names(), "")
-    if left:  # data files without an index may be found
-        found = [*filter(_has_index, found)]
+    if left:  # data files may be found without an index, or something in its place
+        found = [
+            each
+            for each in found
+            if not {*each.storage.names(), *each.storage.folders()}.isdisjoint(
+                [each.name, *names_of_target(each.stem, each.format.name)[1:]]
+            )
+        ]
     if len(found) == 1:
         return _opened(number, stem, found[0])
     if found:
@@ -321,20 +327,21 @@ def _look(number: int, stem: str, storage: Storage, place: Storage | None) -> St
     return StepRecord(number, stem, None, IncompleteCheckpoint(cause, "Save it again."))
 
 
-def _has_index(found: Location) -> bool:
-    """Return True if the index of a checkpoint is there, or something in its place."""
-    present = {*found.storage.names(), *found.storage.folders()}
-    return not present.isdisjoint([found.name, *names_of_target(found.stem, found.format.name)[1:]])
-
-
 def _opened(number: int, stem: str, found: Location) -> StepRecord:
     try:
         with closing(found.open()) as source:
             reader = Reader(found.path, found.format.name, source)
             files = [] if source.places else [*source.index.files]
             texts = reader.metadata.user
-            fault = next(iter(reader.faults.values()), None) or _lost(found, files)
-            value, damaged = _number(texts.get(VALUE, "")), texts.get(DAMAGED, "").split()
+            fault: ShardvarError | None = next(iter(reader.faults.values()), None)
+            there = {*found.storage.names()}
+            lost = [name for name in files if "/" not in name and name not in there]
+            if lost and fault is None:  # also if no tensor is in it
+                cause = f"{os.path.join(found.storage.path, lost[0])} is missing."
+                fault = IncompleteCheckpoint(cause, "Copy it again, or use another step.")
+            value, damaged = None, texts.get(DAMAGED, "").split()
+            with suppress(ValueError):
+                value = float(texts.get(VALUE, ""))
     except StorageError:
         raise
     except ShardvarError as error:
@@ -344,20 +351,3 @@ def _opened(number: int, stem: str, found: Location) -> StepRecord:
     known = tuple(int(each) for each in damaged if each.isdecimal() and len(each) < 19)
     kept = () if fault or len(stamps) != len({*indexes}) else tuple(stamps.items())
     return StepRecord(number, stem, found, fault, value, known, kept)
-
-
-def _lost(found: Location, files: list[str]) -> IncompleteCheckpoint | None:
-    """Return the error of a data file that is missing, also if no tensor is in it."""
-    there = {*found.storage.names()}
-    for name in files:
-        if "/" not in name and name not in there:
-            cause = f"{os.path.join(found.storage.path, name)} is missing."
-            return IncompleteCheckpoint(cause, "Copy it again, or use another step.")
-    return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

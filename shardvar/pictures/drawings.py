@@ -2,7 +2,7 @@
 between slices.
 
 A partition and a sharded variable draw their shape to scale, one rectangle a part; a layout draws
-its mesh and its tensor, in which devices and what they hold have one colour; a plan draws its
+its mesh and its tensor, in which devices and their regions have one colour; a plan draws its
 sources on the left, its targets on the right, and between them a band for each copy, as thick as
 the bytes that move. All are SVG in the notebook's own colours. Callers pass plain numbers and
 texts: this layer imports no other, so every layer may draw with it.
@@ -109,10 +109,10 @@ def flow_svg(
     """
     most = max(sum(size for _, size in sources), sum(size for _, size in targets), 1)
     height = max(80, 22 * max(len(sources), len(targets)))
-    # The gaps of the longer column come off first; what is left is shared by the sizes.
+    # The gaps of the longer column come off first; the sizes share the rest.
     scale = (height - _GAP * max(len(sources), len(targets), 1)) / most
     left, right = _tops(sources, scale), _tops(targets, scale)
-    # Each band begins where the one before it ended, on either side.
+    # Each band begins where the previous one ended, on either side.
     bands, next_left, next_right = [], list(left), list(right)
     for source, target, size in moves:
         bands.append(_band(next_left[source], next_right[target], size * scale, source))
@@ -311,8 +311,7 @@ def region_text(offset: Sequence[int], shape: Sequence[int]) -> str:
 def _span(
     rectangle: Rectangle, axes: Sequence[int], whole: int, pixels: int
 ) -> tuple[float, float]:
-    """Return the first pixel and the pixels of a rectangle along the one axis in ``axes``; all
-    pixels without one."""
+    """Return the first pixel and the pixels of a rectangle along the axis in ``axes``, if any."""
     if not axes:
         return 0.0, float(pixels)
     (axis,) = axes

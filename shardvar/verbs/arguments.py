@@ -20,8 +20,32 @@ if TYPE_CHECKING:
     from shardvar.engine.arrays import LazyPayload
 
 
-def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
-    array = value if type(value) is np.ndarray else _convert(key, value)
+def as_array(key: str, value: Any) -> npt.NDArray[Any]:
+    if type(value) is np.ndarray:
+        array = value
+    elif np.ma.isMaskedArray(value):
+        raise UnsupportedError(
+            f"{key!r} is a masked array, whose mask would be lost.",
+            "Fill it, or also save the mask.",
+        )
+    else:
+        try:
+            array = np.asarray(without_torch(value))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
+        except (TypeError, ValueError, RuntimeError) as error:  # the last is how PyTorch refuses
+            raise ArgumentTypeError(
+                f"{key!r} is a {type(value).__name__}, which NumPy cannot convert to an array: "
+                f"{str(error).rstrip('.!')}.",
+                "Give an array, or what NumPy makes one of.",
+            ) from error
+    if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, np.ndarray):
+        remedy = "Give arrays, and give each of several arrays its own key."
+        if callable(value):
+            remedy = "Give what it returns, or sv.lazy(shape, dtype, function) to call it later."
+        raise ArgumentTypeError(f"{key!r} is a {type(value).__name__}, not an array.", remedy)
+    if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
+        array = np.array(value, dtype=object)  # as S, bytes would lose their trailing NULs
     # Such a bool comes from a view of other bytes. It would be written as it is, and every load
     # would refuse it.
     if array.dtype == np.bool and array.size and array.view(np.uint8).max() > 1:
@@ -32,35 +56,8 @@ def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     return array
 
 
-def _convert(key: str, value: Any) -> npt.NDArray[Any]:
-    if np.ma.isMaskedArray(value):
-        raise UnsupportedError(
-            f"{key!r} is a masked array, whose mask would be lost.",
-            "Fill it, or also save the mask.",
-        )
-    try:
-        array = np.asarray(without_torch(value))
-    except UnsupportedError as error:
-        raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
-    except (TypeError, ValueError, RuntimeError) as error:  # the last is how PyTorch refuses
-        raise ArgumentTypeError(
-            f"{key!r} is a {type(value).__name__}, which NumPy cannot convert to an array: "
-            f"{str(error).rstrip('.!')}.",
-            "Give an array, or what NumPy makes one of.",
-        ) from error
-    if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, np.ndarray):
-        remedy = "Give arrays, and give each of several arrays its own key."
-        if callable(value):
-            remedy = "Give what it returns, or sv.lazy(shape, dtype, function) to call it later."
-        raise ArgumentTypeError(f"{key!r} is a {type(value).__name__}, not an array.", remedy)
-    if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
-        return np.array(value, dtype=object)  # as S, bytes would lose their trailing NULs
-    return array
-
-
 def without_torch(value: Any) -> Any:
-    """PyTorch converts neither tensors with a gradient nor dtypes of ``ml_dtypes``: these go by
-    their bytes."""
+    """PyTorch does not convert tensors with a gradient, or of dtypes of ``ml_dtypes``."""
     # Looked up, not imported: a program that has a tensor has imported PyTorch already.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
@@ -133,12 +130,11 @@ def texts_of(metadata: Any) -> dict[str, str]:
             raise ArgumentError(
                 f"The metadata {name!r}: {text!r} are not valid Unicode.", "Give other text."
             ) from None
-    if OBJECTS in metadata:
-        cause = f"The metadata have the name {OBJECTS!r}, under which formats keep objects."
-        raise ArgumentError(cause, "Give it another name.")
-    if DIGESTS in metadata:
-        cause = f"The metadata have the name {DIGESTS!r}, under which formats keep digests."
-        raise ArgumentError(cause, "Give it another name, or save with digest=True (--digest).")
+    kept = {OBJECTS: ("objects", ""), DIGESTS: ("digests", ", or save with digest=True (--digest)")}
+    for name in filter(kept.__contains__, metadata):
+        what, remedy = kept[name]
+        cause = f"The metadata have the name {name!r}, under which formats keep {what}."
+        raise ArgumentError(cause, f"Give it another name{remedy}.")
     return dict(metadata)
 
 

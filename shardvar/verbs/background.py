@@ -221,7 +221,7 @@ class PendingSave:
         Raises
         ------
         StillSaving
-            In a process that was forked from the one that saves.
+            In a fork of the process that saves.
         """
         self._check_is_here()
         return self._future.done()
@@ -243,7 +243,7 @@ class PendingSave:
         ------
         StillSaving
             If the time was too short, and the save goes on; if the thread that saves would wait for
-            itself; and in a process that was forked from the one that saves.
+            itself; and in a fork of the process that saves.
         """
         self._check_is_here()
         if not self._future.done() and self._thread.ident == threading.get_ident():
@@ -287,9 +287,21 @@ def start_save(
 ) -> PendingSave:
     """``take_next`` raises the error if ``is_kept``. The thread gives the turn back."""
     future: Future[WriteReport] = Future()
-    thread = threading.Thread(
-        target=_work, args=(work, turn, future), name=f"save {path}", daemon=False
-    )
+
+    def run() -> None:
+        turn.take_over()
+        # Give the turn back first: a thread that joined may save again at once, and must find the
+        # checkpoint free.
+        try:
+            report = work()
+        except BaseException as error:  # noqa: BLE001 - every error goes to the thread that joins
+            turn.give_back()
+            future.set_exception(error)
+        else:
+            turn.give_back()
+            future.set_result(report)
+
+    thread = threading.Thread(target=run, name=f"save {path}", daemon=False)
     pending = PendingSave(path, future, thread)
     if is_kept:
         turn.keep(pending)
@@ -324,20 +336,6 @@ def save_next(
         turn.give_back()
         raise
     return start_save(path, partial(save, copied), turn, is_kept=True)
-
-
-def _work(work: Callable[[], WriteReport], turn: Turn, future: "Future[WriteReport]") -> None:
-    turn.take_over()
-    # Give the turn back first: a thread that joined may save again at once, and must find the
-    # checkpoint free.
-    try:
-        report = work()
-    except BaseException as error:  # noqa: BLE001 - every error goes to the thread that joins
-        turn.give_back()
-        future.set_exception(error)
-    else:
-        turn.give_back()
-        future.set_result(report)
 
 
 def _watch(future: "Future[WriteReport]", path: str, process: int) -> None:

@@ -32,6 +32,7 @@ import numpy as np
 from shardvar.engine.cast import Quantised, ScaledSource
 from shardvar.engine.pieces import VerifiedRows
 from shardvar.errors import (
+    READ_ERRORS,
     ArgumentError,
     CheckpointError,
     InvalidCheckpoint,
@@ -114,16 +115,19 @@ def find_quantised(
         if (
             not scheme
             and (not scales or model.method == COMFY)
-            and (beside := find_scaling(key, dtype, layers))
+            and (nearby := find_scaling(key, dtype, layers))
         ):
-            scheme = _guessed(dtype, beside, model)
+            scheme = _guessed(dtype, nearby, model)
         if scheme:
             found.faults[key] = UnsupportedError(
                 f"{key!r} is quantised with {scheme}, which shardvar does not dequantize.",
                 f"{DEQUANTIZED} {_KEEP}",
             )
         elif scales:
-            _add(found, key, scales, model, keys, wrong)
+            try:
+                _add(found, key, scales, model, keys, wrong)
+            except READ_ERRORS as error:
+                found.faults[key] = error
         elif dtype in _EIGHT_BITS:
             found.faults[key] = InvalidCheckpoint(
                 f"{key!r} is of {dtype}, and its scales, such as {key + '_scale_inv'!r}, are not "
@@ -199,35 +203,28 @@ def _add(
     keys: _Tensors,
     wrong: Mapping[str, CheckpointError | UnsupportedError],
 ) -> None:
-    """Add a tensor with its scales, or the fault that it has."""
+    """Add a tensor with its scales, or raise its fault."""
     if len(scales) > 1:
-        found.faults[key] = InvalidCheckpoint(
+        raise InvalidCheckpoint(
             f"{key!r} has two sets of scales: {named(scales)}.", f"Remove one of them. {_KEEP}"
         )
-        return
     (name,) = scales
-    is_blocks = key.endswith(("_blocks", ".blocks")) and keys[key][0] == "uint8"
-    new = key[: -len("_blocks")] if is_blocks else key
-    if name not in keys and name not in wrong:
-        fault: ReadError = InvalidCheckpoint(
+    if name in wrong:
+        raise wrong[name].at(repr(key))
+    if name not in keys:
+        raise InvalidCheckpoint(
             f"{key!r} holds weights of 4 bits, and their scales {name!r} are not there.",
             f"Add the file that has them. {_KEEP}",
         )
-    elif name in wrong:
-        fault = wrong[name].at(repr(key))
-    elif new != key and new in keys:
-        fault = InvalidCheckpoint(
+    is_blocks = key.endswith(("_blocks", ".blocks")) and keys[key][0] == "uint8"
+    new = key[: -len("_blocks")] if is_blocks else key
+    if new != key and new in keys:
+        raise InvalidCheckpoint(
             f"{key!r} would become {new!r}, which is there as well.", f"Remove one of them. {_KEEP}"
         )
-    else:
-        tensor = _quantised(key, new, keys[key], name, keys[name], model)
-        if isinstance(tensor, Quantised):
-            found.tensors[key] = tensor
-            others = (f"{_base(key)}{each}" for each in ("input_scale", "activation_scale"))
-            found.left_out.update(dict.fromkeys([name, *(each for each in others if each in keys)]))
-            return
-        fault = tensor
-    found.faults[key] = fault
+    found.tensors[key] = _quantised(key, new, keys[key], name, keys[name], model)
+    others = (f"{_base(key)}{each}" for each in ("input_scale", "activation_scale"))
+    found.left_out.update(dict.fromkeys([name, *(each for each in others if each in keys)]))
 
 
 def _quantised(
@@ -237,8 +234,8 @@ def _quantised(
     name: str,
     scales: tuple[str, tuple[int, ...]],
     model: Model,
-) -> Quantised | ReadError:
-    """Return a tensor whose scales have the right dtype and shape, or the fault."""
+) -> Quantised:
+    """Raises ``InvalidCheckpoint`` unless the scales have the right dtype and shape."""
     (dtype, stored), (scale_dtype, shape) = weights, scales
     is_grouped, is_packed = new != key, dtype not in _EIGHT_BITS
     numbers = stored
@@ -260,14 +257,14 @@ def _quantised(
     fitting = [each for each in choices if each.grid == shape] + others
     if scale_dtype not in _SCALES:
         cause = f"The scales {name!r} of {key!r} are {scale_dtype}"
-        return InvalidCheckpoint(
+        raise InvalidCheckpoint(
             f"{cause}, which is not one of {', '.join(sorted(_SCALES))}.", _KEEP
         )
     if not fitting or (is_grouped and len(stored) < 3):
         wanted = " or ".join(human_shape(each.grid) for each in choices)
         cause = f"The scales {name!r} of {key!r} have the shape {human_shape(shape)}"
         size = " or ".join(f"{each[0]} x {each[1]}" for each in blocks)
-        return InvalidCheckpoint(
+        raise InvalidCheckpoint(
             f"{cause}, and weights of {human_shape(stored)} in blocks of {size} have {wanted}.",
             f"The size of blocks is weight_block_size in {CONFIG}. {_KEEP}",
         )
@@ -318,29 +315,29 @@ def method_of(described: Any, given: str = "") -> str:
 def _refused(key: str, dtype: str, keys: _Tensors, layers: Mapping[str, list[str]]) -> str:
     """The scheme of weights that are not dequantized, known by its names; empty for all others."""
     base, last = layer_of(key)
-    beside = {*layers[base], *layers.get(f"{key}.", ())}
-    if last == "qweight" and dtype == "int32" and beside & {"qzeros", "scales"}:
-        return "GPTQ" if "g_idx" in beside else "AWQ or GPTQ"
+    nearby = {*layers[base], *layers.get(f"{key}.", ())}
+    if last == "qweight" and dtype == "int32" and nearby & {"qzeros", "scales"}:
+        return "GPTQ" if "g_idx" in nearby else "AWQ or GPTQ"
     if last == "weight_packed":
         return (
-            "NVFP4" if "weight_global_scale" in beside else "compressed-tensors (packed integers)"
+            "NVFP4" if "weight_global_scale" in nearby else "compressed-tensors (packed integers)"
         )
     if last == "W_q":
         return "HQQ"
     if key.endswith("scaled_fp8") and dtype in _EIGHT_BITS:
         return "ComfyUI's scaled_fp8"
-    if "comfy_quant" in beside and last == "weight":
+    if "comfy_quant" in nearby and last == "weight":
         return "ComfyUI's comfy_quant"
     if f"{key}.quant_state." in layers:
         return "bitsandbytes (4 bits)"
     if dtype in ("uint8", "int8") and last == "weight":
-        if beside & {"weight_scale_2", "weight_global_scale"}:
+        if nearby & {"weight_scale_2", "weight_global_scale"}:
             return "NVFP4"
-        if "absmax" in beside:
+        if "absmax" in nearby:
             return "bitsandbytes (4 bits)"
-        if "SCB" in beside:
+        if "SCB" in nearby:
             return "bitsandbytes (LLM.int8)"
-        if "weight_scale" in beside and keys[f"{base}weight_scale"][0] != "float8_e8m0fnu":
+        if "weight_scale" in nearby and keys[f"{base}weight_scale"][0] != "float8_e8m0fnu":
             return "integers of 8 bits and scales"
     return ""
 
@@ -401,7 +398,7 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
             found.tensors[key] = Quantised(key, key, None, shapes[key], kind=encodings[key])
     if not found.tensors and not found.faults:
         if model.method not in KNOWN and not encodings:
-            cause = f"{model.config} says that the tensors are quantised with {model.method}, "
+            cause = f"By {model.config}, the tensors are quantised with {model.method}, "
             raise UnsupportedError(f"{cause}which shardvar does not dequantize.", DEQUANTIZED)
         return source
     order, bounds = stored.slices.by_tensor()

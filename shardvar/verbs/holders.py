@@ -26,7 +26,7 @@ _RANKED_NAME = re.compile(r"(?:^|/)__(\d{1,9})_\d+[^/]*\.distcp$|rank[-_]?(\d{1,
 
 _LEAST_SHARE = 0.1
 """The least share of the bytes that layouts must tell of. A file limit cuts some tensors where a
-file is full, and of a thousand such cuts some happen to be equal, which says nothing of devices."""
+file is full, and of a thousand such cuts some are equal by chance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,12 @@ def holders_of(entries: EntryTable, files: Sequence[str]) -> Holders | None:
             # Tensors of one shape are cut alike, in most checkpoints: each cut is looked at once.
             cut = shape, offset.tobytes(), extent.tobytes()
             if cut not in known:
-                known[cut] = _devices_of_cut(shape, offset, extent)
+                layout = recognize(shape, offset, extent)
+                known[cut] = None
+                if layout is not None:
+                    places = zip(layout.offset.tolist(), layout.device.tolist(), strict=True)
+                    device_of = {tuple(place): number for place, number in places}
+                    known[cut] = np.array([device_of[tuple(each)] for each in offset.tolist()])
             numbers = known[cut]
             if numbers is not None:
                 device[rows], size_of[rows] = numbers, len(rows)
@@ -66,15 +71,3 @@ def holders_of(entries: EntryTable, files: Sequence[str]) -> Holders | None:
             device[:] = -1
         found = Holders("device", device)
     return found if len(np.unique(found.device[found.device >= 0])) > 1 else None
-
-
-def _devices_of_cut(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Ints | None:
-    """The device of each region, in the order of ``offset`` [n, rank]; None without a rule."""
-    layout = recognize(shape, offset, extent)
-    if layout is None:
-        return None
-    device_of = {
-        tuple(each): number
-        for each, number in zip(layout.offset.tolist(), layout.device.tolist(), strict=True)
-    }
-    return np.array([device_of[tuple(each)] for each in offset.tolist()], np.int64)

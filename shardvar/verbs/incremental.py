@@ -1,7 +1,7 @@
 """Incremental saves: which tensors of a new checkpoint lie unchanged in an older one.
 
 find     the older checkpoint, in the directory of the new one
-compare  the digest of each new tensor (docs/digest.md) with the one that the older checkpoint carries,
+compare  the digest of each new tensor (docs/digest.md) with the digest that the older checkpoint carries,
          or, if it carries none, with the digest of its bytes
 refer    to the entries of equal tensors; all others are written
 """

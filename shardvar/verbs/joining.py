@@ -9,7 +9,7 @@ program saved.
     objects   so are values that are not tensors, such as the arguments of a training program
 
 ``JoinedSource`` has the slices of all checkpoints, each with the number of its checkpoint before
-its key. A map makes tensors of them, that of a call or that of ``concat``
+its key. A map makes tensors of them, the map of a call or of ``concat``
 (``plan_join``). All that is wrong with keys, dtypes and shapes is found before a value is read.
 
 A *place* tells where in a joined tensor the part of a source lies:
@@ -34,7 +34,6 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.engine.pieces import VerifiedRows
 from shardvar.errors import ArgumentError, InconsistentTensor, UnsupportedError
 from shardvar.layout.dtypes import is_whole
 from shardvar.layout.meshes import named_sharding
@@ -48,7 +47,7 @@ from shardvar.planning.index import TableIndex, concatenate_entries, take_tensor
 from shardvar.storage.local import split_place
 from shardvar.verbs.arguments import check_globs
 from shardvar.verbs.compare.walk import compare_readers
-from shardvar.verbs.joined_source import JoinedSource
+from shardvar.verbs.joined_source import join_sources
 from shardvar.verbs.locate import Location, is_same
 from shardvar.verbs.mapping import number_keys, planned_reader
 from shardvar.verbs.reader import Reader, open_found
@@ -392,24 +391,17 @@ def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection
     """Each key gets the number of its source. The path is the first one's, next to which a map
     looks for ``config.json``."""
     readers = [number_keys(reader, rank) for rank, reader in enumerate(readers)]
+    joined = join_sources([each.storage for each in found], [each.source for each in readers])
     keys = [{numbered(rank, key) for key in kept} for rank in range(len(readers))]
-    tables = [reader.entries() for reader in readers]
-    first_file = np.cumsum([0, *(len(reader.index.files) for reader in readers)])
-    first_entry = np.cumsum([0, *map(len, tables)])
-    kinds = [reader.source.crc for reader in readers]
-    crc = next((kind for kind in kinds if kind is not None), None)
     parts = []
-    for number, table in enumerate(tables):
+    for number, stored in enumerate(joined.stored):
+        table = stored.entries
         # A checksum of another kind is compared by the joined source.
-        plain = table.plain & (kinds[number] in (crc, None))
-        start = np.where(plain, table.start, first_entry[number] + np.arange(len(table)))
-        moved = replace(table, file=table.file + first_file[number], start=start, plain=plain)
+        plain = table.plain & (stored.source.crc in (joined.crc, None))
+        origin = joined.first_entry[number] + np.arange(len(table))
+        start, file = np.where(plain, table.start, origin), table.file + joined.first_file[number]
+        moved = replace(table, file=file, start=start, plain=plain)
         parts.append(take_tensors(moved, keys[number]))
-    names = [
-        (each.storage, name)
-        for each, reader in zip(found, readers, strict=True)
-        for name in reader.index.files
-    ]
     # Runs of one size are kept, where all have them.
     steps = {None if part.runs is None else part.runs.run_nbytes for part in parts}
     all_of = [reader.metadata for reader in readers]
@@ -424,7 +416,7 @@ def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection
         concatenate_entries(
             [part if len(steps) == 1 else replace(part, runs=None) for part in parts]
         ),
-        [os.path.join(storage.path, name) for storage, name in names],
+        joined.index.files,
         replace(all_of[0], user=common, digests=digests),
         {
             key: error
@@ -433,8 +425,4 @@ def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection
             if key in mine
         },
     )
-    stored = [
-        VerifiedRows(reader.source, table) for reader, table in zip(readers, tables, strict=True)
-    ]
-    joined = JoinedSource(stored, first_file, first_entry, names, index, crc)
-    return Reader(found[0].path, found[0].format.name, joined)
+    return Reader(found[0].path, found[0].format.name, replace(joined, index=index))

@@ -105,7 +105,19 @@ def load(
             prefer_whole(reader.index)
         if map is not None:
             reader = map_reader(reader, as_map(map))
-        entries = _select(reader, keys)
+        if keys is None:
+            for fault in reader.faults.values():
+                raise fault.at()
+        entries = reader.entries() if keys is None else reader.find_many(strings_of(keys, "keys"))
+        codes = entries.slices.tensors.codes
+        for number in np.unique(codes).tolist():
+            if not has_values(NAMES[number]):
+                key = entries.slices.tensors.keys[int(np.argmax(codes == number))]
+                raise UnsupportedError(
+                    f"{key!r} is of dtype {NAMES[number]}, whose values NumPy cannot hold.",
+                    "Name the keys to load without it; it can still be verified and carried to "
+                    "another checkpoint.",
+                )
         # Plan.
         mapped = _map_all(reader, entries) if mmap else {}
         tensors = entries.slices.tensors
@@ -119,25 +131,6 @@ def load(
         loaded = mapped | dict(zip(wanted, read_arrays(plan, reader.source, entries), strict=True))
         # In the order of the keys, whichever way each value came.
         return {key: loaded[key] for key in tensors.keys}
-
-
-def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
-    if keys is None:
-        for error in reader.faults.values():
-            raise error.at()
-        entries = reader.entries()
-    else:
-        entries = reader.find_many(strings_of(keys, "keys"))
-    codes = entries.slices.tensors.codes
-    for number in np.unique(codes).tolist():
-        if not has_values(NAMES[number]):
-            key = entries.slices.tensors.keys[int(np.argmax(codes == number))]
-            raise UnsupportedError(
-                f"{key!r} is of dtype {NAMES[number]}, whose values NumPy cannot hold.",
-                "Name the keys to load without it; it can still be verified and carried to "
-                "another checkpoint.",
-            )
-    return entries
 
 
 def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]:

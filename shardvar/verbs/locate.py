@@ -1,4 +1,4 @@
-"""Locate: find the one checkpoint that a path means.
+"""Locate: find the checkpoint that a path means.
 
     path --look_at--> directory, name --formats_of--> formats to ask --locate--> locations
 

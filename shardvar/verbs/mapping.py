@@ -252,7 +252,7 @@ def split_ranks(reader: Reader) -> Iterator[Reader]:
 
 
 _KEPT = (
-    " If an earlier run was interrupted between ranks, this keeps the ones that it has finished: "
+    " If an earlier run was interrupted between ranks, this keeps ranks that it has finished: "
     "every byte of them is compared."
 )
 """The remedy if some ranks of a target exist and others do not."""

@@ -37,7 +37,7 @@ beginning of a series.
 
 The path of a folder means the checkpoints in it. It does not mean files of torch.save, Keras, GGUF
 and NumPy next to them, nor checkpoints in folders below (``locate``), and links out of the folder
-are not followed. People must know about what they do not see.
+are not followed. People must know of checkpoints that they do not see.
 """
 
 import logging
@@ -106,7 +106,7 @@ _ATTEMPT_SECONDS = 0.01
 _LISTED = 20
 """The checkpoints that an error lists, the newest ones; a directory may have thousands."""
 # White space and comments, then one field or the end. Possessive quantifiers (*+) never give back
-# what they matched, so a hostile file costs linear time.
+# characters, so a hostile file costs linear time.
 _FIELD = re.compile(
     r"""(?: \s | \#[^\n]*\n )*+
     (?: (?P<name>\w+) \s*+ : \s*+
@@ -221,7 +221,7 @@ def remedy_of(names: Sequence[str]) -> str:
         return "Remove it to start a new series."
     return (
         f'Write the line model_checkpoint_path: "{_escape(names[-1])}" into it, with the name of '
-        "the one to continue from; to start a new series, choose another directory."
+        "the checkpoint to continue from; to start a new series, choose another directory."
     )
 
 

@@ -128,7 +128,7 @@ def find_scaling(key: str, dtype: str | None, layers: Mapping[str, list[str]]) -
     >>> [find_scaling(key, "uint32", names_by_layer(keys)) for key in ("q.weight", "norm.mask")]
     [['q.scales'], []]
     """
-    while key.endswith("._data"):  # as quanto keeps what it packs
+    while key.endswith("._data"):  # as quanto keeps packed tensors
         key = key.removesuffix("._data")
     layer, name = layer_of(key)
     if not _FEW_BITS.fullmatch(dtype or "") or _SCALING.fullmatch(name):

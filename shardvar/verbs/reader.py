@@ -13,7 +13,7 @@ A batch of reads:
 One request or a thousand have one plan. Each tensor is looked up once, neighbours in a file are
 read together, and all requests to a bucket are under way at once.
 
-    request                          what is read                       where it is read to
+    request                          regions that are read              into
     a tensor, or a region of it      that region                        its array
     integers, slices                 the smallest region around them    an array, and picked from it
     slices of long steps             some indices at a time             likewise, one part after the other
@@ -58,13 +58,6 @@ __all__ = ["LazyTensor", "Reader", "open_checkpoint"]
 
 Request = tuple[str, Any]
 """A key, and the part that is wanted: a region, an index, or None for all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    arrays: list[Array]
-    unverified: list[tuple[str, Region]]
-    """The requests with bytes that were not compared, as the region around each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +111,9 @@ def read_batch(
     *,
     is_full: bool,
     out: Sequence[Array | None] | None = None,
-) -> Batch:
-    """``entries`` are of all keys. With ``is_full``, all is verified before an array is returned."""
+) -> tuple[list[Array], list[tuple[str, Region]]]:
+    """The arrays, and the requests with bytes that were not compared, none with ``is_full``, as the
+    region around each. ``entries`` are of all keys."""
     given = [None] * len(requests) if out is None else list(out)
     if len(given) != len(requests):
         raise ArgumentError(
@@ -151,14 +145,14 @@ def read_batch(
         alone = take_tensors(entries, {item.key})
         picked = []
         for part, pick in item.parts:
-            batch = read_batch(source, [(item.key, part)], alone, is_full=is_full)
-            picked.append(np.asarray(batch.arrays[0][(*pick, ...)]).copy())
-            is_bare[row] |= bool(batch.unverified)
+            (array,), unverified = read_batch(source, [(item.key, part)], alone, is_full=is_full)
+            picked.append(np.asarray(array[(*pick, ...)]).copy())
+            is_bare[row] |= bool(unverified)
         found[row] = item.give(np.concatenate(picked, item.axis))
     noted = [
         (item.key, item.asked.around) for item, bare in zip(items, is_bare, strict=True) if bare
     ]
-    return Batch([each for each in found if each is not None], noted)
+    return [each for each in found if each is not None], noted
 
 
 def _item(
@@ -368,7 +362,7 @@ class Reader:
     def digests(self) -> Mapping[str, str]:
         """The digests of tensors that the checkpoint carries, by key; empty if it carries none.
 
-        They are what its writer says. ``sv.verify`` compares them, and ``sv.digest`` computes them.
+        ``sv.verify`` compares these claims of the writer, and ``sv.digest`` computes digests.
         The text is read when they are first used: ``MalformedCheckpoint`` if it is not one of digests.
         """
         return self.source.index.metadata.digests
@@ -393,10 +387,8 @@ class Reader:
     def listed(self) -> EntryTable:
         """Return all slices as far as the index tells, for a listing.
 
-        Entries of PyTorch's formats have no place and no checksum here, because these are next to
-        the payload.
-
-        Otherwise as ``entries``.
+        Unlike in ``entries``, slices of PyTorch's formats have no place and no checksum here,
+        because these are next to the payload.
         """
         outline = outline_of(self.index)
         return self.entries() if outline is self.index else concatenate_entries([*outline.scan()])
@@ -404,7 +396,7 @@ class Reader:
     def listed_faults(self) -> Mapping[str, CheckpointError]:
         """Return the keys that cannot be read, as far as the index tells, with the reason.
 
-        Otherwise as ``faults``, which also has the errors of payload files.
+        ``faults`` also has the errors of payload files.
         """
         outline = outline_of(self.index)
         if outline is self.index:
@@ -451,7 +443,7 @@ class Reader:
         return key in self._names()
 
     def __getitem__(self, key: str) -> LazyTensor:
-        tensors = self._look_up(outline_of(self.index), key).slices.tensors
+        tensors = self._look_up(outline_of(self.index), [key]).slices.tensors
         return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0))
 
     def read(self, key: str, region: Any = None, verify: str = "auto") -> npt.NDArray[Any]:
@@ -466,7 +458,7 @@ class Reader:
             The part to read: a ``Region``, or an index of NumPy such as ``np.s_[3:7, 0]``, a list of
             rows or a mask. The whole tensor by default.
         verify : {'auto', 'full'}, default 'auto'
-            With ``'full'``, compare all checksums that cover what is read, and read the whole
+            With ``'full'``, compare all checksums that cover the part, and read the whole
             tensor if the format has a checksum only of the whole. With ``'auto'``, read the part
             then, and note it in ``unverified``. Checksums of runs are compared in both, unless the
             runs in a bucket have more than twice the bytes and 512 KiB more.
@@ -494,15 +486,15 @@ class Reader:
         """Return several tensors, or parts of them, read together: neighbours in a file by one
         request, and all requests to a bucket at the same time.
 
-        Otherwise as ``read``.
+        ``read`` describes regions, checksums and errors.
 
         Parameters
         ----------
         requests : iterable of (str, Region or index)
             The key and the part of each; None is the whole tensor. They may overlap and repeat.
         out : sequence of ndarray or None, optional
-            An array for each request, of its shape and dtype, to read into. What it holds after an
-            error is not defined. Without one, or with None in its place, a fresh array is made.
+            An array for each request, of its shape and dtype, to read into. After an error,
+            its content is not defined. Without one, or with None in its place, a fresh array is made.
 
         Returns
         -------
@@ -531,9 +523,11 @@ class Reader:
             check_string(request[0], "keys")
         entries = self.find_many(dict.fromkeys(key for key, _ in wanted))
         with self.explain_policy():
-            batch = read_batch(self.source, wanted, entries, is_full=verify == "full", out=out)
-        self.unverified += batch.unverified
-        return batch.arrays
+            arrays, unverified = read_batch(
+                self.source, wanted, entries, is_full=verify == "full", out=out
+            )
+        self.unverified += unverified
+        return arrays
 
     def find(self, key: str) -> EntryTable:
         """Return the entries of one key, looked up without the others.
@@ -555,35 +549,25 @@ class Reader:
         CheckpointError
             If the entries of the key are damaged or incomplete.
         """
-        return self._look_up(self.index, key)
+        return self.find_many([key])
 
     def find_many(self, keys: Iterable[str]) -> EntryTable:
         """Return the entries of several keys in one table, in the order of the keys.
 
-        Otherwise as ``find``.
+        It raises the errors of ``find``.
 
         Parameters
         ----------
         keys : iterable of str
             The names of the tensors, all different.
         """
-        names = list(keys)
-        for name in names:
-            check_string(name, "keys")
-        with self.explain_policy():
-            entries = find_keys(self.index, names)
-            for error in find_faults(entries.slices).values():
-                raise error
-            return entries
+        return self._look_up(self.index, list(keys))
 
-    def _look_up(self, index: Index, key: str) -> EntryTable:
-        check_string(key, "keys")
+    def _look_up(self, index: Index, keys: Sequence[str]) -> EntryTable:
+        for key in keys:
+            check_string(key, "keys")
         with self.explain_policy():
-            fault = index.faults.get(key)
-            if fault is not None:
-                # A new error each time: one that is raised again keeps its old traceback.
-                raise fault.at()
-            entries = index.find(key)
+            entries = find_keys(index, keys)
             for error in find_faults(entries.slices).values():
                 raise error
             return entries
@@ -591,7 +575,7 @@ class Reader:
     def layout(self, key: str) -> "Layout | None":
         """Return the layout of a mesh whose devices hold the key's slices, one each.
 
-        Otherwise as ``find``.
+        It raises the errors of ``find``.
 
         Returns
         -------
@@ -600,13 +584,13 @@ class Reader:
 
         Notes
         -----
-        A checkpoint does not say which device held a slice: devices are counted in the C order of
+        A checkpoint does not record which device held a slice: devices are counted in the C order of
         the slices.
         """
         # Imported on use: commands that list tensors do not pay for it.
         from shardvar.layout.meshes.recognition import recognize
 
-        slices = self._look_up(outline_of(self.index), key).slices
+        slices = self._look_up(outline_of(self.index), [key]).slices
         shape = slices.tensors.shape(0)
         return recognize(shape, slices.offset[:, : len(shape)], slices.shape[:, : len(shape)])
 

@@ -133,7 +133,7 @@ def remove_found(found: Location) -> None:
         if found.storage.local_path is None or os.path.isdir(found.storage.local_path):
             raise
         raise CheckpointNotFound(
-            f"There is no checkpoint at {found.path}: its folder was removed meanwhile.",
+            f"There is no checkpoint at {found.path}: its folder was removed since.",
             "There is nothing left to remove.",
         ) from None
     if found.is_folder and found.storage.local_path is not None:

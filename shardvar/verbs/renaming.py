@@ -122,7 +122,19 @@ def new_names(
             renamed[row] = name
     if add_prefix:
         renamed = [add_prefix + name for name in renamed]
-    _check_apart(keys, renamed)
+    if len(set(renamed)) < len(renamed):
+        sources: dict[str, list[str]] = {}
+        for key, name in zip(keys, renamed, strict=True):
+            sources.setdefault(name, []).append(key)
+        twice = [(name, claimants) for name, claimants in sources.items() if len(claimants) > 1]
+        name, claimants = twice[0]
+        listed = ", ".join(map(repr, claimants[:_NAMED]))
+        more = f" and {len(claimants) - _NAMED} more" if len(claimants) > _NAMED else ""
+        also = f"; {len(twice) - 1} more names would be given twice" if len(twice) > 1 else ""
+        raise ArgumentError(
+            f"{len(claimants)} tensors would be named {name!r}: {listed}{more}{also}.",
+            "Choose names that differ.",
+        )
     return renamed
 
 
@@ -161,43 +173,20 @@ def _naming(old: str, new: str) -> Callable[[str], str | None]:
     parts, (head, *rest) = old.split("*"), new.split("*")
 
     def with_stars(key: str) -> str | None:
-        texts = _texts_of_stars(parts, key)
-        if texts is None:
+        # Each part is found as early as can be, so none is tried twice: a regular expression may
+        # take hours.
+        first, *middle, last = parts
+        start, stop = len(first), len(key) - len(last)
+        if stop < start or not (key.startswith(first) and key.endswith(last)):
             return None
-        return head + "".join(text + part for text, part in zip(texts, rest, strict=False))
+        texts = []
+        for part in middle:
+            place = key.find(part, start, stop)
+            if place < 0:
+                return None
+            texts.append(key[start:place])
+            start = place + len(part)
+        pairs = zip([*texts, key[start:stop]], rest, strict=False)
+        return head + "".join(text + part for text, part in pairs)
 
     return with_stars
-
-
-def _texts_of_stars(parts: Sequence[str], key: str) -> list[str] | None:
-    """Each part is found as early as can be, so none is tried twice: a regular expression may take
-    hours."""
-    head, *middle, tail = parts
-    start, stop = len(head), len(key) - len(tail)
-    if stop < start or not (key.startswith(head) and key.endswith(tail)):
-        return None
-    texts = []
-    for part in middle:
-        place = key.find(part, start, stop)
-        if place < 0:
-            return None
-        texts.append(key[start:place])
-        start = place + len(part)
-    return [*texts, key[start:stop]]
-
-
-def _check_apart(keys: Sequence[str], names: Sequence[str]) -> None:
-    if len(set(names)) == len(names):
-        return
-    sources: dict[str, list[str]] = {}
-    for key, name in zip(keys, names, strict=True):
-        sources.setdefault(name, []).append(key)
-    name, claimants = next((name, found) for name, found in sources.items() if len(found) > 1)
-    listed = ", ".join(map(repr, claimants[:_NAMED]))
-    more = f" and {len(claimants) - _NAMED} more" if len(claimants) > _NAMED else ""
-    others = sum(len(found) > 1 for found in sources.values()) - 1
-    also = f"; {others} more names would be given twice" if others else ""
-    raise ArgumentError(
-        f"{len(claimants)} tensors would be named {name!r}: {listed}{more}{also}.",
-        "Choose names that differ.",
-    )

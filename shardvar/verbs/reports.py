@@ -2,7 +2,7 @@
 
     Damage         one thing that is wrong, with the tensor and the file that it is about
     Cause          the problems that have one cause, with all their tensors: a lost file is one line
-    WriteReport    save, reshard (with ``dry_run`` what they would do)
+    WriteReport    save, reshard (also of a dry run)
     VerifyReport   verify: one ``Damage`` for each thing that is wrong, one ``Unverified`` for each
                    tensor without a checksum, and the outcome of each tensor
 
@@ -60,7 +60,7 @@ class Damage:
     cause: str
     """A sentence that names the thing, the value and the place."""
     remedy: str = ""
-    """A sentence that says what to do."""
+    """The remedy, a sentence."""
 
     @classmethod
     def of(cls, error: ReadError, key: str | None = None, file: str | None = None) -> Self:
@@ -216,7 +216,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """Report of ``save`` or ``reshard``; with ``dry_run`` of what it would do."""
+    """Report of ``save`` or ``reshard``, also of a dry run."""
 
     path: str
     """The checkpoint that was written."""
@@ -252,7 +252,7 @@ class WriteReport:
     checkpoint has them in a file next to the data files, other formats in their metadata."""
     num_referred: int = 0
     """Tensors that are not written, since an older checkpoint has them: their bytes are in its files.
-    The other numbers are of what is written."""
+    They are not in the other numbers."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
     lost: tuple[Damage, ...] = ()
@@ -265,7 +265,7 @@ class WriteReport:
     dequantized: tuple[str, ...] = ()
     """The keys of the source whose numbers were written in the place of quantised tensors."""
     digests: str = ""
-    """The sentence on the digests that the checkpoint carries, or on the ones of the source that were
+    """The sentence on the digests that the checkpoint carries, or on digests of the source that were
     left out; empty without digests."""
     ranks: "tuple[WriteReport, ...]" = ()
     """The report of each checkpoint, if a map makes one a rank."""
@@ -375,7 +375,7 @@ class VerifyReport:
     read_nbytes: int = 0
     """Payload bytes that were read."""
     unguarded_nbytes: int = 0
-    """The ones without a checksum: only their presence is proven."""
+    """Payload bytes without a checksum: only their presence is proven."""
     unverified: tuple[Unverified, ...] = ()
     """The tensors that are not verifiable."""
     doubts: tuple[Damage, ...] = ()
@@ -428,10 +428,7 @@ class VerifyReport:
         return VALUES_MATCH if self.bare_index else OK
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with stable keys.
-
-        Otherwise as ``WriteReport.to_json``.
-        """
+        """Return the report as a JSON object with stable keys."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         lists = {
             "damages": [damage.to_json() for damage in self.damages],

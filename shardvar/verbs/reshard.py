@@ -368,7 +368,7 @@ def reshard(
     format : str, optional
         The format to write; by default the ending of ``target`` decides, or the source's format.
     policy : policy, optional
-        The policy that says which slices share a file; one file by default.
+        The policy that decides which slices share a file; one file by default.
     partition : partition or mapping of str to partition, optional
         The slices to write, as in ``save``; by default the source's.
     filter : str or iterable of str, optional
@@ -427,7 +427,7 @@ def reshard(
     TargetExists
         If ``target`` exists and ``force`` is not set.
     UnsupportedError
-        If the format cannot hold a tensor, or workers cannot do what is asked.
+        If the format cannot hold a tensor, or workers cannot do this.
     ArgumentError
         If a glob or a name matches nothing, two tensors would get one name, or source and target
         are the same.
@@ -524,8 +524,8 @@ def rewrite(
     reader: Reader,
     keep: bool = False,
 ) -> Callable[[], WriteReport]:
-    """Plan and check; return what carries it out, or previews without ``move``. ``keep``: leave
-    what is there already."""
+    """Plan and check; return the function that writes, or previews without ``move``. With ``keep``,
+    it leaves a finished target as it is."""
     check_no_delta(found[0].path, found[0].storage, found[0].format.name, reader.index)
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
@@ -708,7 +708,7 @@ def _find_lost(
             errors[key], files[key] = error, reader.index.files[int(chosen.file[row])]
     if errors and len(errors) == len(keys):
         raise CorruptCheckpoint(
-            f"No tensor of {reader.path} is whole.", "`shardvar verify` lists what is wrong."
+            f"No tensor of {reader.path} is whole.", "`shardvar verify` lists the damage."
         )
     return tuple(Damage.of(errors[key], key, files.get(key)) for key in reader if key in errors)
 

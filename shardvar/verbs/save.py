@@ -59,7 +59,7 @@ def save(
         default the ending of ``path`` decides (``.safetensors``, ``.npz``, ``.pt``, ``.zarr``,
         ``.index``); without one it is ``'shardvar'``.
     policy : policy, optional
-        The policy that says which slices share a file, such as ``MaxShardSizePolicy``.
+        The policy that decides which slices share a file, such as ``MaxShardSizePolicy``.
     partition : partition or mapping of str to partition, optional
         The slices into which tensors are cut: a number of parts along the first axis, counts per
         axis, a ``PartitionSpec``, a ``Partition``, a ``Layout``, whose regions are stored once
@@ -74,7 +74,7 @@ def save(
     force : bool, default False
         Replace an existing checkpoint also where the format cannot do that in one step.
     base : path_like, optional
-        A checkpoint in the same directory, such as the one before. Tensors whose key, dtype, shape
+        A checkpoint in the same directory, such as the previous step. Tensors whose key, dtype, shape
         and bytes it has are not written: the new checkpoint refers to the files that hold them. They
         keep the slices that they have there. Only the format ``'shardvar'`` can do this.
 

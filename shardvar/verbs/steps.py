@@ -85,7 +85,7 @@ def natural_key(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def in_series(names: Sequence[str], found: Sequence[Openable] = ()) -> list[str]:
-    """Return the names of the one series among them, the newest last; empty if there is none, or
+    """Return the names of the only series among them, the newest last; empty if there is none, or
     more than one.
 
     ``found`` are the checkpoints of the names. Without these, only words for steps count.
@@ -168,8 +168,7 @@ def may_be_parts(names: Sequence[str]) -> bool:
 
 
 def is_step(name: str) -> bool:
-    """Return True if a name by itself says that it belongs to a step: it has a word for it, or is
-    a number.
+    """Return True if a name by itself shows a step: it has a word for it, or is a number.
 
     >>> is_step("global_step20"), is_step("0000100"), is_step("epoch=1.ckpt"), is_step("text_encoder_2")
     (True, True, True, False)

@@ -5,8 +5,7 @@ exactly once.
 2. Laws. Report keys that cannot be read, slices that overlap, leave a hole or reach out of their
    tensor, and oddities of the files.
 3. Payloads. Read all of them, and compare their checksums (``payloads``).
-4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse
-   them.
+4. Values. Bools must be 0 or 1, and strings as long as announced, or a load would refuse them.
 5. Digests. Where digests are kept of the checkpoint, in its metadata or in a manifest, compute
    them and compare (``compare.manifest``), and the checksums that other programs have of its files.
 
@@ -92,13 +91,13 @@ def verify(
     progress : callable, optional
         Called with numbers of payload bytes as they are read, and of bytes of files with checksums.
     filter : str or iterable of str, optional
-        Globs of keys. Only tensors that match one are read and reported, and a note says so; the
+        Globs of keys. Only tensors that match one are read and reported, which a note tells; the
         index and the list of files are checked as a whole.
     exclude : str or iterable of str, optional
         Globs of keys of tensors to leave out.
     against : path_like, optional
         The manifest, or the list of checksums of files as sha256sum writes them, to compare with,
-        instead of the ones next to the checkpoint.
+        instead of files next to the checkpoint.
     executor : concurrent.futures.Executor, optional
         An executor whose workers read the payloads.
 
@@ -120,7 +119,7 @@ def verify(
     MalformedCheckpoint
         If the file at ``against`` is not a manifest.
     StorageError
-        If a file cannot be read. This says nothing about the checkpoint.
+        If a file cannot be read. The checkpoint may be whole.
 
     Notes
     -----

@@ -17,7 +17,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
 from shardvar.layout.dtypes import Ints
 from shardvar.maps.plan import MapPlan, Piece, View
-from shardvar.planning.index import EntryTable
+from shardvar.planning.index import EntryTable, Metadata
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import NUM_BINS, Statistics
 from shardvar.verbs.compare.comparison import DiffReport
@@ -56,8 +56,7 @@ large again."""
 
 _COLUMNS_NBYTES = 500
 """The most bytes that the columns of statistics grow by, without any tensor's own, if there are
-some: a column of equal numbers is an object in place of a list, and a number says how many are left
-out."""
+some: a column of equal numbers is an object in place of a list, and tensors left out are counted."""
 
 _RUN_NBYTES = len("1,0,123456789,")
 """The most bytes by which a count that is not zero lengthens a column of zeros, without its own."""
@@ -101,21 +100,23 @@ def describe(
     Slices are grouped by tensor, in the order of their offsets. A tensor whose entries cannot be
     read has dtype -1, shape -1 and no slices.
     """
-    metadata = reader.metadata
-    about = {
-        "path": reader.path,
-        "name": basename(reader.path.rstrip("/")),
-        "format": reader.format,
-        "writer": metadata.writer,
-        "description": metadata.description,
-        "metadata": dict(metadata.user),
-        "num_parameters": _num_parameters(reader.entries(), keys, reader.encodings),
-        "files": list(reader.index.files),
-        "file_nbytes": list(file_nbytes),
-        **_faults(reader, keys, measured or {}),
+    # Row and cause of every unreadable tensor, and the causes: a lost file is one.
+    faults = {k: each for k, each in (measured or {}).items() if not isinstance(each, Statistics)}
+    faults |= reader.faults
+    causes: dict[tuple[str, str], int] = {}
+    rows = [
+        [row, causes.setdefault((type(faults[key]).__name__, str(faults[key])), len(causes))]
+        for row, key in enumerate(keys)
+        if key in faults
+    ]
+    values = {
+        "faults": rows,
+        "causes": [list(cause) for cause in causes],
         "stats": None if measured is None else _statistics(reader, keys, measured, counts or {}),
     }
-    return about | _tensor_columns(reader.entries(), keys, reader.index.files)
+    files = reader.index.files, file_nbytes
+    checkpoint = reader.path, reader.format, reader.metadata, reader.entries(), reader.encodings
+    return _checkpoint_columns(keys, *checkpoint, *files, values)
 
 
 def statistics_that_fit(
@@ -159,27 +160,26 @@ def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
         report.file_nbytes, np.int64
     )  # at least the payloads; where they lie is up to the format
     np.maximum.at(ends, entries.file, entries.start + entries.slices.nbytes)
-    about: Columns = {
-        "path": report.path,
-        "name": basename(report.path.rstrip("/")),
-        "format": report.format,
-        "writer": "",
-        "description": report.description,
-        "metadata": {},
-        "num_parameters": _num_parameters(entries, keys, {}),
-        "files": [f"file {number}" for number in range(report.num_files)],
-        "file_nbytes": ends.tolist(),
-        "faults": [],
-        "causes": [],
-        "stats": None,
-    }
+    files = [f"file {number}" for number in range(report.num_files)], ends.tolist()
+    about = report.path, report.format, Metadata(report.description)
+    values: Columns = {"faults": [], "causes": [], "stats": None}
     numbers = ("read_nbytes", "num_copies", "peak_nbytes", "free_nbytes")
     return {name: getattr(report, name) for name in numbers}, [
-        about | _tensor_columns(entries, keys, ())
+        _checkpoint_columns(keys, *about, entries, {}, *files, values)
     ]
 
 
-def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[str]) -> Columns:
+def _checkpoint_columns(
+    keys: Sequence[str],
+    path: str,
+    form: str,
+    metadata: Metadata,
+    entries: EntryTable,
+    encodings: Mapping[str, str],
+    files: Sequence[str],
+    file_nbytes: Sequence[int | None],
+    values: Columns,
+) -> Columns:
     tensors, row_of = entries.slices.tensors, entries.slices.tensors.rows()
     rows = [row_of.get(key, -1) for key in keys]
     rows_by_tensor, bounds = entries.slices.by_tensor(by_offset=True)
@@ -188,9 +188,19 @@ def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[st
     used = sorted({tensors.dtype(row) for row in rows if row >= 0})
     shapes: dict[tuple[int, ...], int] = {}
     shape = [-1 if row < 0 else shapes.setdefault(tensors.shape(row), len(shapes)) for row in rows]
-    nbytes = np.append(entries.slices.nbytes_of_tensors(), 0)  # the last one is that of row -1
+    nbytes = np.append(entries.slices.nbytes_of_tensors(), 0)  # the last is for row -1
     holders = holders_of(entries, files)
     return {
+        "path": path,
+        "name": basename(path.rstrip("/")),
+        "format": form,
+        "writer": metadata.writer,
+        "description": metadata.description,
+        "metadata": dict(metadata.user),
+        "num_parameters": count_in(tensors, encodings).among(set(keys)).total,
+        "files": list(files),
+        "file_nbytes": list(file_nbytes),
+        **values,
         "dtypes": used,
         "shapes": [_exact(each) for each in shapes],
         "keys": front_coded(keys),
@@ -310,10 +320,6 @@ def bar_heights(counts: Ints) -> str:
     return "".join(HEIGHTS[height] for height in scaled.tolist())
 
 
-def _num_parameters(entries: EntryTable, keys: Sequence[str], encodings: Mapping[str, str]) -> int:
-    return count_in(entries.slices.tensors, encodings).among(set(keys)).total
-
-
 def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
     """Return the columns of the slices; ``cut`` has number, offset and shape of each partial one."""
     slices = entries.slices
@@ -337,19 +343,6 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
             for number, region in zip(numbers, regions, strict=True)
         ],
     }
-
-
-def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> Columns:
-    """Return row and cause of every unreadable tensor, and the causes: a lost file is one."""
-    faults = {k: found for k, found in measured.items() if not isinstance(found, Statistics)}
-    faults |= reader.faults
-    causes: dict[tuple[str, str], int] = {}
-    rows = [
-        [row, causes.setdefault((type(faults[key]).__name__, str(faults[key])), len(causes))]
-        for row, key in enumerate(keys)
-        if key in faults
-    ]
-    return {"faults": rows, "causes": [list(cause) for cause in causes]}
 
 
 def _statistics(

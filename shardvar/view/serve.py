@@ -6,7 +6,7 @@ machine and other pages of the browser:
 1. Each path begins with a random token, which only the printed address has.
 2. The header Host must name the loopback address, so that a hostile name which resolves to it is
    refused.
-3. GET is the one method; a path is the page or one of the given answers.
+3. GET is the only method; a path is the page or one of the given answers.
 """
 
 import json

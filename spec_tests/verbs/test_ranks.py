@@ -397,7 +397,7 @@ def test_a_second_run_keeps_the_ranks_that_an_interrupted_one_has_finished(
         each.unlink()
     finished = [stamps(rank) for rank in range(2)]
     said = told(TargetExists, reshard)
-    assert "rank_0" in said and "keeps the ones that it has finished" in said
+    assert "rank_0" in said and "keeps ranks that it has finished" in said
     report = reshard(force=True)
     assert [stamps(rank) for rank in range(2)] == finished
     assert report.reused_files == 2 and [len(files(rank)) for rank in range(3)] == written

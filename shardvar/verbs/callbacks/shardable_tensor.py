@@ -9,8 +9,9 @@ index without being read; values are read by ``np.asarray``, by arithmetic, and 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -70,28 +71,6 @@ class ShardableTensor(NamedTuple):
         return task_of(self.device or LOCAL_DEVICE)
 
 
-class Holder(Protocol):
-    """Slices, row by row, that are read on demand."""
-
-    def dtype(self, row: int) -> np.dtype[Any]:
-        """The dtype of the elements."""
-
-    def region(self, row: int) -> Region:
-        """The part of the whole tensor."""
-
-    def nbytes(self, row: int) -> int:
-        """The bytes of the payload."""
-
-    def name(self, row: int) -> str:
-        """The name of the variable, or the key."""
-
-    def device(self, row: int) -> str:
-        """The full name of the device."""
-
-    def read(self, row: int, region: Region) -> Array:
-        """The values of a part of the whole tensor, verified."""
-
-
 Axis = tuple[range | int, bool]
 """Positions in the held slice (one, if an integer chose it), and True if ``None`` made the axis."""
 
@@ -106,7 +85,9 @@ class LazySlice(LazyArray, NDArrayOperatorsMixin):
 
     __slots__ = ("_axes", "_holder", "_row")
 
-    def __init__(self, holder: Holder, row: int, axes: tuple[Axis, ...] | None = None) -> None:
+    def __init__(
+        self, holder: "SliceSource", row: int, axes: tuple[Axis, ...] | None = None
+    ) -> None:
         self._holder = holder
         self._row = row
         self._axes = axes
@@ -119,20 +100,20 @@ class LazySlice(LazyArray, NDArrayOperatorsMixin):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the elements; ``object`` for strings."""
-        return self._holder.dtype(self._row)
+        return _dtype_of(self._holder.slices.dtype(self._row))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape."""
         if self._axes is None:
-            return self._holder.region(self._row).shape
+            return self._holder.slices.region(self._row).shape
         return tuple(len(indices) for indices, _ in self._axes if isinstance(indices, range))
 
     @property
     def nbytes(self) -> int:
         """The bytes of its payload; a part of strings is read to know them."""
         if self._axes is None:
-            return self._holder.nbytes(self._row)
+            return int(self._holder.slices.nbytes[self._row])
         if self.dtype == np.object_:
             return sum(map(len, np.asarray(self).flat))
         return self.size * self.dtype.itemsize
@@ -140,17 +121,17 @@ class LazySlice(LazyArray, NDArrayOperatorsMixin):
     @property
     def name(self) -> str:
         """The name of its variable, or the key if there is none."""
-        return self._holder.name(self._row)
+        return self._holder.name_of(self._holder.slices.key(self._row))
 
     @property
     def device(self) -> str:
         """The full name of the device that holds it in memory."""
-        return self._holder.device(self._row)
+        return self._holder.slices.device_of(self._row)
 
     @property
     def region(self) -> Region | None:
         """The part of the tensor; None if it has steps or other axes, so is not a region."""
-        held = self._holder.region(self._row)
+        held = self._holder.slices.region(self._row)
         if self._axes is None:
             return held
         starts = [
@@ -194,7 +175,7 @@ class LazySlice(LazyArray, NDArrayOperatorsMixin):
 
     def numpy(self) -> Array:
         """The values, as a fresh array."""
-        held = self._holder.region(self._row)
+        held = self._holder.slices.region(self._row)
         if self._axes is None:
             return self._holder.read(self._row, held)
         spans = [span_of(indices) for indices, new in self._axes if not new]
@@ -208,14 +189,14 @@ class LazySlice(LazyArray, NDArrayOperatorsMixin):
         return f"<LazySlice of {self.name!r}: {self.dtype}{list(self.shape)}>"
 
 
-def row_of(value: Any, holder: Holder) -> int:
+def row_of(value: Any, holder: "SliceSource") -> int:
     """The row of the held slice that the value is, all of it; -1 for anything else."""
     if type(value) is LazySlice and value._axes is None and value._holder is holder:
         return value._row
     return -1
 
 
-def is_held_by(value: Any, holder: Holder) -> bool:
+def is_held_by(value: Any, holder: "SliceSource") -> bool:
     """Return True if the value is a slice that ``holder`` holds, or a part of one."""
     return isinstance(value, LazySlice) and value._holder is holder
 
@@ -271,8 +252,11 @@ class ShardingCallback(ABC):
     def __hash__(self) -> int:
         # Fields that cannot be hashed, such as lists and arrays, still tell unequal callbacks apart
         # in ``__eq__``.
-        hashable = {name: value for name, value in _fields(self).items() if _is_hashable(value)}
-        return hash((type(self), frozenset(hashable.items())))
+        hashes = set[tuple[str, int]]()
+        for name, value in _fields(self).items():
+            with suppress(TypeError):
+                hashes.add((name, hash(value)))
+        return hash((type(self), frozenset(hashes)))
 
 
 def _fields(callback: object) -> dict[str, Any]:
@@ -283,20 +267,12 @@ def _fields(callback: object) -> dict[str, Any]:
     }
 
 
-def _is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
 ShardingCallback.register(ColumnarPolicy)
 
 
 @dataclass(slots=True, eq=False)
 class SliceSource:
-    """The slices that a callback gets, and the ``Holder`` of their lazy slices."""
+    """The slices that a callback gets, which its lazy slices read."""
 
     slices: SliceTable
     entries: EntryTable
@@ -307,21 +283,6 @@ class SliceSource:
     """The object that each key is saved for, if there is one."""
     _groups: tuple[Ints, Ints] | None = field(default=None, init=False)
 
-    def dtype(self, row: int) -> np.dtype[Any]:
-        return _dtype_of(self.slices.dtype(row))
-
-    def region(self, row: int) -> Region:
-        return self.slices.region(row)
-
-    def nbytes(self, row: int) -> int:
-        return int(self.slices.nbytes[row])
-
-    def name(self, row: int) -> str:
-        return self._name(self.slices.key(row))
-
-    def device(self, row: int) -> str:
-        return self.slices.device_of(row)
-
     def read(self, row: int, region: Region) -> Array:
         """The verified values of a part of the tensor; strings are read whole, and cut then."""
         if self.source is None:
@@ -329,19 +290,16 @@ class SliceSource:
                 f"{self.slices.key(row)!r} has no values in a plan.",
                 "Decide from shapes, dtypes and sizes.",
             )
-        if is_whole(self.slices.dtype(row)):
-            whole = Region.whole(self.slices.tensors.shape(int(self.slices.tensor[row])))
-            strings = self._read(self.source, row, whole)
-            return strings[region.slices] if region.rank else strings
-        return self._read(self.source, row, region)
-
-    def _read(self, source: Source, row: int, region: Region) -> Array:
-        """Read from the entries of one key; the entries of other keys are not looked at."""
         if self._groups is None:
             self._groups = self.entries.slices.by_tensor()
         order, bounds = self._groups
         tensor = int(self.slices.tensor[row])
-        return read_region(source, self.entries, order[bounds[tensor] : bounds[tensor + 1]], region)
+        rows = order[bounds[tensor] : bounds[tensor + 1]]  # the entries of one key
+        if not is_whole(self.slices.dtype(row)):
+            return read_region(self.source, self.entries, rows, region)
+        whole = Region.whole(self.slices.tensors.shape(tensor))
+        strings = read_region(self.source, self.entries, rows, whole)
+        return strings[region.slices] if region.rank else strings
 
     def shardable_tensors(self) -> list[ShardableTensor]:
         slices, tensors = self.slices, self.slices.tensors
@@ -365,7 +323,7 @@ class SliceSource:
                 [LazySlice(self, row) for row in range(count)],
                 map(dtypes.__getitem__, slices.codes().tolist()),
                 map(devices.__getitem__, places.tolist()),
-                map(self._name, keys) if self.trackables else keys,
+                map(self.name_of, keys) if self.trackables else keys,
                 shapes,
                 specs,
                 keys,
@@ -373,7 +331,7 @@ class SliceSource:
             )
         )
 
-    def _name(self, key: str) -> str:
+    def name_of(self, key: str) -> str:
         name = getattr(self.trackables.get(key), "name", None)
         return name if isinstance(name, str) else key
 

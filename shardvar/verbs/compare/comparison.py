@@ -140,10 +140,7 @@ class TensorDifference:
         return values.relative_norm if is_finite and values.relative_norm is not None else inf
 
     def to_json(self) -> dict[str, Any]:
-        """Return the difference as a JSON object with stable keys.
-
-        Otherwise as ``ValueDifference.to_json``.
-        """
+        """Return the difference as a JSON object with stable keys."""
         shapes = {"shape_a": list(self.shape_a), "shape_b": list(self.shape_b)}
         return (
             asdict(self)
@@ -287,8 +284,8 @@ def lines_of_diff(report: DiffReport) -> Iterator[str]:
 
 
 _KINDS = ("in values", "in shape", "in dtype", "in dtype and values", "in shape and dtype")
-"""Differences of tensors that both have, in the order in which the verdict counts them. Those of
-only the dtype follow."""
+"""Differences of tensors that both have, in the order in which the verdict counts them. Differences
+of only the dtype follow."""
 
 
 def verdict_of_diff(report: DiffReport) -> str:

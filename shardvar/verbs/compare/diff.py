@@ -70,7 +70,7 @@ def diff(
     rename : mapping of str to str, optional
         The names in ``b`` by the keys of ``a``, in the forms of ``sv.reshard``.
     map : Map, path_like or list of str, optional
-        A map between model families, as ``sv.Map``: what it makes of ``a`` is compared with ``b``.
+        A map between model families, as ``sv.Map``: the tensors that it makes of ``a`` are compared with ``b``.
         If it reads or makes ranks, a path with ``{rank}``, or a folder of ``rank_0``, ``rank_1``
         ..., means the checkpoints of all of them.
     rtol : float, optional
@@ -125,15 +125,10 @@ def diff(
     check_progress(progress)
     with ExitStack() as stack:
         given = None if map is None else as_map(map)
-        paths = (
-            [[a], [b]]
-            if given is None
-            else [
-                paths_of_ranks(path, given, is_made=is_made)
-                for path, is_made in ((a, False), (b, True))
-            ]
-        )
-        found = [[find_checkpoint(path) for path in each] for each in paths]
+        found = [
+            [find_checkpoint(each) for each in paths_of_ranks(path, given, is_made=is_made)]
+            for path, is_made in ((a, False), (b, True))
+        ]
         openings = [Opening(first, dequantize, tuple(more)) for first, *more in found]
         one, other = (
             stack.enter_context(

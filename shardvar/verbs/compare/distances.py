@@ -107,13 +107,9 @@ class Products:
         return cls(count, *sums)
 
     def __add__(self, other: "Products") -> Self:
-        return type(self)(
-            self.count + other.count,
-            _add(self.squares_a, other.squares_a),
-            _add(self.squares_b, other.squares_b),
-            _add(self.products, other.products),
-            _add(self.squares_of_difference, other.squares_of_difference),
-        )
+        names = "squares_a", "squares_b", "products", "squares_of_difference"
+        sums = (_add(getattr(self, name), getattr(other, name)) for name in names)
+        return type(self)(self.count + other.count, *sums)
 
     @property
     def cosine(self) -> float | None:

@@ -349,7 +349,7 @@ def compare_sums(
     return {each.file: each for each in right}, others, whole
 
 
-def beside(found: Location, ending: str) -> tuple[Storage, str]:
+def neighbour(found: Location, ending: str) -> tuple[Storage, str]:
     """The place of a file that is named as a checkpoint, with another ending behind it."""
     if not found.is_folder:
         return found.storage, found.name + ending
@@ -373,7 +373,7 @@ def sums_beside(found: Location, source: Source, against: "Manifest | None") -> 
         sums = sums_in_list(*split_place(against.place), files, own)
         return SummedFiles(tuple(sums), () if sums else (against.place,))
     summed = summed_files(found.storage, files, {found.name, found.stem})
-    storage, name = beside(found, ".sha256")
+    storage, name = neighbour(found, ".sha256")
     if (
         not found.is_folder
         or is_manifest(storage, name)
@@ -417,7 +417,7 @@ class Manifest:
 
 def manifest_path(found: Location) -> str:
     """Not the path of another program's checksum."""
-    storage, name = beside(found, ENDING)
+    storage, name = neighbour(found, ENDING)
     head = look_into(
         storage, name, lambda file: file.read(0, min(file.size, _MOST_HEAD_NBYTES)), None
     )
@@ -500,8 +500,8 @@ def read_against(path: Path) -> Manifest:
 def manifest_beside(found: Location) -> Manifest | None:
     for ending in (manifest_path(found).removeprefix(found.path), ENDING):
         with suppress(MissingFile):
-            if is_manifest(*beside(found, ending)):
-                return _read(*beside(found, ending), found.path + ending)
+            if is_manifest(*neighbour(found, ending)):
+                return _read(*neighbour(found, ending), found.path + ending)
     return None
 
 

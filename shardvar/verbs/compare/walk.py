@@ -6,9 +6,9 @@ Of large tensors, payloads that lie in a file as they are can be read from anywh
 thread wants a portion reads it. All else is assembled or decoded from its beginning to its end, one
 block ahead of the reader.
 
-Most of what is compared is equal: large tensors with the same bytes on both sides are found by
-several threads before any value is looked at. What is unlike or damaged is left to the comparison
-of values, which reads it again and tells how it differs.
+Most tensors are equal: several threads find large tensors with the same bytes on both sides before
+any value is looked at. Tensors that differ or are damaged are left to the comparison of values, which
+reads them again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -112,9 +112,17 @@ class Sides:
                 closing(run_ahead(self.a.stream(self.row, count))) as a,
                 closing(run_ahead(self.b.stream(self.other, count))) as b,
             ):
-                for stretch in _together(a, b):
-                    yield partial(Stretch, *stretch)
-            return
+                # Blocks in pairs, both streams drawn to their ends; a stream that ends first goes on
+                # empty.
+                start = 0
+                while True:
+                    x, y = (_of_side(s, partial(next, i, None)) for s, i in (("a", a), ("b", b)))
+                    if x is None and y is None:
+                        return
+                    nothing = np.zeros(0, (y if x is None else x).dtype)
+                    x, y = nothing if x is None else x, nothing if y is None else y
+                    yield partial(Stretch, x, y, start)
+                    start += max(len(x), len(y))
         for start, stop in block_ranges(0, prod(self.a.tensors.shape(self.row)), count):
             yield partial(self._read, self.payloads, start, stop)
 
@@ -139,20 +147,6 @@ def _of_side(side: str, function: Callable[[], Any]) -> Any:
         return function()
     except READ_ERRORS as error:
         raise SideError(side, error) from error
-
-
-def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[Stretch]:
-    """Blocks of two streams in pairs; a stream that ends first goes on empty."""
-    start = 0
-    while True:
-        x, y = _of_side("a", partial(next, a, None)), _of_side("b", partial(next, b, None))
-        if x is None and y is None:
-            return
-        some = y if x is None else x
-        nothing = np.zeros(0, some.dtype)
-        stretch = Stretch(nothing if x is None else x, nothing if y is None else y, start)
-        yield stretch
-        start += max(len(stretch.a), len(stretch.b))
 
 
 def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[int]:
@@ -339,7 +333,30 @@ class PairWalk:
         a, b = self.a.tensors, self.b.tensors
         key, shape = a.keys[row], a.shape(row)
         is_other_dtype = a.codes[row] != b.codes[other] and not self.ignore_dtype
-        values = _placed(found, shape) if found.count else None
+
+        def index(flat: int | None) -> tuple[int, ...] | None:
+            places = () if flat is None else np.unravel_index(flat, shape or (1,))[: len(shape)]
+            return None if flat is None else tuple(map(int, places))
+
+        products = found.products or Products()
+        absolute, absolute_at = found.absolute or (None, None)
+        relative, relative_at = found.relative or (None, None)
+        values = None
+        if found.count:
+            values = ValueDifference(
+                count=found.count,
+                first=index(found.first),
+                max_absolute=absolute,
+                max_absolute_at=index(absolute_at),
+                max_relative=relative,
+                max_relative_at=index(relative_at),
+                num_without_distance=found.num_without_distance,
+                num_zeros=found.num_zeros,
+                num_nans=found.num_nans,
+                cosine=products.cosine,
+                relative_norm=products.relative_norm,
+                num_rounded=found.num_rounded,
+            )
         is_unlike = not are_comparable(a.dtype(row), b.dtype(other))
         if values is not None or is_other_dtype or is_unlike or shape != b.shape(other):
             kinds = a.dtype(row), b.dtype(other), shape, b.shape(other)
@@ -391,32 +408,3 @@ def compare_portion(
         walk = PairWalk(*blocks, tolerance, ignore_dtype, lambda _: None)
         walk.compare(keys)
         return walk.differences, walk.unreadable, sum(int(each.nbytes.sum()) for each in blocks)
-
-
-def _placed(found: Difference, shape: tuple[int, ...]) -> ValueDifference:
-    """The difference with indexes of the tensor in the place of flat ones."""
-
-    def index(flat: int | None) -> tuple[int, ...] | None:
-        return (
-            None
-            if flat is None
-            else tuple(int(i) for i in np.unravel_index(flat, shape or (1,)))[: len(shape)]
-        )
-
-    products = found.products or Products()
-    absolute, absolute_at = found.absolute or (None, None)
-    relative, relative_at = found.relative or (None, None)
-    return ValueDifference(
-        count=found.count,
-        first=index(found.first),
-        max_absolute=absolute,
-        max_absolute_at=index(absolute_at),
-        max_relative=relative,
-        max_relative_at=index(relative_at),
-        num_without_distance=found.num_without_distance,
-        num_zeros=found.num_zeros,
-        num_nans=found.num_nans,
-        cosine=products.cosine,
-        relative_norm=products.relative_norm,
-        num_rounded=found.num_rounded,
-    )

@@ -65,7 +65,7 @@ Outcome = list[list[int]] | str
 
 _RESTORE_AGAIN = "Find out why, and restore again in all processes."
 _rounds: dict[tuple[int, int], tuple[str, int, Outcome | None]] = {}
-"""The session, the number of the next round in it, and, in process 0, the outcome of the one before, by
+"""The session, the number of its next round, and, in process 0, the outcome of the previous round, by
 process and number of processes."""
 
 
@@ -197,7 +197,7 @@ class Meetings:
         return [self._get(name) for name in names]
 
     def close(self) -> None:
-        """Leave the room; process 0 removes it once all have left, and have read what they need."""
+        """Leave the room; process 0 removes it once all have read it and left."""
         room, self._room, self._round, self.is_silent = self._room, "", 0, False
         process, count = self._using.processes()
         if not room:

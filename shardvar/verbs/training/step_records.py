@@ -21,7 +21,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -192,10 +192,6 @@ VALUE, DAMAGED = "shardvar.value", "shardvar.damaged"
 """The metadata of a step: its value; and the numbers of other steps that a load found damaged."""
 
 
-_PATTERN = r"{name}-(0|[1-9][0-9]{{0,17}})(?![0-9])"
-"""The beginning of the names of a step."""
-
-
 @dataclass(frozen=True, slots=True)
 class SavedStep:
     """A whole step in a directory."""
@@ -243,11 +239,8 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
     """``known`` has the steps of an earlier look. Only files that a writer of a step made count."""
     storage = steps_storage(directory)
     names, folders = storage.names(), {*storage.folders()}
-    pattern = re.compile(_PATTERN.format(name=re.escape(name)))
-    matches = map(pattern.match, [*names, *folders])
-    numbers = sorted({int(match[1]) for match in matches if match})
     found = {}
-    for number in numbers:
+    for number in _numbers_in([*names, *folders], re.escape(name)):
         stem = f"{name}-{number}"
         place = storage.folder(stem) if stem in folders else None
         record = known.get(number)
@@ -256,6 +249,12 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
         if record is not None:
             found[number] = record
     return found
+
+
+def _numbers_in(names: Sequence[str], before: str) -> list[int]:
+    """The numbers of steps in names that begin with ``before``, a pattern, and a number."""
+    pattern = re.compile(rf"{before}-(0|[1-9][0-9]{{0,17}})(?![0-9])")
+    return sorted({int(match[1]) for match in map(pattern.match, names) if match})
 
 
 def find_leftovers(
@@ -268,11 +267,8 @@ def find_leftovers(
     names, folders = storage.names(), storage.folders()
     needed = {each for record in known.values() for each, _ in record.stamps}
     newest = max((number for number, each in known.items() if each.is_whole), default=0)
-    pattern = re.compile(r"\.?" + _PATTERN.format(name=re.escape(name)))
     found = []
-    for number in sorted(
-        {int(match[1]) for match in map(pattern.match, [*names, *folders]) if match}
-    ):
+    for number in _numbers_in([*names, *folders], rf"\.?{re.escape(name)}"):
         stem, record = f"{name}-{number}", known.get(number)
         if number >= newest or (record and record.location):
             continue

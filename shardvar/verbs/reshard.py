@@ -201,10 +201,12 @@ def _cast(
     lost: Sequence[str],
 ) -> tuple[EntryTable, Source]:
     tensors, dtypes = stored.slices.tensors, dict[str, str]()
-    wanted: Iterable[tuple[str | None, str]] = [(None, cast)] if isinstance(cast, str) else ()
+    wanted: Iterable[tuple[str | None, str]]
     if isinstance(cast, Mapping):
         check_globs(cast, "globs to dtypes")
         wanted = cast.items()
+    else:
+        wanted = [(None, cast)]
     for glob, given in wanted:  # of several globs that match, the last one counts
         dtype = parse_dtype(given)
         if glob is not None:

@@ -289,7 +289,6 @@ def variable_html(
 def ledger_html(
     nbytes: int, messages: int, routes: Sequence[tuple[str, str, str, int, int]]
 ) -> str:
-    """Return counted transfers as HTML, by operation, source and target."""
     rows = [(*names, f"{size:,}", number) for *names, size, number in routes[:_MOST_ROWS]]
     table = html_table(
         ("operation", "from", "to", "bytes", "messages"), rows, (3, 4), len(routes) - len(rows)

@@ -62,7 +62,6 @@ def html_block(title: object, about: Sequence[object], *parts: Markup) -> str:
 
 
 def bar(part: int, whole: int) -> Markup:
-    """Return a bar whose length is ``part`` of ``whole``."""
     # At least one pixel for a part above 0: 1 of 10^6 would be 0.0001 of the 96 pixels wide.
     width = max(round(96 * part / whole, 1), 1.0) if part and whole else 0.0
     return Markup(
@@ -74,7 +73,6 @@ def bar(part: int, whole: int) -> Markup:
 
 
 def bad(text: object) -> Markup:
-    """Return a text in the colour of errors."""
     return Markup(f'<span style="{BAD}">{shown(text)}</span>')
 
 

@@ -114,7 +114,6 @@ def check_policy(policy: Any) -> None:
 
 
 def texts_of(metadata: Any) -> dict[str, str]:
-    """Metadata map text to text in every format."""
     if metadata is None:
         return {}
     check_mapping(metadata, "text to text")

@@ -454,7 +454,6 @@ def keys_of_numbers(source: Source) -> tuple[str, ...]:
 
 
 def read_model(storage: Storage) -> Model:
-    """Read ``config.json`` and the files next to it that describe quantisation."""
     description = _read_json(storage, CONFIG)
     levels: list[dict[str, Any]] = [description] if isinstance(description, dict) else []
     for level in levels:

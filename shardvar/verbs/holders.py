@@ -31,8 +31,6 @@ file is full, and of a thousand such cuts some are equal by chance."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holders:
-    """The device of each entry of a checkpoint."""
-
     noun: str
     """The word for one of them: ``rank`` where names of files tell, else ``device``."""
     device: Ints

@@ -28,8 +28,6 @@ from shardvar.wire.crc import Checksum
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinedSource(Source):
-    """Several sources as one."""
-
     stored: Sequence[VerifiedRows]
     """The sources, in order, each with the entries that its index gives."""
     first_file: Ints

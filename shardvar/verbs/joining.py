@@ -67,13 +67,28 @@ About = tuple[str, tuple[int, ...]]
 
 
 def places_of(key: str, rule: Any, count: int, dtype: str, shape: tuple[int, ...]) -> list[Place]:
-    """The place of each source's part of a tensor that a rule concatenates."""
     if is_whole(dtype):
         raise ArgumentError(
             f"{key!r} is of dtype {dtype}, which is never concatenated.", "Choose numbers."
         )
     if isinstance(rule, tuple) and len(rule) == 2:
-        return _places_on_mesh(*rule, count, shape)
+        mesh, spec = rule
+        check_mesh(mesh)
+        if mesh.size != count:
+            raise ArgumentError(
+                f"The mesh {mesh} has {mesh.size} devices, and there are {count} sources.",
+                "Give a source for each device of the mesh, in their order.",
+            )
+        # One index for each part: where a layout of this shape puts a device is the place of its part.
+        names = [
+            () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+            for entry in spec
+        ]
+        counts = [
+            prod(mesh.shape[mesh.axis(name)] for name in entry) for entry in names[: len(shape)]
+        ]
+        layout = named_sharding([*counts, *[1] * (len(shape) - len(counts))], mesh, spec)
+        return [layout.regions(device)[0].offset for device in range(count)]
     if isinstance(rule, bool) or not isinstance(rule, int) or not -len(shape) <= rule < len(shape):
         cause = (
             f"{key!r} has the shape {human_shape(shape)}, and no axis {rule!r} to concatenate "
@@ -87,24 +102,6 @@ def places_of(key: str, rule: Any, count: int, dtype: str, shape: tuple[int, ...
         tuple(number if each == axis else 0 for each in range(len(shape)))
         for number in range(count)
     ]
-
-
-def _places_on_mesh(mesh: Mesh, spec: Spec, count: int, shape: tuple[int, ...]) -> list[Place]:
-    """The place of each part, where source ``i`` is what device ``i`` of a mesh holds."""
-    check_mesh(mesh)
-    if mesh.size != count:
-        raise ArgumentError(
-            f"The mesh {mesh} has {mesh.size} devices, and there are {count} sources.",
-            "Give a source for each device of the mesh, in their order.",
-        )
-    # One index for each part: where a layout of this shape puts a device is the place of its part.
-    names = [
-        () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-        for entry in spec
-    ]
-    counts = [prod(mesh.shape[mesh.axis(name)] for name in entry) for entry in names[: len(shape)]]
-    layout = named_sharding([*counts, *[1] * (len(shape) - len(counts))], mesh, spec)
-    return [layout.regions(device)[0].offset for device in range(count)]
 
 
 def agree(tensors: Sequence[About], places: Sequence[Place]) -> bool:
@@ -217,7 +214,6 @@ def open_numbered(
     *,
     dequantize: bool | str,
 ) -> Reader:
-    """Open several checkpoints as one, each with its number before its keys."""
     with _opened(found, dequantize) as readers:
         return _join(found, readers, _select(readers, filter, exclude))
 

@@ -442,7 +442,6 @@ class Location:
 
 
 def find_checkpoints(path: Path) -> list[Location]:
-    """Return every checkpoint that a path may mean: prefix, index, directory, or data file."""
     return found_at(*split_place(path))
 
 
@@ -576,7 +575,6 @@ def only_one(place: SplitPath, found: Sequence[Location]) -> Location:
 
 
 def several(place: SplitPath, found: Sequence[Location]) -> AmbiguousPath:
-    """Return the error of a path that may mean any of several checkpoints."""
     if len(found) > _MOST_LISTED:
         first, last = exact_path(found[0]), exact_path(found[-1])
         listed = f"{len(found):,} checkpoints, from {first} to {last}"
@@ -671,7 +669,6 @@ def is_same(a: Location, b: Location) -> bool:
 def check_apart(
     goal: Location, sources: Iterable[Location], both: str, new: str = "target"
 ) -> None:
-    """Raise ``ArgumentError`` if a new checkpoint is one of the sources: ``both`` it and a source."""
     for source in sources:
         if is_same(source, goal):
             raise ArgumentError(f"{source.path} is both {both}.", f"Choose another {new}.")

@@ -77,7 +77,6 @@ _PORTION = 1 << 22
 
 
 def number_keys(reader: Reader, rank: int) -> Reader:
-    """Return a reader of the same tensors, with the number before their keys."""
     prefix = numbered(rank, "")
     entries = _renamed(
         reader.entries(), [prefix + key for key in reader.entries().slices.tensors.keys]
@@ -322,7 +321,6 @@ def _places(slices: SliceTable) -> list[tuple[object, ...]]:
 
 
 def join_reports(target: str | os.PathLike[str], reports: Sequence[WriteReport]) -> WriteReport:
-    """Return the report of all ranks, with the report of each."""
     numbers = (
         "num_tensors num_slices nbytes num_copies read_nbytes callback_seconds num_empty_files "
         "num_objects reused_files"

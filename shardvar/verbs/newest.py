@@ -226,7 +226,6 @@ def remedy_of(names: Sequence[str]) -> str:
 
 
 def write_state(storage: Storage, state: SeriesState, name: str = STATE_FILE) -> None:
-    """Replace the state of a directory in one step."""
     # The clock is monotonic, because the wall clock may be set back while this waits.
     deadline = time.monotonic() + _LOCK_SECONDS
     with ExitStack() as held:

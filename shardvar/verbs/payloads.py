@@ -80,7 +80,6 @@ def payload_checker(
 def check_portion(
     version: str, payloads: Payloads, rows: Ints
 ) -> tuple[Ints, dict[int, ReadError]]:
-    """Read some payloads, in a worker; return their rows, and errors by position."""
     with payloads.opened(version) as source:
         return rows, check_payloads(source, payloads.entries)
 

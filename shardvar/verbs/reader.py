@@ -62,8 +62,6 @@ Request = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Item:
-    """A request, as regions to read and the elements picked of them."""
-
     key: str
     tensor: int
     """The number of its tensor in the batch."""

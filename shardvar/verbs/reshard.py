@@ -118,8 +118,6 @@ _NEW = "Globs are of the names in the target. "
 
 @dataclass(frozen=True, slots=True)
 class Conversions:
-    """The tensors to convert, by globs of their keys in the target."""
-
     cast: Mapping[str, str] | str | None = None
     """Dtypes by globs, or the dtype of all floating-point tensors."""
     transpose: str | Iterable[str] | None = None
@@ -500,8 +498,6 @@ _UNCHANGED = Conversions()
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Which tensors are taken, which keys and dtypes they get, and how they are cut."""
-
     filter: str | Iterable[str] | None = None
     """Globs of keys; at least one must match."""
     exclude: str | Iterable[str] | None = None
@@ -632,8 +628,6 @@ def _find_goal(found: Sequence[Location], target: Path, format: str | None) -> L
 
 
 class _Chosen(NamedTuple):
-    """The tensors to write, under their new keys and dtypes."""
-
     entries: EntryTable
     source: Source
     """The source that reads and converts them."""

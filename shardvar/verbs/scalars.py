@@ -42,7 +42,6 @@ def has_settings(reader: Reader) -> bool:
 
 
 def is_setting(reader: Reader, dtype: str | None, shape: tuple[int, ...] | None) -> bool:
-    """Return True if an entry with this dtype and shape is a setting, and not a tensor."""
     return dtype == STRING and shape == () and has_settings(reader)
 
 

@@ -302,7 +302,6 @@ def check_room(target: Location, needed: int, free: int | None = None) -> None:
 
 
 def check_may_write(work: WritePlan) -> None:
-    """Raise ``TargetExists`` where a checkpoint would be replaced and may not be."""
     target = work.target
     other = find_in_other_formats(target)
     if other is not None and not work.force:

@@ -69,7 +69,6 @@ text."""
 def choose_keys(
     reader: Reader, filter: Sequence[str] | None = None, exclude: Sequence[str] | None = None
 ) -> list[str]:
-    """Return the keys that ``select_keys`` chooses, as a model is read."""
     chosen = select_keys(list(reader), filter, exclude)
     return sorted((key for key in reader if key in chosen), key=reading_key)
 
@@ -216,7 +215,6 @@ def _checkpoint_columns(
 
 
 def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
-    """Return the differences of two checkpoints; rows follow the first one's ``keys``."""
     row_of = {key: row for row, key in enumerate(keys)}
     return {
         "num_equal": report.num_equal,
@@ -397,7 +395,6 @@ counts and steps, the innermost first."""
 
 
 def made_columns(report: WriteReport) -> Columns:
-    """Return the pieces of what a dry run would write, under the name ``made``; {} without a map."""
     if report.map is None or report.planned is None:
         return {}
     keys = sorted(report.planned.slices.tensors.keys, key=reading_key)  # as the page has them
@@ -406,7 +403,6 @@ def made_columns(report: WriteReport) -> Columns:
 
 
 def map_columns(plan: MapPlan, rules: Sequence[str], keys: Sequence[str]) -> Columns:
-    """Return the pieces of each tensor of a page, whose keys are ``keys``."""
     targets = {target.key: target for target in plan.every_target()}
     sources: dict[str, int] = {}
     numbers: dict[object, int] = {}
@@ -518,7 +514,6 @@ _MOST_LETTERS = 200
 def scalar_columns(
     reader: Reader, keys: Sequence[str], scalars: Mapping[str, ScalarValue]
 ) -> Columns:
-    """Return the rows that are settings, and row and text of each value that was read."""
     settings = list[list[int]]()
     if has_settings(reader):
         tensors = reader.entries().slices.tensors

@@ -105,7 +105,6 @@ def make_page(
 
 
 def room_left(page: str) -> int:
-    """Return how many bytes a page may still grow by."""
     return MOST_NBYTES - len(page)
 
 

@@ -54,8 +54,6 @@ _HEADERS = {
 
 
 class PageServer(ThreadingHTTPServer):
-    """A server of one page and of its answers; it listens from its construction on."""
-
     request_queue_size = 2 * _MOST_CONNECTIONS
 
     def __init__(self, page: str, answers: Mapping[str, PageAnswer]) -> None:

@@ -326,7 +326,6 @@ def overlay_entries(entries: EntryTable, arrays: ArraySource) -> EntryTable:
 
 
 def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:
-    """The source that reads the entries of ``overlay_entries``."""
     count = len(arrays.arrays)
     # The arrays come last, each as a file: behind 3 files, the last of 2 arrays is file 4, and 4 +
     # 1 - 2 is 3.
@@ -437,14 +436,11 @@ class _Composition:
         return f"{self.outer.description} Then, in each of these: {self.inner.description}"
 
     def exceeding(self, assignment: Assignment) -> list[Exceeding]:
-        """Files that exceed the inner policy's limit, if it has one."""
         return list(find_exceeding(self.inner, assignment))
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnarComposition(_Composition, ColumnarPolicy):
-    """``inner`` applied to the slices of each file of ``outer``'s answer."""
-
     outer: TablePolicy
     inner: TablePolicy
 
@@ -469,8 +465,6 @@ class ColumnarComposition(_Composition, ColumnarPolicy):
 
 @dataclass(frozen=True, slots=True)
 class CallbackComposition(_Composition, ShardingCallback):
-    """``inner`` called with the tensors of each file of ``outer``'s answer."""
-
     outer: CallbackPolicy
     inner: CallbackPolicy
 

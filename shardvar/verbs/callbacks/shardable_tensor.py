@@ -197,7 +197,6 @@ def row_of(value: Any, holder: "SliceSource") -> int:
 
 
 def is_held_by(value: Any, holder: "SliceSource") -> bool:
-    """Return True if the value is a slice that ``holder`` holds, or a part of one."""
     return isinstance(value, LazySlice) and value._holder is holder
 
 
@@ -272,8 +271,6 @@ ShardingCallback.register(ColumnarPolicy)
 
 @dataclass(slots=True, eq=False)
 class SliceSource:
-    """The slices that a callback gets, which its lazy slices read."""
-
     slices: SliceTable
     entries: EntryTable
     """The entries of the source for the same tensors, perhaps in other slices."""

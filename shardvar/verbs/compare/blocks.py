@@ -58,8 +58,6 @@ BATCH_COUNT = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """The tensors of an open checkpoint, ready to be walked through."""
-
     source: Source
     entries: EntryTable
     order: Ints
@@ -184,7 +182,6 @@ def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
 
 
 def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence) -> Iterator[Array]:
-    """The elements of one tensor, assembled from the slices that hold them."""
     # Plan: the tensor in portions that follow each other in C order, each filled from the slices
     # that it meets.
     tensors = entries.slices.tensors

@@ -43,7 +43,6 @@ def digest_arrays(work: WritePlan, source: ArraySource) -> WritePlan:
 
 
 def _digests(source: Source, entries: EntryTable, path: str) -> dict[str, str]:
-    """The digests of tensors by key, in order; errors name the path."""
     try:
         found = digests_of_blocks(Blocks.of_entries(source, entries))
     except READ_ERRORS as error:

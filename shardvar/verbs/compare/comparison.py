@@ -250,10 +250,22 @@ class DiffReport:
         }
 
     def _repr_html_(self) -> str:
-        from shardvar.pictures.table import Markup, html_block, html_table
+        from shardvar.pictures.table import Markup, bad, html_block, html_table
 
         about = [f"A: {self.path_a}", f"B: {self.path_b}", f"{self.num_equal:,} equal"]
-        rows = list(_differences(self))
+        rows: list[tuple[object, object, object]] = [
+            (broken.key, bad(f"unreadable in {broken.side.upper()}"), broken.message)
+            for broken in self.unreadable
+        ]
+        for each in self.differences:
+            told = [*_unlike(each)]
+            if each.values is not None:
+                most = each.values.max_absolute
+                by = "" if most is None else f", by at most {most:.6g}"
+                told.append(f"{count(each.values.count, 'value')}{by}")
+            rows.append((each.key, "differs", "; ".join(told)))
+        rows += [(key, "only in A", "") for key in self.only_in_a]
+        rows += [(key, "only in B", "") for key in self.only_in_b]
         title = "equal" if self.equal else f"{count(len(rows), 'difference')}"
         table = html_table(
             ("tensor", "", "what differs"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
@@ -372,26 +384,3 @@ def _describe(values: ValueDifference, shape: Sequence[int]) -> str:
 def _place(index: Sequence[int] | None, first: Sequence[int] | None) -> str:
     """The place of the largest difference, if it is not the first one."""
     return "" if index is None or index == first else f" at {human_shape(index)}"
-
-
-# A table for notebooks.
-
-
-def _differences(report: DiffReport) -> Iterator[tuple[object, object, object]]:
-    from shardvar.pictures.table import bad
-
-    for broken in report.unreadable:
-        yield broken.key, bad(f"unreadable in {broken.side.upper()}"), broken.message
-    for each in report.differences:
-        told = [*_unlike(each)]
-        if each.values is not None:
-            most = (
-                ""
-                if each.values.max_absolute is None
-                else f", by at most {each.values.max_absolute:.6g}"
-            )
-            told.append(count(each.values.count, "value") + most)
-        yield each.key, "differs", "; ".join(told)
-    for side, keys in (("A", report.only_in_a), ("B", report.only_in_b)):
-        for key in keys:
-            yield key, f"only in {side}", ""

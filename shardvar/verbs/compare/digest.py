@@ -185,7 +185,6 @@ def digest_reader(
 def digest_portion(
     version: str, payloads: Payloads
 ) -> tuple[dict[str, str], dict[str, ReadError], int]:
-    """In a worker: digests, errors of other tensors, and payload bytes."""
     with payloads.opened(version) as source:
         blocks = Blocks.of_entries(source, payloads.entries)
         walk = _Walk(blocks, lambda _: None, {})

@@ -62,8 +62,6 @@ save here."""
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Sums over pairs of elements, both finite."""
-
     count: int = 0
     squares_a: _Wide = _ZERO
     squares_b: _Wide = _ZERO
@@ -289,7 +287,6 @@ class Difference:
     """The sums of products of all elements, equal ones included; None where nothing differs."""
 
     def merge(self, later: "Difference") -> Self:
-        """The difference of the two stretches together; ``later`` comes after this one."""
         products = later.products if self.products is None else self.products
         if self.products is not None and later.products is not None:
             products = self.products + later.products
@@ -371,14 +368,12 @@ def compare_arrays(
 
 
 def only_bytes(found: Difference, dtype: str) -> Difference:
-    """Return the difference of elements other than numbers, without distances."""
     return (
         Difference(found.count, found.first) if ITEMSIZES[code(dtype)] else Difference(found.count)
     )
 
 
 def products_of_same(array: Array) -> Products:
-    """Return the products of elements that are the same on both sides."""
     total = Products()
     flat = array.reshape(-1)
     for begin in range(0, len(flat), _PORTION):
@@ -429,7 +424,6 @@ def _fits_float32(array: Array) -> bool:
 
 
 def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Difference:
-    """The difference of two portions whose elements in the mask [k] differ."""
     is_compact = _fits_float32(a) and _fits_float32(b)
     a, b = (_compact(a), _compact(b)) if is_compact else _in_common(a, b)
     products = Products.of(a, b)

@@ -168,8 +168,6 @@ _MOST_NOTE_NBYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class FileSum:
-    """A checksum that another program has of a file."""
-
     file: str
     """The file, by its name in the checkpoint's directory."""
     algorithm: str
@@ -200,8 +198,6 @@ class FileSum:
 
 @dataclass(frozen=True, slots=True)
 class SummedFiles:
-    """The checksums of other programs, and doubts about the files."""
-
     sums: tuple[FileSum, ...] = ()
     unknown: tuple[str, ...] = ()
     """Lists of one file without a checksum of it in a known form."""
@@ -210,7 +206,6 @@ class SummedFiles:
 
     @property
     def doubts(self) -> Iterator[Damage]:
-        """The lists that are not understood, and the downloads that seem unfinished."""
         for name in self.unknown:
             cause = (
                 f"{name} has no checksum in the form of sha256sum: nothing was compared with it."
@@ -685,7 +680,6 @@ def confirmed(
 def _with_sums(
     report: VerifyReport, found: Location, source: Source, summed: SummedFiles, progress: Progress
 ) -> tuple[VerifyReport, list[Damage]]:
-    """The report with the outcomes of checksums of files, and doubts about the files."""
     agreeing, others, _ = compare_sums(found.storage, summed.sums, (), progress)
     wrong = [each for each in others if each.names_file and each.file not in agreeing]
     doubts = [each.disagreement for each in others if each not in wrong]

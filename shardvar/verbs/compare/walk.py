@@ -64,8 +64,6 @@ class SideError(Exception):
 
 
 class Stretch(NamedTuple):
-    """Flat portions of two tensors that begin at the same element."""
-
     a: Array
     b: Array
     start: int
@@ -197,7 +195,6 @@ def _words(array: Array) -> Array:
 
 
 def compare_readers(a: Reader, b: Reader, keys: list[str]) -> DiffReport:
-    """Compare the tensors of some keys of two open checkpoints, which both have, bit by bit."""
     walk = PairWalk(Blocks.of(a), Blocks.of(b), None, False, lambda _nbytes: None)
     return compare_keys(a, b, walk, keys, keys, walk.compare)
 
@@ -240,8 +237,6 @@ def compare_keys(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairWalk:
-    """The tensors of both checkpoints side by side, and the differences so far."""
-
     a: Blocks
     b: Blocks
     tolerance: Tolerance | None
@@ -254,7 +249,6 @@ class PairWalk:
     """By key and side."""
 
     def fail(self, key: str, side: str, error: ReadError) -> None:
-        """Note that a tensor cannot be read; the first error of a side stays."""
         self.unreadable.setdefault((key, side), Unreadable(side, Damage.of(error, key)))
 
     def compare(self, keys: list[str]) -> None:
@@ -402,7 +396,6 @@ def compare_portion(
     tolerance: Tolerance | None,
     ignore_dtype: bool,
 ) -> tuple[dict[str, TensorDifference], dict[tuple[str, str], Unreadable], int]:
-    """In a worker: differences, unreadable tensors, and payload bytes."""
     with a.opened(version) as source_a, b.opened(version) as source_b:
         blocks = Blocks.of_entries(source_a, a.entries), Blocks.of_entries(source_b, b.entries)
         walk = PairWalk(*blocks, tolerance, ignore_dtype, lambda _: None)

@@ -231,7 +231,6 @@ class StepRecord:
 
 
 def steps_storage(directory: str) -> Storage:
-    """Return a directory, without memory of its files."""
     return split_place(os.path.join(directory, ".steps"))[0]
 
 
@@ -244,8 +243,13 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
         stem = f"{name}-{number}"
         place = storage.folder(stem) if stem in folders else None
         record = known.get(number)
-        if record is None or not _is_unchanged(record, storage, place):
+        at = record and record.location
+        if record is None or at is None or not record.stamps:
             record = _look(number, stem, storage, place)
+        else:
+            there = place if place is not None and at.storage.path == place.path else storage
+            if any(there.stamp(each) != stamp for each, stamp in record.stamps):
+                record = _look(number, stem, storage, place)
         if record is not None:
             found[number] = record
     return found
@@ -284,14 +288,6 @@ def find_leftovers(
         if is_left and loose <= before:
             found.append(stem)
     return found
-
-
-def _is_unchanged(record: StepRecord, storage: Storage, place: Storage | None) -> bool:
-    at = record.location
-    if at is None or not record.stamps:
-        return False
-    there = place if place is not None and at.storage.path == place.path else storage
-    return all(there.stamp(name) == stamp for name, stamp in record.stamps)
 
 
 def _look(number: int, stem: str, storage: Storage, place: Storage | None) -> StepRecord | None:

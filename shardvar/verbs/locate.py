@@ -675,21 +675,19 @@ def check_apart(
 
 
 def check_not_inside(goal: Location, source: Location, role: str) -> None:
-    if is_inside(goal, source):
+    """A target that is a folder in the folder of a source might replace its files."""
+    if not (source.is_folder and goal.is_folder):
+        return
+    if None in (goal.storage.local_path, source.storage.local_path):
+        # Of a path and a URL, neither begins with the other.
+        is_inside = goal.path.startswith(f"{source.path}/")
+    else:
+        folder = os.path.join(os.path.realpath(source.storage.path), "")
+        is_inside = os.path.realpath(goal.storage.path).startswith(folder)
+    if is_inside:
         raise ArgumentError(
             f"{goal.path} is a folder of the {role} {source.path}.", "Choose another target."
         )
-
-
-def is_inside(target: Location, source: Location) -> bool:
-    """True if a target is a folder in the folder of a source, and might replace its files."""
-    if not (source.is_folder and target.is_folder):
-        return False
-    if None in (target.storage.local_path, source.storage.local_path):
-        # Of a path and a URL, neither begins with the other.
-        return target.path.startswith(f"{source.path}/")
-    folder = os.path.join(os.path.realpath(source.storage.path), "")
-    return os.path.realpath(target.storage.path).startswith(folder)
 
 
 def find_in_other_formats(target: Location) -> Location | None:

@@ -148,15 +148,16 @@ def _renamed(entries: EntryTable, keys: Sequence[str]) -> EntryTable:
 # --- Targets
 
 
-def is_by_rank(given: Map, target: str | os.PathLike[str]) -> bool:
-    """``ArgumentError`` if only the path has a rank."""
-    has_place = "{rank" in os.fsdecode(target)
-    if has_place and not makes_ranks(given.parsed):
+def is_by_rank(path: str | os.PathLike[str], given: Map | None, *, is_made: bool = True) -> bool:
+    """True if a map makes, or reads, ranks; ``ArgumentError`` if only the path has some."""
+    has_ranks = given is not None and (makes_ranks if is_made else reads_ranks)(given.parsed)
+    if given is not None and not has_ranks and "{rank" in os.fsdecode(path):
         raise ArgumentError(
-            f"{os.fsdecode(target)} has {{rank}}, and no rule of the map makes keys '{{rank}}/...'.",
-            "Leave {rank} out of the path, or begin the targets of rules with {rank}/.",
+            f"{os.fsdecode(path)} has {{rank}}, and no rule of the map "
+            f"{'makes' if is_made else 'reads'} keys '{{rank}}/...'.",
+            "Leave {rank} out of the path, or use {rank}/ in the rules.",
         )
-    return makes_ranks(given.parsed)
+    return has_ranks
 
 
 def path_of_rank(target: str | os.PathLike[str], rank: int) -> str:
@@ -188,14 +189,7 @@ def paths_of_ranks(
     """``{rank}``, or a folder of ``rank_0`` ..., means the checkpoints that are there, from rank 0
     on."""
     has_place = "{rank" in os.fsdecode(path)
-    if given is None or not (makes_ranks if is_made else reads_ranks)(given.parsed):
-        if given is not None and has_place:
-            verb = "makes" if is_made else "reads"
-            raise ArgumentError(
-                f"{os.fsdecode(path)} has {{rank}}, and no rule of the map {verb} keys "
-                "'{rank}/...'.",
-                "Leave {rank} out of the path, or use {rank}/ in the rules.",
-            )
+    if not is_by_rank(path, given, is_made=is_made):
         return [path]
     if not has_place and not os.path.isdir(path):
         return [path]
@@ -278,7 +272,7 @@ def write_ranks(
 
 def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
     """The report of a plan whose target has every byte of it already; else None."""
-    if not work.may_resume or work.metadata.objects:
+    if work.substitutes is not None or work.metadata.objects:
         return None
     target, names = work.target, names_at(work.target)
     if len(names) != 1:

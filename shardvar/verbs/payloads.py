@@ -48,9 +48,23 @@ def check_payloads(
     for row in np.flatnonzero(
         np.isin(entries.slices.codes(), (code(STRING), code("bool")))
     ).tolist():
+        if row in errors:
+            continue
+        # The bytes are read once more, so their checksum is compared once more.
+        evidence, nbytes = Evidence(source, entries), int(entries.slices.nbytes[row])
         try:
-            if row not in errors:
-                check_values(source, entries, row)
+            if entries.slices.dtype(row) == STRING:
+                payload = new_buffer(nbytes)
+                evidence.read(row, 0, payload)
+                evidence.check()
+                strings.decode(payload, entries.slices.region(row).shape)
+                continue
+            # Bools: a block at a time, for a tensor of any size.
+            for start, stop in block_ranges(0, nbytes):
+                block = new_buffer(stop - start)
+                evidence.read(row, start, block)
+                check_bool(np.frombuffer(block, np.bool), entries.slices.key(row), source, entries)
+            evidence.check()
         except READ_ERRORS as error:
             errors[row] = error
     return errors
@@ -82,22 +96,3 @@ def check_portion(
 ) -> tuple[Ints, dict[int, ReadError]]:
     with payloads.opened(version) as source:
         return rows, check_payloads(source, payloads.entries)
-
-
-def check_values(source: Source, entries: EntryTable, row: int) -> None:
-    """Raise if a bool or a string tensor holds invalid bytes under a right checksum."""
-    # The bytes are read once more, so their checksum is compared once more.
-    evidence = Evidence(source, entries)
-    nbytes, region = int(entries.slices.nbytes[row]), entries.slices.region(row)
-    if entries.slices.dtype(row) == STRING:
-        payload = new_buffer(nbytes)
-        evidence.read(row, 0, payload)
-        evidence.check()
-        strings.decode(payload, region.shape)
-        return
-    # Bools: a block at a time, for a tensor of any size.
-    for start, stop in block_ranges(0, nbytes):
-        block = new_buffer(stop - start)
-        evidence.read(row, start, block)
-        check_bool(np.frombuffer(block, np.bool), entries.slices.key(row), source, entries)
-    evidence.check()

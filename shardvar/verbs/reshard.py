@@ -287,7 +287,7 @@ def digest_of_reshard(
     found: Sequence[Location], reader: Reader, payloads: Source, work: WritePlan
 ) -> str | None:
     """None where the plan does not tell all that is written."""
-    if not work.may_resume:
+    if work.substitutes is not None:  # they are not in the plan
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
     # they are stored in.
@@ -451,7 +451,7 @@ def reshard(
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     plan = partial(plan_checkpoint, policy=policy, force=force)
     found = _find_sources(source, keep_going)
-    by_rank = given is not None and is_by_rank(given, target)
+    by_rank = is_by_rank(target, given)
     goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format)
     if (reads := goal.format.reads) is not None:
         found = [replace(x, format=reads) if x.format.name == reads.name else x for x in found]

@@ -91,11 +91,6 @@ class WritePlan:
         sizes = self.entries.slices.nbytes[moves.source]
         return bool(is_range.all() and (moves.nbytes == sizes).all())
 
-    @property
-    def may_resume(self) -> bool:
-        """True if the plan has all that is written; values that a policy changed are not in it."""
-        return self.substitutes is None
-
 
 def plan_checkpoint(
     target: Location,

@@ -243,13 +243,13 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
         stem = f"{name}-{number}"
         place = storage.folder(stem) if stem in folders else None
         record = known.get(number)
-        at = record and record.location
-        if record is None or at is None or not record.stamps:
+        is_unchanged = False
+        if record is not None and record.location is not None and record.stamps:
+            at = record.location.storage.path
+            there = place if place is not None and at == place.path else storage
+            is_unchanged = all(there.stamp(each) == stamp for each, stamp in record.stamps)
+        if not is_unchanged:
             record = _look(number, stem, storage, place)
-        else:
-            there = place if place is not None and at.storage.path == place.path else storage
-            if any(there.stamp(each) != stamp for each, stamp in record.stamps):
-                record = _look(number, stem, storage, place)
         if record is not None:
             found[number] = record
     return found

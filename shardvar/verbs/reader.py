@@ -484,7 +484,7 @@ class Reader:
         """Return several tensors, or parts of them, read together: neighbours in a file by one
         request, and all requests to a bucket at the same time.
 
-        ``read`` describes regions, checksums and errors.
+        Otherwise as ``read``.
 
         Parameters
         ----------
@@ -573,7 +573,7 @@ class Reader:
     def layout(self, key: str) -> "Layout | None":
         """Return the layout of a mesh whose devices hold the key's slices, one each.
 
-        It raises the errors of ``find``.
+        Otherwise as ``find``.
 
         Returns
         -------

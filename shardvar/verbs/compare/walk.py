@@ -360,7 +360,7 @@ class PairWalk:
 def comparer_of(
     walk: PairWalk, executor: Executor | None, openings: Sequence[Opening]
 ) -> Callable[[list[str]], object]:
-    """What compares the tensors of some keys: the walk, or the workers of an executor."""
+    """Return the function that compares the tensors of some keys, here or by an executor."""
     if executor is None:
         return walk.compare
     rows_a, rows_b = walk.a.tensors.rows(), walk.b.tensors.rows()

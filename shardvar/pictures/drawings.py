@@ -36,8 +36,7 @@ _FLOW_WIDTH, _COLUMN, _GAP = 460, 96, 3
 
 
 def colour(number: int) -> str:
-    """Return the colour of a rectangle, file or slice by its number; colours repeat, so the number
-    is also written."""
+    """Colours repeat, so the number is also written."""
     return f"hsl({HUES[number % len(HUES)]} 48% 58%)"
 
 
@@ -58,11 +57,7 @@ def rectangles_svg(
     label: str,
     numbers: Sequence[int] | None = None,
 ) -> Markup:
-    """Draw rectangles inside a shape, each axis to its own scale, with their numbers where there is
-    room.
-
-    ``numbers`` has one for each rectangle; without it they are counted.
-    """
+    """Each axis has its own scale; without ``numbers``, the rectangles are counted."""
     axes = drawn_axes(shape, rectangles)
     down = shape[axes[0]] if len(axes) == 2 else 1
     across = shape[axes[-1]] if axes else 1
@@ -101,12 +96,7 @@ def flow_svg(
     moves: Sequence[tuple[int, int, int]],
     noun: str = "slices",
 ) -> Markup:
-    """Draw moves between two columns: (label, size) of each source and target, (source, target,
-    size) of each move.
-
-    All sizes are in one unit. Moves leave a source, and reach a target, in the order in which they
-    are given.
-    """
+    """Draw moves (source, target, size), in order, between columns of (label, size)."""
     most = max(sum(size for _, size in sources), sum(size for _, size in targets), 1)
     height = max(80, 22 * max(len(sources), len(targets)))
     # The gaps of the longer column come off first; the sizes share the rest.
@@ -145,11 +135,7 @@ def partition_html(shape: Sequence[int], parts: Sequence[Rectangle]) -> str:
 
 
 def mesh_svg(mesh: Sequence[int], devices: Sequence[int], numbers: Sequence[int]) -> Markup:
-    """Draw the devices of a mesh in C order, a row for each index of all axes but the last, in the
-    colours of numbers.
-
-    Meshes of more than ``MOST_RECTANGLES`` devices are not drawn.
-    """
+    """Devices in C order, a row for each index of all axes but the last, coloured by ``numbers``."""
     if len(devices) > MOST_RECTANGLES:
         return Markup("")
     columns = mesh[-1] if mesh else 1
@@ -177,10 +163,7 @@ def layout_html(
     groups: Sequence[tuple[Sequence[int], Sequence[Rectangle]]],
     about: Sequence[str],
 ) -> str:
-    """Return a layout as HTML: ``mesh`` is its shape, its name and its devices in C order.
-
-    ``groups`` has the devices that hold the same, with their regions; ``about`` further facts.
-    """
+    """``mesh`` is shape, name and devices; ``groups`` are devices that hold the same, with regions."""
     first_of = {device: devices[0] for devices, _ in groups for device in devices}
     held = [(devices[0], region) for devices, regions in groups for region in regions]
     label = f"{human_shape(shape)} on {count(len(mesh[2]), 'device')}"
@@ -209,10 +192,7 @@ def plan_html(
     moves: Sequence[tuple[Named, Named, str, int]],
     num_moves: int,
 ) -> str:
-    """Return a plan as HTML; ``moves`` holds its first copies: (source, target, region, elements).
-
-    Sources and targets come with their rows, so that slices without a copy need not be listed.
-    """
+    """``moves`` holds the first copies: (source, target, region, elements)."""
     about = (
         count(num_sources, "source slice"),
         count(num_targets, "target slice"),
@@ -241,11 +221,7 @@ def redistribution_html(
     totals: Sequence[tuple[int, int, int]],
     moves: Sequence[tuple[int, int, int]],
 ) -> str:
-    """Return a redistribution as HTML, in elements.
-
-    ``totals`` has (sent, received, peak) of each device, ``moves`` (sender, receiver, size), also
-    of what a device keeps.
-    """
+    """In elements. ``totals`` has (sent, received, peak) of each device."""
     crossing = sum(sent for sent, _, _ in totals)
     about = (collective or "no single collective", f"{crossing:,} elements cross")
     drawing = Markup("")

@@ -35,11 +35,7 @@ def html_table(
     right: Collection[int] = (),
     more: int = 0,
 ) -> Markup:
-    """Return a table; cells are texts or ``Markup``. Columns in ``right`` are set flush right.
-
-    The first column is set as code. ``more`` is the number of rows that were left out, which a line
-    below the table states.
-    """
+    """Cells are texts or ``Markup``; columns in ``right`` are flush right; ``more`` rows are left out."""
     head = "".join(
         '<th scope="col" '
         f'style="{_CELL};{QUIET};font-weight:400;{_align(at, right)}">{shown(text)}</th>'

@@ -153,8 +153,7 @@ def human_count(number: int) -> str:
 
 
 def _three_digits(number: int, units: Sequence[str]) -> tuple[str, str]:
-    """Return a number of at least 1000 in the unit that leaves three digits before the point at
-    most, and that unit."""
+    """Return a number of at least 1000 in the unit that leaves three digits or fewer, and the unit."""
     power = 1
     # 999.5 and more would be rounded to 1000.
     while power < len(units) and number / 1000**power >= 999.5:

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from shardvar.layout.dtypes import code, dtype_name, numpy_dtype
+from shardvar.layout.dtypes import Array, code, dtype_name, numpy_dtype
 from shardvar.planning.index import OBJECTS
 from shardvar.wire.digests import DIGESTS
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from shardvar.engine.arrays import LazyPayload
 
 
-def as_array(key: str, value: Any) -> npt.NDArray[Any]:
+def as_array(key: str, value: Any) -> Array:
     if type(value) is np.ndarray:
         array = value
     elif np.ma.isMaskedArray(value):
@@ -73,7 +72,7 @@ def without_torch(value: Any) -> Any:
     return bits.numpy().view(numpy_dtype(name))
 
 
-def stored_dtype(key: str, array: "npt.NDArray[Any] | LazyPayload") -> str:
+def stored_dtype(key: str, array: "Array | LazyPayload") -> str:
     """``UnsupportedError`` has the key."""
     try:
         name = dtype_name(array.dtype)

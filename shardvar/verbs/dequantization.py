@@ -101,7 +101,7 @@ class QuantisedTensors:
 
 
 def find_quantised(
-    tensors: TensorTable, model: Model, wrong: Mapping[str, CheckpointError | UnsupportedError]
+    tensors: TensorTable, model: Model, wrong: Mapping[str, ReadError]
 ) -> QuantisedTensors:
     """Return the quantised tensors among some, and the faults; keys in ``wrong`` cannot be read."""
     found = QuantisedTensors()
@@ -201,7 +201,7 @@ def _add(
     scales: list[str],
     model: Model,
     keys: _Tensors,
-    wrong: Mapping[str, CheckpointError | UnsupportedError],
+    wrong: Mapping[str, ReadError],
 ) -> None:
     """Add a tensor with its scales, or raise its fault."""
     if len(scales) > 1:
@@ -385,7 +385,7 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
     model = read_model(storage)
     if COMFY.rpartition(" ")[2] in source.index.metadata.user:
         model = replace(model, method=COMFY)
-    wrong: dict[str, CheckpointError | UnsupportedError] = dict(find_faults(stored.slices))
+    wrong: dict[str, ReadError] = dict(find_faults(stored.slices))
     wrong |= dict(source.index.faults.items())
     found = find_quantised(stored.slices.tensors, model, wrong)
     dtype = model.dtype if dequantize is True else _parsed(dequantize)
@@ -496,8 +496,7 @@ def _read_json(storage: Storage, name: str) -> Any:
 def _entries(
     stored: EntryTable, rows_of: Mapping[str, Ints], found: QuantisedTensors, dtype: str
 ) -> tuple[EntryTable, Ints, dict[int, Quantised]]:
-    """Entries with numbers, [m] the stored rows that they come from, and the tensor of each with
-    numbers."""
+    """Entries with numbers, [m] their stored rows, and the tensor of each entry with numbers."""
     tensors = stored.slices.tensors
     names, slices = list[tuple[str, str, tuple[int, ...]]](), list[tuple[Ints, Ints]]()
     rows, numbers, first = [np.zeros(0, np.int64)], dict[int, Quantised](), 0
@@ -544,8 +543,7 @@ def _entries(
 def _cut_alike(
     tensor: Quantised, offset: Ints, shape: Ints, rows: Ints, stored: tuple[int, ...]
 ) -> tuple[Ints, Ints, Ints]:
-    """A slice for each slice of the weights; one, the whole, if the bytes of a block are in
-    several."""
+    """A slice for each slice of the weights; the whole, if bytes of a block are in several."""
     rank = len(tensor.shape)
     if tensor.is_packed and len(stored) > rank and (shape[:, rank] != stored[-1]).any():
         offset, shape = np.zeros((1, rank), np.int64), np.array([tensor.shape])

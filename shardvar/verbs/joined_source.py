@@ -144,8 +144,7 @@ class JoinedSource(Source):
     def _by_source(
         self, entries: EntryTable, rows: Ints
     ) -> Iterator[tuple[VerifiedRows, Ints, Ints]]:
-        """Each source with the positions in ``rows`` of its entries that are not plain, and their
-        rows there."""
+        """Each source, the positions in ``rows`` of its entries that are not plain, and their rows."""
         places = np.where(entries.plain[rows], -1, entries.start[rows])
         for number, stored in enumerate(self.stored):
             first, last = self.first_entry[number : number + 2].tolist()

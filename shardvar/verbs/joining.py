@@ -25,7 +25,7 @@ rules are ``{rank}/KEY[a b] -> KEY[(rank a) b]`` and the like.
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import accumulate
@@ -51,7 +51,7 @@ from shardvar.verbs.joined_source import join_sources
 from shardvar.verbs.locate import Location, is_same
 from shardvar.verbs.mapping import number_keys, planned_reader
 from shardvar.verbs.reader import Reader, open_found
-from shardvar.verbs.renaming import matching, select_keys, such_as
+from shardvar.verbs.renaming import Globs, matching, select_keys, such_as
 
 Spec = Sequence[SpecEntry]
 """The mesh axes that cut each axis of a tensor, as in ``layouts.named_sharding``."""
@@ -171,8 +171,8 @@ _RANK = re.compile(r"(?:rank[-_]?|consolidated\.)([0-9]{1,6})(?![0-9])")
 def open_sources(
     found: Sequence[Location],
     concat: Mapping[str, Join],
-    filter: str | Iterable[str] | None,
-    exclude: str | Iterable[str] | None,
+    filter: Globs,
+    exclude: Globs,
     *,
     dequantize: bool | str,
 ) -> Reader:
@@ -209,8 +209,8 @@ def open_sources(
 
 def open_numbered(
     found: Sequence[Location],
-    filter: str | Iterable[str] | None,
-    exclude: str | Iterable[str] | None,
+    filter: Globs,
+    exclude: Globs,
     *,
     dequantize: bool | str,
 ) -> Reader:
@@ -235,8 +235,8 @@ def _opened(found: Sequence[Location], dequantize: bool | str) -> Iterator[list[
 
 def _select(
     readers: Sequence[Reader],
-    filter: str | Iterable[str] | None,
-    exclude: str | Iterable[str] | None,
+    filter: Globs,
+    exclude: Globs,
 ) -> set[str]:
     keys = dict.fromkeys(key for reader in readers for key in reader)
     return select_keys([*keys], filter, exclude)
@@ -384,8 +384,7 @@ def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place
 
 
 def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection[str]) -> Reader:
-    """Each key gets the number of its source. The path is the first one's, next to which a map
-    looks for ``config.json``."""
+    """Number the keys by their source. A map looks for ``config.json`` next to the first source."""
     readers = [number_keys(reader, rank) for rank, reader in enumerate(readers)]
     joined = join_sources([each.storage for each in found], [each.source for each in readers])
     keys = [{numbered(rank, key) for key in kept} for rank in range(len(readers))]

@@ -216,8 +216,7 @@ def _is_torch(value: Any) -> bool:
 
 
 def _is_in_memory(value: Any) -> bool:
-    """True for values that become arrays at once: nothing is gained later, or an error is to come
-    early."""
+    """True for values that become arrays at once, since nothing is gained later."""
     if _is_torch(value):
         torch = sys.modules["torch"]
         is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)

@@ -16,7 +16,7 @@ from shardvar.engine.read import read_arrays
 from shardvar.errors import UnsupportedError
 from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.published import delta_error
-from shardvar.layout.dtypes import HALVES, NAMES, STRING, has_values, numpy_dtype
+from shardvar.layout.dtypes import HALVES, NAMES, STRING, Array, Ints, has_values, numpy_dtype
 from shardvar.planning.index import DELTA, EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.verbs.arguments import strings_of
@@ -133,7 +133,7 @@ def load(
         return {key: loaded[key] for key in tensors.keys}
 
 
-def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]:
+def _map_all(reader: Reader, entries: EntryTable) -> dict[str, Array]:
     slices = entries.slices
     order, bounds = slices.by_tensor(by_offset=True)
     mapped = {}
@@ -153,9 +153,8 @@ def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]
     return mapped
 
 
-def _are_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64]) -> bool:
-    """Payloads follow each other in a file. Slices cut only along the first axis, and sorted by
-    offset, follow each other in C order."""
+def _are_contiguous(entries: EntryTable, rows: Ints) -> bool:
+    """True if payloads follow each other in a file, in slices cut along the first axis."""
     slices, first = entries.slices, rows[0]
     if not entries.plain[rows].all() or (entries.file[rows] != entries.file[first]).any():
         return False

@@ -61,9 +61,9 @@ from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.walk import PairWalk
 from shardvar.verbs.joined_source import RankSource
-from shardvar.verbs.locate import Location, find_below, look_at
+from shardvar.verbs.locate import Location, Path, find_below, look_at
 from shardvar.verbs.reader import LazyTensor, Reader
-from shardvar.verbs.renaming import new_names, select_keys
+from shardvar.verbs.renaming import Globs, new_names, select_keys
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.writing import WritePlan, report_of
 
@@ -148,7 +148,7 @@ def _renamed(entries: EntryTable, keys: Sequence[str]) -> EntryTable:
 # --- Targets
 
 
-def is_by_rank(path: str | os.PathLike[str], given: Map | None, *, is_made: bool = True) -> bool:
+def is_by_rank(path: Path, given: Map | None, *, is_made: bool = True) -> bool:
     """True if a map makes, or reads, ranks; ``ArgumentError`` if only the path has some."""
     has_ranks = given is not None and (makes_ranks if is_made else reads_ranks)(given.parsed)
     if given is not None and not has_ranks and "{rank" in os.fsdecode(path):
@@ -160,7 +160,7 @@ def is_by_rank(path: str | os.PathLike[str], given: Map | None, *, is_made: bool
     return has_ranks
 
 
-def path_of_rank(target: str | os.PathLike[str], rank: int) -> str:
+def path_of_rank(target: Path, rank: int) -> str:
     """Return the path of the checkpoint of a rank.
 
     >>> path_of_rank("consolidated.{rank:02}.pth", 1)
@@ -183,11 +183,8 @@ def path_of_rank(target: str | os.PathLike[str], rank: int) -> str:
     return found
 
 
-def paths_of_ranks(
-    path: str | os.PathLike[str], given: Map | None, *, is_made: bool
-) -> list[str | os.PathLike[str]]:
-    """``{rank}``, or a folder of ``rank_0`` ..., means the checkpoints that are there, from rank 0
-    on."""
+def paths_of_ranks(path: Path, given: Map | None, *, is_made: bool) -> list[Path]:
+    """``{rank}``, or a folder of ``rank_0`` ..., means the checkpoints there, from rank 0 on."""
     has_place = "{rank" in os.fsdecode(path)
     if not is_by_rank(path, given, is_made=is_made):
         return [path]
@@ -252,14 +249,13 @@ _KEPT = (
 
 
 def write_ranks(
-    target: str | os.PathLike[str],
+    target: Path,
     ranks: Sequence[tuple[Location, Reader]],
     write: Callable[..., Callable[[], WriteReport]],
     *,
     dry_run: bool,
 ) -> WriteReport:
-    """All are planned before one is written. With ``force``, ranks that an interrupted run finished
-    are kept."""
+    """Plan all before one is written; ``force`` keeps ranks that an interrupted run has finished."""
     there = [bool(names_at(goal)) for goal, _ in ranks]
     is_interrupted = any(there) and not all(there)
     try:
@@ -314,7 +310,7 @@ def _places(slices: SliceTable) -> list[tuple[object, ...]]:
     )
 
 
-def join_reports(target: str | os.PathLike[str], reports: Sequence[WriteReport]) -> WriteReport:
+def join_reports(target: Path, reports: Sequence[WriteReport]) -> WriteReport:
     numbers = (
         "num_tensors num_slices nbytes num_copies read_nbytes callback_seconds num_empty_files "
         "num_objects reused_files"
@@ -337,7 +333,7 @@ def join_reports(target: str | os.PathLike[str], reports: Sequence[WriteReport])
     return replace(reports[0], path=os.fsdecode(target), ranks=tuple(reports), **columns)
 
 
-MapLike = Map | str | os.PathLike[str] | Iterable[str]
+MapLike = Map | Path | Iterable[str]
 """A map: itself, the path of its file or the name of a shipped one, or its rules."""
 
 
@@ -362,8 +358,8 @@ def as_map(given: Any, keep_going: bool = False) -> Map:
 def map_reader(
     reader: Reader,
     given: Map,
-    filter: str | Iterable[str] | None = None,
-    exclude: str | Iterable[str] | None = None,
+    filter: Globs = None,
+    exclude: Globs = None,
 ) -> Reader:
     """The map sees the keys that ``filter`` and ``exclude`` take."""
     return map_and_report(reader, given, filter, exclude)[0]
@@ -372,8 +368,8 @@ def map_reader(
 def map_and_report(
     reader: Reader,
     given: Map,
-    filter: str | Iterable[str] | None = None,
-    exclude: str | Iterable[str] | None = None,
+    filter: Globs = None,
+    exclude: Globs = None,
     ranks: int | None = None,
 ) -> tuple[Reader, Callable[[], MapReport]]:
     """As ``map_reader``, with what makes the report; ``ranks`` is the number of joined sources."""

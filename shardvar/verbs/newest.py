@@ -440,7 +440,7 @@ def candidates_of(place: SplitPath) -> list[Candidate]:
     found = find_below(place)
     if not place.name:
         return _candidates(place.storage, found)
-    return [Candidate(each, each.name, "", _saved(each), _is_finished(each, "")) for each in found]
+    return [_candidate(each, "") for each in found]
 
 
 def _steps_of(place: SplitPath) -> list[Candidate]:
@@ -467,7 +467,7 @@ def _candidates(storage: Storage, found: Sequence[Location]) -> list[Candidate]:
         series = [*steps] if len(steps) == 1 and all(map(is_step, steps)) else []
     for each, path in zip([*found], paths, strict=True):
         step, item = path[depth], "/".join(path[depth + 1 :])
-        candidates.append(Candidate(each, step, item, _saved(each), _is_finished(each, step)))
+        candidates.append(_candidate(each, step, item))
     own = os.path.basename(storage.path)
     if len(found) > 1 and not series and is_step(own):
         # The folder is a step, and the checkpoints in it are its items.
@@ -555,21 +555,15 @@ def _last_number(text: str) -> int | None:
     return int(numbers[-1]) if numbers else None
 
 
-def _saved(found: Location) -> float | None:
-    """The time of the last change of the first existing file that names a checkpoint."""
-    for name in names_of_target(found.name, found.format.name):
-        status = found.storage.status(name)
-        if status is not None:
-            return status.changed
-    return None
-
-
-def _is_finished(found: Location, step: str) -> bool:
-    """False without its index, or with a temporary name."""
+def _candidate(found: Location, step: str, item: str = "") -> Candidate:
     form = found.format
-    if _is_temporary(step) or (isinstance(form, PartsFormat) and form.kind.is_lost):
-        return False
-    return format_of_name(found.name) != form.name or found.name in found.storage.names()
+    names = names_of_target(found.name, form.name)
+    changed = (at.changed for name in names if (at := found.storage.status(name)) is not None)
+    is_lost = _is_temporary(step) or (isinstance(form, PartsFormat) and form.kind.is_lost)
+    has_index = format_of_name(found.name) != form.name or found.name in found.storage.names()
+    return Candidate(
+        found, step or found.name, item, next(changed, None), has_index and not is_lost
+    )
 
 
 def _is_temporary(step: str) -> bool:

@@ -31,8 +31,7 @@ def is_floating(dtype: str) -> bool:
 
 
 def widen_numbers(array: Array) -> Array:
-    """Return the same values as uint64, int64, complex128 or float64, whichever holds the dtype's
-    values exactly."""
+    """Return the values as uint64, int64, float64 or complex128, which hold them exactly."""
     # All integers of up to 63 bits fit int64, and all of 64 bits without a sign fit uint64. Every
     # smaller float fits float64: bfloat16 and float8 have fewer bits of exponent and of fraction.
     kind = array.dtype.kind

@@ -23,6 +23,9 @@ from shardvar.verbs.arguments import check_mapping, check_string, strings_of
 REGULAR = "re:"
 """The beginning of an old name that is a regular expression."""
 
+Globs = str | Iterable[str] | None
+"""A glob, several, or none."""
+
 _NAMED = 8
 """Keys that an error names; it counts the others."""
 
@@ -40,9 +43,7 @@ def matching(keys: Iterable[str], glob: str) -> list[str]:
     return [key for key in keys if fnmatchcase(key, glob)]
 
 
-def select_keys(
-    keys: Sequence[str], filter: str | Iterable[str] | None, exclude: str | Iterable[str] | None
-) -> set[str]:
+def select_keys(keys: Sequence[str], filter: Globs, exclude: Globs) -> set[str]:
     """Return the keys that match a glob of ``filter`` and none of ``exclude``.
 
     ``ArgumentError`` where a list of globs selects nothing, or a glob of ``exclude`` leaves out

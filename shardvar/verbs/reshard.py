@@ -99,7 +99,7 @@ from shardvar.verbs.mapping import (
 from shardvar.verbs.numbers import is_floating
 from shardvar.verbs.payloads import check_payloads
 from shardvar.verbs.reader import Reader, open_found
-from shardvar.verbs.renaming import matches_any, matching, new_names, select_keys, such_as
+from shardvar.verbs.renaming import Globs, matches_any, matching, new_names, select_keys, such_as
 from shardvar.verbs.reports import Damage, WriteReport
 from shardvar.verbs.save import WRITER, check_keys
 from shardvar.verbs.together.executors import Opening, check_executor, runner_of
@@ -120,7 +120,7 @@ _NEW = "Globs are of the names in the target. "
 class Conversions:
     cast: Mapping[str, str] | str | None = None
     """Dtypes by globs, or the dtype of all floating-point tensors."""
-    transpose: str | Iterable[str] | None = None
+    transpose: Globs = None
     """Globs of matrices to transpose."""
 
     def dtype_of_numbers(self, dequantize: bool | str) -> bool | str:
@@ -498,9 +498,9 @@ _UNCHANGED = Conversions()
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    filter: str | Iterable[str] | None = None
+    filter: Globs = None
     """Globs of keys; at least one must match."""
-    exclude: str | Iterable[str] | None = None
+    exclude: Globs = None
     """Globs of keys; none may match."""
     strip_prefix: str | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -522,8 +522,7 @@ def rewrite(
     reader: Reader,
     keep: bool = False,
 ) -> Callable[[], WriteReport]:
-    """Plan and check; return the function that writes, or previews without ``move``. With ``keep``,
-    it leaves a finished target as it is."""
+    """Plan and check; return the function that writes. ``keep`` leaves a finished target as it is."""
     check_no_delta(found[0].path, found[0].storage, found[0].format.name, reader.index)
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
@@ -597,8 +596,8 @@ def _open(
     found: Sequence[Location],
     given: Map | None,
     concat: Mapping[str, Join] | None,
-    filter: str | Iterable[str] | None,
-    exclude: str | Iterable[str] | None,
+    filter: Globs,
+    exclude: Globs,
     dequantize: bool | str,
     changes: Changes,
     executor: Executor | None,

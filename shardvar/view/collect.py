@@ -93,12 +93,7 @@ def describe(
     measured: StatisticsByKey | None = None,
     counts: Mapping[str, Ints] | None = None,
 ) -> Columns:
-    """Return the columns of one checkpoint: the content of its index about the tensors named by
-    ``keys``.
-
-    Slices are grouped by tensor, in the order of their offsets. A tensor whose entries cannot be
-    read has dtype -1, shape -1 and no slices.
-    """
+    """A tensor whose entries cannot be read has dtype -1, shape -1 and no slices."""
     # Row and cause of every unreadable tensor, and the causes: a lost file is one.
     faults = {k: each for k, each in (measured or {}).items() if not isinstance(each, Statistics)}
     faults |= reader.faults
@@ -291,12 +286,7 @@ def unpacked(column: Sequence[Any] | Columns) -> Sequence[Any]:
 
 
 def gaps(files: Sequence[int], starts: Sequence[int], nbytes: Sequence[int]) -> list[int | str]:
-    """Return the bytes from the end of the slice before, of the same file, to each slice: 0 in most
-    checkpoints.
-
-    A start too large for JavaScript is sent as text, and the slice behind it is counted from the
-    one before.
-    """
+    """Bytes from the end of the previous slice of the file: 0 in most checkpoints; large starts as text."""
     ends: dict[int, int] = {}
     gaps: list[int | str] = []
     for file, start, size in zip(files, starts, nbytes, strict=True):
@@ -496,10 +486,7 @@ def runs_text(runs: Sequence[AxisRuns]) -> str:
 
 
 def is_reordered(piece: Piece) -> bool:
-    """Return True if the elements of a piece are in another order in the target than in the source.
-
-    The axes of a piece are taken in the order of the target, the slowest first.
-    """
+    """True if the elements are in another order; axes in the order of the target, the slowest first."""
     indices = zip(piece.shape, piece.source.steps, piece.target.steps, strict=True)
     moved = [(taken, filled) for count, taken, filled in indices if count > 1]
     moved.sort(key=lambda pair: (pair[1][0], -pair[1][1]))

@@ -57,12 +57,7 @@ def make_page(
     served: bool = False,
     plan: Columns | None = None,
 ) -> str:
-    """Return the page of one checkpoint, of two that were compared, or of a plan; equal columns
-    give equal pages.
-
-    A page that is ``served`` may ask its server for values; others ask for nothing.
-    ``ArgumentError`` for a page larger than ``MOST_NBYTES`` that is not served.
-    """
+    """A page that is ``served`` may ask its server; another has at most ``MOST_NBYTES``."""
     more = ["served"] if served else ["made"] if plan is not None and "made" in plan else []
     scripts = (*_SCRIPTS[:-1], *more, _SCRIPTS[-1])
     style, script = (

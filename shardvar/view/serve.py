@@ -101,7 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SECONDS
 
     def do_GET(self) -> None:  # the name that http.server calls
-        if self.headers.get_all("Host") not in self._hosts():
+        hosts = [[f"{name}:{self.server.server_port}"] for name in (LOOPBACK, "localhost")]
+        if self.headers.get_all("Host") not in hosts:
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST)
             return
         path, _, query = self.path.partition("?")
@@ -119,9 +120,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(self.server.answers[names[0]], query)
         else:
             self._refuse(HTTPStatus.NOT_FOUND)
-
-    def _hosts(self) -> list[list[str]]:
-        return [[f"{name}:{self.server.server_port}"] for name in (LOOPBACK, "localhost")]
 
     def _answer(self, answer: PageAnswer, query: str) -> None:
         try:

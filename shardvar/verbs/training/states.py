@@ -77,8 +77,7 @@ def by_key(leaves: Iterable[L]) -> dict[str, L]:
 def unmatched_keys(
     reader: Reader, keys: Collection[str], is_strict: bool, *, count: int
 ) -> LoadReport:
-    """If ``is_strict``, raise for them; of several processes another may have a key that only some
-    had."""
+    """Raise if ``is_strict``. Of several processes, others may have a key that only some had."""
     stored = dict.fromkeys(reader)
     missing = tuple(key for key in keys if key not in stored)
     unexpected = tuple(key for key in stored if key not in keys)

@@ -264,8 +264,7 @@ def _numbers_in(names: Sequence[str], before: str) -> list[int]:
 def find_leftovers(
     storage: Storage, name: str, known: Mapping[int, StepRecord], seen: set[str]
 ) -> list[str]:
-    """Steps without an index before the newest whole one. A lock guards neither shares nor empty
-    folders: these must have been ``seen`` before."""
+    """Steps without an index before the newest whole one; unlocked names only if ``seen`` before."""
     before = seen.copy()
     seen.clear()
     names, folders = storage.names(), storage.folders()

@@ -77,8 +77,6 @@ _WIDER = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CastSource(VerifiedSource):
-    """Another source with some of its entries converted; rows are rows of ``entries``."""
-
     @classmethod
     def of(cls, inner: Source, stored: EntryTable) -> Self:
         """The source that converts the payloads of another one."""
@@ -520,7 +518,6 @@ def _first_place(mask: Bools) -> tuple[int, ...]:
 
 
 def _check_scales(scales: _Floats, blocks: Region, tensor: Quantised) -> None:
-    """Raise ``InvalidCheckpoint`` if a scale is not a finite number: it would spoil its block."""
     if place := _first_place(~np.isfinite(scales)):
         index = [begin + step for begin, step in zip(blocks.offset, place, strict=True)]
         cause = (

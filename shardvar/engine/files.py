@@ -72,32 +72,6 @@ from shardvar.planning.plan import Plan
 from shardvar.planning.slices import widen
 from shardvar.storage.protocol import Storage, WritableFile
 
-
-def _plan_turns(source: ArraySource, plans: Sequence[Plan]) -> list[tuple[int, list[int]]]:
-    """Return the rows of the lazy arrays, each with the plans that copy it, by place. An array is
-    made some rows at a time only if every copy has whole rows, and each such part ends where a copy
-    ends."""
-    copies_of: dict[int, list[tuple[int, int]]] = {}
-    for number, plan in enumerate(plans):
-        rows, rank = plan.copies.source, plan.copies.shape.shape[1]
-        stored = plan.sources.take(rows)
-        is_lazy = source.in_order(source.index.entries, rows)
-        # The first row of each copy in its array, and the bytes of a row.
-        row = (plan.copies.offset - widen(stored.offset, rank, 0))[:, :1].sum(axis=1)
-        is_narrow = (plan.copies.shape != widen(stored.shape, rank, 1))[:, 1:].any(axis=1)
-        for at in np.flatnonzero(is_lazy).tolist():
-            lazy = cast(LazyPayload, source.arrays[int(rows[at])])
-            if is_narrow[at]:
-                lazy.step = 0
-            start = int(row[at]) * lazy.row_nbytes
-            copies_of.setdefault(int(rows[at]), []).append((start, number))
-    turns = []
-    for number, copies in sorted(copies_of.items()):
-        cast(LazyPayload, source.arrays[number]).cuts = sorted(start for start, _ in copies)
-        turns.append((number, list(dict.fromkeys(plan for _, plan in sorted(copies)))))
-    return turns
-
-
 _WRITE_NBYTES = 512 << 10
 """Bytes of a write where files are read and others written side by side.
 
@@ -131,8 +105,6 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileWork:
-    """A task that has begun: the values that each of its units needs."""
-
     task: FileTask
     moves: MoveTable  # the byte ranges that fill targets
     is_range: Bools  # [k] True for targets that moves fill; regions fill the others
@@ -204,7 +176,27 @@ def _by_turns(
     """Yield the batches of all files, lazy array by lazy array; those without one come first."""
     opened: dict[int, dict[int, list[tuple[FileWork, list[int]]]]] = {}
     unopened = dict.fromkeys(range(len(tasks)))
-    turns = _plan_turns(source, [task.plan for task in tasks])
+    copies_of: dict[int, list[tuple[int, int]]] = {}
+    # The lazy arrays, each with the plans that copy it, by place. An array is made some rows at a
+    # time only if every copy has whole rows, and each such part ends where a copy ends.
+    for number, task in enumerate(tasks):
+        plan, rank = task.plan, task.plan.copies.shape.shape[1]
+        rows = plan.copies.source
+        stored = plan.sources.take(rows)
+        is_lazy = source.in_order(source.index.entries, rows)
+        # The first row of each copy in its array, and the bytes of a row.
+        row = (plan.copies.offset - widen(stored.offset, rank, 0))[:, :1].sum(axis=1)
+        is_narrow = (plan.copies.shape != widen(stored.shape, rank, 1))[:, 1:].any(axis=1)
+        for at in np.flatnonzero(is_lazy).tolist():
+            lazy = cast(LazyPayload, source.arrays[int(rows[at])])
+            if is_narrow[at]:
+                lazy.step = 0
+            start = int(row[at]) * lazy.row_nbytes
+            copies_of.setdefault(int(rows[at]), []).append((start, number))
+    turns = []
+    for number, copies in sorted(copies_of.items()):
+        cast(LazyPayload, source.arrays[number]).cuts = sorted(start for start, _ in copies)
+        turns.append((number, list(dict.fromkeys(plan for _, plan in sorted(copies)))))
     for turn, numbers in [*turns, (-1, list(unopened))]:
         for number in numbers:
             if number in unopened:

@@ -71,7 +71,6 @@ class Lattice:
         return replace(self, first=there, shape=shape, place=self.place + skip)
 
     def target_corner(self) -> list[int]:
-        """[rank] the coordinates in the target of the first element."""
         return coordinates(self.piece.target, self.first)
 
     def target_bounds(self) -> tuple[list[int], list[int]]:
@@ -220,7 +219,6 @@ def factor_lattices(piece: Piece, factor: View, slices: SliceTable, rows: Ints) 
 
 
 def is_dense(lattice: Lattice) -> bool:
-    """Return True if the elements fill a region of the target."""
     low, stop = lattice.target_bounds()
     return prod(lattice.shape) == prod(b - a for a, b in zip(low, stop, strict=True))
 
@@ -277,8 +275,6 @@ _LEAST_TILE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """Elements of two payloads, at distances in bytes."""
-
     shape: tuple[int, ...]  # [k] the extents
     place: int  # The first element, in bytes of the payload that is read
     strides: tuple[int, ...]  # [k] bytes from one index to the next there
@@ -288,7 +284,6 @@ class Strided:
 
     @property
     def span(self) -> int:
-        """Bytes from the first element that is read to the end of the last."""
         return self.itemsize + sum(
             (n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)
         )
@@ -299,13 +294,11 @@ class Strided:
 
     @property
     def is_range(self) -> bool:
-        """True if the elements are one range of bytes on both sides."""
         return not self.shape or (
             len(self.shape) == 1 and self.strides == self.into_strides == (self.itemsize,)
         )
 
     def merged(self) -> "Strided":
-        """Return the same copy with as few axes as possible, in the order in which it writes."""
         axes = [axis for axis in self._axes() if axis[0] > 1]
         axes.sort(key=lambda axis: -axis[2])
         merged: list[tuple[int, int, int]] = []
@@ -445,7 +438,6 @@ class Panels:
                 self.made.popitem(last=False)
 
     def copy(self, number: int, start: int, buffer: memoryview) -> bool:
-        """Fill a buffer from a panel that holds all of it, and return True, or return False."""
         first = start // _PANEL_NBYTES * _PANEL_NBYTES
         made = self.made.get((number, first))
         if made is None or start - first + len(buffer) > len(made[0]):

@@ -126,8 +126,6 @@ class Recipes:
 
 
 class DraftEntries:
-    """The entries of targets, while they are planned."""
-
     def __init__(self, stored: EntryTable, tensors: TensorTable) -> None:
         self.stored, self.tensors = stored, tensors
         self.row_of = stored.slices.tensors.rows()
@@ -265,7 +263,6 @@ class DraftEntries:
         return Recipe(pieces, rows, tuple(factors), fill)
 
     def table(self) -> tuple[EntryTable, Recipes]:
-        """Return the entries of all targets in order, and how each is made."""
         # The tensors that stay in their order are columns: there may be a million of them.
         stored, rank = self.stored, self.tensors.shapes.shape[1]
         numbers, tensors = np.array(self.whole, np.int64).reshape(-1, 2).T
@@ -323,7 +320,6 @@ class DraftEntries:
 
 
 def _distance(index: Sequence[int], corner: Sequence[int], strides: Sequence[int]) -> int:
-    """Return the elements from a corner to an index, by strides."""
     return sum((a - b) * step for a, b, step in zip(index, corner, strides, strict=True))
 
 
@@ -628,7 +624,6 @@ class MapPart:
 
 
 def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
-    """Return the parts of maps that some entries of a source need, the last map's first."""
     parts: list[MapPart] = []
     while isinstance(source, MappedSource):
         at = np.flatnonzero(~entries.plain)

@@ -107,7 +107,6 @@ class Reading:
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request to the source's storage; None for a disk, and for memory."""
         return self.evidence.source.traits
 
     @property
@@ -368,8 +367,6 @@ def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: In
 
 
 class _Ahead(threading.local):
-    """The payloads that one thread asks for next."""
-
     def __init__(self) -> None:
         self.rows = np.zeros(0, np.int64)  # [k] the rows that it expects, in order
         self.held: dict[int, memoryview] = {}  # the payloads that were read last, by row

@@ -70,7 +70,6 @@ def block_ranges(start: int, stop: int, step: int | None = None) -> Iterator[tup
 def run_all(
     function: Callable[[Work], Done], items: Iterable[Work], workers: int | None = None
 ) -> list[Done]:
-    """Return ``function`` of every item, in order, by threads; the first error stops them."""
     workers = WORKERS if workers is None else workers
     # Four a worker: enough that none waits, and few enough that a million blocks are not a million
     # futures.

@@ -107,7 +107,6 @@ class RegionTable(Columns):
         )
 
     def nbytes(self) -> Ints:
-        """[k] the bytes of the elements of each region."""
         return np.asarray(np.prod(self.shape, axis=1) * self.itemsize)
 
     def meet(self, region: Region) -> Self:
@@ -382,7 +381,6 @@ class Places:
     start: Ints  # [m] the first byte of each target there
 
     def moved(self, table: _Table, number: Ints) -> _Table:
-        """The table with the numbers of arrays as its targets, and places in these."""
         start = table.target_start + self.start[table.target]
         return replace(table, target=number[table.target], target_start=start)
 
@@ -568,8 +566,6 @@ _BOOL, _STRING, _HALVES = code("bool"), code(STRING), code(HALVES)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatTensor:
-    """A tensor whose bytes are read in C order."""
-
     evidence: Evidence  # the source, and the entries of only this tensor
     nbytes: int  # the bytes of the tensor
     plan: Plan | None  # the copies that fill the whole tensor; None if one payload is the tensor
@@ -592,7 +588,6 @@ class FlatTensor:
 
     @property
     def is_ordered(self) -> bool:
-        """True if it is best read from its beginning to its end, by one thread."""
         entries = self.evidence.entries
         if entries.plain.all():
             return False

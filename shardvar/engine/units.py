@@ -66,7 +66,6 @@ def plan_units(
     run_nbytes: int,
     is_alone: Bools | None = None,
 ) -> Iterator[Unit]:
-    """Yield the units of a file in order; of one target, the first bytes first."""
     nbytes, stop = targets.nbytes, start + targets.nbytes
     # Only what regions fill has blocks of other sizes, and bands.
     steps, bands, ends = np.full_like(nbytes, BLOCK_NBYTES), np.zeros_like(nbytes), nbytes
@@ -233,23 +232,23 @@ def take_checksums(
     sizes = targets.nbytes[unit.first : unit.last].tolist()
     whole = (ITEMSIZES[targets.codes(slice(unit.first, unit.last))] == 0).tolist()
     for row, (start, nbytes) in enumerate(zip(starts, sizes, strict=True)):
-        mine = block[max(start, 0) : min(start + nbytes, unit.nbytes)]
-        if run and len(mine) <= run:
+        octets = block[max(start, 0) : min(start + nbytes, unit.nbytes)]
+        if run and len(octets) <= run:
             # The usual case of small tensors: one run at most, which is the payload.
-            payload.append(crc.compute(mine))
-            runs.extend(payload[-1:] if len(mine) else [])
+            payload.append(crc.compute(octets))
+            runs.extend(payload[-1:] if len(octets) else [])
         elif run:
-            sums = [crc.compute(mine[at : at + run]) for at in range(0, len(mine), run)]
+            sums = [crc.compute(octets[at : at + run]) for at in range(0, len(octets), run)]
             runs.extend(sums)
             joined = 0
             for number, value in enumerate(sums):
-                joined = crc.combine(joined, value, min(run, len(mine) - number * run))
+                joined = crc.combine(joined, value, min(run, len(octets) - number * run))
             payload.append(joined)
         elif whole[row]:
             tensor = targets[unit.first + row]
-            payload.append(writer.checksum_whole(tensor.dtype, tensor.region.size, mine))
+            payload.append(writer.checksum_whole(tensor.dtype, tensor.region.size, octets))
         else:
-            payload.append(crc.compute(mine))
+            payload.append(crc.compute(octets))
     return Sums(payload, runs)
 
 

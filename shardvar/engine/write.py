@@ -57,7 +57,6 @@ def shrink_task(task: FileTask) -> tuple[FileTask, Ints]:
 
 
 def shrink_entries(entries: EntryTable, rows: Ints) -> EntryTable:
-    """Return some of the entries, in order, with only their tensors and checksums of runs."""
     taken = entries.take(rows)
     runs = taken.runs
     if runs is not None:
@@ -96,7 +95,6 @@ def file_tasks(
     storage: Storage,
     generation: str,
 ) -> list[FileTask]:
-    """One task a file, each with the part of the plan that fills it."""
     # Targets and copies in the order of the files, so that each file's are a range of both.
     order, bounds = assignment.by_file()
     copies = plan.bounds()
@@ -234,7 +232,6 @@ _MAX_NBYTES, _MAX_DEPTH = 1 << 30, 8
 
 
 def write_journal(task: FileTask, report: FileReport) -> None:
-    """Record that the task's file is finished."""
     content = {
         "id": task.id,
         "stamp": _stamp(task),
@@ -275,13 +272,13 @@ def read_journal(task: FileTask) -> FileReport | None:
         # Not start + nbytes > size, which may overflow: a journal can hold any 64-bit number.
         if not is_sound.all() or (nbytes > task.entries.slices.nbytes[row] - start).any():
             return None
-        found = read_checksums(task)
+        checksums = read_checksums(task)
     except (CheckpointError, StorageError, ValueError, KeyError, TypeError, OverflowError):
         # A journal that is absent, cut or foreign tells nothing: the file is written again.
         return None
-    if not (np.array_equal(payload, found.payload) and np.array_equal(runs, found.runs)):
+    if not (np.array_equal(payload, checksums.payload) and np.array_equal(runs, checksums.runs)):
         return None
-    return FileReport(found, parts, int(task.plan.targets.nbytes.sum()))
+    return FileReport(checksums, parts, int(task.plan.targets.nbytes.sum()))
 
 
 def _remove(tasks: Sequence[FileTask], ending: str) -> None:

@@ -61,13 +61,20 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     # but they have few shapes.
     tensors = slices.tensors
     cuts, rule = _rules(tensors.keys, partition)
-    groups = _alike(tensors, rule)
+    rows = np.flatnonzero(rule >= 0)
+    columns = np.column_stack([rule, tensors.codes, tensors.ranks, tensors.shapes])[rows]
+    # Equal rows of the matrix are neighbours once they are sorted; where a row differs from its
+    # predecessor, a group begins. Groups are put in the order of their first tensors, so that
+    # errors name the first one.
+    order = np.lexsort(columns.T[::-1])
+    differs = (columns[order[1:]] != columns[order[:-1]]).any(axis=1)
+    groups = np.split(rows[order], np.flatnonzero(differs) + 1) if len(rows) else []
     # Cut, and put the parts next to the slices that are not cut.
     nbytes = slices.nbytes_of_tensors()
     num_shards = len(slices.tasks()[1]) if any(map(callable, cuts)) else 1
     tables = [slices.take(np.flatnonzero(rule[slices.tensor] < 0))]
     total = 0
-    for rows in groups:
+    for rows in sorted(groups, key=itemgetter(0)):
         tables.append(_cut_tensors(tensors, rows, cuts[rule[rows[0]]], nbytes[rows], num_shards))
         total += len(tables[-1])
         check_part_count(total)
@@ -123,20 +130,6 @@ def _rules(
     # without a rule, -1.
     rule[np.array([cut is None for cut in cuts] + [True])[rule]] = -1
     return cuts, rule
-
-
-def _alike(tensors: TensorTable, rule: Ints) -> list[Ints]:
-    """The tensors with a rule, grouped by rule, dtype and shape, which are cut alike."""
-    rows = np.flatnonzero(rule >= 0)
-    if not len(rows):
-        return []
-    columns = np.column_stack([rule, tensors.codes, tensors.ranks, tensors.shapes])[rows]
-    # Equal rows of the matrix are neighbours once they are sorted; where a row differs from the one
-    # before, a group begins. Groups are put in the order of their first tensors, so that errors
-    # name the first one.
-    order = np.lexsort(columns.T[::-1])
-    differs = (columns[order[1:]] != columns[order[:-1]]).any(axis=1)
-    return sorted(np.split(rows[order], np.flatnonzero(differs) + 1), key=itemgetter(0))
 
 
 def _cut_tensors(

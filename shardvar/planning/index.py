@@ -80,7 +80,6 @@ class Metadata:
 
     @property
     def has_digests(self) -> bool:
-        """True if the checkpoint carries digests, right or wrong."""
         return not isinstance(self.digests, dict) or bool(self.digests)
 
 
@@ -298,7 +297,6 @@ def find_ties(entries: EntryTable) -> dict[str, str]:
 
 
 def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:
-    """Return the entries of some keys, over a table of only these tensors, in order."""
     tensors = entries.slices.tensors
     rows = np.array([row for row, key in enumerate(tensors.keys) if key in keys], dtype=np.int64)
     return entries if len(rows) == len(tensors) else of_tensors(entries, rows)

@@ -128,7 +128,6 @@ class Assignment:
     description: str = ""  # the policy's sentence about itself
 
     def by_file(self) -> tuple[Ints, Ints]:
-        """Rows grouped by file, as ``SliceTable.by_tensor`` groups them by tensor."""
         return group_rows(self.file, self.num_files)
 
     def starts(self, nbytes: Ints) -> Ints:
@@ -144,7 +143,6 @@ class Assignment:
         return start
 
     def nbytes_of_files(self) -> Ints:
-        """[num_files] the payload bytes of each file."""
         return sum_by(self.file, self.slices.nbytes, self.num_files)
 
 

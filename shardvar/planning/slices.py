@@ -196,7 +196,6 @@ class SliceTable:
         return group_rows(self.tensor, len(self.tensors), order)
 
     def nbytes_of_tensors(self) -> Ints:
-        """[n] the payload bytes of each tensor, in all its slices; 0 without a slice."""
         return sum_by(self.tensor, self.nbytes, len(self.tensors))
 
     def key(self, row: int) -> str:
@@ -223,7 +222,6 @@ class SliceTable:
         return whole
 
     def take(self, rows: Ints | slice) -> Self:
-        """The table of some rows, in the given order, over the same tensors; a range as views."""
         return replace(
             self,
             tensor=self.tensor[rows],
@@ -288,7 +286,6 @@ def widen(matrix: Ints, rank: int, fill: int) -> Ints:
 
 
 def stack(tables: Sequence[SliceTable]) -> SliceTable:
-    """Stack tables over the same tensors: one table of all rows, in order."""
     first = tables[0]
     columns = [(table.tensor, table.offset, table.shape, table.nbytes) for table in tables]
     tensor, offset, shape, nbytes = map(np.concatenate, zip(*columns, strict=True))

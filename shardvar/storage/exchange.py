@@ -92,7 +92,6 @@ class FolderBeside:
             return not folders and are_hidden and not self.complaint()[0]
 
     def check(self) -> None:
-        """Raise ``StorageError`` unless the folder can change places, as far as known."""
         with writing(self.path):
             reason, remedy = self.complaint()
         if reason:
@@ -273,7 +272,6 @@ def others(folder: str, own: Collection[str]) -> tuple[list[str], list[str]]:
 
 
 def sync_all(paths: Iterable[str]) -> None:
-    """Force files and folders to the disk, in any order."""
     paths = list(dict.fromkeys(paths))
     if len(paths) <= _FEW:
         for path in paths:

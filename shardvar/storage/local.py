@@ -148,7 +148,6 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def check_directory(path: str) -> None:
-    """Raise ``StorageError`` if files cannot be created in a directory."""
     there = path
     with writing(path):
         while not _exists(there):
@@ -509,7 +508,6 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def split_place(path: str | os.PathLike[str]) -> tuple[Storage, str]:
-    """Return the storage and the bare name that a path or URL means; empty for a folder."""
     if isinstance(path, str) and URL.match(path):
         from shardvar.storage.urls import split_url
 

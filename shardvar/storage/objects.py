@@ -134,7 +134,6 @@ def asked_pause(root: str, store: Any) -> float:
 
 
 def make_store(root: str, kind: str) -> Any:
-    """Return a store for a URL, made from the environment; ``kind`` is one of ``CLIENTS``."""
     module = library()
     # These options replace the environment's for the connection, so that is asked here.
     allowed = any(os.environ.get(name, "").lower() in ("true", "1") for name in ALLOW_HTTP)
@@ -197,15 +196,15 @@ class ObjectClient:
             return _head_of(answer.meta), memoryview(answer.bytes())
 
         with self._asking(key, is_conditional=is_tag):
-            found, octets = self._ask(get)
-            is_other_size = found.nbytes != head.nbytes
+            answered, octets = self._ask(get)
+            is_other_size = answered.nbytes != head.nbytes
             # A time is not a version: a file that is replaced within a second has the same.
-            if found.version != head.version or (is_other_size and not is_tag):
+            if answered.version != head.version or (is_other_size and not is_tag):
                 raise replaced_error(self.place(key))
             if is_other_size:
                 raise ServerError(
                     f"{self.place(key)}: the server says {head.nbytes} bytes once, and "
-                    f"{found.nbytes} for a range, of the same version.",
+                    f"{answered.nbytes} for a range, of the same version.",
                     "Look at the server, or at a proxy between.",
                 )
             return octets
@@ -233,9 +232,9 @@ class ObjectClient:
             with self._asking(key, "put"):
                 if has_parts := nbytes > ONE_PUT_NBYTES:
                     # Of a request that begins an upload, obstore repeats none to Google.
-                    found = self._ask(lambda _: self._put_parts(key, path, nbytes))
+                    meta = self._ask(lambda _: self._put_parts(key, path, nbytes))
                 else:
-                    found = self._ask(
+                    meta = self._ask(
                         lambda store: library().put(store, key, Path(path), use_multipart=False),
                         is_writing=True,
                     )
@@ -245,7 +244,7 @@ class ObjectClient:
             if head is not None:
                 return head
             raise self._unwritten(key, error, has_parts=has_parts) from None
-        return Head(nbytes, _version(found), None)
+        return Head(nbytes, _version(meta), None)
 
     def _put_parts(self, key: str, path: str, nbytes: int) -> Any:
         part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
@@ -303,8 +302,8 @@ class ObjectClient:
                 self._put_stream(new, parts, part_nbytes)
         except (StorageError, MissingFile) as error:
             with suppress(ShardvarError):
-                found = self.head(new)
-                if is_copy(self, (old, head), (new, found), found):
+                copied = self.head(new)
+                if is_copy(self, (old, head), (new, copied), copied):
                     return
             raise self._unwritten(new, error, has_parts=True) from None
 
@@ -314,24 +313,24 @@ class ObjectClient:
         # S3's word for a writer at the same time, of a file that is there; of a new one it is an
         # answer.
         passes = old is not None and self.root.startswith("s3:")
-        found = None
+        meta = None
         try:
             with (
                 self._asking(key, "put"),
                 suppress(kinds.AlreadyExistsError, kinds.PreconditionError),
             ):
-                found = self._ask(
+                meta = self._ask(
                     lambda store: library().put(store, key, content, mode=mode),
                     is_writing=True,
                     conflicts_pass=passes,
                 )
         except MissingFile as error:
             raise self._unwritten(key, error) from None
-        if found is None:
+        if meta is None:
             raise LockHeld(
                 f"{self.place(key)} was written by another writer.", "Look at what is there now."
             )
-        return Head(len(content), _version(found), None)
+        return Head(len(content), _version(meta), None)
 
     def delete(self, key: str) -> None:
         with suppress(MissingFile), self._asking(key, "delete"):

@@ -475,8 +475,8 @@ def _knows_group(folder: str, group: bytes) -> bool:
     except FileNotFoundError:
         return False
     stamp = status.st_dev, status.st_ino, status.st_mtime_ns
-    known, answer = _answers.get((folder, group), (None, False))
-    if known != stamp:
+    stamped, answer = _answers.get((folder, group), (None, False))
+    if stamped != stamp:
         answer = _names_group(folder, group)
         if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
             _answers[folder, group] = stamp, answer

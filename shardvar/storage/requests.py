@@ -159,7 +159,6 @@ class BucketClient(Client, Protocol):
 
 
 def overtaken_error(place: str) -> LockHeld:
-    """Return the error for a file that another writer has written since this write began."""
     cause = f"{place} was written by another writer meanwhile; nothing of this write is in place."
     return LockHeld(cause, "Look at what is there now, and run it again if it is to be replaced.")
 
@@ -174,14 +173,14 @@ def removed_error(place: str) -> LockHeld:
 
 
 def commit_error(
-    place: str, old: Head | None, found: Head | None, error: StorageError
+    place: str, old: Head | None, after: Head | None, error: StorageError
 ) -> StorageError:
-    """Return the error of a commit that failed; ``old`` was there before, and ``found`` is now."""
-    if found is not None and (old is None or found.version != old.version):
+    """Return the error of a commit that failed; ``old`` was there before, and ``after`` is now."""
+    if after is not None and (old is None or after.version != old.version):
         return overtaken_error(place)
     if not isinstance(error, LockHeld):
         return error
-    if found is None and old is not None:
+    if after is None and old is not None:
         return removed_error(place)
     cause = (
         f"{place}: the service refuses the commit as if another writer had been there, and nothing "
@@ -193,7 +192,6 @@ def commit_error(
 
 
 def gone_error(place: str) -> StorageError:
-    """Return the error for a file that was uploaded for the commit and is not there."""
     cause = (
         f"{place} is gone, which was uploaded for this checkpoint: another writer, or a rule of "
         "the bucket, has"
@@ -202,7 +200,6 @@ def gone_error(place: str) -> StorageError:
 
 
 def unknown_error(place: str) -> StorageError:
-    """Return the error for a commit whose answer is lost, and whose result cannot be read."""
     cause = (
         f"{place}: the answer to the commit was lost, and whether the new checkpoint is in place "
         "is not known."
@@ -211,7 +208,6 @@ def unknown_error(place: str) -> StorageError:
 
 
 def untrue_error(cause: str) -> StorageError:
-    """Return the error for a file that the service says to have taken, and has not."""
     remedy = (
         "Save again. If it stays so, another writer or a rule of the bucket is at work, or the "
         "service answers"
@@ -226,19 +222,19 @@ def left_warning(folder: str, names: Collection[str]) -> str:
     )
 
 
-def is_sent(sent: Head, before: Head | None, found: Head | None) -> bool:
+def is_sent(sent: Head, before: Head | None, after: Head | None) -> bool:
     """Return True if a file that is found can be the one sent, and not ``before`` of its name."""
-    if found is None or found.nbytes != sent.nbytes:
+    if after is None or after.nbytes != sent.nbytes:
         return False
-    return before is None or found.version in (sent.version, "") or found.version != before.version
+    return before is None or after.version in (sent.version, "") or after.version != before.version
 
 
 def is_copy(
-    client: Client, source: tuple[str, Head], found: tuple[str, Head | None], before: Head | None
+    client: Client, source: tuple[str, Head], copy: tuple[str, Head | None], before: Head | None
 ) -> bool:
     """Return True if a file is the copy of another, each by its key. The bytes are read where the
     version does not tell."""
-    (old, head), (new, copied) = source, found
+    (old, head), (new, copied) = source, copy
     if copied is None or copied.nbytes != head.nbytes:
         return False
     if before is None or copied.version in (head.version, "") or copied.version != before.version:
@@ -396,7 +392,6 @@ class Pace:
             number += 1
 
     def wait(self) -> None:
-        """Wait until the next request may begin; for the parts of an upload, which are one."""
         self._wait(self._ready)
 
     def _wait(self, until: float) -> None:
@@ -405,7 +400,6 @@ class Pace:
             self.sleep(min(pause, _LOOK_SECONDS))
 
     def _enter(self) -> None:
-        """Wait for a place among the requests under way."""
         me = threading.get_ident()
         while True:
             self.wait()
@@ -541,7 +535,8 @@ _RIGHTS: dict[str, dict[Operation, str]] = {
 
 def denied_error(place: str, operation: Operation, code: str = "") -> AccessDenied:
     """Return the error for a denied operation; ``code`` is the service's word for the reason."""
-    scheme = {"abfs": "az", "abfss": "az"}.get(found := place.partition("://")[0], found)
+    scheme = place.partition("://")[0]
+    scheme = "az" if scheme in ("abfs", "abfss") else scheme
     right = (
         f"the right {_RIGHTS[scheme][operation]}"
         if scheme in _RIGHTS

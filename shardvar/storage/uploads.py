@@ -218,9 +218,9 @@ class BucketClaim:
 
     def _take_over(self, key: str, text: bytes) -> bool:
         """Replace the claim of another removal; False if it is a writer's, or has changed."""
-        found = _removal_head(self.client, key)
+        head = _removal_head(self.client, key)
         with suppress(LockHeld):
-            return found is not None and bool(self.client.put_if(key, text, found))
+            return head is not None and bool(self.client.put_if(key, text, head))
         return False
 
 
@@ -231,18 +231,18 @@ class UploadsMark:
     client: BucketClient  # the requests
     folder: str  # the key of the checkpoint's folder
     stem: str  # the name of the checkpoint, without its ending
-    found: list[str] = field(default_factory=list)  # the marks of earlier writers
+    earlier: list[str] = field(default_factory=list)  # the marks of earlier writers
     made: list[str] = field(default_factory=list)
     """The mark of this write, once the bucket may have it."""
     _lock: RLock = field(default_factory=new_lock)
 
     def find(self, there: dict[str, Head]) -> None:
         """Take the marks of earlier writers out of a listing, and log what these may have left."""
-        self.found = uploads_marks(self.stem, there)
-        for name in self.found:
+        self.earlier = uploads_marks(self.stem, there)
+        for name in self.earlier:
             del there[name]
-        if self.found:
-            whose = describe_claim(self.client, join_key(self.folder, self.found[0]))
+        if self.earlier:
+            whose = describe_claim(self.client, join_key(self.folder, self.earlier[0]))
             warning = (
                 f"{self.client.place(self.folder)}: an earlier writer of {self.stem!r}"
                 f"{whose and f', {whose},'} has not ended. If it was killed, it may have left "
@@ -435,7 +435,6 @@ class Upload:
                 self.there.pop(name, None)
 
     def unsent(self) -> list[str]:
-        """Return the announced files that are only on this machine."""
         return [name for name in list(self.staged) if self._is_announced(name)]
 
     def send(self, name: str) -> None:
@@ -452,7 +451,7 @@ class Upload:
         """Remove the temporary files and the claim, and log what could not be removed."""
         shutil.rmtree(self.folder, ignore_errors=True)
         claims = [claim_name(self.stem)] if self.claim.is_made else []
-        for name in claims + self.mark.made + self.mark.found * self.is_committed:
+        for name in claims + self.mark.made + self.mark.earlier * self.is_committed:
             with suppress(StorageError):
                 self._delete(name)
         if self.left:
@@ -468,13 +467,13 @@ class Upload:
             try:
                 head = self.client.put_if(key, content, current)
             except StorageError as error:
-                found = read_back(self.client, key, ONE_REQUEST_NBYTES)
+                after = read_back(self.client, key, ONE_REQUEST_NBYTES)
                 self.is_open = False
-                if found is not None and found[1] == content:
-                    return found[0]
-                if found is None and old is None and attempt == 0:
+                if after is not None and after[1] == content:
+                    return after[0]
+                if after is None and old is None and attempt == 0:
                     continue  # refused because of a file that was being removed
-                raise commit_error(self.client.place(key), old, found and found[0], error) from None
+                raise commit_error(self.client.place(key), old, after and after[0], error) from None
             self.is_open = False
             return head
         raise overtaken_error(self.client.place(key))
@@ -560,14 +559,14 @@ class Upload:
         """Raise ``StorageError`` if the commit is answered, but the old file or none is there."""
         for _ in range(2):  # a gateway may lag
             try:
-                found = self._find(name)
+                head = self._find(name)
             except ShardvarError:
                 return  # the answer stands
-            is_old = found and old and found.version == old.version != self.there[name].version
-            if found is not None and not is_old:
+            is_old = head and old and head.version == old.version != self.there[name].version
+            if head is not None and not is_old:
                 return
         self.is_open = True
-        seems = f"{self._place(name)} seems to be {'as it was' if found else 'not there'}"
+        seems = f"{self._place(name)} seems to be {'as it was' if head else 'not there'}"
         raise untrue_error(f"{seems} after the commit, which the service has taken.")
 
     def _delete(self, name: str) -> None:

@@ -149,8 +149,6 @@ class UnplacedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The directory of an archive."""
-
     read: Read
     start: int  # The first byte of the archive, in bytes of the file
     stop: int  # The first byte of its directory, in bytes of the file: records end before it
@@ -445,8 +443,6 @@ _FIRST_NBYTES = 1 << 16  # Bytes that are read first; of a large file the pickle
 
 @dataclass(frozen=True, slots=True)
 class OldFile:
-    """The storages of an old file, by their names, and its value."""
-
     records: dict[str, Record]
     root: Any
     nbytes: int
@@ -493,7 +489,6 @@ def open_old(file: ReadableFile) -> OldFile:
 
 
 def _pickles(file: ReadableFile) -> tuple[list[Any], int]:
-    """Return the values of the five pickles, and their size."""
     # Their size is known from their ends only, so more is read until all are there. Each attempt
     # reads four times as much: together they take a third more than the last one.
     most = _FIRST_NBYTES

@@ -153,7 +153,17 @@ def parse_metadata(data: bytes) -> Items:
     if type(described) is not dict or type(stored) is not dict:
         raise malformed("The index lacks the dict of its tensors or the dict of their places.")
     own = _dict(root.state.get(ABOUT))
-    about = _about(own, _dict(root.state.get("planner_data")))
+    texts = {name: value for name, value in own.items() if name in _TEXTS and _is_text(value)}
+    user = _dict(own.get("user")).items()
+    about = Metadata(
+        **texts,
+        user={key: text for key, text in user if _is_text(key) and _is_text(text)},
+        paths={
+            key: path
+            for key, path in _dict(root.state.get("planner_data")).items()
+            if _is_text(key) and type(path) is tuple and path and {*map(type, path)} <= {str, int}
+        },
+    )
     items = Items(rest_nbytes=len(data) - stop, about=about)
     packed = own.get("crc32", b"")
     if type(packed) is not bytes or len(packed) % 4 or len(packed) > 4 * len(stored):
@@ -244,13 +254,13 @@ def _add(
     dtype, full, slices = described
     placed = []
     for offset, shape in slices:
-        found = places.get((key, offset))
+        item = places.get((key, offset))
         # torch forgets which of two slices was meant, if an empty one has the offset of another.
-        if found is None and 0 not in shape:
+        if item is None and 0 not in shape:
             cause = f"The index has no place for the slice at {offset}."
             raise IncompleteCheckpoint(cause, _COPY_INDEX)
-        if found is not None and (0 not in shape or 0 in full):
-            placed.append((offset, shape, *found))
+        if item is not None and (0 not in shape or 0 in full):
+            placed.append((offset, shape, *item))
     if 0 in full:
         placed = placed[:1]  # a tensor without elements is one slice, whichever rank wrote it
     if not placed:
@@ -270,20 +280,6 @@ def _add(
 
 
 _TEXTS = ("description", "writer", "generation")
-
-
-def _about(own: Mapping[Any, Any], paths: Mapping[Any, Any]) -> Metadata:
-    texts = {name: value for name, value in own.items() if name in _TEXTS and _is_text(value)}
-    user = _dict(own.get("user")).items()
-    return Metadata(
-        **texts,
-        user={key: text for key, text in user if _is_text(key) and _is_text(text)},
-        paths={
-            key: path
-            for key, path in paths.items()
-            if _is_text(key) and type(path) is tuple and path and {*map(type, path)} <= {str, int}
-        },
-    )
 
 
 def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:

@@ -419,7 +419,6 @@ class _Zero(NamedTuple):
 def _join_groups(
     groups: Groups, vectors: Sequence[Sequence[_Vector]], leaves: Mapping[str, Any]
 ) -> Iterator[tuple[str, list[Stored]]]:
-    """Yield the parameters of stages 1 and 2."""
     if {*map(len, vectors)} != {len(groups)}:
         raise invalid("The ranks hold other groups than the model has.")
     paddings = leaves.get(_ZERO + "param_alignment_paddings")

@@ -199,27 +199,18 @@ def read_view(view: TensorView, data: DataFiles, file: int, start: int, buffer: 
         elements = np.ndarray(
             tensor.shape, f"V{size}", stored, tensor.offset * size - low, strides
         ).flat[first:stop]
-        octets = _changed(elements.tobytes(), view)
-        buffer[:] = octets[start - first * size :][: len(buffer)]
+        octets = np.frombuffer(elements.tobytes(), np.uint8)
+        unit = size // 2 if tensor.dtype.startswith("complex") else size
+        if view.is_big_endian and unit > 1:
+            octets = octets.view(f"u{unit}").byteswap().view(np.uint8)
+        if tensor.is_conjugate:
+            octets = np.conjugate(octets.view(numpy_dtype(tensor.dtype))).view(np.uint8)
+        if tensor.is_negative:
+            octets = np.negative(octets.view(numpy_dtype(tensor.dtype))).view(np.uint8)
+        buffer[:] = octets.data[start - first * size :][: len(buffer)]
     is_last = start + len(buffer) == view.nbytes
     if is_last and view.spans_record and record.crc not in (NO_CHECKSUM, CRC32.compute(stored)):
         raise _disagrees(record)
-
-
-def _changed(elements: bytes, view: TensorView) -> memoryview:
-    octets = np.frombuffer(elements, np.uint8)
-    is_complex = view.tensor.dtype.startswith("complex")
-    unit = view.tensor.itemsize // 2 if is_complex else view.tensor.itemsize
-    if view.is_big_endian and unit > 1:
-        octets = np.frombuffer(elements, f"u{unit}").byteswap().view(np.uint8)
-    if not (view.tensor.is_conjugate or view.tensor.is_negative):
-        return octets.data
-    dtype = numpy_dtype(view.tensor.dtype)
-    if view.tensor.is_conjugate:
-        octets = np.conjugate(octets.view(dtype)).view(np.uint8)
-    if view.tensor.is_negative:
-        octets = np.negative(octets.view(dtype)).view(np.uint8)
-    return octets.data
 
 
 _HEAD_NBYTES = 1 << 12

@@ -426,7 +426,13 @@ class BalancedPolicy(ColumnarPolicy):
         num_files = max(1, min(self.num_files, len(parts)))
         # A row whose middle is on a mark is in front of the cut, and belongs to the file before it.
         begins = [bisect_right(middles, mark) for mark in marks]
-        first = _leave_none_empty(begins, len(parts), num_files)
+        # Moved so that every file has a part: 4 parts in 4 files with [0, 0, 3] get [1, 2, 3],
+        # forwards, and 4 parts in 3 files with [3, 4] get [2, 3], backwards.
+        first = begins if num_files == len(begins) + 1 else list(range(1, num_files))
+        for k in range(len(first)):
+            first[k] = max(first[k], first[k - 1] + 1 if k else 1)
+        for k in reversed(range(len(first))):
+            first[k] = min(first[k], len(parts) - len(first) + k)
         # first[k] is the first part of file k + 1, so the file of a part is the number of such
         # firsts up to it.
         file = np.searchsorted(np.array(first, dtype=np.int64), np.arange(len(parts)), side="right")
@@ -460,16 +466,3 @@ def _cut_at(
         )
         parts.append(SlicePart(row, part, (stop - start) * row_nbytes))
     return parts
-
-
-def _leave_none_empty(first: list[int], num_parts: int, num_files: int) -> list[int]:
-    """The first part of each file but the first, moved so that every file has a part."""
-    # Example: 4 parts in 4 files with first = [0, 0, 3]. Forwards, each first moves behind the one
-    # before: [1, 2, 3]. Backwards, each moves in front of the one after, so that the last files
-    # have parts too: of 4 parts in 3 files, [3, 4] becomes [2, 3].
-    kept = list(first) if num_files == len(first) + 1 else list(range(1, num_files))
-    for file in range(len(kept)):
-        kept[file] = max(kept[file], kept[file - 1] + 1 if file else 1)
-    for file in reversed(range(len(kept))):
-        kept[file] = min(kept[file], num_parts - len(kept) + file)
-    return kept

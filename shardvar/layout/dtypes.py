@@ -2,20 +2,19 @@
 share.
 
 A dtype crosses the layers as its name (``"float32"``, ``"bfloat16"``, ``"string"``).
-``parse_dtype`` is the one function that reads what a caller gives as a dtype, in every spelling of
-NumPy. Three kinds differ in what may be done with them:
+Only ``parse_dtype`` reads the dtypes of callers, in every spelling of NumPy. The kinds differ in
+their use:
 
     plain      has a NumPy dtype; elements have a fixed size; slices may be cut anywhere
     string     a NumPy object array of ``bytes``; the payload tells its own size; never cut
     opaque     ``variant``, the quantized types of TensorFlow, types of PyTorch that NumPy lacks:
                listed and carried, their values refused
-    packed     elements of 4 or 6 bits that share bytes: carried whole, and the ones of 4 bits are
-               read as ``float4_e2m1fn``, a byte each
+    packed     elements of 4 or 6 bits that share bytes: carried whole, and 4 bits are read as
+               ``float4_e2m1fn``, a byte each
 
-``slice_nbytes`` is the one function of shardvar that computes the bytes of a slice.
+Only ``slice_nbytes`` computes the bytes of a slice.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -28,6 +27,8 @@ from shardvar.pictures.words import similar
 
 Array = npt.NDArray[Any]
 """An array of any dtype."""
+DType = np.dtype[Any]
+Shape = tuple[int, ...]
 Ints = npt.NDArray[np.int64]  # a column or matrix of 64-bit integers: ids, offsets, shapes, sizes
 Bools = npt.NDArray[np.bool]  # a mask
 
@@ -58,7 +59,7 @@ HALVES = "float4_e2m1fn_packed"
 STRING = "string"
 VARIANT = "variant"
 
-_NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NATIVE} | {
+_NUMPY: dict[str, DType] = {name: np.dtype(name) for name in _NATIVE} | {
     name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED
 }
 NAMES: tuple[str, ...] = (*_NUMPY, STRING, VARIANT, *_FIXED, *PACKED_BITS)
@@ -88,8 +89,7 @@ OWN_SIZE: Bools = (ITEMSIZES == 0) & (_BITS == 0)
 
 
 def code(name: str) -> int:
-    """The position of a dtype's name in ``NAMES``; ``UnsupportedError`` where shardvar does not
-    know it."""
+    """The position of a dtype's name in ``NAMES``; ``UnsupportedError`` if it is not there."""
     try:
         return _CODES[name]
     except KeyError:
@@ -98,7 +98,7 @@ def code(name: str) -> int:
         ) from None
 
 
-def numpy_dtype(name: str) -> np.dtype[Any]:
+def numpy_dtype(name: str) -> DType:
     """The NumPy dtype of the elements, little-endian where it matters; ``object`` for strings."""
     if name == STRING:
         return np.dtype(object)
@@ -117,7 +117,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         ) from None
 
 
-def dtype_name(dtype: np.dtype[Any]) -> str:
+def dtype_name(dtype: DType) -> str:
     """The name of a NumPy dtype in any byte order; bytes (``S``) and object arrays are strings."""
     name = _NAME_OF.get(dtype)
     # NumPy's variable-width text has no byte order to ask for.
@@ -136,9 +136,9 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def parse_dtype(given: Any) -> str:
-    """Return the name of the dtype that a caller gives: a name, a short name, any code or type of
-    NumPy, a NumPy dtype. A byte order is not part of a dtype: ``">f4"`` is float32, because values
-    have the machine's order in memory, and each format its own on disk."""
+    """Return the name of a dtype: given by any name, code or type of NumPy, or a NumPy dtype."""
+    # A byte order is not part of a dtype: ``">f4"`` is float32, because values have the machine's
+    # order in memory, and each format its own on disk.
     # Own names first: NumPy has no "string", and knows "bfloat16" only once ml_dtypes is imported.
     if isinstance(given, str) and (given in _CODES or given in _SHORT):
         return _SHORT.get(given, given)
@@ -163,8 +163,7 @@ def parse_dtype(given: Any) -> str:
 
 
 def is_whole(name: str) -> bool:
-    """True where a tensor of this dtype is never cut into slices: its payload tells its own size,
-    or a slice could begin within a byte."""
+    """True where a tensor is never cut: for its own size, or since a slice could begin in a byte."""
     return name in (STRING, VARIANT) or name in PACKED_BITS
 
 
@@ -178,11 +177,11 @@ def has_values(name: str) -> bool:
     return name in _NUMPY or name in (STRING, HALVES)
 
 
-def to_round_once(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return values that NumPy rounds to a dtype as the given ones should be: to nearest, once. By
-    itself it takes float64 to bfloat16 and smaller floats by way of float32, which rounds twice,
-    and PyTorch also to float16. 1 + 2**-8 is halfway between two bfloat16, and 2**-40 more is
-    not:"""
+def to_round_once(values: Array, dtype: DType) -> Array:
+    """Return values that NumPy rounds to a dtype as the given values should be: to nearest, once."""
+    # By itself it takes float64 to bfloat16 and smaller floats by way of float32, which rounds
+    # twice, and PyTorch also to float16. 1 + 2**-8 is halfway between two bfloat16, and 2**-40 more
+    # is not.
     if dtype.name == "float8_e8m0fnu":
         # All that is between its two smallest numbers, 2**-127 and 2**-126, would become the
         # larger.
@@ -208,11 +207,8 @@ def unpack_halves(packed: npt.NDArray[np.uint8]) -> Array:
     return halves.reshape(-1).view(_NUMPY["float4_e2m1fn"])
 
 
-def slice_nbytes(
-    codes: npt.NDArray[np.int64], shapes: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """The bytes of each slice: dtype codes [n] and shapes [n, rank] -> sizes [n]; 0 for strings and
-    variants. Shapes must be non-negative."""
+def slice_nbytes(codes: Ints, shapes: Ints) -> Ints:
+    """The bytes of each slice of dtype codes [n] and shapes [n, rank]; 0 for strings, variants."""
     itemsizes, bits = ITEMSIZES[codes], _BITS[codes]
     widths = itemsizes + bits / 8
     # Shapes come from files, and a product of int64 wraps silently: 2**32 * 2**32 would be 0.
@@ -224,15 +220,9 @@ def slice_nbytes(
         )
     if estimate.size and not estimate.max() <= MAX_NBYTES:
         row = int(np.argmax(estimate))
-        raise LayoutError(
-            f"A {NAMES[codes[row]]} slice of shape {_shape_text(shapes[row])} is too large to "
-            "exist."
-        )
+        extents = tuple(map(int, shapes[row]))
+        raise LayoutError(f"A {NAMES[codes[row]]} slice of shape {extents} is too large to exist.")
     # Exact now: the rounding of an estimate of at most 2**62 is far smaller than the way to 2**63.
     counts = np.prod(shapes, axis=1, dtype=np.int64)
     # Eight elements of n bits have n bytes; the last ones end within their last byte.
     return np.asarray(itemsizes * counts + counts // 8 * bits + -(-(counts % 8 * bits) // 8))
-
-
-def _shape_text(shape: Sequence[int] | npt.NDArray[np.int64]) -> str:
-    return f"({', '.join(map(str, shape))})"

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.dtypes import Array, Ints, Shape
 from shardvar.layout.region import Region
 
 Pick = tuple[slice | int | None, ...]  # a basic index that is applied to an array that was read
@@ -37,7 +37,7 @@ Selection = int | range | None
 """The positions along one axis: one, which drops it, or a range; None is a new axis."""
 
 
-def expand_index(key: Any, shape: tuple[int, ...], *, basic: bool = False) -> list[Any]:
+def expand_index(key: Any, shape: Shape, *, basic: bool = False) -> list[Any]:
     """Read a key: one item for each axis, in order, between items that stand for no axis."""
     # An item is a slice, a non-negative integer, an array of integers within its axis, None, or
     # ``np.bool_``. Boolean masks become the integer arrays of their ``nonzero()``, which is how
@@ -80,7 +80,7 @@ def is_axis(item: Any) -> bool:
     return item is not None and not isinstance(item, np.bool_)
 
 
-def select_basic(key: Any, shape: tuple[int, ...]) -> list[Selection]:
+def select_basic(key: Any, shape: Shape) -> list[Selection]:
     """The positions that a basic index selects along each axis; None where it makes a new axis."""
     selected: list[Selection] = []
     axis = 0
@@ -111,7 +111,7 @@ def span_of(along: int | range) -> tuple[int, int, slice | int]:
     return low, high - low + 1, slice(None if along.step > 0 else high - low, None, along.step)
 
 
-def plan_region(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
+def plan_region(selected: Any, shape: Shape) -> tuple[Region, Pick]:
     """The smallest region and the index of the law ``x[selected] == x[region.slices][pick]``."""
     if selected is None:
         return Region.whole(shape), ()
@@ -216,7 +216,7 @@ def _is_mask(item: Any) -> bool:
     return isinstance(item, np.ndarray) and item.dtype == np.bool_
 
 
-def _check_positions(items: list[Any], shape: tuple[int, ...]) -> list[Any]:
+def _check_positions(items: list[Any], shape: Shape) -> list[Any]:
     """The items with integers counted from the front; ``OutOfRange`` outside an axis."""
     # Arrays that broadcast to nothing select nothing, and NumPy then looks at none of them: x[:,
     # [], [99]] is empty. Indexes of the first axis are checked all the same, because they select
@@ -253,7 +253,7 @@ class Gather:
 
     offset: Ints  # [k, rank] the first indices of the regions
     shape: Ints  # [k, rank] their extents
-    full: tuple[int, ...]  # the shape of the array of all their elements
+    full: Shape  # the shape of the array of all their elements
     axis: int  # the axis of that array that its first axis is picked as
     pick: tuple[Any, ...]  # the index that picks from it
 
@@ -266,7 +266,7 @@ class Gather:
         return Region(low.tolist(), ((self.offset + self.shape).max(axis=0) - low).tolist())
 
     @property
-    def picked_shape(self) -> tuple[int, ...]:
+    def picked_shape(self) -> Shape:
         extents = [*self.full[1 : self.axis + 1], *self.full[:1], *self.full[self.axis + 1 :]]
         shape: list[int] = []
         for item in self.pick:
@@ -299,7 +299,7 @@ class Gather:
         )
 
 
-def plan_gather(selected: Any, shape: tuple[int, ...]) -> Gather:
+def plan_gather(selected: Any, shape: Shape) -> Gather:
     """The regions of an index, and the index into them; ``take`` gives ``x[selected]``."""
     # Lists of rows and masks become a region for each run of rows, each row once.
     items = (
@@ -318,7 +318,7 @@ def plan_gather(selected: Any, shape: tuple[int, ...]) -> Gather:
     return _gather_points(items, shape, True in given[1:-1])
 
 
-def _gather_points(items: list[Any], shape: tuple[int, ...], are_parted: bool) -> Gather:
+def _gather_points(items: list[Any], shape: Shape, are_parted: bool) -> Gather:
     """The regions of an index with arrays: NumPy pairs these, and integers with them, as points."""
     # Along each axis: the positions of a slice, or the array of the points.
     spans: dict[int, tuple[int, int, slice | int]] = {}

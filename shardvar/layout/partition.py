@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.region import Region, find_overlap, read_integer, read_integers, subtract_all
 from shardvar.limits import MAX_PARTS
 
@@ -284,7 +284,7 @@ class Partition:
     Region(offset=(9, 0), shape=(2, 4))
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     parts: tuple[Region, ...]
 
     def __post_init__(self) -> None:
@@ -419,7 +419,7 @@ class DeviceParts(Protocol):
     """A cut with the device of each part: a ``shardvar.layout.meshes.Layout``."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The full shape."""
         ...
 
@@ -584,7 +584,7 @@ def _read_spec(cut: Any, place: str, remedy: str) -> PartitionSpec:
 
 
 def _check_parts(
-    cut: Partition | DeviceParts, shape: tuple[int, ...], source: str, rows_only: bool
+    cut: Partition | DeviceParts, shape: Shape, source: str, rows_only: bool
 ) -> Partition | DeviceParts:
     if tuple(cut.shape) != shape:
         if isinstance(cut, Partition):

@@ -57,7 +57,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, Shape
 
 _MAX_STOP = 2**63 - 1
 """Indices are 64-bit, here as in every checkpoint: columns of regions must not overflow."""
@@ -90,7 +90,7 @@ def read_integer(value: SupportsIndex, what: str) -> int:
     raise ArgumentTypeError(f"Invalid {what} {value!r}.", "Give an integer.")
 
 
-def read_shape(shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
+def read_shape(shape: Iterable[SupportsIndex]) -> Shape:
     """A shape as integers; ``ArgumentError`` for a negative extent."""
     extents = read_integers(shape)
     if any(extent < 0 for extent in extents):
@@ -143,7 +143,7 @@ class Region:
     """
 
     offset: tuple[int, ...]
-    shape: tuple[int, ...]
+    shape: Shape
 
     # By hand: any iterable of integers may be given and a tuple is kept, so the parameters and the
     # fields differ in type. A generated __init__ would give them one type, and write each field
@@ -405,7 +405,7 @@ def _check_same_rank(a: Region, b: Region) -> None:
         raise LayoutError(f"{a} and {b} differ in rank.")
 
 
-def parse_slice_text(text: str, empty: bool = False) -> tuple[tuple[int, ...], Region]:
+def parse_slice_text(text: str, empty: bool = False) -> tuple[Shape, Region]:
     """The full shape and the region that a slice text describes; ``LayoutError`` names the item
     that is wrong.
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol, get_args
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, parse_dtype
 
-Shape = Sequence[int | None]
+PartialShape = Sequence[int | None]
 Rounding = Literal["floor", "ceil"]
 
 
@@ -30,7 +30,7 @@ class Partitioner(Protocol):
     """R-PART-1 (RFC 000): "A partitioner is a callable with the signature num_partitions =
     fn(shape, dtype)"."""
 
-    def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
+    def __call__(self, shape: PartialShape, dtype: Any, axis: int = 0) -> list[int]:
         """The number of parts along each axis."""
         ...
 
@@ -61,7 +61,7 @@ class FixedShardsPartitioner:
     def __post_init__(self) -> None:
         _check_positive(num_shards=self.num_shards)
 
-    def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
+    def __call__(self, shape: PartialShape, dtype: Any, axis: int = 0) -> list[int]:
         """Return ``min(num_shards, rows)`` along an axis.
 
         Parameters
@@ -125,7 +125,7 @@ class MinSizePartitioner:
         if self.rounding not in get_args(Rounding):
             raise ArgumentError(f"rounding is {self.rounding!r}.", "It is 'floor' or 'ceil'.")
 
-    def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
+    def __call__(self, shape: PartialShape, dtype: Any, axis: int = 0) -> list[int]:
         """Return the number of parts along each axis.
 
         See ``FixedShardsPartitioner.__call__`` for the other parameters.
@@ -197,7 +197,7 @@ class MaxSizePartitioner:
         if self.max_shards:
             _check_positive(max_shards=self.max_shards)
 
-    def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
+    def __call__(self, shape: PartialShape, dtype: Any, axis: int = 0) -> list[int]:
         """Return the number of parts along each axis.
 
         See ``MinSizePartitioner.__call__`` for the parameters.
@@ -221,7 +221,7 @@ class AxisPartitioner:
     rule: Partitioner  # the rule, which takes the axis as its last argument
     axis: int = 0  # the axis to cut
 
-    def __call__(self, shape: Shape, dtype: Any) -> list[int]:
+    def __call__(self, shape: PartialShape, dtype: Any) -> list[int]:
         """Return the number of parts along each axis."""
         return self.rule(shape, dtype, self.axis)
 
@@ -329,7 +329,7 @@ def min_max_variable_partitioner(
     return AxisPartitioner(rule, axis)
 
 
-def _answer(shape: Shape, axis: int, parts: Callable[[int], int]) -> list[int]:
+def _answer(shape: PartialShape, axis: int, parts: Callable[[int], int]) -> list[int]:
     counts = [1] * len(_known_rank(shape))
     if counts:
         rows = _extent(shape, _checked_axis(shape, axis))
@@ -337,7 +337,7 @@ def _answer(shape: Shape, axis: int, parts: Callable[[int], int]) -> list[int]:
     return counts
 
 
-def _row_nbytes(shape: Shape, dtype: Any, axis: int, bytes_per_string: int) -> int:
+def _row_nbytes(shape: PartialShape, dtype: Any, axis: int, bytes_per_string: int) -> int:
     """Return the bytes of one index along ``axis``."""
     nbytes = element_nbytes(dtype, bytes_per_string)
     for position in range(len(_known_rank(shape))):
@@ -354,7 +354,7 @@ def element_nbytes(dtype: Any, bytes_per_string: int) -> int:
     return bytes_per_string if name == STRING else int(ITEMSIZES[code(name)])
 
 
-def _known_rank(shape: Shape) -> Shape:
+def _known_rank(shape: PartialShape) -> PartialShape:
     if shape is None:
         raise ArgumentError(
             "A shape of unknown rank cannot be partitioned.", "Give a tuple with one item an axis."
@@ -362,7 +362,7 @@ def _known_rank(shape: Shape) -> Shape:
     return shape
 
 
-def _checked_axis(shape: Shape, axis: int) -> int:
+def _checked_axis(shape: PartialShape, axis: int) -> int:
     """Return the axis, counted from the front."""
     if not -len(shape) <= axis < len(shape):
         raise OutOfRange(
@@ -372,7 +372,7 @@ def _checked_axis(shape: Shape, axis: int) -> int:
     return axis % len(shape)
 
 
-def _extent(shape: Shape, axis: int) -> int:
+def _extent(shape: PartialShape, axis: int) -> int:
     try:
         extent = index(shape[axis])  # type: ignore[arg-type]  # None is what the error is for
     except TypeError:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.layout import Partition, Region
-from shardvar.layout.dtypes import Array, numpy_dtype
+from shardvar.layout.dtypes import Array, DType, numpy_dtype
 from shardvar.layout.shard_counts import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
@@ -67,7 +67,7 @@ def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
     return np.arange(1, np.prod(shape, dtype=int) + 1).reshape(shape).astype(dtype)
 
 
-def values(dtype: np.dtype[Any], count: int) -> st.SearchStrategy[Array]:
+def values(dtype: DType, count: int) -> st.SearchStrategy[Array]:
     """Return ``count`` elements of any bits that the dtype allows, including NaNs with payloads."""
     if dtype == np.bool:
         return st.lists(st.booleans(), min_size=count, max_size=count).map(
@@ -92,7 +92,7 @@ def values(dtype: np.dtype[Any], count: int) -> st.SearchStrategy[Array]:
     )
 
 
-def bits(dtype: np.dtype[Any], shape: Sequence[int]) -> st.SearchStrategy[Array]:
+def bits(dtype: DType, shape: Sequence[int]) -> st.SearchStrategy[Array]:
     """Return arrays of a dtype and a shape: 1, 2, 3 and so on, with one odd element, or of any
     bits.
 

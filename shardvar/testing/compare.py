@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array, dtype_name
+from shardvar.layout.dtypes import Array, DType, dtype_name
 from shardvar.verbs.compare.comparison import lines_of_diff
 from shardvar.verbs.compare.diff import diff
 from shardvar.verbs.locate import Path
@@ -178,7 +178,7 @@ def difference(
     return f"is {given[index]} at {where}, where the oracle says {right[index]}{more}."
 
 
-def _name(dtype: np.dtype[Any]) -> str:
+def _name(dtype: DType) -> str:
     """Return the name of a dtype in any byte order; NumPy's for dtypes outside checkpoints."""
     try:
         return dtype_name(dtype)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Shape
 from shardvar.reference.devices import Device
 from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable
 from shardvar.spec import lookups, variables
@@ -58,11 +58,8 @@ def ids(length: int, max_size: int = 12, max_rank: int = 1) -> st.SearchStrategy
     one = flat.map(lambda some: np.array(some, np.int64))
     if max_rank < 2:
         return one
-    return st.one_of(one, one.map(lambda some: some.reshape(-1, 1)), one.map(_doubled))
-
-
-def _doubled(some: Ids) -> Ids:
-    return np.stack([some, some[::-1]])
+    column = one.map(lambda some: some.reshape(-1, 1))
+    return st.one_of(one, column, one.map(lambda some: np.stack([some, some[::-1]])))
 
 
 @st.composite
@@ -91,7 +88,7 @@ def sparse_ids(draw: st.DrawFn, length: int, max_bags: int = 4, max_ids: int = 4
 
 
 @st.composite
-def slices(draw: st.DrawFn, shape: tuple[int, ...], new_axes: bool = False) -> Key:
+def slices(draw: st.DrawFn, shape: Shape, new_axes: bool = False) -> Key:
     """Draw legal basic indexes of NumPy for a shape, as tuples: integers, slices, an ellipsis.
 
     Parameters
@@ -248,22 +245,22 @@ def every_refused_update(shape: Sequence[int], dtype: npt.DTypeLike = np.float32
         for bad in (length, length + 2, -1, -length - 1, 2**32):
             rows = np.array([*there, bad], np.int64)
             refused.append(Update(op, rows, counting((len(rows), *row_shape), dtype)))
-        known = np.array(there, np.int64)
+        rows = np.array(there, np.int64)
         shapes = _other_shapes((len(there), *row_shape))
-        refused += [Update(op, known, counting(wrong, dtype)) for wrong in shapes]
+        refused += [Update(op, rows, counting(wrong, dtype)) for wrong in shapes]
     for op in DENSE:
         refused += [Update(op, None, counting(wrong, dtype)) for wrong in _other_shapes(shape)]
     return refused
 
 
-def _other_shapes(shape: Sequence[int]) -> list[tuple[int, ...]]:
+def _other_shapes(shape: Sequence[int]) -> list[Shape]:
     """Shapes that a value of some shape must not have; NumPy would broadcast the first three."""
     rows, rest = shape[0], tuple(shape[1:])
     others = [(1, *rest), (rows, *(1 for _ in rest)), rest, (rows + 1, *rest), (rows + 3, *rest)]
     if rest:
         others.append((rows, rest[0] + 1, *rest[1:]))
-    # Those of one row or one column are at times the right one; and nothing of any shape is what is
-    # written into no rows.
+    # A shape of one row or one column may be right; and nothing, of any shape, is written into no
+    # rows.
     return [other for other in others if other != tuple(shape) and (rows or other[:1] > (0,))]
 
 
@@ -287,11 +284,7 @@ def max_norms(rows: Array) -> st.SearchStrategy[float]:
 
 
 def norms_of(rows: Array) -> Array:
-    """Return the l2 norm of each row in float64, with axes of extent 1 for the axes of a row.
-
-    >>> norms_of(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)).ravel().tolist()
-    [5.0, 0.0]
-    """
+    """Return the l2 norm of each row in float64, with axes of extent 1 for the axes of a row."""
     wide = rows.astype(np.float64)
     return np.asarray(np.sqrt((wide * wide).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)))
 
@@ -339,12 +332,12 @@ class Snapshot:
         return cls(array, array.copy())
 
     def scribble(self) -> bool:
-        """Overwrite what was read, and then no variable may differ.
+        """Overwrite the value, after which no variable may differ.
 
         Returns
         -------
         bool
-            False for what cannot be written.
+            False for a value that cannot be written.
         """
         if not self.value.flags.writeable or not self.value.size:
             return False
@@ -374,7 +367,7 @@ def updated(full: Array, update: Update) -> Array:
         return variables.scatter([full], update.op, update.ids.tolist(), update.values)[0]
 
 
-ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3, 2), (0,))
+ROW_SHAPES: tuple[Shape, ...] = ((), (1,), (2,), (3, 2), (0,))
 """The shapes of one row: a number, vectors, a matrix, a row without elements."""
 
 
@@ -414,7 +407,7 @@ def sharded_of(array: Array, sizes: Sequence[int], name: str = "w") -> ShardedVa
 def sharded_variables(
     draw: st.DrawFn,
     dtype: npt.DTypeLike = np.float32,
-    row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES,
+    row_shapes: Sequence[Shape] = ROW_SHAPES,
     max_shards: int = 13,
 ) -> tuple[ShardedVariable, Array]:
     """Draw a sharded variable and its array: uneven rows a shard, with empty shards, some in more
@@ -524,11 +517,11 @@ class ShardedVariableMachine(RuleBasedStateMachine):
             getattr(self.variable, method)(update.values)
 
     @initialize(sizes=layouts(), row_shape=st.sampled_from([(), (1,), (2,)]))
-    def start(self, sizes: list[int], row_shape: tuple[int, ...]) -> None:
+    def start(self, sizes: list[int], row_shape: Shape) -> None:
         """Make the variable and the array."""
         self.full = counting((sum(sizes), *row_shape), self.dtype)
-        # A copy, since an implementation that writes into the array it was given would change the
-        # oracle too. It changes afterwards, which an implementation that keeps it shows.
+        # A copy, since an implementation that writes into the given array would change the oracle
+        # too. It changes afterwards, which an implementation that keeps it shows.
         given = self.full.copy()
         self.variable = self.make(given, sizes)
         given[...] = np.zeros((), given.dtype)

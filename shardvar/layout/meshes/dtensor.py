@@ -15,7 +15,7 @@ device then holds a range of the elements of a tensor in C order, which is at mo
 regions. Padding, in front of a tensor or at the end, is in no region.
 
 **FSDP2** (``fully_shard``) shards each parameter along one dimension by ``torch.chunk``. If tensor
-parallelism also cuts the parameter, it comes first, and FSDP cuts what it left. If both cut the
+parallelism also cuts the parameter, it comes first, and FSDP cuts the rest. If both cut the
 same dimension, the parameter's placements are ``(_StridedShard(dim, split_factor=tp),
 Shard(dim))``, and torch has two definitions that differ for some uneven sizes:
 
@@ -50,7 +50,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.meshes.layout import Layout, check_reduction
 from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh
 from shardvar.layout.partition import columns_of
@@ -165,14 +165,7 @@ def local_shapes_and_offsets(
 ) -> tuple[Ints, Ints]:
     """Return the answer of torch's ``compute_local_shape_and_global_offset`` for each device.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        The full shape of the tensor.
-    mesh : Mesh
-        The devices.
-    placements : sequence of DTensorPlacement
-        A placement for each axis of the mesh, as in `dtensor`, which raises the same errors.
+    See ``dtensor`` for the parameters.
 
     Returns
     -------
@@ -198,9 +191,7 @@ def local_shapes_and_offsets(
     return lengths, starts
 
 
-def _axes(
-    extents: tuple[int, ...], mesh: Mesh, placements: Sequence[DTensorPlacement]
-) -> list[Intervals]:
+def _axes(extents: Shape, mesh: Mesh, placements: Sequence[DTensorPlacement]) -> list[Intervals]:
     """The indices along each dimension that each device holds."""
     coordinates = mesh.coordinates()
     axes = [Intervals.whole(extent, mesh.size) for extent in extents]
@@ -278,7 +269,7 @@ def _integer(value: int) -> int:
 
 
 def flat_layout(
-    shape: tuple[int, ...], mesh: Mesh, rule: str, start: int, length: int, places: Sequence[int]
+    shape: Shape, mesh: Mesh, rule: str, start: int, length: int, places: Sequence[int]
 ) -> Layout:
     """The layout of a tensor at ``start`` of a buffer; place p has [p, p + 1) * ``length`` of it."""
     regions_of = {}
@@ -473,9 +464,9 @@ def fsdp_flat(
 
 
 def _roles(
-    shape: tuple[int, ...], mesh: Mesh, fsdp_dim: int, tp_dim: int | None
+    shape: Shape, mesh: Mesh, fsdp_dim: int, tp_dim: int | None
 ) -> tuple[tuple[int, int], tuple[int | None, int | None]]:
-    """The dimension and the mesh axis that FSDP cuts, and those of tensor parallelism."""
+    """The dimension and the mesh axis of FSDP's cut, and of tensor parallelism's."""
     check_mesh(mesh)
     names = mesh.axis_names or ("",) * mesh.rank
     tensor = [axis for axis, name in enumerate(names) if name in _TENSOR_PARALLEL]

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh, grid_columns
 from shardvar.layout.partition import check_tiles
 from shardvar.layout.region import Region, read_shape
@@ -55,7 +55,7 @@ class Layout:
     (['[4:5, 0:4]'], ())
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     """The full shape of the tensor."""
     mesh: Mesh
     """The devices."""

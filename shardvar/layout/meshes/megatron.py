@@ -42,7 +42,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError, OutOfRange
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.meshes.layout import Layout
 from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh
 from shardvar.layout.partition import Interval
@@ -483,7 +483,7 @@ def from_rank_offsets(
     *rank_offsets: tuple[int, int, int],
     prepend_axis_num: int = 0,
     flattened_range: object = None,
-) -> tuple[tuple[int, ...], Region]:
+) -> tuple[Shape, Region]:
     """The full shape and the region of ``ShardedTensor.from_rank_offsets``.
 
     Parameters
@@ -642,9 +642,7 @@ def _with_prepended(
     return (*[1] * prepend_axis_num, *read_shape(local_shape))
 
 
-def _on_stages(
-    shape: tuple[int, ...], mesh: Mesh, layers: Sequence[Sequence[Interval]]
-) -> Intervals:
+def _on_stages(shape: Shape, mesh: Mesh, layers: Sequence[Sequence[Interval]]) -> Intervals:
     """The first axis; each pipeline stage holds the layers that it is given."""
     stages, part = _along(mesh, "pp")
     check_stage_layers(layers, shape[0], stages)
@@ -663,7 +661,7 @@ def _along(mesh: Mesh, name: str) -> tuple[int, Ints]:
     return mesh.shape[axis], mesh.coordinates()[:, axis]
 
 
-def _cut(shape: tuple[int, ...], dim: int, mesh: Mesh, name: str, halves: int = 1) -> Intervals:
+def _cut(shape: Shape, dim: int, mesh: Mesh, name: str, halves: int = 1) -> Intervals:
     """An axis of the tensor that a mesh axis cuts: an equal part a device of each half."""
     count, part = _along(mesh, name)
     extent = shape[dim]

@@ -22,7 +22,7 @@ from typing import Any, Self, SupportsIndex
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.region import read_integers
 from shardvar.limits import MAX_DEVICES, MAX_NBYTES, MAX_RANK
 
@@ -204,7 +204,7 @@ class Mesh:
     (0, 0)
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     axis_names: tuple[str, ...] | None
     devices: tuple[int, ...]
 

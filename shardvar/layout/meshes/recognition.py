@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.meshes.dtensor import DTensorPlacement, Replicate, Shard, dtensor, fsdp
 from shardvar.layout.meshes.layout import Layout
 from shardvar.layout.meshes.mesh import Intervals, Mesh, div_bounds
@@ -49,7 +49,7 @@ def recognize(shape: Sequence[int], offset: Ints, extent: Ints) -> Layout | None
     return _fsdp_over_tensor_parallelism(tuple(shape), grid[0]) if cut == [0] else None
 
 
-def _grid(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Sizes | None:
+def _grid(shape: Shape, offset: Ints, extent: Ints) -> Sizes | None:
     """The sizes of the parts along each axis; None if the regions are not a grid of them."""
     number = np.zeros(len(offset), np.int64)
     sizes: list[tuple[int, ...]] = []
@@ -71,7 +71,7 @@ def _grid(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Sizes | None:
     return tuple(sizes) if len(offset) == cells == len(np.unique(number)) else None
 
 
-def _fsdp_over_tensor_parallelism(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Layout | None:
+def _fsdp_over_tensor_parallelism(shape: Shape, sizes: tuple[int, ...]) -> Layout | None:
     """The layout of FSDP2 over tensor parallelism that cuts the first axis so, or None."""
     count = len(sizes)
     if count > _MOST_DEVICES:

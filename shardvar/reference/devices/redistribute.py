@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, DType
 from shardvar.layout.meshes.layout import Layout
 from shardvar.layout.meshes.redistribution import Redistribution, plan_redistribution
 from shardvar.layout.region import Region
@@ -114,7 +114,7 @@ def redistribute(
 
 
 def _move(
-    plan: Redistribution, held: Sequence[Parts], dtype: np.dtype[Any], places: Sequence[Device]
+    plan: Redistribution, held: Sequence[Parts], dtype: DType, places: Sequence[Device]
 ) -> list[Array]:
     """The arrays of the rows of the target, filled; until then the source's also count as used."""
     columns = zip(
@@ -200,7 +200,7 @@ def _read_parts(parts: Sequence[Sequence[npt.ArrayLike] | Array], source: Layout
     return held
 
 
-def _read_dtype(held: Iterable[Parts], reduce: str | None) -> np.dtype[Any]:
+def _read_dtype(held: Iterable[Parts], reduce: str | None) -> DType:
     """The dtype of the parts; an error for several, or for one that a reduction would change."""
     dtypes = {array.dtype for arrays in held for array in arrays}
     if len(dtypes) > 1:

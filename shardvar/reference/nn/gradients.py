@@ -302,10 +302,8 @@ def check_sources(sources: Any) -> list[Variable]:
 
 
 def upstream_check(value: Array) -> Callable[[Any], Array]:
-    """Return a function that makes an array of the value's dtype of its gradient, of its shape.
-
-    The value need not be kept until its gradient comes.
-    """
+    """Return a function that makes an array of the value's dtype of its gradient, of its shape."""
+    # The value need not be kept until its gradient comes.
     shape, dtype = value.shape, value.dtype
 
     def check(upstream: Any) -> Array:

@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.dtypes import Array, DType, Ints, Shape
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.rows import RowLayout
 from shardvar.reference.variables.sharded import ShardedVariable
@@ -145,7 +145,7 @@ def row_layout_of(params: VariableInterface) -> RowLayout:
 # Numbers: ids, and the dtype to compute in.
 
 
-def exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def exact_dtype(dtype: DType) -> DType:
     """Return the dtype to compute in: float32 for float16, bfloat16 and float8, else the same."""
     # bool and integers of one or two bytes are exact in sums, so they are excluded by kind and not
     # by size.
@@ -194,7 +194,7 @@ def row_norms(rows: Array, first_axis: int) -> Array:
     return np.asarray(np.sqrt(np.sum(rows * rows, axis=axes, keepdims=True)))
 
 
-def check_max_norm(max_norm: float | None, dtype: np.dtype[Any]) -> float | None:
+def check_max_norm(max_norm: float | None, dtype: DType) -> float | None:
     """Return ``max_norm`` as a number; a negative one counts as 0, as in TensorFlow."""
     if max_norm is None:
         return None
@@ -239,7 +239,7 @@ class SparseTensor:
 
     indices: Ints
     values: Array
-    dense_shape: tuple[int, ...]
+    dense_shape: Shape
 
     def __init__(
         self, indices: npt.ArrayLike, values: npt.ArrayLike, dense_shape: Sequence[int]
@@ -428,11 +428,11 @@ class Bags:
     """The bag of each entry, [n], ascending."""
     weights: Array | None
     """The weight of each entry, [n]; None where all are 1."""
-    shape: tuple[int, ...]
+    shape: Shape
     """The shape [*batch] of the bags, which owners count in C order; empty bags give zeros."""
     combiner: Combiner
 
-    def weights_as(self, dtype: np.dtype[Any]) -> Array:
+    def weights_as(self, dtype: DType) -> Array:
         """Return the weights in a dtype, ones where none are given, [n]."""
         return np.ones(len(self.ids), dtype) if self.weights is None else self.weights.astype(dtype)
 
@@ -471,7 +471,7 @@ def read_bags(table: VariableInterface, bags: Bags, max_norm: float | None, name
     return answer.astype(table.dtype, copy=False).reshape(*bags.shape, *table.shape[1:])
 
 
-def bag_gradients(bags: Bags, upstream: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+def bag_gradients(bags: Bags, upstream: Array, dtype: DType) -> tuple[Array, Array]:
     """Return the distinct ids, and their summed gradients [n, *row], given [*batch, *row]."""
     exact = exact_dtype(dtype)
     distinct, inverse = distinct_ids(bags.ids)
@@ -499,7 +499,7 @@ def distinct_ids(ids: Array) -> tuple[Array, Ints]:
     return ascending[order], rank[inverse.reshape(-1)]
 
 
-def check_combiner(combiner: str | None, dtype: np.dtype[Any]) -> Combiner:
+def check_combiner(combiner: str | None, dtype: DType) -> Combiner:
     """Return the combiner, by default "mean"; ``ArgumentError`` also for a division of integers."""
     chosen = combiner or "mean"
     if chosen not in get_args(Combiner):
@@ -517,7 +517,7 @@ def _with_axes(values: Array, rows: Array) -> Array:
 
 
 def plan_bags(
-    dtype: np.dtype[Any],
+    dtype: DType,
     sp_ids: SparseTensor,
     sp_weights: SparseTensor | None,
     combiner: str | None,
@@ -536,7 +536,7 @@ def plan_bags(
 
 
 def plan_safe_bags(
-    dtype: np.dtype[Any],
+    dtype: DType,
     sparse_ids: SparseTensor,
     sparse_weights: SparseTensor | None,
     combiner: str | None,

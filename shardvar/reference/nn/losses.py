@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.dtypes import Array, DType, Ints, Shape
 from shardvar.reference.nn.lookup import as_integers, check_table, embedding_lookup
 from shardvar.reference.random import stateless_uniform
 from shardvar.reference.variables.interface import VariableInterface
@@ -143,7 +143,7 @@ class SampledValues:
     """The expected count of each sampled class, [num_sampled]."""
 
     @classmethod
-    def of(cls, values: Any, labels_shape: tuple[int, ...]) -> Self:
+    def of(cls, values: Any, labels_shape: Shape) -> Self:
         """Parse sampled values, and check that they fit each other and the labels.
 
         Parameters
@@ -343,7 +343,7 @@ def log_softmax(z: Array) -> Array:
         return np.asarray(below - np.log(np.sum(np.exp(below), axis=1, keepdims=True)))
 
 
-def hit_penalties(labels: Ints, candidates: Ints, dtype: np.dtype[Any]) -> Array:
+def hit_penalties(labels: Ints, candidates: Ints, dtype: DType) -> Array:
     """Return the lowest number of the dtype where a sample is one of the example's labels, else 0."""
     # A sample that is also a label is no evidence against it; with such a logit its share is 0. Of
     # equal samples only the last is a hit, as in TensorFlow, whose samplers give distinct ones. The

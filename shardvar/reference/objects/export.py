@@ -75,7 +75,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import discard_files, put_in_place, write_file
 from shardvar.formats.tensorflow.contents import ENUMS
-from shardvar.layout.dtypes import Array, dtype_name
+from shardvar.layout.dtypes import Array, Shape, dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
@@ -122,7 +122,7 @@ class ServedVariable:
     key: str
     dtype: int
     """TensorFlow's number for its dtype."""
-    shape: tuple[int, ...]
+    shape: Shape
     lookups: tuple[str, ...] = ()
     """The names of the signature that looks its rows up; none without a signature."""
 

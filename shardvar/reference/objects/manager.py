@@ -323,7 +323,7 @@ class CheckpointManager:
         self, series: Location, target: Location, plan: PlanWrite, step: int | None
     ) -> WriteReport:
         """Save a checkpoint in the steps that the module's docstring explains."""
-        # Check. Before a folder is made, the checkpoint is planned: what is refused leaves no new
+        # Check. Before a folder is made, the checkpoint is planned: a refused one leaves no new
         # folder.
         check_state_file(target)
         storage = target.storage

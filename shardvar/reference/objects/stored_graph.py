@@ -52,7 +52,7 @@ import numpy.typing as npt
 
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.engine.read import read_arrays
-from shardvar.layout.dtypes import STRING, dtype_name
+from shardvar.layout.dtypes import STRING, DType, Shape, dtype_name
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_NODES
 from shardvar.planning.index import EntryTable
@@ -538,8 +538,8 @@ def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
     tensor: list[int] = []
     filled: list[VariableInterface] = []
     offsets: list[tuple[int, ...]] = []
-    shapes: list[tuple[int, ...]] = []
-    names: dict[np.dtype[Any], str] = {}
+    shapes: list[Shape] = []
+    names: dict[DType, str] = {}
     tensors = []
     for row, (key, variable) in enumerate(keyed):
         dtype, shape = variable.dtype, variable.shape

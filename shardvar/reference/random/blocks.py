@@ -19,14 +19,13 @@ from itertools import islice, product
 from math import isfinite
 from operator import index
 from threading import Lock
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout import Region
-from shardvar.layout.dtypes import Array, numpy_dtype, parse_dtype
+from shardvar.layout.dtypes import Array, DType, Shape, numpy_dtype, parse_dtype
 
 FLOATS = "float16", "bfloat16", "float32", "float64"
 INTEGERS = "int32", "int64", "uint32", "uint64"
@@ -35,7 +34,7 @@ TRUNCATED_AT = 2
 """Standard deviations beyond which a truncated normal value is drawn again, as in TensorFlow."""
 
 
-def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
+def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> DType:
     name = parse_dtype(dtype)
     if name not in allowed:
         raise ArgumentError(
@@ -66,7 +65,7 @@ def read_seed(seed: object) -> Array:
 
 
 def read_integer_limits(
-    minval: npt.ArrayLike, maxval: npt.ArrayLike, dtype: np.dtype[Any]
+    minval: npt.ArrayLike, maxval: npt.ArrayLike, dtype: DType
 ) -> tuple[int, int]:
     """Return ``minval`` and the number of integers in [minval, maxval)."""
     limits = np.iinfo(dtype)
@@ -149,7 +148,7 @@ def row_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))[: len(shape)] if shape else ()
 
 
-def check_region(shape: tuple[int, ...], region: Region | None) -> Region:
+def check_region(shape: Shape, region: Region | None) -> Region:
     """Return the region, by default the whole, which must lie in the shape."""
     whole = Region.whole(shape)
     if whole.size >= 2**63:
@@ -194,9 +193,7 @@ def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
             yield Region(offset[1:], block[1:])
 
 
-def draw_blocks(
-    shape: tuple[int, ...], region: Region | None, dtype: np.dtype[Any], draw: DrawFunction
-) -> Array:
+def draw_blocks(shape: Shape, region: Region | None, dtype: DType, draw: DrawFunction) -> Array:
     """Return the region of a tensor whose elements ``draw`` writes, block by block."""
     # Plan.
     region = check_region(shape, region)

@@ -18,7 +18,7 @@ fractions in [0, 1) made of the HIGH bits of a word:
 
 Only the region and a few words at a time are held in memory.
 
-JAX's uniform numbers are those of its partitionable threefry, the default of ``jax.random`` since
+JAX's uniform numbers come from its partitionable threefry, the default of ``jax.random`` since
 0.5. The bits of element ``i`` are threefry2x32 of the key and the counter (high 32 bits of i, low
 32 bits of i).
 """
@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout import Region
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.dtypes import Array, DType, Ints
 from shardvar.layout.region import read_shape
 from shardvar.reference.random.blocks import (
     FLOATS,
@@ -129,7 +129,7 @@ class IndexedStream:
             out[again] = self._normal_at(start + again, out.dtype, attempt)
             again = again[_beyond(out[again])]
 
-    def _normal_at(self, indices: Ints, kind: np.dtype[Any], attempt: int) -> Array:
+    def _normal_at(self, indices: Ints, kind: DType, attempt: int) -> Array:
         """Return an attempt's values at ascending indices: only these are computed."""
         pairs, fractions = indices // 2, np.empty((len(indices), 2), kind)
         pair, stop = int(pairs[0]), int(pairs[-1]) + 1
@@ -279,9 +279,7 @@ def _scaled_draw(
     return draw_blocks(extents, region, kind, values)
 
 
-def _uniform(
-    stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]
-) -> DrawFunction:
+def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: DType) -> DrawFunction:
     wide = np.promote_types(kind, np.float32)
     low, high = (np.asarray(limit).astype(kind) for limit in (minval, maxval))
     # The range from -3e38 to 3e38 overflows float32. It is refused below, without NumPy's warning

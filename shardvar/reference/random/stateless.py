@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, DType, Shape
 from shardvar.layout.region import read_shape
 from shardvar.reference.random.blocks import (
     FLOATS,
@@ -326,9 +326,7 @@ def fold_in(seed: npt.ArrayLike, data: int | np.integer[Any]) -> Array:
     return np.stack([stateless_uniform([], pair, None, None, dtype), np.asarray(data, dtype)])
 
 
-def _draw(
-    extents: tuple[int, ...], seed: npt.ArrayLike, kind: np.dtype[Any], transform: _Transform
-) -> Array:
+def _draw(extents: Shape, seed: npt.ArrayLike, kind: DType, transform: _Transform) -> Array:
     """Return the stream's values in C order, from ``_BLOCKS_AT_ONCE`` blocks at a time."""
     stream, out = PhiloxStream.of(seed), np.empty(extents, kind)
     flat = out.reshape(-1)
@@ -340,14 +338,14 @@ def _draw(
     return out
 
 
-def _word_transform(kind: np.dtype[Any]) -> _Transform:
+def _word_transform(kind: DType) -> _Transform:
     """Return the function of words that makes unsigned integers of the size of the dtype."""
     if kind.itemsize == 4:
         return lambda words: words
     return lambda words: words[:, 0::2] | words[:, 1::2].astype(np.uint64) << np.uint64(32)
 
 
-def _uniform_of(kind: np.dtype[Any]) -> _Transform:
+def _uniform_of(kind: DType) -> _Transform:
     """Return the function of words that makes values in [0, 1) of the dtype."""
 
     # The fraction bits under the exponent of 1 are a number in [1, 2), and subtracting 1 is exact.
@@ -369,7 +367,7 @@ def _uniform_of(kind: np.dtype[Any]) -> _Transform:
     return of_words
 
 
-def _normal_of(kind: np.dtype[Any]) -> _Transform:
+def _normal_of(kind: DType) -> _Transform:
     """Return the function of words that makes normal values, in float32 for narrower dtypes."""
     uniform = _uniform_of(np.promote_types(kind, np.float32))
 

@@ -79,26 +79,14 @@ class Trackable:
     def track_slot(self, name: str, child: _T, beside: "Trackable", slot_name: str) -> _T:
         """Track a child that belongs to another object as its slot.
 
+        See ``track`` for the other parameters.
+
         Parameters
         ----------
-        name : str
-            The name of the child.
-        child : Trackable
-            The child.
         beside : Trackable
             The object that the child belongs to.
         slot_name : str
             The role of the child there, such as "momentum".
-
-        Returns
-        -------
-        Trackable
-            The child.
-
-        Raises
-        ------
-        ArgumentTypeError
-            If ``child`` is not a ``Trackable``.
         """
         # The role comes first: the hook that ``track`` calls looks it up.
         self.__dict__.setdefault("_child_slots", {})[name] = Slot(beside, slot_name)

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, DType
 from shardvar.reference.devices import operation_scope
 from shardvar.reference.nn.gradients import Gradient, check_sources, gradient
 from shardvar.reference.nn.lookup import exact_dtype
@@ -137,7 +137,7 @@ class Optimizer(Trackable):
         """Return True if rows without a gradient also change, because a slot decays."""
         return False
 
-    def _numbers(self, step: int, dtype: np.dtype[Any]) -> Numbers:
+    def _numbers(self, step: int, dtype: DType) -> Numbers:
         """Return the hyperparameters as scalars, and as "step" the number of the step, from 1."""
         numbers = {
             name: variable.read_value().astype(dtype)[()]
@@ -472,23 +472,16 @@ class SGD(Optimizer):
 class Momentum(SGD):
     """``SGD`` with momentum, under the name and in the order of arguments of TensorFlow 1.
 
+    See ``SGD`` for the other parameters.
+
     Parameters
     ----------
-    learning_rate : float, default 0.01
-        The rate.
     momentum : float, default 0.9
         The factor of the earlier steps.
-    nesterov : bool, default False
-        True: Nesterov's momentum.
     name : str, default "Momentum"
         The name of the optimizer.
     **more : any
         Further arguments of ``SGD``: ``compat``.
-
-    Raises
-    ------
-    ArgumentError
-        If a number is not finite, or ``compat`` is another text.
     """
 
     def __init__(
@@ -659,7 +652,7 @@ class Adam(Optimizer):
     def _touches_all_rows(self) -> bool:
         return True
 
-    def _numbers(self, step: int, dtype: np.dtype[Any]) -> Numbers:
+    def _numbers(self, step: int, dtype: DType) -> Numbers:
         # Both means begin at 0 and are too small at first: after step 1 of a constant gradient g, m
         # = (1 - b1) g. The weights of the gradients add up to 1 - b^t, so m / (1 - b1^t) and v / (1
         # - b2^t) are free of that bias. Both divisors are the same for all elements, and so they go

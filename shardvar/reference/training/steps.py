@@ -44,7 +44,7 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnknownKey
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.dtypes import Array, DType, Ints, Shape
 from shardvar.reference.devices import Device, current_device, move_array
 from shardvar.reference.nn.gradients import Gradient
 from shardvar.reference.nn.lookup import exact_dtype, row_layout_of
@@ -240,7 +240,7 @@ class GradientRows:
     def of(
         cls,
         gradient: IndexedSlices,
-        shape: tuple[int, ...],
+        shape: Shape,
         dtype: np.dtype[np.generic],
         *,
         sum_squares: bool,
@@ -356,7 +356,7 @@ def _leaves(
     yield gradient, variable, slots
 
 
-def _in_exact(rule: UpdateRule, dtype: np.dtype[Any]) -> _Blockwise:
+def _in_exact(rule: UpdateRule, dtype: DType) -> _Blockwise:
     """Return the rule in the dtype to compute in, with the gradient's square by default."""
     # In bfloat16, with 8 bits of fraction, 256 + 1 is 256: a sum of squares would stop growing. So
     # values of few bits are widened to float32 for the whole rule, and rounded once at its end.

@@ -50,7 +50,7 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, ScopeError
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, DType, Shape
 from shardvar.layout.region import Region
 from shardvar.reference.devices import Device, current_device, device_scope
 from shardvar.reference.variables.initializers import InitialPart, joined
@@ -105,8 +105,8 @@ class _Signature:
 class InitialValue:
     """The initial value of a variable: its geometry, and each part of it."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    shape: Shape
+    dtype: DType
     whole: Array | None
     """The full value, if it had to be made for the geometry, or by a simple callable."""
     function: Callable[..., Any] | None
@@ -164,7 +164,7 @@ def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: A
     return InitialValue(value.shape, value.dtype, value, None)
 
 
-def _as_given(value: Any, dtype: np.dtype[Any] | None) -> Array:
+def _as_given(value: Any, dtype: DType | None) -> Array:
     if value is None:
         raise ArgumentError(
             "A variable has no initial value.", "Give initial_value: an array, or a callable."

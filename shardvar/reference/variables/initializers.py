@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, 
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.dtypes import STRING, Array, dtype_name
+from shardvar.layout.dtypes import STRING, Array, DType, Shape, dtype_name
 from shardvar.layout.region import Region, read_shape
 from shardvar.reference import random
 from shardvar.reference.devices import Device, device_scope
@@ -83,7 +83,7 @@ class InitialPart(NamedTuple):
     full value for each dimension."
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     """The shape of the part."""
     offset: list[int]
     """The part's first index along each axis of the full value."""
@@ -200,7 +200,7 @@ class Initializer(ABC):
         return values
 
     @abstractmethod
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+    def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
         """Return the elements of a region of a tensor, and compute only these.
 
         Parameters
@@ -233,7 +233,7 @@ class Initializer(ABC):
         """
         return self
 
-    def read_dtype(self, dtype: Any) -> np.dtype[Any]:
+    def read_dtype(self, dtype: Any) -> DType:
         """Return the dtype to make.
 
         Parameters
@@ -303,8 +303,8 @@ class SeededInitializer(Initializer):
         self,
         distribution: Distribution,
         limits: tuple[float, float],
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
+        shape: Shape,
+        dtype: DType,
         region: Region,
     ) -> Array:
         """Return the region's elements; ``limits`` of a normal are its mean and deviation."""
@@ -339,7 +339,7 @@ def joined(initial_value: Any) -> Any:
     return initial_value.joined() if isinstance(initial_value, Initializer) else initial_value
 
 
-def read_partition(shape: tuple[int, ...], partition: PartitionLike | None) -> Region:
+def read_partition(shape: Shape, partition: PartitionLike | None) -> Region:
     """Return the region that a partition means, the whole by default."""
     whole = Region.whole(shape)
     if partition is None:
@@ -357,7 +357,7 @@ def read_partition(shape: tuple[int, ...], partition: PartitionLike | None) -> R
     return region
 
 
-def seed_of_part(seed: int, shape: tuple[int, ...], region: Region) -> int:
+def seed_of_part(seed: int, shape: Shape, region: Region) -> int:
     """Return the seed of a shard: of seed 7 and rows from 9 on it is 16."""
     # R-INIT-5 (RFC 000): "the seed must be changed deterministically for each shard, otherwise each
     # shard will use the same values. This can be achieved by adding offset to the seed." "seed =
@@ -398,7 +398,7 @@ class Zeros(Initializer):
     [[0, 0], [0, 0]]
     """
 
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+    def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
         return np.zeros(region.shape, dtype)
 
 
@@ -406,7 +406,7 @@ class Zeros(Initializer):
 class Ones(Initializer):
     """Ones."""
 
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+    def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
         return np.ones(region.shape, dtype)
 
 
@@ -428,10 +428,10 @@ class Constant(Initializer):
 
     value: Any = 0
 
-    def read_dtype(self, dtype: Any) -> np.dtype[Any]:
+    def read_dtype(self, dtype: Any) -> DType:
         return as_value(self.value).dtype if dtype is None else as_dtype(dtype)
 
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+    def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
         # One element for each of the variable's is cut like the variable. A single one is repeated;
         # where the variable has one element too, both mean the same.
         value, whole = as_value(self.value), Region.whole(shape)
@@ -465,7 +465,7 @@ class Identity(Initializer):
 
     gain: float = 1.0
 
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+    def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
         if len(shape) != 2:
             raise ArgumentError(
                 f"An identity matrix of shape {shape} was asked for.", "Give a shape of two axes."
@@ -517,7 +517,7 @@ class RandomUniform(SeededInitializer):
     seed: int | None = None
     seed_mode: SeedMode = "rfc"
 
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+    def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
         return self.draw("uniform", (self.minval, self.maxval), shape, dtype, region)
 
 
@@ -529,7 +529,7 @@ class NormalInitializer(SeededInitializer):
     seed: int | None = None
     seed_mode: SeedMode = "rfc"
 
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+    def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
         return self.draw(self._distribution, (self.mean, self.stddev), shape, dtype, region)
 
 
@@ -574,7 +574,7 @@ class ScaledInitializer(SeededInitializer):
         """Return the scale, the fan's name and the distribution."""
         raise NotImplementedError
 
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+    def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
         scale, mode, distribution = self.law()
         # R-INIT-6 (RFC 000): "shape is the full combined shape". Example: a part [0:2, 0:3] of a
         # kernel (4, 3) has the fans 4 and 3 of the kernel, not 2 and 3. With scale 1 and fan_avg
@@ -598,6 +598,8 @@ class ScaledInitializer(SeededInitializer):
 class VarianceScaling(ScaledInitializer):
     """Values whose variance is a scale divided by a fan of the FULL shape, for every part.
 
+    See ``RandomUniform`` for the other parameters.
+
     Parameters
     ----------
     scale : float, default 1.0
@@ -606,12 +608,7 @@ class VarianceScaling(ScaledInitializer):
         The fan: the inputs, the outputs, or their mean.
     distribution : {"truncated_normal", "normal", "untruncated_normal", "uniform"}, default
     "truncated_normal"
-        The distribution; "normal" is the truncated one.
-    seed : int, optional
-        Determines the values; without a seed every call draws others.
-    seed_mode : {"rfc", "global"}, default "rfc"
-        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row,
-        "global" gives each element of the full value the same number in any partition.
+        The distribution; "normal" is truncated.
 
     Raises
     ------
@@ -710,7 +707,7 @@ class LecunNormal(NamedScaling):
     _law = (1.0, "fan_in", "truncated_normal")
 
 
-def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+def fans(shape: Shape) -> tuple[int, int]:
     """Return the inputs and outputs of a kernel: its last two extents, each times all others."""
     if len(shape) < 2:
         return prod(shape), prod(shape)
@@ -743,7 +740,7 @@ class Orthogonal(SeededInitializer):
     seed: int | None = None
     seed_mode: SeedMode = "rfc"
 
-    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+    def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
         kind = read_dtype(dtype, FLOATS)
         if len(shape) < 2:
             raise ArgumentError(

@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange, ShardvarError
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.dtypes import Array, DType, Ints, Shape
 from shardvar.layout.indexing import expand_index
 from shardvar.reference.devices import operation_scope
 from shardvar.reference.tracking import Trackable
@@ -265,13 +265,13 @@ class VariableInterface(NumpyProtocol, Trackable):
 
     @property
     @abstract
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The shape of the value."""
         raise NotImplementedError
 
     @property
     @abstract
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """The dtype of the value."""
         raise NotImplementedError
 

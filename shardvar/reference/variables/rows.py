@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.dtypes import Array, DType, Ints, Shape
 from shardvar.layout.indexing import expand_index, is_axis, slice_of
 from shardvar.reference.devices import Buffer, allocate, current_device, gather_parts
 from shardvar.reference.variables.values import (
@@ -210,7 +210,7 @@ class RowIndex:
             ) from error
 
 
-def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
+def plan_index(key: Any, shape: Shape) -> RowIndex:
     """The rows that ``key`` touches in an array of ``shape``, which has an axis."""
     items = expand_index(key, shape)
     first = next(place for place, item in enumerate(items) if is_axis(item))
@@ -252,7 +252,7 @@ def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
     return RowIndex(rows, (*items[:first], pick, *picks), touched)
 
 
-def plan_gather_nd(indices: Any, shape: tuple[int, ...]) -> RowIndex:
+def plan_gather_nd(indices: Any, shape: Shape) -> RowIndex:
     """The rows that ``indices`` [*n, k] touch, each an index into the first k axes."""
     array = np.asarray(indices)
     depth = array.shape[-1] if array.ndim else 0
@@ -300,8 +300,8 @@ class ShardGroup(Generic[S]):
     variables: tuple[S, ...]
     """The shards; empty ones are among them."""
     row_layout: RowLayout
-    row_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    row_shape: Shape
+    dtype: DType
 
     @property
     def resources(self) -> tuple[Resource, ...]:
@@ -390,7 +390,7 @@ class IndexedSlices:
 
     values: Array
     indices: Any
-    dense_shape: tuple[int, ...] | None = None
+    dense_shape: Shape | None = None
 
     def __init__(
         self,
@@ -416,12 +416,12 @@ class IndexedSlices:
             )
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """The dtype of the values."""
         return self.values.dtype
 
     @property
-    def shape(self) -> tuple[int, ...] | None:
+    def shape(self) -> Shape | None:
         """``dense_shape``, as for a tensor."""
         return self.dense_shape
 

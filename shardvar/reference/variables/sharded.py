@@ -24,10 +24,8 @@ from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import Any, Self
 
-import numpy as np
-
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.dtypes import Array, Ints, dtype_name
+from shardvar.layout.dtypes import Array, DType, Ints, Shape, dtype_name
 from shardvar.layout.partition import Cut, Partition, plan_rows
 from shardvar.layout.region import Region
 from shardvar.reference.devices import Device, current_device, operation_scope
@@ -96,11 +94,11 @@ class ShardedVariable(Variable):
         return self.variables
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (self._shards.row_layout.num_rows, *self._shards.row_shape)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         return self._shards.dtype
 
     @property

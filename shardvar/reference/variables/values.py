@@ -45,7 +45,16 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.forks import new_lock, unforked
-from shardvar.layout.dtypes import STRING, Array, Ints, dtype_name, numpy_dtype, parse_dtype
+from shardvar.layout.dtypes import (
+    STRING,
+    Array,
+    DType,
+    Ints,
+    Shape,
+    dtype_name,
+    numpy_dtype,
+    parse_dtype,
+)
 from shardvar.reference.devices import Buffer, Device, adopt, place
 
 _KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
@@ -78,7 +87,7 @@ def as_value(value: Any, dtype: Any = None) -> Array:
     return array.astype(numpy_dtype(dtype_name(array.dtype)), copy=False)
 
 
-def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
+def cast_value(value: Any, dtype: DType, what: str) -> Array:
     """Return ``value`` as an array of ``dtype``; the message of an error begins with ``what``."""
     # R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
     # sharded or not": sharded variables have the rule of plain ones.
@@ -103,11 +112,11 @@ def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
     return cast
 
 
-def as_dtype(dtype: Any) -> np.dtype[Any]:
+def as_dtype(dtype: Any) -> DType:
     return numpy_dtype(parse_dtype(dtype))
 
 
-def check_shape(shape: tuple[int, ...], expected: tuple[int | None, ...], what: str) -> None:
+def check_shape(shape: Shape, expected: tuple[int | None, ...], what: str) -> None:
     """Raise ``ArgumentError`` unless ``shape`` is as expected; None stands for any extent."""
     # R-VAR-2: shapes are equal, nothing is broadcast and nothing is cropped.
     fits = len(shape) == len(expected) and all(
@@ -145,7 +154,7 @@ def _array(value: Any) -> Array:
     return strings.reshape(array.shape)
 
 
-def _rank(dtype: np.dtype[Any]) -> int | None:
+def _rank(dtype: DType) -> int | None:
     """Return the place of a dtype's kind in ``_KINDS``, or None for strings."""
     name = dtype_name(dtype)
     if name == STRING:
@@ -208,7 +217,7 @@ MIN = UpdateKind("min", np.minimum, _fold(np.minimum))
 MAX = UpdateKind("max", np.maximum, _fold(np.maximum))
 
 
-def check_update(update: UpdateKind, dtype: np.dtype[Any], values: Array) -> None:
+def check_update(update: UpdateKind, dtype: DType, values: Array) -> None:
     """Raise ``ArgumentError`` if the dtype has no such arithmetic, or a divisor is zero."""
     if update.is_arithmetic and dtype.kind in "Ob":
         raise ArgumentError(

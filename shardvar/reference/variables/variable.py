@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import AbstractClass, ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.dtypes import Array, DType, Ints, Shape
 from shardvar.layout.region import read_declared_shape
 from shardvar.reference.devices import Buffer, Device, current_device, device_scope, operation_scope
 from shardvar.reference.variables.initial_value import create, evaluate, scoped_name
@@ -57,9 +57,7 @@ from shardvar.reference.variables.operations import (
 )
 from shardvar.reference.variables.rows import RowLayout, Rows, ShardGroup
 from shardvar.reference.variables.values import (
-    ADD,
     REPLACE,
-    SUB,
     Resource,
     UpdateKind,
     Write,
@@ -320,11 +318,11 @@ class DelegatingVariable(Variable):
         return self._targets[0]
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self._targets[0].shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         return self._targets[0].dtype
 
     @property
@@ -452,33 +450,20 @@ class RefVariable(_LabelledVariable):
         self._name = scoped_name("Variable" if name is None else name)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self._array.shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         return self._array.dtype
 
     def read_value(self) -> Array:
         """Return the memory itself, which later writes change: the fault of this kind."""
         return self._array
 
-    def assign(
-        self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
-    ) -> Any:
-        return self._apply(REPLACE, value)
+    assign = VariableInterface.assign  # its writes are not planned
 
-    def assign_add(
-        self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
-    ) -> Any:
-        return self._apply(ADD, delta)
-
-    def assign_sub(
-        self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True
-    ) -> Any:
-        return self._apply(SUB, delta)
-
-    def _apply(self, update: UpdateKind, value: Any) -> Array:
+    def _write_dense(self, update: UpdateKind, value: Any, name: str, read_value: bool) -> Array:
         """Write in place, and return the same memory, as ``tf.assign`` returned a ref."""
         # No mutex and no plan: two threads may interleave here, as ref variables allowed.
         array = cast_value(value, self.dtype, "The value")
@@ -529,11 +514,11 @@ class ResourceVariable(_LabelledVariable):
             self._resource = Resource(value, home, source=source, owns_value=owns_value)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self._resource.array.shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         return self._resource.array.dtype
 
     @property

@@ -6,8 +6,7 @@ updates to dense tensors or not." A hint changes where a variable lives and what
 devices, never a value. None leaves the choice to the strategy.
 
 The heuristics compare sizes and explain the choice in words; they change nothing by themselves.
-Strategies mirror on devices unless a hint says otherwise, and ``hints_for`` turns the heuristics
-into hints.
+Strategies mirror on devices without a hint, and ``hints_for`` turns the heuristics into hints.
 
     mirror or shard           does a copy fit where it would live
     host or device            does it fit a device, and how much of it is touched in a step
@@ -20,6 +19,7 @@ from math import prod
 from typing import Any
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Shape
 from shardvar.layout.shard_counts import element_nbytes
 
 
@@ -100,7 +100,7 @@ class Workload:
         If `num_replicas` is below 1, or `rows_a_step` is negative.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: Any
     rows_a_step: int | None = None
     num_replicas: int = 1
@@ -170,7 +170,7 @@ def choose_host_or_device(load: Workload, device_memory: int) -> Choice:
     sufficiently large, we will place it on host memory", "at the cost of transferring embeddings
     from host to devices".
 
-    Otherwise as ``choose_mirror_or_shard``.
+    See ``choose_mirror_or_shard`` for the parameters.
     """
     room = int(device_memory * _FILL_SHARE)
     if load.nbytes <= room:

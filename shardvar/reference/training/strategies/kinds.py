@@ -28,6 +28,7 @@ from typing import Any, Self
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.forks import new_lock
+from shardvar.layout.dtypes import Shape
 from shardvar.layout.partition import AnyPartitioner, plan_rows
 from shardvar.reference.devices import Cluster, Device, current_device, device_scope, make_cluster
 from shardvar.reference.training.module import (
@@ -64,15 +65,13 @@ from shardvar.reference.variables.variable import parse_mode
 
 
 class DenseUpdatesVariable(MirroredVariable):
-    """A mirrored variable whose sparse additions are made dense before they cross between devices.
+    """A mirrored variable whose sparse additions are made dense before they cross between devices."""
 
-    R-HINT-2 (RFC 002): "Updates can be casted to dense tensors and use the existing allreduce
-    primitive to exchange gradients. This can still be faster than running allgather on their
-    corresponding sparse updates." Updates of the same row are summed before they are added, so the
-    result may differ from the sparse one in the last bit: w + (a + b) is not always (w + a) + b.
-    Other writes than additions stay sparse, since a dense form would change every row.
-    """
-
+    # R-HINT-2 (RFC 002): "Updates can be casted to dense tensors and use the existing allreduce
+    # primitive to exchange gradients. This can still be faster than running allgather on their
+    # corresponding sparse updates." Updates of the same row are summed before they are added, so
+    # the result may differ from the sparse sum in the last bit: w + (a + b) is not always (w + a) +
+    # b. Other writes than additions stay sparse, since a dense form would change every row.
     def _write_sparse(self, update: UpdateKind, sparse_delta: Any, name: str) -> Any:
         if update not in (ADD, SUB):
             return super()._write_sparse(update, sparse_delta, name)
@@ -108,12 +107,8 @@ class _MirroringStrategy(Strategy):
     def create_free(
         self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope
     ) -> VariableInterface:
-        """Create a mirrored variable, or a sharded one where a partitioning scope cuts it into at
-        least two parts.
-
-        A variable that is synchronized on read has a copy on each replica, and ignores scopes and
-        hints.
-        """
+        # A variable that is synchronized on read has a copy on each replica, and ignores scopes and
+        # hints.
         mode = parse_mode(VariableSynchronization, kwargs.get("synchronization"))
         if mode is VariableSynchronization.ON_READ:
             copies = create_copies(next_creator, kwargs, None, self._replicas)
@@ -217,13 +212,7 @@ class CollectiveAllReduceStrategy(_MirroringStrategy):
         self._config = {"num_workers": num_workers, "replicas_per_worker": replicas_per_worker}
 
     def get_config(self) -> dict[str, Any]:
-        """Return the number of workers, and of the accelerators of each.
-
-        Returns
-        -------
-        dict
-            ``num_workers`` and ``replicas_per_worker``.
-        """
+        """Return ``num_workers`` and ``replicas_per_worker``."""
         return dict(self._config)
 
     def __repr__(self) -> str:
@@ -394,11 +383,9 @@ class ParameterServerStrategy(Strategy):
         return servers[(self._turn - 1) % len(servers)]
 
     def _aggregating(self, made: Any, aggregation: Any) -> Any:
-        """Wrap a variable that several replicas update, if it has an aggregation.
-
-        R-PSS-4 (RFC 002): "model variables can sometimes be AggregatingVariable with a underlying
-        ShardedVariable".
-        """
+        """Wrap a variable that several replicas update, if it has an aggregation."""
+        # R-PSS-4 (RFC 002): "model variables can sometimes be AggregatingVariable with a underlying
+        # ShardedVariable".
         mode = parse_mode(VariableAggregation, aggregation)
         if mode is VariableAggregation.NONE or len(self.replica_devices) < 2:
             return made
@@ -497,7 +484,7 @@ class HybridStrategy(Strategy):
     def __repr__(self) -> str:
         return f"HybridStrategy({self.strategy1}, {self.strategy2})"
 
-    def _chosen(self, name: str | None, shape: tuple[int, ...], dtype: Any) -> Strategy:
+    def _chosen(self, name: str | None, shape: Shape, dtype: Any) -> Strategy:
         # 1 and 2 are for choosers that were deserialized, and have no reference to the two
         # strategies.
         answer = self.strategy_chooser(name, shape, dtype)

@@ -368,6 +368,14 @@ def subtract_all(region: Region, others: Iterable[Region]) -> list[Region]:
     return rest
 
 
+def row_strides(shape: Sequence[int]) -> list[int]:
+    """The number of elements from one index to the next along each axis, in C order."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    return strides
+
+
 def regions_of_range(shape: Sequence[int], start: int, stop: int) -> list[Region]:
     """The elements ``[start, stop)`` of the C order of an array, as at most ``2 * rank - 1``
     regions in that order.
@@ -377,9 +385,7 @@ def regions_of_range(shape: Sequence[int], start: int, stop: int) -> list[Region
     >>> [str(region) for region in regions_of_range((3, 4), 2, 9)]
     ['[0:1, 2:4]', '[1:2, 0:4]', '[2:3, 0:1]']
     """
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 1, 0, -1):
-        strides[axis - 1] = strides[axis] * shape[axis]
+    strides = row_strides(shape)
     regions = []
     while start < stop:
         # The outermost axis along which a whole index begins here and ends in time. Example: of (3,

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout import Partition, Region
+from shardvar.layout.region import row_strides
 from shardvar.reference.random import (
     blocks,
     indexed_normal,
     indexed_truncated_normal,
     indexed_uniform,
 )
-from shardvar.reference.random.blocks import blocks_of, draw_blocks, row_strides
+from shardvar.reference.random.blocks import blocks_of, draw_blocks
 from shardvar.reference.random.indexed import IndexedStream
 from spec_tests.helpers.hypothesis_strategies import regions_in, shapes, tilings
 

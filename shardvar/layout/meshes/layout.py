@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError
-from shardvar.layout.dtypes import Ints, Shape
+from shardvar.layout.dtypes import Bools, Ints, Shape
 from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh, grid_columns
 from shardvar.layout.partition import check_tiles
 from shardvar.layout.region import Region, read_shape
@@ -265,11 +265,7 @@ class Layout:
                 f"{self!r} holds terms, which are not values.",
                 "Reduce them first: sv.redistribute.",
             )
-        columns = np.column_stack([self.offset, self.extent])
-        # Equal regions are neighbours once sorted, the first device in front.
-        order = np.lexsort((self.device, *columns.T[::-1]))
-        is_first = np.ones(len(order), np.bool)
-        is_first[1:] = (columns[order][1:] != columns[order][:-1]).any(axis=1)
+        order, is_first = sorted_regions(self.offset, self.extent, self.device)
         rows = np.sort(order[is_first])
         device, offset, extent = self.device[rows], self.offset[rows], self.extent[rows]
         if not prod(self.shape):  # no device holds a region; the tensor exists all the same
@@ -331,6 +327,15 @@ class Layout:
     def __repr__(self) -> str:
         waiting = "".join(f", {op} pending over axis {axis}" for axis, op in self.pending)
         return f"<Layout of {self.shape} on the mesh {self.mesh}{waiting}: {self.rule}>"
+
+
+def sorted_regions(offset: Ints, extent: Ints, device: Ints) -> tuple[Ints, Bools]:
+    """[n] the rows sorted by region, then by device; and True for the first row of each region."""
+    columns = np.column_stack([offset, extent])
+    order = np.lexsort((device, *columns.T[::-1]))
+    is_first = np.ones(len(order), np.bool)
+    is_first[1:] = (columns[order][1:] != columns[order][:-1]).any(axis=1)
+    return order, is_first
 
 
 def _some(values: Sequence[object], separator: str) -> str:

@@ -28,7 +28,7 @@ out, from the numbers of elements that its devices hold before and after, keep, 
 have a name where all groups have it and the other devices keep their part.
 
     identity        every device holds the same before and after
-    local_slice     every device keeps a part of its own
+    local_slice     every device keeps a part
     broadcast       one device holds all, and in the end each does
     all_gather      the devices hold disjoint parts of what each of them holds in the end
     permute         each device gives all that it holds to one other
@@ -48,7 +48,7 @@ import numpy as np
 
 from shardvar.errors import LayoutError
 from shardvar.layout.dtypes import Bools, Ints
-from shardvar.layout.meshes.layout import Layout, check_reduction
+from shardvar.layout.meshes.layout import Layout, check_reduction, sorted_regions
 from shardvar.layout.meshes.mesh import repeated
 from shardvar.layout.region import Region, intersect, overlapping_pairs
 
@@ -109,18 +109,11 @@ class DistinctRegions:
 
 def distinct_regions(offset: Ints, extent: Ints, device: Ints) -> DistinctRegions:
     """Return each region with elements once, and the devices and rows [n] that hold it."""
-    rank = offset.shape[1]
     full = np.flatnonzero((extent > 0).all(axis=1))
-    matrix = np.column_stack([offset, extent])[full]
-    # Equal rows are neighbours once sorted. The device is the least significant key, so holders
-    # ascend.
-    order = np.lexsort((device[full], *matrix.T[::-1]))
-    matrix, rows = matrix[order], full[order]
-    differs = np.ones(len(rows), np.bool)
-    differs[1:] = (matrix[1:] != matrix[:-1]).any(axis=1)
-    first = np.flatnonzero(differs)
-    start = np.append(first, len(rows))
-    return DistinctRegions(matrix[first, :rank], matrix[first, rank:], device[rows], rows, start)
+    order, is_first = sorted_regions(offset[full], extent[full], device[full])
+    rows, start = full[order], np.append(np.flatnonzero(is_first), len(order))
+    first = rows[is_first]
+    return DistinctRegions(offset[first], extent[first], device[rows], rows, start)
 
 
 def plan_device_copies(

@@ -345,7 +345,7 @@ def log_softmax(z: Array) -> Array:
 
 def hit_penalties(labels: Ints, candidates: Ints, dtype: DType) -> Array:
     """Return the lowest number of the dtype where a sample is one of the example's labels, else 0."""
-    # A sample that is also a label is no evidence against it; with such a logit its share is 0. Of
+    # A sample that is also a label does not count against it; with such a logit its share is 0. Of
     # equal samples only the last is a hit, as in TensorFlow, whose samplers give distinct ones. The
     # first place from behind is the last from the front.
     reversed_first = np.unique(candidates[::-1], return_index=True)[1]

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import Array, DType, Shape, numpy_dtype, parse_dtype
+from shardvar.layout.region import row_strides
 
 FLOATS = "float16", "bfloat16", "float32", "float64"
 INTEGERS = "int32", "int64", "uint32", "uint64"
@@ -140,14 +141,6 @@ index may be drawn in any order. More than two threads would wait for the interp
 every step of a block takes briefly."""
 
 
-def row_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the number of elements from one index to the next along each axis, in C order."""
-    strides = [1]
-    for extent in reversed(shape[1:]):
-        strides.append(strides[-1] * extent)
-    return tuple(reversed(strides))[: len(shape)] if shape else ()
-
-
 def check_region(shape: Shape, region: Region | None) -> Region:
     """Return the region, by default the whole, which must lie in the shape."""
     whole = Region.whole(shape)
@@ -222,7 +215,7 @@ def draw_blocks(shape: Shape, region: Region | None, dtype: DType, draw: DrawFun
 
 
 def _draw_block(
-    out: Array, block: Region, strides: tuple[int, ...], region: Region, draw: DrawFunction
+    out: Array, block: Region, strides: Sequence[int], region: Region, draw: DrawFunction
 ) -> None:
     """Draw a block of ``out``, which is the region of a tensor that has these strides."""
     # The block's offset is in the region's coordinates, the region's in the tensor's; flat indices

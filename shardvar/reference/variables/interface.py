@@ -67,6 +67,7 @@ from shardvar.reference.variables.values import (
     holding,
 )
 
+_T = TypeVar("_T")
 _Operator = Callable[[Any, Any], Any]
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -93,6 +94,14 @@ def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:
         return ufunc(self)
 
     return operator
+
+
+def _conversion(function: Callable[[Any], _T]) -> Callable[[Any], _T]:
+    def convert(self: Any) -> _T:
+        converted: _T = _computed(function, function.__name__, [self.read_value()])
+        return converted
+
+    return convert
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -192,21 +201,8 @@ class NumpyProtocol(metaclass=ABCMeta):  # noqa: B024 - `abstract` is not known 
         return iter(value)
 
     # Conversions of a variable with one element, as of an array.
-
-    def __bool__(self) -> bool:
-        return bool(_computed(bool, "bool", [self.read_value()]))
-
-    def __int__(self) -> int:
-        return int(_computed(int, "int", [self.read_value()]))
-
-    def __float__(self) -> float:
-        return float(_computed(float, "float", [self.read_value()]))
-
-    def __complex__(self) -> complex:
-        return complex(_computed(complex, "complex", [self.read_value()]))
-
-    def __index__(self) -> int:
-        return int(_computed(index, "index", [self.read_value()]))
+    __bool__, __int__, __float__ = _conversion(bool), _conversion(int), _conversion(float)
+    __complex__, __index__ = _conversion(complex), _conversion(index)
 
     def astype(self, dtype: Any) -> Array:
         """Return the value converted to ``dtype``."""

@@ -529,7 +529,7 @@ def create_copies(
 
 
 def create_beside(next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
-    """Create a whole variable beside the ``colocated_with`` one, mirrored if that is mirrored."""
+    """Create a whole variable on the device of ``colocated_with``, mirrored if that is mirrored."""
     neighbour = kwargs["colocated_with"]
     if not isinstance(neighbour, MirroredVariable):
         return _check_created(next_creator(**kwargs))

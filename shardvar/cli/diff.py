@@ -441,7 +441,6 @@ def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) 
 def _that_fit(
     sides: Sequence[_Side], measured: Sequence[StatisticsByKey], told: Columns
 ) -> list[StatisticsByKey]:
-    """Return the statistics of the tensors that fit the page, and every error."""
     errors = [
         {key: each for key, each in some.items() if isinstance(each, ReadError)}
         for some in measured

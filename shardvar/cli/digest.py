@@ -86,7 +86,6 @@ def execute(arguments: Namespace) -> int:
 
 
 def _print_short(report: DigestReport, arguments: Namespace, seconds: float) -> None:
-    """Print the digest of the checkpoint, and of the others the first digits."""
     columns = get_terminal_size().columns
     if report.checkpoint is None:
         unreadable = count(len(report.unreadable), "tensor")
@@ -120,7 +119,6 @@ _FIRST, _LAST = 8, 2
 def _print_comparison(
     report: DigestReport, manifest: Manifest, found: Mapping[str, Damage]
 ) -> None:
-    """Print a line for each tensor that differs, then one that sums up."""
     for each in found.values():
         say(f"differs: {one_line(each.message)}")
     unreadable = len(report.unreadable)

@@ -367,7 +367,6 @@ def _print_folded(
 def _kept(
     lines: Sequence[Line], tensors: Sequence[Tensor], depth: int | None, room: int
 ) -> tuple[list[Shown], list[str]]:
-    """Return the lines that are shown, and how to see the others."""
     number = sum(not each.is_setting for each in tensors)
     if depth is not None:
         kept = [
@@ -411,7 +410,6 @@ _StatisticsByKey = dict[str, Statistics | ReadError]
 
 
 def execute(arguments: Namespace) -> int:
-    """Show one checkpoint, or list the checkpoints that the path may mean."""
     arguments.depth = None if arguments.depth is None else parse_count(arguments.depth, "--depth")
     unwanted = _unwanted(arguments)
     place = look_at(arguments.path)

@@ -50,8 +50,6 @@ _LINES_AROUND = 7
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The words of an index for a line of the list."""
-
     num_tensors: int | None
     """Its tensors; None if it cannot be read."""
     nbytes: int | None

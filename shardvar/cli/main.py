@@ -84,7 +84,6 @@ _TRACEBACK = "SHARDVAR_TRACEBACK"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; None means ``sys.argv``."""
     replace_closed_streams()
     try:
         return _main(argv)
@@ -146,7 +145,6 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _interrupted(words: Sequence[str], of_server: bool = False) -> str:
-    """Return the last line of an interrupted command."""
     if words[:1] not in (["reshard"], ["apply"]) or "--dry-run" in words:
         return "interrupted"
     # A reshard keeps the data files that it finished, and reads them back instead of writing them

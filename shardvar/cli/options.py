@@ -216,7 +216,6 @@ class Parser(argparse.ArgumentParser):
         return help_of(self, get_terminal_size().columns, is_styled())
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``Usage`` with an error of argparse and a remedy."""
         command = self.prog.removeprefix("shardvar").strip()
         cause = message[:1].upper() + message[1:]
         remedy = (
@@ -241,7 +240,6 @@ class Parser(argparse.ArgumentParser):
         print(message, end="", file=file or sys.stdout)
 
     def exit(self, status: int = 0, _message: str | None = None) -> NoReturn:
-        """Raise ``Usage`` after help or the version was printed."""
         raise Usage(status)
 
 
@@ -251,9 +249,6 @@ Commands = argparse._SubParsersAction
 
 # Such as -1 or -3:, which argparse would take for options.
 _NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
-
-_WITH_VALUES = ("--verify", "--item", "--dequantize-to", "--map", "--rule", "--size")
-"""The options of ``show`` that take a value; the value must stay behind them."""
 
 
 def with_cuts(words: Sequence[str]) -> list[str]:
@@ -274,6 +269,11 @@ def options_first(words: list[str]) -> list[str]:
     it for an option. It also fills the optional INDEX as soon as it can, and would miss one that
     follows an option.
     """
+    (block,) = (each for each in _COMMANDS.split("\n\n") if each.startswith("show: "))
+    declared = [_OPTION.fullmatch(line.partition("  ")[0]) for line in _lines(block)]
+    with_values = [
+        each["long"] for each in declared if each and each["value"] not in (None, "=True")
+    ]
     options: list[str] = []
     others: list[str] = []
     rest = iter(words[1:])
@@ -282,7 +282,7 @@ def options_first(words: list[str]) -> list[str]:
             others.extend(rest)
         elif word.startswith("-") and not _NEGATIVE_INDEX.fullmatch(word):
             options.append(word)
-            if word in _WITH_VALUES:
+            if word in with_values:  # the value must stay behind it
                 options.extend(islice(rest, 1))
         else:
             others.append(word)

@@ -87,7 +87,6 @@ def encodable(text: str) -> str:
 
 
 def is_styled() -> bool:
-    """Return True if standard output is a terminal with colours that are not turned off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
 
 
@@ -211,7 +210,6 @@ def warn(text: str) -> None:
 
 
 def put(*lines: str) -> None:
-    """Print lines as they are, also long ones."""
     for line in lines:
         print(one_line(line))
 
@@ -365,7 +363,6 @@ def _cut(text: str, width: int) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text that fits some columns; the middle of a longer one is left out."""
     return _cut(encodable(text), width)
 
 

@@ -341,7 +341,6 @@ def warnings_below() -> Iterator[None]:
 
 
 def note_large_files(report: WriteReport, limit: str) -> None:
-    """Note how many files exceed the limit, and why the largest does."""
     if report.exceeding:
         largest = max(report.exceeding, key=lambda each: each.nbytes)
         number = f"{len(report.exceeding):,} of {count(report.num_files, 'file')}"
@@ -436,7 +435,6 @@ _OF_RESHARD = ("lost", "dequantized", "ranks", "map")
 
 
 def execute_apply(arguments: Namespace) -> int:
-    """Write the checkpoint. Return 0."""
     from shardvar.verbs.delta.apply import apply  # a reshard does not need it
 
     base = arguments.base

@@ -291,7 +291,6 @@ def _as_json(array: Array, dtype: str) -> Any:
 
 
 def _mapped(value: Any, function: Any) -> Any:
-    """Return nested lists with ``function`` applied to each element."""
     return (
         [_mapped(each, function) for each in value] if isinstance(value, list) else function(value)
     )

@@ -53,8 +53,6 @@ _MARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A stored slice."""
-
     offset: tuple[int, ...]
     """Its first index along each axis of the whole tensor."""
     shape: tuple[int, ...]
@@ -68,8 +66,6 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that a checkpoint names."""
-
     key: str
     dtype: str | None
     """Its dtype; None where the index lacks it."""
@@ -107,7 +103,6 @@ class Tensor:
         return "" if self.fault is None else _MARKS.get(type(self.fault).__name__, "unreadable")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tensor as a JSON object with stable keys."""
         fault = self.fault and Damage.of(self.fault, self.key).to_json()
         return {
             "key": self.key,
@@ -508,7 +503,6 @@ class Table:
         return f"{len(alike)} × {shape}" if len(alike) > 1 and shape else shape
 
     def _files(self, stored: Sequence[Tensor]) -> str:
-        """Return the numbers of the files of equal tensors, or how many files each of them has."""
         if not self.numbers:
             return _least_to_most(len(each.files) for each in stored)
         ascending = sorted({self.numbers[name] for each in stored for name in each.files})

@@ -157,7 +157,6 @@ _OK, _NO, _NOT_VERIFIED = 0, 1, 3
 
 
 def execute(arguments: Namespace) -> int:
-    """Verify, print the reports and return the largest of their exit codes."""
     with executor_of(arguments) as executor:
         return _verify_all(arguments, executor)
 

@@ -159,7 +159,6 @@ _ENDINGS = (".html", ".htm")
 
 
 def execute(arguments: Namespace) -> int:
-    """Write the page of one checkpoint, and with ``--open`` show it."""
     found = find_checkpoint(arguments.path)
     if arguments.serve:
         from shardvar.cli.serving import serve_page
@@ -265,7 +264,6 @@ def check_target(target: str) -> None:
 
 
 def write_page(target: str, text: str) -> None:
-    """Write the page under another name and rename it into place."""
     check_target(target)
     storage, name = split_path(target)
     storage.make()

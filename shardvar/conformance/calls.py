@@ -141,7 +141,6 @@ def expect_equal(came: Any, must: Any, ulps: int = 0) -> None:
 
 
 def expect(holds: bool, came: str, must: str) -> None:
-    """Raise ``Broken`` with two sentences unless ``holds``."""
     if not holds:
         raise Broken(came, must)
 

@@ -40,8 +40,6 @@ _ID = re.compile(r"([RV]-[A-Z]+-\d+)[a-z-]*")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One law that an implementation keeps or breaks."""
-
     id: str
     """The id of the sentence, with a suffix if it has several rules: ``R-SV-3-add``."""
     level: int
@@ -105,7 +103,6 @@ def rules(level: int, rfc: str, *rows: RuleRow, isolated: bool = False) -> None:
 
 
 def refuses(method: str) -> RuleCheck:
-    """Return the check that a method refuses its arguments."""
     return lambda adapter, case: adapter.refuses(method, *case)
 
 

@@ -78,7 +78,6 @@ class Verdict:
     """The case that breaks the rule, if one was found."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the verdict as plain data, which ``verdict_of`` reads."""
         return asdict(self)
 
 
@@ -120,7 +119,6 @@ def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
 
 
 def verdict_of(data: dict[str, Any]) -> Verdict:
-    """Return the verdict that ``as_json`` gave as data."""
     example = data["counterexample"]
     return Verdict(
         **data | {"counterexample": None if example is None else Counterexample(**example)}
@@ -254,7 +252,6 @@ class Report:
             yield rule, self.verdicts.get(rule.id, Verdict(rule.id, NOT_RUN))
 
     def counts(self) -> dict[str, int]:
-        """Return the number of rules of each outcome."""
         counted = Counter(verdict.outcome for _, verdict in self.rows())
         return {outcome: counted[outcome] for outcome in OUTCOMES}
 

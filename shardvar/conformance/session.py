@@ -66,7 +66,6 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def start(config: pytest.Config) -> None:
-    """Register the kit with pytest; ``UsageError`` for an invalid option."""
     if config.getoption("adapter") is None:
         # With --pyargs the user asked for a verdict; without it, a path of the package may be named
         # for another reason.
@@ -101,8 +100,6 @@ def levels_of(text: str | None) -> range:
 
 
 class Conformance:
-    """The kit as a pytest plugin: collects the rules, judges them, reports."""
-
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.spec = str(config.getoption("adapter"))
@@ -155,7 +152,6 @@ class Conformance:
                 self.verdicts[verdict.rule] = verdict
 
     def pytest_report_header(self) -> str:
-        """Return a line that names the adapter and the levels of this run."""
         return f"conformance: {self.spec}, levels {self.levels[0]} to {self.levels[-1]}"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -166,7 +162,6 @@ class Conformance:
             terminalreporter.write_line(line, **({style: True} if style else {}))
 
     def pytest_sessionfinish(self) -> None:
-        """Write the requested reports, and end the process that restored damaged checkpoints."""
         self.isolated.close()
         # A worker of pytest-xdist sees some of the verdicts; only the controller has all of them
         # and writes.
@@ -184,7 +179,6 @@ class Rules(pytest.File):
 
     @classmethod
     def from_parent(cls, parent: Any, *, kit: Any = None, **arguments: Any) -> Any:
-        """Construct the node as pytest does, and attach the kit."""
         node = super().from_parent(parent, **arguments)
         node.kit = kit
         return node
@@ -202,7 +196,6 @@ class RuleItem(pytest.Item):
     kit: Conformance
 
     def runtest(self) -> None:
-        """Judge the rule, and skip, xfail or fail accordingly."""
         verdict = self.kit.judge(self.rule)
         # Recorded first, since each outcome but "kept" leaves this function by an exception.
         self.user_properties.append((PROPERTY, verdict.as_json()))

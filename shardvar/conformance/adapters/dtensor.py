@@ -87,7 +87,6 @@ class SimulatedRanks:
     def _distributed(
         self, tensor: Any, device_mesh: Any, placements: Sequence[Any], **options: Any
     ) -> Any:
-        """Return a DTensor by placements of the kit."""
         return self._torch.distributed.tensor.distribute_tensor(
             tensor, device_mesh, self._placements(placements), **options
         )

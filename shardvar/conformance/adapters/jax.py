@@ -29,8 +29,6 @@ _Region = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Adapter(Framework):
-    """JAX's sharded arrays and Orbax's checkpoints."""
-
     @cached_property
     def _jax(self) -> Any:
         os.environ.setdefault("XLA_FLAGS", _XLA_FLAGS)  # read when JAX is imported
@@ -195,7 +193,6 @@ class Adapter(Framework):
         training.count += len(gradients)
 
     def _leaves(self, training: SimpleNamespace) -> dict[str, list[Any]]:
-        """Return the variables and their slots, by variable."""
         return {key: self._jax.tree.leaves(state) for key, state in training.states.items()}
 
     def _values(self, training: SimpleNamespace) -> dict[str, Array]:

@@ -12,8 +12,6 @@ from shardvar.layout.meshes import Layout
 
 
 class Meshes:
-    """The methods of level 9."""
-
     def mesh_parts(
         self, value: Array, mesh: Sequence[int], placements: Sequence[Any]
     ) -> list[Array]:

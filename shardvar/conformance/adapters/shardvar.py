@@ -65,8 +65,6 @@ class _Callback(sv.ShardingCallback):
 
 
 class Adapter(Meshes, Framework):
-    """The adapter of shardvar, the oracle of the kit."""
-
     def div(self, length: int, num_shards: int) -> Any:
         return sv.div(length, num_shards)
 

@@ -43,8 +43,6 @@ _OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 
 
 class Adapter(Framework):
-    """TensorFlow's sharded variables and checkpoints."""
-
     @cached_property
     def _tf(self) -> Any:
         # Level 3 hides the log of the C++ runtime, which would drown the table. It is read when

@@ -26,8 +26,6 @@ _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
 
 class Adapter(SimulatedRanks, Framework):
-    """PyTorch's sharded tensors and checkpoints."""
-
     def _replicated(self, handle: Any, value: Array) -> Any:
         """Return a tensor that every rank of a variable's mesh holds whole."""
         tensor = self._tensor(value)
@@ -58,7 +56,6 @@ class Adapter(SimulatedRanks, Framework):
             return self._read(handle)
 
     def _read(self, tensor: Any) -> Array:
-        """Return the values of a tensor, called on its ranks."""
         if hasattr(tensor, "device_mesh"):
             return self._whole(tensor)
         return self._array(tensor.detach().clone())
@@ -349,7 +346,6 @@ def _load_slices(path: str, state: Mapping[str, Any], parts: _Parts) -> None:
 
 @cache
 def _planners() -> tuple[Any, Any]:
-    """Return the classes of the planners that save and that load."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
     from torch.distributed.checkpoint.planner import LoadPlan, WriteItemType

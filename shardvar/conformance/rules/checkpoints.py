@@ -114,7 +114,6 @@ shards = st.integers(1, 4)
 
 @st.composite
 def elastic(draw: st.DrawFn) -> SavedCase:
-    """One or two tables, a number of shards to save in and one to restore into."""
     before, after = draw(shards), draw(shards)
     # Fewer rows than shards are the subject of R-CKPT-1-few.
     rows = draw(st.integers(max(before, after), 8))
@@ -129,7 +128,6 @@ def elastic(draw: st.DrawFn) -> SavedCase:
 
 @st.composite
 def elastic_many(draw: st.DrawFn) -> SavedCase:
-    """A table, more than ten shards to save in, and a number of shards to restore into."""
     value, before = draw(many_shards())
     return {"w": value}, before, draw(st.integers(1, 4) | st.integers(11, len(value)))
 
@@ -301,7 +299,6 @@ def _parts_of(
 
 
 def save_parts(adapter: Calls, path: str, case: SavedParts) -> Any:
-    """Save one tensor from parts; ``REFUSED`` if it is refused."""
     value, parts = case
     return adapter.attempt("save_parts", path, "w", value.shape, value.dtype, parts)
 
@@ -371,7 +368,6 @@ ENCODED = (
 
 @st.composite
 def of_many_axes(draw: st.DrawFn) -> SavedCase:
-    """A tensor of three to five axes, some of one extent."""
     before, after = draw(shards), draw(shards)
     rest = draw(st.sampled_from([(2, 2), (2, 2, 2), (1, 3, 3), (2, 1, 2, 2)]))
     return {"w": counting((max(before, after), *rest))}, before, after

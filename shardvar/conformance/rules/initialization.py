@@ -59,7 +59,6 @@ InitialCase = tuple[str, tuple[int, ...], np.dtype[Any], int, int]
 
 @st.composite
 def draws(draw: st.DrawFn, kinds: tuple[str, ...] = RANDOM, min_shards: int = 1) -> InitialCase:
-    """A kind of initializer, a shape, its dtype, a number of shards, a seed."""
     num_shards = draw(st.integers(min_shards, 4))
     # Two rows of two columns for each shard at least: four random floats do not coincide by chance.
     rows = num_shards * draw(st.integers(2, 4)) + draw(st.integers(0, num_shards - 1))

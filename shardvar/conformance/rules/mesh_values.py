@@ -50,7 +50,6 @@ NUMBERS = "float64 int32 int64 uint8 bool float16 bfloat16 complex64".split()
 
 @st.composite
 def of_three_axes(draw: st.DrawFn, is_even: bool = True) -> Placed:
-    """A tensor of three axes; any may be cut."""
     mesh = draw(st.sampled_from(MESHES))
     placements = draw(placements_on(mesh, 3, is_stacked=True))
     cuts = [number_of_cuts(mesh, placements, axis) for axis in range(3)]
@@ -111,7 +110,6 @@ def any_strided(draw: st.DrawFn) -> Placed:
 
 @st.composite
 def strided_columns(draw: st.DrawFn) -> Placed:
-    """FSDP over tensor parallelism along the columns."""
     mesh = draw(st.sampled_from([(2, 2), (3, 2), (2, 3)]))
     columns = mesh[0] * mesh[1] * draw(st.integers(1, 2))
     return counting((2, columns)), mesh, (("strided", 1, mesh[1]), 1)
@@ -489,7 +487,6 @@ def three_moves(draw: st.DrawFn) -> Moved:
 
 @st.composite
 def three_cuts(draw: st.DrawFn) -> Placed:
-    """A tensor on a mesh of three axes without strided shards."""
     mesh = draw(st.sampled_from(THREE))
     placements = draw(placements_on(mesh, 3, is_stacked=True))
     shape = [draw(st.integers(prod(mesh), prod(mesh) + 3)) for _ in range(3)]

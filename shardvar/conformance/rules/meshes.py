@@ -113,7 +113,6 @@ def strided(draw: st.DrawFn, is_even: bool = True) -> Placed:
 
 @st.composite
 def rows_on_both(draw: st.DrawFn) -> Placed:
-    """Rows that both axes of a mesh cut; they rarely divide."""
     mesh = draw(st.sampled_from([(2, 2), (3, 2)]))
     shape = draw(st.integers(prod(mesh), 2 * prod(mesh) + 1)), draw(st.integers(1, 2))
     return counting(shape), mesh, (0, 0)
@@ -165,7 +164,6 @@ FSDP = "FSDP cuts what tensor parallelism left."
 
 
 def device_arrays(value: Array, mesh: MeshShape, placements: Any) -> list[Array]:
-    """The array of each device, by the plain rule."""
     return parts(value, by_placements(value.shape, mesh, placements))
 
 

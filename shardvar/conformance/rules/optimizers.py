@@ -116,7 +116,6 @@ _SEVERAL: st.SearchStrategy[LaidOutCase] = tables(row_shapes=ROWS, max_more=3, m
 
 @st.composite
 def steps(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _FEW_MORE) -> StepsCase:
-    """A table and one to three dense gradients."""
     value, layout = draw(start)
     # Quarters are exact in float32, and the steps differ, so that momentum and averages matter. The
     # first gradient lies in memory as a product of matrices leaves it that was transposed.
@@ -255,7 +254,6 @@ rules(5, "002", *(
 
 @st.composite
 def partial_steps(draw: st.DrawFn) -> StepsCase:
-    """A table and gradients, dense and sparse, of any rows."""
     value, num_shards, gradients = draw(many_steps())
     kept = draw(st.lists(st.integers(1, len(value)), min_size=6, max_size=6))
     thinned: list[StepGradient] = [
@@ -372,7 +370,6 @@ def check_uneven_slots(adapter: Calls, case: tuple[tuple[Array, Any, Any], str])
 
 
 def value_of(came: Any, key: str, what: str = "") -> Any:
-    """A value of an answer; ``Broken`` if it is missing."""
     expect(key in came, f"It gave {what}{sorted(came)}.", f"It must also give {key!r}.")
     return came[key]
 
@@ -404,7 +401,6 @@ def stepped(gradients: Gradients) -> list[dict[str, StepGradient]]:
 
 @contextmanager
 def saved_training(adapter: Calls, case: ResumedCase) -> Iterator[str]:
-    """The path of a saved training of the variable ``w``."""
     kind, value, before, _, first, _ = case
     with checkpoint_path(adapter) as path:
         adapter.save_training(path, kind, {"w": value}, before, stepped(first))
@@ -412,7 +408,6 @@ def saved_training(adapter: Calls, case: ResumedCase) -> Iterator[str]:
 
 
 def resumed_value(adapter: Calls, case: ResumedCase) -> Any:
-    """Save a training of the variable ``w``, resume it, and return its value."""
     kind, value, _, after, _, rest = case
     templates = templates_of({"w": value})
     with saved_training(adapter, case) as path:
@@ -496,7 +491,6 @@ rules(10, "000",
 
 @st.composite
 def sparse_resumptions(draw: st.DrawFn) -> ResumedCase:
-    """A training whose gradients are dense, or sparse ones of some rows."""
     kind, value, before, after, first, rest = draw(
         resumptions(start=tables(row_shapes=((2,),), max_more=3))
     )
@@ -596,7 +590,6 @@ _ORDERS = [tuple(order) for count in (3, 2, 1) for order in permutations("abc", 
 
 
 def check_restored_slots(adapter: Calls, case: ResumedCase) -> None:
-    """Compare restored slots with those before the save, and their shards with the variable's."""
     kind, value, _, after, first, _ = case
     must = adapter.slots(kind, value, 1, first)
     layout = [np.asarray(each).shape for each in adapter.shards(made(adapter, value, after))]

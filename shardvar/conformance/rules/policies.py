@@ -96,12 +96,10 @@ def limits_are_kept(adapter: Calls, case: Limited) -> None:
 
 
 def whole(tensors: NamedArrays) -> Files:
-    """Return a file for each tensor."""
     return [[(key, 0, np.asarray(array))] for key, array in tensors.items()]
 
 
 def halved(tensors: NamedArrays) -> Files:
-    """The first half of every tensor in one file and the second in another."""
     files: Files = [[], []]
     for key, given in tensors.items():
         array = np.asarray(given)
@@ -115,7 +113,6 @@ def halved(tensors: NamedArrays) -> Files:
 
 
 def removed(tensors: NamedArrays) -> Files:
-    """All tensors but the last one."""
     return whole(tensors)[:-1]
 
 
@@ -125,17 +122,14 @@ def _changed(tensors: NamedArrays, change: Callable[[Array], Array]) -> Files:
 
 
 def rows_removed(tensors: NamedArrays) -> Files:
-    """Of ``w`` all rows but the last one."""
     return _changed(tensors, lambda array: array[:-1])
 
 
 def reshaped(tensors: NamedArrays) -> Files:
-    """``w`` flattened."""
     return _changed(tensors, np.ravel)
 
 
 def cast(tensors: NamedArrays) -> Files:
-    """``w`` as float64."""
     return _changed(tensors, lambda array: array.astype(np.float64))
 
 

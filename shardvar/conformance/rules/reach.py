@@ -74,7 +74,6 @@ from shardvar.testing.operations import SPARSE
 
 @st.composite
 def wide_grids(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int]]:
-    """A shape of three to five axes, of which the last one is cut, and counts."""
     shape = tuple(draw(st.lists(st.integers(2, 5), min_size=3, max_size=5)))
     cuts = [draw(st.integers(1, 2)) for _ in shape[:-1]]
     return shape, [*cuts, 2]
@@ -122,7 +121,6 @@ rules(1, "000",
 
 @st.composite
 def of_any_rank(draw: st.DrawFn) -> TableCase:
-    """An array of three to five axes, of which some have one extent."""
     num_shards = draw(st.integers(1, 3))
     rest = draw(st.sampled_from([(2, 2), (2, 2, 2), (1, 3, 3), (2, 1, 2, 2), (2, 2, 2, 2)]))
     return counting((num_shards + draw(st.integers(0, 2)), *rest)), num_shards
@@ -372,8 +370,6 @@ for _name, _rfc, _sentence, _method, _arguments in _READS:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A law of an ordinary rule, for any layout."""
-
     id: str
     level: int
     rfc: str
@@ -473,7 +469,6 @@ rules(3, "000",
 
 @st.composite
 def typed_assignments(draw: st.DrawFn) -> DenseCase:
-    """A table of some dtype, and another value of its shape and dtype."""
     value, num_shards = draw(tables(max_shards=3, row_shapes=((), (2,)), max_more=2))
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     return counting(value.shape, dtype), num_shards, draw(bits(dtype, value.shape))

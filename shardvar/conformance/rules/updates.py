@@ -50,7 +50,6 @@ OUTSIDE = (2**32, -(2**32))
 
 @st.composite
 def lookups(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = ORDINARY) -> Lookup:
-    """A table and ids, unsorted, duplicated, across shards."""
     value, layout = draw(start)
     return value, layout, draw(ids(len(value), max_size=24))
 
@@ -177,7 +176,6 @@ DenseCase = tuple[Array, int, Array]
 
 @st.composite
 def dense_writes(draw: st.DrawFn) -> DenseCase:
-    """A table and another value of its shape."""
     value, num_shards = draw(tables())
     # Reversed, so that rows which go to the wrong shard show.
     return value, num_shards, (value[::-1] * 2).copy()
@@ -208,7 +206,6 @@ rules(3, "000", *(
 def check_other_value(
     adapter: Calls, table: TableCase, other: Array, method: str = "assign"
 ) -> None:
-    """Write a value of another shape, which must be refused."""
     value, num_shards = table
     # The old values stay below 100, so a shard that was written before the refusal can be seen.
     other = other + np.float32(100)
@@ -276,7 +273,6 @@ rules(3, "000", *(
 
 @st.composite
 def repeated_updates(draw: st.DrawFn) -> Scatter:
-    """A table and rows to write; at least one comes twice."""
     value, num_shards = draw(tables())
     rows = draw(st.lists(st.integers(0, len(value) - 1), min_size=1, max_size=12))
     rows.insert(draw(st.integers(0, len(rows))), rows[0])
@@ -309,7 +305,6 @@ WritesCase = tuple[Array, ShardSizes, list[Update]]
 
 @st.composite
 def sequences(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _PLAIN) -> WritesCase:
-    """A table and several writes, dense and sparse."""
     value, layout = draw(start)
     writes = []
     for _ in range(draw(st.integers(1, 4))):
@@ -413,7 +408,6 @@ Operands = tuple[TableCase, str, int, int]
 
 @st.composite
 def wrong_operands(draw: st.DrawFn) -> Operands:
-    """A table, an operation, a number of ids, and which shape the operands have."""
     table = draw(tables(row_shapes=WIDE, min_shards=2))
     return (
         table,

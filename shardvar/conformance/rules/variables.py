@@ -66,7 +66,6 @@ rules(1, "000",
 
 @st.composite
 def owned(draw: st.DrawFn) -> tuple[list[int], int, int]:
-    """Ids, a length and a number of shards."""
     length = draw(st.integers(1, 40))
     return draw(st.lists(st.integers(0, length - 1), max_size=6)), length, draw(counts)
 
@@ -128,7 +127,6 @@ def rows_only(answer: Any, shape: tuple[int, ...]) -> int:
 
 @st.composite
 def fixed(draw: st.DrawFn) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """A shape, a dtype and a number of shards that is not above the number of rows."""
     shape = draw(_shapes)
     return shape, draw(_sizes_of_elements), draw(st.integers(1, min(shape[0], 9)))
 
@@ -377,7 +375,6 @@ def integers(draw: st.DrawFn) -> Indexed:
 def inner_slices(
     draw: st.DrawFn, steps: tuple[int | None, ...], start: st.SearchStrategy[LaidOutCase] = ORDINARY
 ) -> Indexed:
-    """Slices whose bounds lie within the axes."""
     value, layout = draw(start)
     key = []
     for extent in value.shape[: draw(st.integers(1, value.ndim))]:
@@ -416,7 +413,6 @@ def with_ellipsis(draw: st.DrawFn) -> Indexed:
 
 @st.composite
 def with_new_axis(draw: st.DrawFn) -> Indexed:
-    """A new axis before, between or after the others."""
     value, num_shards = draw(tables(row_shapes=((2,),)))
     key: list[Any] = [
         draw(st.sampled_from([0, slice(None), slice(1, None)]))

@@ -94,7 +94,7 @@ def test_no_two_tensors_have_one_entry(sliced: Path) -> None:
     """Where another payload has the place of the joined one, its key is refused: values would be
     mixed up."""
     source = FORMAT.open(LocalStorage(str(sliced.parent)), "ss")
-    entries, stored = source.index.find("s"), source.contents.stored
+    entries, stored = source.index.find("s"), source.stored
     place = int(entries.file[0]), int(entries.start[0]), int(entries.slices.nbytes[0])
     source.close()
     faults: dict[str, CheckpointError] = {}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shardvar.errors import CorruptCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.files import OPEN_FILES
 from shardvar.formats.tensorflow import FORMAT
+from shardvar.formats.tensorflow.contents import read_bundle
 from shardvar.formats.tensorflow.names import DATA_NAME
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -53,7 +54,8 @@ def test_the_same_entries_make_the_same_files_as_tensorflow_made(name: str, tmp_
     numbers = [int(DATA_NAME.fullmatch(file)["number"]) for file in source.index.files]  # type: ignore[index]
     file = np.array(numbers, np.int64)[entries.file]
     order = np.lexsort((entries.slices.nbytes, entries.start, file))
-    assignment = Assignment(entries.slices.take(order), file[order], source.contents.num_shards)
+    count = read_bundle(source.storage, source.prefix).header.num_shards
+    assignment = Assignment(entries.slices.take(order), file[order], count)
     payloads = [read_payload(source, entries, row) for row in order.tolist()]
     write_payloads(LocalStorage(str(tmp_path)), source.prefix, assignment, payloads)
     theirs = {

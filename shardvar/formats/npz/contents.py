@@ -178,7 +178,6 @@ class NpzArchive:
     @property
     def contents(self) -> ArchiveContents:
         """The contents; the first call reads the header of each member."""
-        """The contents; the first call reads the header of each member."""
         with self._lock:
             if self._contents is None:
                 self._contents = self._read()

@@ -161,28 +161,7 @@ def join_payloads(
 _VARIANT = code(VARIANT)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BundleIndex:
-    """A bundle's table of contents, and further data for its source."""
-
-    table: TableIndex
-    file: ReadableFile
-    """The index file, open."""
-    data: DataFiles
-    guards: dict[tuple[int, int, int], int]
-    """(file, start, nbytes) -> checksum, of the payloads that are not plain."""
-    is_big_endian: bool
-    num_shards: int
-    """The count in the names of the data files."""
-    sizes: Ints
-    """[files] the size of each data file that entries name; -1 if it cannot be opened."""
-    stored: EntryTable
-    """The stored slices; the table of contents has a string tensor's slices as one."""
-    joined: Joined
-    """The rows of ``stored`` that are one entry of the table of contents."""
-
-
-def _read_index(storage: Storage, prefix: str) -> BundleIndex:
+def _read_index(storage: Storage, prefix: str) -> "BundleSource":
     # Columns: one row a stored slice, in the order of the tensors.
     contents = read_bundle(storage, prefix)
     tensors = find_tensors(contents)
@@ -225,16 +204,9 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
     header = contents.header
     listed, joined = join_strings(entries, faults.errors, guards, contents.place)
     table = TableIndex(listed, files, Metadata(generation=header.generation), faults.errors)
-    return BundleIndex(
-        table,
-        contents.file,
-        data,
-        guards,
-        header.is_big_endian,
-        header.num_shards,
-        sizes,
-        entries,
-        joined,
+    is_big = header.is_big_endian
+    return BundleSource(
+        storage, prefix, table, contents.file, data, guards, is_big, sizes, entries, joined
     )
 
 
@@ -351,38 +323,40 @@ _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
 """Bytes of an element, for dtypes that NumPy does not have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BundleSource(FileSource):
     """An open tensor bundle."""
 
     storage: Storage
     prefix: str
-    contents: BundleIndex
-    made: MadePayloads = field(default_factory=MadePayloads, compare=False)
-    bare_index: str = field(default="", init=False, compare=False)
-    """Empty: each block of the index has a checksum."""
+    index: TableIndex = field()
+    file: ReadableFile
+    """The index file, open."""
+    data: DataFiles = field()
+    guards: dict[tuple[int, int, int], int]
+    """(file, start, nbytes) -> checksum, of the payloads that are not plain."""
+    is_big_endian: bool
+    sizes: Ints
+    """[files] the size of each data file that entries name; -1 if it cannot be opened."""
+    stored: EntryTable
+    """The stored slices; the table of contents has a string tensor's slices as one."""
+    joined: Joined
+    """The rows of ``stored`` that are one entry of the table of contents."""
+    made: MadePayloads = field(default_factory=MadePayloads)
 
-    @property
-    def index(self) -> TableIndex:
-        return self.contents.table
+    bare_index = ""
+    """Empty: each block of the index has a checksum."""
 
     @property
     def crc(self) -> Checksum:
         return CRC32C
 
-    @property
-    def data(self) -> DataFiles:
-        return self.contents.data
-
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         file, begin = int(entries.file[row]), int(entries.start[row])
         nbytes = int(entries.slices.nbytes[row])
         dtype = entries.slices.dtype(row)
-        slices = (
-            self.contents.joined.get((file, begin, nbytes))
-            if entries is not self.contents.stored
-            else None
-        )
+        is_stored = entries is self.stored
+        slices = None if is_stored else self.joined.get((file, begin, nbytes))
         if slices is not None and dtype == STRING:
             self.made.read(
                 (file, begin, nbytes), start, buffer, lambda: self._join(slices.tolist(), nbytes)
@@ -390,7 +364,7 @@ class BundleSource(FileSource):
             return
         with prefix_errors(f"{entries.slices.key(row)!r}"):
             # Read: ``begin`` counts in the file, ``start`` in the payload.
-            if entries.plain[row] or not self.contents.is_big_endian:
+            if entries.plain[row] or not self.is_big_endian:
                 self.read_span(file, begin + start, buffer)
             elif dtype == STRING:
                 stored = partial(self.data.open(file).read, begin, nbytes)
@@ -404,45 +378,36 @@ class BundleSource(FileSource):
             # Check: with the last byte of a payload that is not plain. The bytes of the file are
             # looked at again for that unless the buffer has them all.
             if not entries.plain[row] and start + len(buffer) == nbytes:
-                is_payload = len(buffer) == nbytes and not self.contents.is_big_endian
+                is_payload = len(buffer) == nbytes and not self.is_big_endian
                 checked = buffer if is_payload else self.data.view(file, begin, begin + nbytes)
                 self._check(entries, row, checked)
 
     def close(self) -> None:
         self.made.kept.clear()
         self.data.close()
-        self.contents.file.close()
+        self.file.close()
 
     def findings(self) -> Sequence[Finding]:
         """Return data files outside the index, and bytes after the last payload of a file."""
-        index = self.contents
-        entries = index.stored
-        stop = np.zeros(len(index.sizes), np.int64)
-        np.maximum.at(stop, entries.file, entries.start + entries.slices.nbytes)
+        stop, stored = np.zeros(len(self.sizes), np.int64), self.stored
+        np.maximum.at(stop, stored.file, stored.start + stored.slices.nbytes)
         findings = [
             Finding(
                 name, f"The last {size - end} of its {size} bytes do not belong to a tensor.", False
             )
             for name, size, end in zip(
-                index.table.files, index.sizes.tolist(), stop.tolist(), strict=True
+                self.index.files, self.sizes.tolist(), stop.tolist(), strict=True
             )
             if size > end
         ]
-        strays = (
-            name
-            for name, _ in data_files(self.prefix, self.storage.names())
-            if name not in index.table.files
-        )
-        return [
-            *findings,
-            *(
-                Finding(name, "The index has no tensor in this data file.", False)
-                for name in strays
-            ),
-        ]
+        for name, _ in data_files(self.prefix, self.storage.names()):
+            if name not in self.index.files:
+                cause = "The index has no tensor in this data file."
+                findings.append(Finding(name, cause, False))
+        return findings
 
     def _join(self, rows: Sequence[int], nbytes: int) -> bytes:
-        stored = self.contents.stored
+        stored = self.stored
 
         def read(row: int) -> tuple[Region, bytes]:
             payload = bytearray(int(stored.slices.nbytes[row]))
@@ -458,7 +423,7 @@ class BundleSource(FileSource):
         if not len(stored):
             return
         file, start = int(entries.file[row]), int(entries.start[row])
-        expected = self.contents.guards[file, start, len(stored)]
+        expected = self.guards[file, start, len(stored)]
         actual = self._checksum(entries, row, stored)
         if actual != expected:
             found = "no checksum" if actual is None else f"the checksum {actual:08x}"
@@ -473,7 +438,7 @@ class BundleSource(FileSource):
         dtype = entries.slices.dtype(row)
         try:
             if dtype == STRING:
-                byteorder = ">" if self.contents.is_big_endian else "<"
+                byteorder = ">" if self.is_big_endian else "<"
                 return strings.bundle_checksum(stored, _count(entries, row), byteorder)
             if dtype == VARIANT:
                 return strings.variant_checksum(stored, _count(entries, row))
@@ -485,11 +450,11 @@ class BundleSource(FileSource):
 def open_bundle(storage: Storage, prefix: str) -> BundleSource:
     """Open a bundle; the index is read again if it was replaced before the files were open."""
     for _ in range(ATTEMPTS):
-        source = BundleSource(storage, prefix, _read_index(storage, prefix))
-        if not is_replaced(storage, bundle_index_name(prefix), source.contents.file):
+        source = _read_index(storage, prefix)
+        if not is_replaced(storage, bundle_index_name(prefix), source.file):
             return source
         source.close()
-    raise replaced_error(source.contents.file.name)
+    raise replaced_error(source.file.name)
 
 
 def _count(entries: EntryTable, row: int) -> int:

@@ -94,6 +94,10 @@ class FileTask:
     entries: EntryTable  # the plan's sources, row by row
     start: Ints  # [k] where in the file each target's payload begins
 
+    @property
+    def nbytes(self) -> int:
+        return int(self.plan.targets.nbytes.sum())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileReport:
@@ -138,7 +142,7 @@ def run_each(
     tasks: Sequence[FileTask], source: Source, progress: Progress = lambda _nbytes: None
 ) -> Generator[tuple[FileTask, FileReport]]:
     """Write files whole, sync each, and yield it with its report once it is finished; threads are
-    at others meanwhile."""
+    at others."""
     begun: list[FileWork] = []
     is_lazy = isinstance(source, ArraySource) and source.is_lazy.any()
     try:
@@ -233,8 +237,8 @@ def _begin(
 ) -> Iterator[FileWork]:
     """Yield each task with its file open and its units planned, after adding it to ``begun``."""
     # A tiny file is written sooner than a thread begins; of many, no server may have to answer.
-    sizes = [int(task.plan.targets.nbytes.sum()) for task in tasks]
-    are_tiny = len(tasks) == 1 or (source.traits is None and max(sizes, default=0) <= SMALL_NBYTES)
+    most = max((task.nbytes for task in tasks), default=0)
+    are_tiny = len(tasks) == 1 or (source.traits is None and most <= SMALL_NBYTES)
     for task in tasks:
         # Plan: what fills the targets, and the ranges that are written.
         moves, is_range = lower(task.plan)
@@ -298,7 +302,7 @@ def _finish_file(work: FileWork) -> FileReport:
     finally:
         # Closing forces the bytes to the disk, before anything names the file.
         work.file.close()
-    return FileReport(checksums, work.reading.evidence.parts, int(targets.nbytes.sum()))
+    return FileReport(checksums, work.reading.evidence.parts, task.nbytes)
 
 
 def _write_batch(
@@ -432,14 +436,11 @@ def read_checksums(task: FileTask) -> FileChecksums:
     units = list(
         plan_units(targets, task.start, np.ones(len(targets), dtype=np.bool), writer.run_nbytes)
     )
-    file = task.storage.open(task.name)
+    with closing(task.storage.open(task.name)) as file:
 
-    def read(unit: Unit) -> Sums:
-        block = thread_buffer(unit.nbytes)
-        file.read_into(int(task.start[unit.first]) + unit.start, block)
-        return take_checksums(writer, targets, task.start, unit, block)
+        def read(unit: Unit) -> Sums:
+            block = thread_buffer(unit.nbytes)
+            file.read_into(int(task.start[unit.first]) + unit.start, block)
+            return take_checksums(writer, targets, task.start, unit, block)
 
-    try:
         return join_sums(writer, targets, units, run_all(read, units))
-    finally:
-        file.close()

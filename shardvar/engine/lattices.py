@@ -169,7 +169,7 @@ def _digit_ranges(
             yield []
         return
     (extent, step), rest = digits[0], digits[1:]
-    reach = sum((count - 1) * each for count, each in rest)
+    reach = sum((count - 1) * step for count, step in rest)
     # The digits with which a sum can lie within, and among these, those with which all do.
     begin, end = max(0, -(-(low - reach) // step)), min(extent, -(-stop // step))
     whole, past = max(begin, -(-low // step)), min(end, (stop - 1 - reach) // step + 1)
@@ -336,7 +336,7 @@ class Strided:
             yield self
             return
         axis = max(
-            range(len(self.shape)), key=lambda each: (self.shape[each] > 1, self.strides[each])
+            range(len(self.shape)), key=lambda axis: (self.shape[axis] > 1, self.strides[axis])
         )
         extent, step = self.shape[axis], self.strides[axis]
         inner = self.span - (extent - 1) * step

@@ -268,7 +268,7 @@ class DraftEntries:
         numbers, tensors = np.array(self.whole, np.int64).reshape(-1, 2).T
         counts = self.bounds[tensors + 1] - self.bounds[tensors]
         rows = self.order[integers_of_ranges(self.bounds[tensors], self.bounds[tensors + 1])]
-        origins = np.array([each if isinstance(each, int) else -1 for each in self.made], np.int64)
+        origins = np.array([made if isinstance(made, int) else -1 for made in self.made], np.int64)
         origin = np.concatenate([rows, origins])
         tensor = np.concatenate([np.repeat(numbers, counts), np.array(self.number, np.int64)])
         offset = np.zeros((len(origin), rank), np.int64)
@@ -585,14 +585,14 @@ def mapped(
 
 def _tensors_of(stored: TensorTable, plan: MapPlan) -> tuple[TensorTable, Ints, Ints]:
     """The table of all that a plan makes, and the rows in it of its targets and of its names."""
-    made = TensorTable.of((each.key, each.dtype, each.shape) for each in plan.targets)
+    made = TensorTable.of((target.key, target.dtype, target.shape) for target in plan.targets)
     if not plan.names:
         return made, np.arange(len(made)), np.zeros(0, np.int64)
     row_of = stored.rows()
     rows = np.fromiter(map(row_of.__getitem__, plan.names), np.int64, len(plan.names))
     kept = replace(stored.take(rows), keys=[*plan.names.values()])
     first = [
-        min((row_of[each.source.key] for each in target.pieces), default=0)
+        min((row_of[piece.source.key] for piece in target.pieces), default=0)
         for target in plan.targets
     ]
     order = np.argsort(np.concatenate([np.array(first, np.int64), rows]), kind="stable")
@@ -634,7 +634,7 @@ def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
             for new, number in enumerate(numbers.tolist())
             if origin[new] < 0
         }
-        used = {*origin[origin >= 0].tolist()}.union(*(each.used for each in copied.values()))
+        used = {*origin[origin >= 0].tolist()}.union(*(recipe.used for recipe in copied.values()))
         rows = np.array(sorted(used), np.int64)
         new_row = dict(zip(rows.tolist(), range(len(rows)), strict=True)).__getitem__
         moved = {

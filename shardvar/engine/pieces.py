@@ -5,7 +5,7 @@ they do with the bytes: put them into arrays, into a block that is written, hand
 drop it once it was compared. The law of each read below is the plain path's: read the whole
 payload, then cut.
 
-    what is wanted                              how it is read
+    wanted                                      how it is read
     small payloads and parts, side by side      together, in one span of their file; by threads          read_small
     long byte ranges                            block by block, straight to their places; by threads     read_moves
     a part of a payload with run checksums      the runs that hold it, each compared, side by side       read_moves
@@ -235,7 +235,7 @@ def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, leas
     wanted = int(nbytes.sum())
     few = replace(traits, gap_nbytes=SMALL_NBYTES, waste_nbytes=wanted)
     usual = replace(traits, waste_nbytes=min(traits.waste_nbytes, wanted)) if not least else traits
-    gap = max(least, *(affordable_gap(file, start, nbytes, each) for each in (few, usual)))
+    gap = max(least, *(affordable_gap(file, start, nbytes, some) for some in (few, usual)))
     most = 2 * max(traits.requests, traits.short_requests)
     gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
     if len(gaps) > most:

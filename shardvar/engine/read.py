@@ -410,7 +410,7 @@ def read_arrays(
     number, arrays = np.arange(len(targets)), _Arrays()
     if into is not None:
         number = np.where(into.array < 0, number, len(targets) + into.array)
-        arrays |= {len(targets) + k: each for k, each in enumerate(into.arrays)}
+        arrays |= {len(targets) + k: array for k, array in enumerate(into.arrays)}
     is_text = np.isin(targets.codes(), (_STRING, _HALVES))
     is_string, plain = is_text[moves.target], entries.plain[moves.source]
     # A whole small payload that is a whole target: its array is one copy from a span. Equal sizes
@@ -434,7 +434,7 @@ def read_arrays(
     if into is not None:
         rest, regions = into.moved(rest, number), regions and into.moved(regions, number)
     used = rest.target if regions is None else np.append(rest.target, regions.target)
-    buffers = {each: bytes_of(arrays[each]) for each in {*used.tolist()}}
+    buffers = {row: bytes_of(arrays[row]) for row in {*used.tolist()}}
     read_moves(reading, rest, buffers, by_runs=True)
     if regions is not None:
         read_regions(reading, regions, buffers, by_runs=True)
@@ -445,8 +445,8 @@ def read_arrays(
     if is_verified:
         reading.evidence.check()
     bools = np.flatnonzero(targets.codes() == _BOOL)
-    for each, row in dict(zip(number[bools].tolist(), bools.tolist(), strict=True)).items():
-        check_bool(arrays[each], targets.key(row), source, entries)
+    for of_row, row in dict(zip(number[bools].tolist(), bools.tolist(), strict=True)).items():
+        check_bool(arrays[of_row], targets.key(row), source, entries)
     return list(map(arrays.__getitem__, number.tolist()))
 
 

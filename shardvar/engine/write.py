@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -148,8 +149,8 @@ def write_checkpoint(
         parts = [report.parts for report in reports if len(report.parts)]
         if parts:
             evidence = Evidence(source, tasks[0].entries)
-            for each in parts:
-                evidence.add(each)
+            for reads in parts:
+                evidence.add(reads)
             evidence.check()
         # Commit: from here on, only the sink can tell which files are in place.
         is_written = True
@@ -191,7 +192,10 @@ def _write_files(
         there = set(storage.names())
         journaled = [task for task in tasks if task.name + JOURNAL in there]
         answers = as_answered(
-            lambda task: (task.name, read_journal(task)), journaled, storage.traits, _payload_nbytes
+            lambda task: (task.name, read_journal(task)),
+            journaled,
+            storage.traits,
+            attrgetter("nbytes"),
         )
         reports = {name: report for name, report in answers if report is not None}
     begun += [task for task in tasks if task.name not in reports]
@@ -208,12 +212,8 @@ def _write_files(
 
     # Move.
     with closing(runner(begun)) as done:
-        do_all(finish, done, storage.traits, lambda pair: _payload_nbytes(pair[0]))
+        do_all(finish, done, storage.traits, lambda pair: pair[0].nbytes)
     return [reports[task.name] for task in tasks]
-
-
-def _payload_nbytes(task: FileTask) -> int:
-    return int(task.plan.targets.nbytes.sum())
 
 
 # The journal next to a finished file records what a second run needs to keep the file instead of
@@ -240,25 +240,16 @@ def write_journal(task: FileTask, report: FileReport) -> None:
         "parts": report.parts.table().tolist(),
     }
     # A crash may cut the journal short. It is not valid JSON then, and counts as absent.
-    file = task.storage.create(task.name + JOURNAL)
-    try:
+    with closing(task.storage.create(task.name + JOURNAL)) as file:
         file.write(0, json.dumps(content).encode())
-    finally:
-        file.close()
 
 
 def read_journal(task: FileTask) -> FileReport | None:
     """The report of an earlier run that finished this task's file, or None."""
     try:
-        journal = task.storage.open(task.name + JOURNAL)
-        try:
-            content = (
-                parse_json(journal.read(0, journal.size), _MAX_DEPTH)
-                if journal.size <= _MAX_NBYTES
-                else {}
-            )
-        finally:
-            journal.close()
+        with closing(task.storage.open(task.name + JOURNAL)) as journal:
+            is_small = journal.size <= _MAX_NBYTES
+            content = parse_json(journal.read(0, journal.size), _MAX_DEPTH) if is_small else {}
         # The cheap comparisons come first, so that a file that was changed since is not read.
         if content["id"] != task.id or content["stamp"] != _stamp(task):
             return None
@@ -278,7 +269,7 @@ def read_journal(task: FileTask) -> FileReport | None:
         return None
     if not (np.array_equal(payload, checksums.payload) and np.array_equal(runs, checksums.runs)):
         return None
-    return FileReport(checksums, parts, int(task.plan.targets.nbytes.sum()))
+    return FileReport(checksums, parts, task.nbytes)
 
 
 def _remove(tasks: Sequence[FileTask], ending: str) -> None:

@@ -5,7 +5,7 @@
     run/.ck.TOKEN.old.tmp       the new one once it is on the disk; after the exchange the old one
     run/.ck.TOKEN.was.tmp       the old one, for a moment, where the system has no exchange
 
-    make -> write, take -> put_in_place: link what is the user's, force all to the disk, exchange
+    make -> write, take -> put_in_place: link the user's files, force all to the disk, exchange
 
 Until the exchange the old folder is unchanged. The exchange is one step (``renameat2`` on Linux,
 ``renamex_np`` on macOS). Where the system or the file system has neither, it is two renames: between
@@ -30,7 +30,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from shardvar.errors import StorageError
@@ -112,12 +112,9 @@ class FolderBeside:
         path = self._path(name)
         with writing(path):
             self._make_folder(os.path.dirname(path))
-        file = create_local(path, is_forced=False)
-        self._files.append(path)
-        try:
+        with closing(create_local(path, is_forced=False)) as file:
+            self._files.append(path)
             file.write(0, content)
-        finally:
-            file.close()
 
     def take(self, name: str, new: str) -> None:
         """Move a file of the old folder into the new one, under a path."""

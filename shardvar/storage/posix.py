@@ -12,9 +12,9 @@ Changes. A file that is replaced by another one of its name stays as it was to w
 that is written in place does not: each read compares size and time of change with those at its
 opening.
 
-Errors. Every ``OSError`` becomes one of shardvar's errors here (``reading``, ``writing``). What is
-absent is a ``MissingFile`` to a reader, whose checkpoint named it, and a ``StorageError`` to a
-writer, whose directory is missing. All other refusals are the machine's.
+Errors. Every ``OSError`` becomes one of shardvar's errors here (``reading``, ``writing``). An absent
+file is a ``MissingFile`` to a reader, whose checkpoint named it, and a ``StorageError`` to a writer,
+whose directory is missing. All other refusals are the machine's.
 
 Links. A search follows a symbolic link to a folder only if it stays inside the folder that is
 searched (``inner_links``).

@@ -1,7 +1,7 @@
 """The interface of the place that holds a checkpoint's files.
 
 A ``Storage`` is one directory (or one bucket prefix). Files in it have bare names, without
-separators, so that even a hostile index cannot name a file outside the checkpoint. What is written
+separators, so that even a hostile index cannot name a file outside the checkpoint. A new file
 may also have a path: bare names joined by "/"; the last is the file's. Folders are there as long as
 there are files in them: writing a file makes them, and removing the last file removes them. Offsets
 and sizes are bytes of the file.

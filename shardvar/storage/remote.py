@@ -87,7 +87,7 @@ class ReadAhead:
         self.spans.append(span)
         if len(self.spans) > _MOST_SPANS:
             # A span that was taken goes before one that may still be asked for.
-            spent = (number for number, each in enumerate(self.spans) if not each.surplus)
+            spent = (number for number, held in enumerate(self.spans) if not held.surplus)
             del self.spans[next(spent, 0)]
 
 

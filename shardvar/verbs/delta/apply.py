@@ -29,7 +29,6 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
     UnsupportedError,
-    prefix_errors,
 )
 from shardvar.formats.compressed import StreamChecksum, new_checksum
 from shardvar.formats.files import open_below
@@ -55,7 +54,7 @@ from shardvar.verbs.delta.chain import (
     find_deltas,
     open_all,
 )
-from shardvar.verbs.delta.contents import CHANGED, EQUAL, Contents, Delta, DeltaRow
+from shardvar.verbs.delta.contents import CHANGED, EQUAL, Contents, Delta, DeltaRow, check_faults
 from shardvar.verbs.delta.dialects import Patch, Patcher, PublishedDelta, check_versions
 from shardvar.verbs.delta.draft import (
     DeltaDraft,
@@ -89,43 +88,54 @@ from shardvar.wire.digests import LEAF_NBYTES
 
 # The result of deltas of other programs.
 
-
 _OTHER_BASE = "Give the checkpoint that it was made of, or copy the delta again."
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Applied:
-    """The result of deltas of other programs."""
-
-    source: Source
-    patched: PatchedSource
-    notes: tuple[str, ...]
-
-    @property
-    def is_base(self) -> bool:
-        return all(part.change.kind == EQUAL for part in self.patched.parts)
 
 
 def apply_published(
     base: Reader, deltas: Sequence[PublishedDelta], scratch: ScratchFile
-) -> Applied:
-    """Return the result of deltas that follow each other; only the scratch file is written."""
+) -> "tuple[ResultSource, PatchedSource]":
+    """Return the result of deltas that follow each other, and the tensors that they change.
+
+    Only the scratch file is written.
+    """
     blocks = Blocks.of(base)
     rows = blocks.tensors.rows()
-    for key, error in base.faults.items():
-        raise error.at(f"{base.path}: {key!r}")
+    check_faults(base)
     for delta in deltas:
         for key in delta.changes:
-            _check_changes(base, blocks, rows.get(key), delta, key)
+            if key not in rows:
+                raise ArgumentError(
+                    f"{base.path} is not the base of {delta.path}: it lacks {key!r}.",
+                    "Give the checkpoint that it was made of, with the names of its tensors.",
+                )
+            dtype = blocks.tensors.dtype(rows[key])
+            if OWN_SIZE[code(dtype)]:
+                raise UnsupportedError(
+                    f"{base.path}: {key!r} is of {dtype}, which the dialect {delta.dialect} cannot "
+                    "change.",
+                    "Give the checkpoint that the delta was made of.",
+                )
     draft = DeltaDraft(scratch)
     changed = {key for delta in deltas for key in delta.changes}
-    keys = [key for key in rows if key in changed]
-    changes = _Reading(blocks, deltas, draft).run({key: rows[key] for key in keys})
+    changes = _Reading(blocks, deltas, draft).run(
+        {key: rows[key] for key in rows if key in changed}
+    )
     contents = Contents.of(changes, {})
     patched = PatchedSource.of(base, [drafted_delta(draft, contents, deltas[-1].path)])
-    source = _result(base, patched, [*rows])
-    _compare_whole(source, deltas[-1])
-    return Applied(source, patched, notes_on_result(deltas))
+    # All tensors, in the order of the base.
+    of_base, of_deltas = base.entries(), patched.index.entries
+    num_files = max(len(base.index.files), int(of_base.file.max(initial=-1)) + 1)
+    unchanged = take_tensors(of_base, {*rows} - changed)
+    behind = replace(of_deltas, file=of_deltas.file + num_files)
+    joined = Blocks.of_entries(base.source, concatenate_entries([unchanged, behind]))
+    position = joined.tensors.rows()
+    entries = joined.entries_of([position[key] for key in rows])
+    metadata = replace(base.metadata, digests={})  # the base's are of other bytes
+    index = TableIndex(entries, [*base.index.files, "result"], metadata)
+    source = ResultSource(base.source, patched, index, num_files)
+    if deltas[-1].whole_sha256:
+        _compare_whole(source, deltas[-1])
+    return source, patched
 
 
 def count_published(base: Reader, deltas: Sequence[PublishedDelta]) -> int:
@@ -141,48 +151,36 @@ def count_published(base: Reader, deltas: Sequence[PublishedDelta]) -> int:
         for key in delta.changes:
             changing.setdefault(key, []).append(number)
     for key, numbers in changing.items():
-        found: dict[str, str] = {}
+        sums: dict[str, str] = {}
         for number, after in zip(numbers, [*numbers[1:], len(deltas)], strict=True):
             kind, wanted = deltas[number].algorithm, deltas[number].changes[key].checksum
-            if kind and kind not in found and key in rows and can_be[number + 1 : after + 1].any():
-                checksum = new_checksum(kind)
-                _update(checksum, blocks, rows[key])
-                found[kind] = checksum.hexdigest()
-            can_be[number + 1 : after + 1] &= found.get(kind) == wanted
+            if kind and kind not in sums and key in rows and can_be[number + 1 : after + 1].any():
+                sums[kind] = _checksum_of(kind, blocks, [rows[key]])
+            can_be[number + 1 : after + 1] &= sums.get(kind) == wanted
     return int(np.flatnonzero(can_be).max(initial=0))
 
 
-def _update(checksum: StreamChecksum, blocks: Blocks, row: int) -> None:
-    for _, _, (read,) in leaf_reads(blocks.flat(row)):
-        checksum.update(read())
+def _checksum_of(kind: str, blocks: Blocks, rows: Sequence[int]) -> str:
+    """Return the checksum of some tensors, one after the other."""
+    checksum = new_checksum(kind)
+    for row in rows:
+        for _, _, (read,) in leaf_reads(blocks.flat(row)):
+            checksum.update(read())
+    return checksum.hexdigest()
 
 
-def _check_changes(
-    base: Reader, blocks: Blocks, row: int | None, delta: PublishedDelta, key: str
-) -> None:
-    if row is None:
-        raise ArgumentError(
-            f"{base.path} is not the base of {delta.path}: it lacks {key!r}.",
-            "Give the checkpoint that it was made of, with the names of its tensors.",
-        )
-    dtype = blocks.tensors.dtype(row)
-    if OWN_SIZE[code(dtype)]:
-        raise UnsupportedError(
-            f"{base.path}: {key!r} is of {dtype}, which the dialect {delta.dialect} cannot change.",
-            "Give the checkpoint that the delta was made of.",
-        )
-
-
-def notes_on_result(deltas: Sequence[PublishedDelta]) -> tuple[str, str]:
-    """Return the sentences about what was compared, and what was not."""
+def notes_on_result(deltas: Sequence[PublishedDelta]) -> tuple[str, ...]:
+    """Return the sentences about what was compared, and what was not; without deltas, of own ones."""
+    if not deltas:
+        return ("every tensor has the digest that the delta gives",)
     last = deltas[-1]
-    said = "the result was not compared: the delta has no checksum of it"
+    note = "the result was not compared: the delta has no checksum of it"
     if last.algorithm:
         kinds = ", ".join(sorted({each.algorithm for each in deltas if each.algorithm}))
-        said = f"every tensor that changed has the checksum that the delta gives ({kinds})"
+        note = f"every tensor that changed has the checksum that the delta gives ({kinds})"
     elif last.whole_sha256:
-        said = "the result has the checksum that the delta gives (sha256)"
-    return "the base was not compared: the dialect has no digest of it", said
+        note = "the result has the checksum that the delta gives (sha256)"
+    return "the base was not compared: the dialect has no digest of it", note
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,11 +197,11 @@ class _Reading:
         """Return the change of each tensor, after comparing its checksums."""
         changes: list[DeltaRow] = []
         with closing(draft_tensors(self.draft, self._leaves(rows), self._add)) as tensors:
-            for key, leaves, drafted in tensors:
+            for key, leaves in tensors:
                 self._compare(key)
-                if drafted.frames:
-                    drafted.keep(key)
-                kind = CHANGED if drafted.frames else EQUAL
+                kind = CHANGED if self.draft.frames else EQUAL
+                if kind == CHANGED:
+                    self.draft.keep(key)
                 dtype = self.base.tensors.dtype(rows[key])
                 shape = self.base.tensors.shape(rows[key])
                 digests = digests_of_changes(key, dtype, shape, leaves)
@@ -241,12 +239,12 @@ class _Reading:
             changing: list[tuple[PublishedDelta, Patcher]] = []
             for delta in self.deltas:
                 if key in delta.changes:
-                    with prefix_errors(f"{delta.path}: {key!r}"):
+                    with delta.at(key):
                         changing.append((delta, delta.changes[key].open(dtype, tensor.nbytes)))
             for start, stop, (read,) in leaf_reads(tensor):
                 is_last, patches = stop == tensor.nbytes, list[tuple[Patch, bool]]()
                 for delta, patcher in changing:
-                    with prefix_errors(f"{delta.path}: {key!r}"):
+                    with delta.at(key):
                         if stop:
                             patches.append((patcher.patch(start, stop), bool(delta.algorithm)))
                         if is_last:
@@ -283,58 +281,37 @@ class ResultSource(WrappedSource):
     """The entries of both; a changed tensor is behind the files of the base."""
     num_files: int
 
-    def _is_mine(self, entries: EntryTable, row: int) -> bool:
-        return bool(entries.file[row] >= self.num_files)
-
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        source = self.patched if self._is_mine(entries, row) else self.inner
+        source = self.patched if entries.file[row] >= self.num_files else self.inner
         source.read_into(entries, row, start, buffer)
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        found = np.zeros(len(rows), np.bool)
-        is_mine = entries.file[rows] >= self.num_files
-        found[is_mine] = self.patched.in_order(entries, rows[is_mine])
-        found[~is_mine] = self.inner.in_order(entries, rows[~is_mine])
-        return found
+        is_ordered = np.zeros(len(rows), np.bool)
+        is_changed = entries.file[rows] >= self.num_files
+        is_ordered[is_changed] = self.patched.in_order(entries, rows[is_changed])
+        is_ordered[~is_changed] = self.inner.in_order(entries, rows[~is_changed])
+        return is_ordered
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
         self.inner.expect(entries, rows[entries.file[rows] < self.num_files])
 
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
-        return None if self._is_mine(entries, row) else self.inner.decode(entries, row)
+        is_changed = entries.file[row] >= self.num_files
+        return None if is_changed else self.inner.decode(entries, row)
 
     def files_read(self, entries: EntryTable) -> Ints:
         """Any file of the base may hold a tensor that changes."""
-        is_mine = entries.file >= self.num_files
-        if is_mine.any():
+        if (entries.file >= self.num_files).any():
             return np.arange(self.num_files)
         return self.inner.files_read(entries)
 
 
-def _result(base: Reader, patched: PatchedSource, keys: Sequence[str]) -> ResultSource:
-    """The source of all tensors, in the order of the base."""
-    mine = patched.index.entries
-    changed = {*mine.slices.tensors.keys}
-    others = take_tensors(base.entries(), {*keys} - changed)
-    num_files = max(len(base.index.files), int(base.entries().file.max(initial=-1)) + 1)
-    joined = concatenate_entries([others, replace(mine, file=mine.file + num_files)])
-    position = joined.slices.tensors.rows()
-    entries = Blocks.of_entries(base.source, joined).entries_of([position[key] for key in keys])
-    metadata = replace(base.metadata, digests={})  # the base's are of other bytes
-    index = TableIndex(entries, [*base.index.files, "result"], metadata)
-    return ResultSource(base.source, patched, index, num_files)
-
-
 def _compare_whole(source: ResultSource, delta: PublishedDelta) -> None:
     """Compare the checksum of all tensors of the result, in the order of their names."""
-    if not delta.whole_sha256:
-        return
-    checksum = new_checksum("sha256")
     blocks = Blocks.of_entries(source, source.index.entries)
     rows = blocks.tensors.rows()
-    for key in sorted(rows):
-        _update(checksum, blocks, rows[key])
-    if checksum.hexdigest() != delta.whole_sha256:
+    digest = _checksum_of("sha256", blocks, [rows[key] for key in sorted(rows)])
+    if digest != delta.whole_sha256:
         raise CorruptCheckpoint(
             f"{delta.path}: The result does not have the checksum that the delta gives (sha256): the "
             "base is another one, or the delta is damaged.",
@@ -454,20 +431,22 @@ def apply(
         check_not_inside(goal, found, "base")
         reader = stack.enter_context(open_found(found, dequantize=False))
         check_no_delta(found.path, found.storage, found.format.name, reader.index)
-        work = _Apply(found, goal, reader, policy, partition, force, dry_run, progress)
+        options = policy, partition, force, dry_run, progress
+        work = _Apply(found, goal, reader, given, own, others, *options)
         try:
-            return work.run(given, own, others)
+            return work.run()
         except (ArgumentError, CorruptCheckpoint):
             # In place, an earlier run may have applied some of the deltas, or all.
-            count = 0 if dry_run or not work.is_in_place else work.count_applied(own, others)
+            count = 0 if dry_run or not work.is_in_place else work.count_applied()
             if not count:
                 raise
         last = opened[count - 1].path
         if count == len(opened):
-            return work.settle(last, notes_on_result(others) if others else (_COMPARED,))
-        report = work.run(given[count:], own[count:], others[count:])
-        said = f"{found.path} was already the result of {last}"
-        return replace(report, notes=(said, *report.notes))
+            return work.settle(last, notes_on_result(others))
+        rest = replace(work, given=given[count:], own=own[count:], others=others[count:])
+        report = rest.run()
+        note = f"{found.path} was already the result of {last}"
+        return replace(report, notes=(note, *report.notes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -475,6 +454,10 @@ class _Apply:
     found: Location
     goal: Location
     reader: Reader
+    given: Sequence[Location]
+    own: Sequence[Delta]
+    others: Sequence[PublishedDelta]
+    """The deltas of another program; empty if they are own ones."""
     policy: Policy | None
     partition: Partitions
     force: bool
@@ -485,35 +468,29 @@ class _Apply:
     def is_in_place(self) -> bool:
         return is_same(self.found, self.goal)
 
-    def run(
-        self, given: Sequence[Location], own: Sequence[Delta], others: Sequence[PublishedDelta]
-    ) -> ApplyReport:
+    def run(self) -> ApplyReport:
         """Write the result of deltas that follow each other; only report it if it is there."""
+        last = (self.own or self.others)[-1].path
+        notes = () if self.own and self.dry_run else notes_on_result(self.others)
         with ScratchFile() as scratch:
             source: Source
-            if others:
-                made = apply_published(self.reader, others, scratch)
-                source, patched, notes = made.source, made.patched, made.notes
+            if self.others:
+                source, patched = apply_published(self.reader, self.others, scratch)
+                is_base = all(part.change.kind == EQUAL for part in patched.parts)
                 as_it_is = self.policy is None and self.partition is None and not self.dry_run
-                if made.is_base and self.is_in_place and as_it_is:
-                    return self.settle(others[-1].path, notes)
+                if is_base and self.is_in_place and as_it_is:
+                    return self.settle(last, notes)
             else:
-                check_base(self.reader, own)
-                source = patched = PatchedSource.of(self.reader, own)
-                notes = () if self.dry_run else (_COMPARED,)
+                check_base(self.reader, self.own)
+                source = patched = PatchedSource.of(self.reader, self.own)
             # Plan.
             result = Reader(self.reader.path, self.reader.format, source)
             try:
-                move = partial(_move, patched=patched, progress=self.progress)
-                carry = partial(_carry, patched) if own else None
-                # What an interrupted run of another dialect has finished is written again.
-                stamp = partial(_stamp, self.found, result, given, own) if own else _no_stamp
-                write = self._rewrite(result, stamp, move, carry)
+                write = self._rewrite(result, patched)
             except TargetExists:
-                if self.dry_run or not self._is_there(result, own):
+                if self.dry_run or not self._is_there(result):
                     raise
-                last = (own or others)[-1].path
-                return self.report_there(result, last, notes)
+                return self._report_there(result, last, notes)
             # Move and commit.
             return apply_report(write(), notes)
 
@@ -526,107 +503,88 @@ class _Apply:
             left += left_beside(storage.local_path)
         # A run that was killed has left its lock.
         if not self.force or not (left or f".{stem}.lock" in names):
-            return self.report_there(self.reader, delta, notes)
-        move = partial(carry_out, progress=self.progress)
-        write = self._rewrite(self.reader, _no_stamp, move, None)
-        said = f"{self.goal.path} was already the result of {delta}"
-        return apply_report(write(), (said, *notes))
+            return self._report_there(self.reader, delta, notes)
+        note = f"{self.goal.path} was already the result of {delta}"
+        return apply_report(self._rewrite(self.reader, None)(), (note, *notes))
 
-    def _rewrite(
-        self,
-        result: Reader,
-        stamp: Callable[[Source, WritePlan], str | None],
-        move: Callable[..., WriteReport],
-        carry: Callable[..., tuple[WritePlan, str]] | None,
-    ) -> Callable[[], WriteReport]:
-        """Return what writes a result, or only reports it."""
-        found_carry = find_carry(self.reader, False, False, False)
+    def _rewrite(self, result: Reader, patched: PatchedSource | None) -> Callable[[], WriteReport]:
+        """Return the write of a result, or its preview; without ``patched``, of the base as it is."""
+
+        def plan(*given: Any, **options: Any) -> WritePlan:
+            try:
+                return plan_checkpoint(*given, policy=self.policy, force=self.force, **options)
+            except UnsupportedError as error:
+                # A tensor that the format cannot hold is not left out of a result.
+                if "--exclude" not in error.remedy:
+                    raise
+                remedy = "Choose another format: format (--format), or the ending of the target."
+                raise UnsupportedError(error.cause, remedy) from None
+
+        def stamp(source: Source, work: WritePlan) -> str | None:
+            # What an interrupted run of another dialect has finished is written again.
+            is_own = patched is not None and not self.others
+            base = digest_of_reshard([self.found], result, source, work) if is_own else None
+            return None if base is None else self._stamp(base)
+
+        def move(work: WritePlan, source: Source, generation: str | None) -> WriteReport:
+            runner = None if patched is None else checked(source, self.progress, patched.finish)
+            return carry_out(work, source, generation, self.progress, runner)
+
+        carry = find_carry(self.reader, False, False, False)
+        if carry and patched is not None and self.own:
+            carry = partial(_carry, patched)
         return rewrite(
             [self.found],
             goal=self.goal,
             reader=result,
             changes=Changes(partition=self.partition),
-            plan=partial(_plan, policy=self.policy, force=self.force),
+            plan=plan,
             stamp=stamp,
             move=None if self.dry_run else move,
-            carry=carry if found_carry and carry else found_carry,
+            carry=carry,
         )
 
-    def count_applied(self, own: Sequence[Delta], others: Sequence[PublishedDelta]) -> int:
+    def _stamp(self, base: str) -> str:
+        """Return a digest of the base and the plan, and of the deltas as they are now."""
+        digest = hashlib.sha256(base.encode())
+        for there, delta in zip(self.given, self.own, strict=True):
+            # It has the checksums of all that the delta has.
+            index = native_index_name(there.stem)
+            file = open_below(there.storage, index)
+            try:
+                digest.update(f"{index} {file.stamp} {delta.contents.result}".encode())
+            finally:
+                file.close()
+        return digest.hexdigest()[:16]
+
+    def count_applied(self) -> int:
         """Return the number of deltas whose result the base is; 0 if that cannot be told."""
         try:
-            if others:
-                return count_published(self.reader, others)
-            return count_applied(self.reader, own, self._has_texts)
+            if self.others:
+                return count_published(self.reader, self.others)
+            return count_applied(self.reader, self.own, self.goal.format.capabilities.holds_texts)
         except READ_ERRORS:
             return 0
 
-    @property
-    def _has_texts(self) -> bool:
-        return self.goal.format.capabilities.holds_texts
-
-    def _is_there(self, result: Reader, own: Sequence[Delta]) -> bool:
-        names = names_at(self.goal)
+    def _is_there(self, result: Reader) -> bool:
+        names, capabilities = names_at(self.goal), self.goal.format.capabilities
         if len(names) != 1:
             return False
         try:
             with open_found(replace(self.goal, name=names[0]), dequantize=False) as there:
-                if own:
-                    return bool(count_applied(there, own[-1:], self._has_texts))
+                if self.own:
+                    return bool(count_applied(there, self.own[-1:], capabilities.holds_texts))
                 return digests_of(there, [*there]) == digests_of(result, [*result])
         except (CheckpointError, StorageError, UnsupportedError):
             return False
 
-    def report_there(self, there: Reader, delta: str, notes: tuple[str, ...]) -> ApplyReport:
-        """Return the report of a target that is the result of a delta already."""
+    def _report_there(self, there: Reader, delta: str, notes: tuple[str, ...]) -> ApplyReport:
         path, metadata, slices = self.goal.path, there.metadata, there.listed().slices
         free = self.goal.storage.free_nbytes()
         counts = len(there), len(slices), 0, (), 0, 0, 0, free
         report = WriteReport(path, self.goal.format.name, metadata.description, *counts)
-        said = f"{path} is already the result of {delta}"
-        return apply_report(report, (said, *notes), already=True)
-
-
-def _plan(*given: Any, **options: Any) -> WritePlan:
-    """Plan a write; a tensor that the format cannot hold is not left out of a result."""
-    try:
-        return plan_checkpoint(*given, **options)
-    except UnsupportedError as error:
-        if "--exclude" not in error.remedy:
-            raise
-        remedy = "Choose another format: format (--format), or the ending of the target."
-        raise UnsupportedError(error.cause, remedy) from None
-
-
-_COMPARED = "every tensor has the digest that the delta gives"
-
-
-def _no_stamp(_source: Source, _work: WritePlan) -> None:
-    return None
-
-
-def _stamp(
-    found: Location,
-    reader: Reader,
-    given: Sequence[Location],
-    deltas: Sequence[Delta],
-    source: Source,
-    work: WritePlan,
-) -> str | None:
-    """Return a digest of the base and the deltas as they are now, and of the plan."""
-    base = digest_of_reshard([found], reader, source, work)
-    if base is None:
-        return None
-    digest = hashlib.sha256(base.encode())
-    for there, each in zip(given, deltas, strict=True):
-        # It has the checksums of all that the delta has.
-        index = native_index_name(there.stem)
-        file = open_below(there.storage, index)
-        try:
-            digest.update(f"{index} {file.stamp} {each.contents.result}".encode())
-        finally:
-            file.close()
-    return digest.hexdigest()[:16]
+        note = f"{path} is already the result of {delta}"
+        return apply_report(report, (note, *notes), already=True)
 
 
 def _carry(
@@ -636,18 +594,6 @@ def _carry(
     form = work.target.format
     if not form.capabilities.holds_digests or work.substitutes is not None:
         return work, f"The digests of the base are left out: {form.name} cannot carry them."
-    found = {each.change.key: str(each.change.result) for each in patched.parts}
-    said = "" if is_dry else f"It carries the digests of {count(len(found), 'tensor')}."
-    return replace(work, metadata=replace(work.metadata, digests=found)), said
-
-
-def _move(
-    work: WritePlan,
-    source: Source,
-    generation: str | None,
-    *,
-    patched: PatchedSource,
-    progress: Progress,
-) -> WriteReport:
-    runner = checked(source, progress, patched.finish)
-    return carry_out(work, source, generation, progress, runner)
+    digests = {each.change.key: str(each.change.result) for each in patched.parts}
+    report = "" if is_dry else f"It carries the digests of {count(len(digests), 'tensor')}."
+    return replace(work, metadata=replace(work.metadata, digests=digests)), report

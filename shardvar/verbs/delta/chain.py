@@ -6,7 +6,7 @@ also compares the digest of each tensor that is stored whole, and unpacks the fr
 another program, positions and frames.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -22,7 +22,6 @@ from shardvar.errors import (
     MissingExtra,
     ReadError,
     UnsupportedError,
-    prefix_errors,
 )
 from shardvar.formats.published import Published, published_of
 from shardvar.planning.slices import TensorTable
@@ -37,12 +36,11 @@ from shardvar.verbs.delta.contents import (
     WHOLE,
     WHOLE_PREFIX,
     Delta,
-    DeltaRow,
+    check_faults,
     delta_of_reader,
     is_delta,
 )
 from shardvar.verbs.delta.dialects import (
-    ChangedTensor,
     PublishedDelta,
     check_versions,
     marks_of,
@@ -50,13 +48,11 @@ from shardvar.verbs.delta.dialects import (
 )
 from shardvar.verbs.locate import Location, Path, find_checkpoint, paths_of
 from shardvar.verbs.reader import Reader, open_found
-from shardvar.wire.digests import LEAF_NBYTES
 
 _HELD = 16
 """Deltas whose files are held open, so that they are read to their end if they are replaced."""
 _PROBED = 8
 """Tensors that are read first to tell whether a checkpoint is a result."""
-_MAKE_ONE = "`shardvar delta A B OUT` makes one."
 _ANOTHER_BASE = (
     "Give the checkpoint that the delta was made of, or the deltas between: `shardvar inspect DELTA` "
     "names it by its digest."
@@ -76,52 +72,46 @@ def open_deltas(found: Sequence[Location], stack: ExitStack) -> list[Delta]:
 
 def open_all(found: Sequence[Location], stack: ExitStack) -> list[Delta | PublishedDelta]:
     """Open deltas of any dialect; they are closed with the stack."""
-    return [_open(each, stack, is_held=len(found) <= _HELD) for each in found]
+    opened: list[Delta | PublishedDelta] = []
+    for each in found:
+        reader = stack.enter_context(open_found(each, dequantize=False))
+        if is_delta(reader):
+            opened.append(delta_of_reader(reader))
+        else:
+            marks = marks_of(reader, each.storage)
+            if marks is None:
+                cause = f"{each.path} is a checkpoint and not a delta."
+                raise UnsupportedError(cause, "`shardvar delta A B OUT` makes one.")
+            opened.append(open_published(reader, marks))
+        if len(found) > _HELD:
+            reader.source.hold_no_files()
+    return opened
 
 
 def find_deltas(paths: Path | Iterable[Path]) -> list[Location]:
-    """Find one delta or several; it is not known yet that they are deltas."""
-    found = paths_of(paths)
-    if not found:
+    """Find one delta or several; they may be other checkpoints. ``UnsupportedError`` names one of several
+    files that is not read.
+    """
+    given = paths_of(paths)
+    if not given:
         raise ArgumentError("There is no delta.", "Give the path of one, or of several in order.")
     listings: dict[str, list[str]] = {}
-    return [_find(path, listings) for path in found]
-
-
-def _find(path: Path, listings: dict[str, list[str]]) -> Location:
-    """Find a delta; ``UnsupportedError`` names one of several files that is not read."""
-    try:
-        return find_checkpoint(path, listings)
-    except AmbiguousPath:
-        storage, name = split_place(path)
-        marks = None if name else published_of(storage, {}, TensorTable.of(()))
-        if marks is None:
-            raise
-        kind = marks.kind()
-        raise UnsupportedError(f"{storage.path} is {kind.what}.", kind.remedy) from None
-
-
-def _open(found: Location, stack: ExitStack, is_held: bool) -> Delta | PublishedDelta:
-    reader = stack.enter_context(open_found(found, dequantize=False))
-    delta: Delta | PublishedDelta
-    if is_delta(reader):
-        delta = delta_of_reader(reader)
-    else:
-        marks = marks_of(reader, found.storage)
-        if marks is None:
-            raise UnsupportedError(f"{found.path} is a checkpoint and not a delta.", _MAKE_ONE)
-        delta = open_published(reader, marks)
-    if not is_held:
-        reader.source.hold_no_files()
-    return delta
+    found: list[Location] = []
+    for path in given:
+        try:
+            found.append(find_checkpoint(path, listings))
+        except AmbiguousPath:
+            storage, name = split_place(path)
+            marks = None if name else published_of(storage, {}, TensorTable.of(()))
+            if marks is None:
+                raise
+            kind = marks.kind()
+            raise UnsupportedError(f"{storage.path} is {kind.what}.", kind.remedy) from None
+    return found
 
 
 def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
-    """Return the digests, or versions, of the first base and the last result of deltas; None if not
-    all are deltas.
-
-    ``ArgumentError`` if they do not follow each other.
-    """
+    """Return the digests, or versions, of the first base and the last result; None unless all are deltas."""
     listings: dict[str, list[str]] = {}
     found = [find_checkpoint(path, listings) for path in paths]
     for each in found:
@@ -140,7 +130,7 @@ def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
 def by_kind(
     deltas: Sequence[Delta | PublishedDelta],
 ) -> tuple[list[Delta], list[PublishedDelta]]:
-    """Return the deltas of shardvar, or the deltas of another program; the other list is empty."""
+    """Return the deltas of shardvar, and the ones of another program; one list is empty."""
     own = [each for each in deltas if isinstance(each, Delta)]
     others = [each for each in deltas if isinstance(each, PublishedDelta)]
     if own and others:
@@ -156,20 +146,18 @@ def check_follows(deltas: Sequence[Delta]) -> None:
     for before, after in pairwise(deltas):
         if before.contents.result == after.contents.base:
             continue
-        order = chain_order(deltas)
-        if order:
-            remedy = f"Give them in the order {', '.join(each.path for each in order)}."
-        else:
-            remedy = "Give the delta between them, or leave one out."
+        order = ", ".join(each.path for each in chain_order(deltas))
         raise ArgumentError(
             f"{after.path} does not follow {before.path}: its base is {_short(after.contents.base)}, "
             f"and the one before it makes {_short(before.contents.result)}.",
-            remedy,
+            f"Give them in the order {order}."
+            if order
+            else "Give the delta between them, or leave one out.",
         )
 
 
 def chain_order(deltas: Sequence[Delta]) -> list[Delta]:
-    """Return all deltas in order, so that each follows its predecessor; empty if they do not."""
+    """Return all deltas so that each follows its predecessor; empty if no order does."""
     by_base = {each.contents.base: each for each in deltas}
     results = {each.contents.result for each in deltas}
     firsts = [each for each in deltas if each.contents.base not in results]
@@ -189,24 +177,20 @@ def _short(digest: str) -> str:
 def check_base(reader: Reader, deltas: Sequence[Delta]) -> None:
     """Raise ``ArgumentError`` if the index of a base is another one; values are compared as they are read."""
     first = deltas[0]
-    tensors = reader.entries().slices.tensors
+    changes, tensors = first.contents.changes, reader.entries().slices.tensors
     rows = tensors.rows()
-    for key, error in reader.faults.items():
-        raise error.at(f"{reader.path}: {key!r}")
-    changes = first.contents.changes
+    check_faults(reader)
     for key, change in changes.items():
         if change.base is not None and key not in rows:
             raise another_base(reader.path, first.path, key, "is missing")
         if change.kind not in (EQUAL, CHANGED):
             continue
-        there = tensors.dtype(rows[key]), tensors.shape(rows[key])
-        if there != (change.dtype, change.shape):
-            is_dtype = there[0] != change.dtype
-            how = (
-                f"is {there[0]}, not {change.dtype}"
-                if is_dtype
-                else (f"has the shape {list(there[1])}, not {list(change.shape)}")
-            )
+        dtype, shape = tensors.dtype(rows[key]), tensors.shape(rows[key])
+        if dtype != change.dtype:
+            how = f"is {dtype}, not {change.dtype}"
+            raise another_base(reader.path, first.path, key, how)
+        if shape != change.shape:
+            how = f"has the shape {list(shape)}, not {list(change.shape)}"
             raise another_base(reader.path, first.path, key, how)
     for key in rows:
         if key not in changes or changes[key].base is None:
@@ -222,8 +206,7 @@ def another_base(base: str, delta: str, key: str, how: str) -> ArgumentError:
 def count_applied(reader: Reader, deltas: Sequence[Delta], has_texts: bool) -> int:
     """Return the last delta, counted from 1, whose result an open checkpoint is; 0 if there is none.
 
-    Every digest is compared, the first ones of a few tensors. The result of the last delta also has
-    its metadata, if the format of the checkpoint has any.
+    A result also has the metadata of the last delta, if its format has any.
     """
     keys = [*reader]
     numbers = [n for n, each in enumerate(deltas) if each.contents.num_after == len(keys)]
@@ -245,10 +228,9 @@ def count_applied(reader: Reader, deltas: Sequence[Delta], has_texts: bool) -> i
 
 
 def errors_of_delta(reader: Reader, storage: Storage, notes: list[str]) -> dict[str, ReadError]:
-    """Return the errors of an open delta by its own keys; none for other checkpoints. Add notes on the
-    rest, which cannot be compared.
+    """Return the errors of an open delta by its own keys; none for other checkpoints.
 
-    Checksums are not compared again: a payload that cannot be read is left to ``verify``.
+    Add notes on the rest. A payload that cannot be read is left to ``verify``.
     """
     if not is_delta(reader):
         marks = marks_of(reader, storage)
@@ -257,26 +239,42 @@ def errors_of_delta(reader: Reader, storage: Storage, notes: list[str]) -> dict[
         delta = delta_of_reader(reader)
     except READ_ERRORS as error:
         return {TABLE: error}
-    found: dict[str, ReadError | None] = {}
-    for change in delta.contents.changes.values():
+    errors: dict[str, ReadError | None] = {}
+    for key, change in delta.contents.changes.items():
+        stored = delta.stored_key(key)
         if change.kind == WHOLE:
-            found[WHOLE_PREFIX + change.key] = _error_of(partial(_check_whole, delta, change))
+            errors[WHOLE_PREFIX + key] = _error_of(_check_whole, delta, key, stored)
         elif change.kind == CHANGED:
-            errors = run_all(_error_of, _checks_of_leaves(delta, change))
-            found[CHANGED_PREFIX + change.key] = next(
-                (error for error in errors if error is not None), None
-            )
-    return {key: error for key, error in found.items() if error is not None}
+            name = CHANGED_PREFIX + key
+            errors[name] = _error_of(delta.frames, key)
+            # The frames of tied tensors are unpacked once, and compared with the digest of each.
+            if errors[name] is None and stored == name:
+                unpack = partial(_error_of, delta.mask, key)
+                wrong = run_all(unpack, delta.frames(key).by_leaf)
+                errors[name] = next((error for error in wrong if error is not None), None)
+    return {key: error for key, error in errors.items() if error is not None}
+
+
+def _check_whole(delta: Delta, key: str, stored: str) -> None:
+    # Under the name of the tensor, which is part of its digest.
+    digest = digests_of(delta.reader, [stored], names={stored: key})[key]
+    if digest != delta.contents.changes[key].result:
+        cause = f"{delta.path}: {key!r} does not have the digest that the table gives."
+        raise CorruptCheckpoint(cause, COPY_AGAIN)
 
 
 def _errors_of_published(
     reader: Reader, marks: Published, notes: list[str]
 ) -> dict[str, ReadError]:
     """Return the errors of a delta of another program, by the keys of its base."""
+
+    def check(key: str) -> None:
+        with delta.at(key):
+            delta.changes[key].check()
+
     try:
         delta = open_published(reader, marks)
-        checks = [partial(_check_published, delta.path, *each) for each in delta.changes.items()]
-        errors = run_all(_error_of, checks)
+        errors = run_all(partial(_error_of, check), delta.changes)
     except MissingExtra as error:
         notes.append(f"It was not unpacked. {error.cause} {error.remedy}")
         return {}
@@ -289,46 +287,13 @@ def _errors_of_published(
         notes.append("Its checksums are of the result, so that `shardvar apply` compares them.")
     elif delta.changes:
         notes.append("No checksum of it is of the result.")
-    found = zip(delta.changes, errors, strict=True)
-    return {key: error for key, error in found if error is not None}
+    wrong = zip(delta.changes, errors, strict=True)
+    return {key: error for key, error in wrong if error is not None}
 
 
-def _error_of(check: Callable[[], object]) -> ReadError | None:
+def _error_of(check: Callable[..., object], *given: object) -> ReadError | None:
     try:
-        check()
+        check(*given)
     except READ_ERRORS as error:
         return error
     return None
-
-
-def _check_published(path: str, key: str, change: ChangedTensor) -> None:
-    with prefix_errors(f"{path}: {key!r}"):
-        change.check()
-
-
-def _check_whole(delta: Delta, change: DeltaRow) -> None:
-    key = delta.stored_key(change)
-    # Under the name of the tensor, which is part of its digest.
-    if digests_of(delta.reader, [key], names={key: change.key})[change.key] != change.result:
-        raise CorruptCheckpoint(
-            f"{delta.path}: {change.key!r} does not have the digest that the table gives.",
-            COPY_AGAIN,
-        )
-
-
-def _checks_of_leaves(delta: Delta, change: DeltaRow) -> Iterator[Callable[[], object]]:
-    """Yield what unpacks each frame of a changed tensor."""
-    try:
-        frames = delta.frames(change)
-    except READ_ERRORS:
-        yield partial(delta.frames, change)
-        return
-    # The frames of tied tensors are unpacked once, and compared with the digest of each.
-    for number in frames.by_leaf if delta.stored_key(change) == change.stored_key else ():
-        yield partial(_unpack, delta, change, number)
-
-
-def _unpack(delta: Delta, change: DeltaRow, number: int) -> None:
-    nbytes = min(LEAF_NBYTES, change.nbytes - number * LEAF_NBYTES)
-    with delta.at(change.key):
-        delta.frames(change).mask(number, nbytes, change.width)

@@ -14,11 +14,11 @@ when a delta is opened, before anything else is read.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 from shardvar.engine.pool import new_buffer
 from shardvar.engine.read import FlatTensor
@@ -69,7 +69,6 @@ class DeltaRow:
     dtype: str
     """Its dtype after the change, or before it if it is removed."""
     shape: tuple[int, ...]
-    """Its shape, likewise."""
     base: str | None
     """Its digest before; None if it is new."""
     result: str | None
@@ -79,26 +78,17 @@ class DeltaRow:
     path: tuple[str | int, ...] | None = None
     """The steps to its value in a nested value, if known."""
     tie: str | None = None
-    """The key of another tensor of the result, whose bytes it has: tied weights. None if it has its
-    own."""
-
-    @property
-    def is_new(self) -> bool:
-        return self.base is None
+    """The key of another tensor of the result, whose bytes it has: tied weights."""
 
     @property
     def nbytes(self) -> int:
         """The bytes of the tensor; 0 if its payload tells its own size."""
-        return _nbytes(self.dtype, self.shape)
-
-    @property
-    def stored_key(self) -> str:
-        """The key under which a delta has a changed or whole tensor."""
-        return (CHANGED_PREFIX if self.kind == CHANGED else WHOLE_PREFIX) + self.key
+        # Exactly: Python's integers do not overflow.
+        count, bits = prod(self.shape), PACKED_BITS.get(self.dtype)
+        return int(ITEMSIZES[code(self.dtype)]) * count if bits is None else -(-count * bits // 8)
 
     @property
     def width(self) -> int:
-        """The bytes of a word of its masks."""
         return word_nbytes(int(ITEMSIZES[code(self.dtype)]))
 
     def to_row(self) -> dict[str, Any]:
@@ -126,15 +116,10 @@ class Contents:
     """The user's metadata of the new checkpoint."""
 
     @classmethod
-    def of(cls, changes: Sequence[DeltaRow], user: Mapping[str, str]) -> "Contents":
-        """The contents with the digests that follow from the tensors."""
-        before, after, by_key = dict[str, str](), dict[str, str](), dict[str, DeltaRow]()
-        for change in changes:
-            by_key[change.key] = change
-            if change.base is not None:
-                before[change.key] = change.base
-            if change.result is not None:
-                after[change.key] = change.result
+    def of(cls, changes: Sequence[DeltaRow], user: Mapping[str, str]) -> Self:
+        by_key = {each.key: each for each in changes}
+        before = {key: each.base for key, each in by_key.items() if each.base is not None}
+        after = {key: each.result for key, each in by_key.items() if each.result is not None}
         return cls(by_key, digest_of_all(before), digest_of_all(after), user)
 
     @property
@@ -159,44 +144,54 @@ class Contents:
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, mark: str, table: bytes) -> "Contents":
+    def decode(cls, mark: str, table: bytes) -> Self:
         """The contents by the metadata and the table of a delta; an error if they disagree."""
-        base, result = _decode_mark(mark)
+        head = parse_json(mark.encode("utf-8", "surrogateescape"), _MAX_DEPTH)
+        if not isinstance(head, dict):
+            raise malformed(f"The text {DELTA!r} of the metadata is not an object.")
+        if head.get("version") != VERSION:
+            raise UnsupportedError(
+                f"The delta is of version {head.get('version')!r}, and this release reads version "
+                f"{VERSION}.",
+                "Update shardvar: `pip install -U shardvar`.",
+            )
+        digests = head.get("base"), head.get("result")
+        if not all(map(_is_digest, digests)) or len(head) != 3:
+            raise malformed(f"The text {DELTA!r} of the metadata has no two digests.")
         document = parse_json(table, _MAX_DEPTH)
         if not isinstance(document, dict) or {*document} != {"tensors", "metadata"}:
             raise malformed("The table is not an object of tensors and metadata.")
         rows, user = document["tensors"], document["metadata"]
-        if not isinstance(rows, list) or not _are_texts(user):
+        are_texts = isinstance(user, dict) and all(isinstance(each, str) for each in user.values())
+        if not isinstance(rows, list) or not are_texts:
             raise malformed("The table's tensors are not a list, or its metadata are not texts.")
-        changes = [_decode_row(number, row) for number, row in enumerate(rows)]
-        found = cls.of(changes, user)
-        if len(found.changes) < len(changes):
+        changes: list[DeltaRow] = []
+        for number, row in enumerate(rows):
+            with prefix_errors(f"row {number} of the table"):
+                changes.append(_decode_row(row))
+        contents = cls.of(changes, user)
+        if len(contents.changes) < len(changes):
             raise invalid("The table has a key twice.")
-        for each in changes:
-            _check_tie(each, found.changes)
-        if (found.base, found.result) != (base, result):
+        for change in changes:
+            if change.tie is not None:
+                contents._check_tie(change, change.tie)
+        if (contents.base, contents.result) != digests:
             raise corrupt("The digests of the tensors do not give the ones of the checkpoints.")
-        return found
+        return contents
 
-
-def _decode_mark(mark: str) -> tuple[str, str]:
-    """Return the digests of both checkpoints that a mark names."""
-    document = parse_json(mark.encode("utf-8", "surrogateescape"), _MAX_DEPTH)
-    if not isinstance(document, dict):
-        raise malformed(f"The text {DELTA!r} of the metadata is not an object.")
-    version = document.get("version")
-    if version != VERSION:
-        raise UnsupportedError(
-            f"The delta is of version {version!r}, and this release reads version {VERSION}.",
-            "Update shardvar: `pip install -U shardvar`.",
-        )
-    base, result = document.get("base"), document.get("result")
-    if not (_is_digest(base) and _is_digest(result)) or len(document) != 3:
-        raise malformed(f"The text {DELTA!r} of the metadata has no two digests.")
-    return str(base), str(result)
+    def _check_tie(self, change: DeltaRow, tie: str) -> None:
+        """Raise ``InvalidCheckpoint`` if a tied tensor cannot have the bytes of the other one."""
+        other = self.changes.get(tie)
+        if other is None or None in (change.result, other.result) or other.tie is not None:
+            raise invalid(f"{change.key!r} is tied to {tie!r}, which is not in the result.")
+        if (other.dtype, other.shape) != (change.dtype, change.shape):
+            raise invalid(f"{change.key!r} is tied to {tie!r}, of another dtype or shape.")
+        if OWN_SIZE[code(change.dtype)]:
+            raise invalid(f"{change.key!r} is tied, and is of {change.dtype}.")
 
 
 _FIELDS = {"kind", "dtype", "shape", "base", "result"}
+_OPTIONAL = {"key", "key_bytes", "encoding", "path", "tie"}
 _PRESENT = {  # kind: whether there is a digest before, and after; None for either
     EQUAL: (True, True),
     CHANGED: (True, True),
@@ -205,97 +200,55 @@ _PRESENT = {  # kind: whether there is a digest before, and after; None for eith
 }
 
 
-def _check_tie(change: DeltaRow, changes: Mapping[str, DeltaRow]) -> None:
-    """Raise ``InvalidCheckpoint`` if a tied tensor cannot have the bytes of the other one."""
-    if change.tie is None:
-        return
-    other = changes.get(change.tie)
-    if other is None or None in (change.result, other.result) or other.tie is not None:
-        raise invalid(f"{change.key!r} is tied to {change.tie!r}, which is not in the result.")
-    if (other.dtype, other.shape) != (change.dtype, change.shape):
-        raise invalid(f"{change.key!r} is tied to {change.tie!r}, of another dtype or shape.")
-    if OWN_SIZE[code(change.dtype)]:
-        raise invalid(f"{change.key!r} is tied, and is of {change.dtype}.")
-
-
-def _decode_row(number: int, row: Any) -> DeltaRow:
-    with prefix_errors(f"row {number} of the table"):
-        if not isinstance(row, dict) or not {*row} >= _FIELDS:
-            raise malformed("It lacks a field.")
-        names = {*row} - _FIELDS
-        if (
-            not names <= {"key", "key_bytes", "encoding", "path", "tie"}
-            or len(names & {"key", "key_bytes"}) != 1
-        ):
-            raise malformed("It has an unknown field, or no key.")
-        key, kind, shape = _key_of(row), row["kind"], row["shape"]
-        if kind not in _PRESENT:
-            raise invalid(f"{kind!r} is not what becomes of a tensor.")
-        digests = row["base"], row["result"]
-        for digest, is_present in zip(digests, _PRESENT[kind], strict=True):
-            is_right = digest is None or _is_digest(digest)
-            if not is_right or (is_present is not None and (digest is not None) != is_present):
-                raise invalid(f"{key!r} is {kind} and has wrong digests.")
-        if kind == EQUAL and digests[0] != digests[1]:
-            raise invalid(f"{key!r} is {kind} and has two digests.")
-        if row["dtype"] not in NAMES:
-            raise UnsupportedError(
-                f"The dtype {row['dtype']!r} of {key!r} is not known.", "Update shardvar."
-            )
-        extents = _shape_of(shape)
-        if _nbytes(row["dtype"], extents) > MAX_NBYTES:
-            raise invalid(f"{key!r} of the shape {shape} is too large to exist.")
-        if kind == CHANGED and OWN_SIZE[code(row["dtype"])]:
-            raise invalid(f"{key!r} is of {row['dtype']}, which is not changed in part.")
-        path = row.get("path")
-        if path is not None and not _is_path(path):
-            raise malformed("Its path is not a list of names and numbers.")
-        encoding = row.get("encoding", "")
-        if not isinstance(encoding, str):
-            raise malformed("Its encoding is not a text.")
-        tie = row.get("tie")
-        if not isinstance(tie, str | None):
-            raise malformed("Its tie is not a key.")
-        steps = None if path is None else (*path,)
-        return DeltaRow(key, kind, row["dtype"], extents, *digests, encoding, steps, tie)
-
-
-def _key_of(row: Mapping[str, Any]) -> str:
-    key = row.get("key")
+def _decode_row(row: Any) -> DeltaRow:
+    if not isinstance(row, dict) or not {*row} >= _FIELDS:
+        raise malformed("It lacks a field.")
+    names = {*row} - _FIELDS
+    if not names <= _OPTIONAL or len(names & {"key", "key_bytes"}) != 1:
+        raise malformed("It has an unknown field, or no key.")
+    key, kind, dtype, shape = row.get("key"), row["kind"], row["dtype"], row["shape"]
     if key is None:
         try:
             key = bytes.fromhex(row["key_bytes"]).decode("utf-8", "surrogateescape")
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, KeyError):
             raise malformed("Its key is not in hexadecimal digits.") from None
     if not isinstance(key, str):
         raise malformed("Its key is not a text.")
-    return key
-
-
-def _shape_of(shape: Any) -> tuple[int, ...]:
+    if not isinstance(kind, str) or kind not in _PRESENT:
+        raise invalid(f"{kind!r} is not what becomes of a tensor.")
+    digests = row["base"], row["result"]
+    for digest, is_present in zip(digests, _PRESENT[kind], strict=True):
+        is_right = digest is None or _is_digest(digest)
+        if not is_right or (is_present is not None and (digest is not None) != is_present):
+            raise invalid(f"{key!r} is {kind} and has wrong digests.")
+    if kind == EQUAL and digests[0] != digests[1]:
+        raise invalid(f"{key!r} is {kind} and has two digests.")
+    if not isinstance(dtype, str) or dtype not in NAMES:
+        raise UnsupportedError(f"The dtype {dtype!r} of {key!r} is not known.", "Update shardvar.")
     if not isinstance(shape, list) or len(shape) > MAX_RANK:
         raise malformed("Its shape is not a list of extents.")
     if not all(type(each) is int and 0 <= each <= MAX_NBYTES for each in shape):
         raise invalid("An extent is not a number.")
-    return tuple(shape)
-
-
-def _nbytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Return the bytes of a tensor, exactly: Python's integers do not overflow."""
-    count, bits = prod(shape), PACKED_BITS.get(dtype)
-    return int(ITEMSIZES[code(dtype)]) * count if bits is None else -(-count * bits // 8)
+    encoding, path, tie = row.get("encoding", ""), row.get("path"), row.get("tie")
+    if not isinstance(path, list | None) or not all(
+        type(each) in (str, int) for each in path or ()
+    ):
+        raise malformed("Its path is not a list of names and numbers.")
+    if not isinstance(encoding, str):
+        raise malformed("Its encoding is not a text.")
+    if not isinstance(tie, str | None):
+        raise malformed("Its tie is not a key.")
+    steps = None if path is None else (*path,)
+    change = DeltaRow(key, kind, dtype, (*shape,), *digests, encoding, steps, tie)
+    if change.nbytes > MAX_NBYTES:
+        raise invalid(f"{key!r} of the shape {shape} is too large to exist.")
+    if kind == CHANGED and OWN_SIZE[code(dtype)]:
+        raise invalid(f"{key!r} is of {dtype}, which is not changed in part.")
+    return change
 
 
 def _is_digest(value: Any) -> bool:
     return isinstance(value, str) and bool(_DIGEST.fullmatch(value))
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, list) and all(type(each) in (str, int) for each in value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -307,71 +260,84 @@ class Delta:
     """The number of each tensor by its key."""
     _frames: dict[str, "TensorFrames"] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, reader: Reader, contents: Contents) -> Self:
+        blocks = Blocks.of(reader)
+        return cls(reader, contents, blocks, blocks.tensors.rows())
+
     @property
     def path(self) -> str:
         return self.reader.path
 
-    @contextmanager
-    def at(self, key: str) -> Iterator[None]:
-        with prefix_errors(f"{self.path}: {key!r}"):
-            yield
+    def at(self, key: str) -> AbstractContextManager[None]:
+        return prefix_errors(f"{self.path}: {key!r}")
 
-    def stored(self, change: DeltaRow) -> EntryTable:
-        return self.blocks.entries_of([self._row(change)])
+    def stored_key(self, key: str) -> str:
+        """The key under which the delta has a changed or whole tensor, or the one that it is tied to."""
+        change = self.contents.changes[key]
+        prefix = CHANGED_PREFIX if change.kind == CHANGED else WHOLE_PREFIX
+        tie = change.tie
+        if tie is None or prefix + key in self.rows:
+            return prefix + key
+        return prefix + (tie if self.contents.changes[tie].kind == change.kind else key)
 
-    def stored_key(self, change: DeltaRow) -> str:
-        if change.tie is not None and change.stored_key not in self.rows:
-            other = self.contents.changes[change.tie]
-            return other.stored_key if other.kind == change.kind else change.stored_key
-        return change.stored_key
-
-    def _row(self, change: DeltaRow) -> int:
-        """The row that holds a changed or whole tensor, after comparing it with the table."""
-        key = self.stored_key(change)
-        row = self.rows.get(key)
+    def row_of(self, key: str) -> int:
+        """The number of the changed or whole tensor of a key, after comparing it with the table."""
+        change, name = self.contents.changes[key], self.stored_key(key)
+        row = self.rows.get(name)
         if row is None:
             raise IncompleteCheckpoint(
-                f"{self.path}: The table says that {change.key!r} is {change.kind}, and there is no "
-                f"{key!r}.",
+                f"{self.path}: The table says that {key!r} is {change.kind}, and there is no "
+                f"{name!r}.",
                 COPY_AGAIN,
             )
-        tensors = self.blocks.tensors
-        found = tensors.dtype(row), tensors.shape(row)
-        if change.kind == WHOLE and found != (change.dtype, change.shape):
+        dtype, shape = self.blocks.tensors.dtype(row), self.blocks.tensors.shape(row)
+        if change.kind == WHOLE and (dtype, shape) != (change.dtype, change.shape):
             raise invalid(
-                f"{self.path}: {change.key!r} is stored as {found[0]} of {list(found[1])}, and the "
-                f"table says {change.dtype} of {list(change.shape)}."
+                f"{self.path}: {key!r} is stored as {dtype} of {list(shape)}, and the table says "
+                f"{change.dtype} of {list(change.shape)}."
             )
-        if change.kind == CHANGED and (found[0] != "uint8" or len(found[1]) != 1):
-            raise invalid(f"{self.path}: The frames of {change.key!r} are not bytes.")
+        if change.kind == CHANGED and (dtype != "uint8" or len(shape) != 1):
+            raise invalid(f"{self.path}: The frames of {key!r} are not bytes.")
         return row
 
-    def frames(self, change: DeltaRow) -> "TensorFrames":
-        found = self._frames.get(change.key)
-        if found is None:
-            with self.at(change.key):
-                found = self._frames[change.key] = _read_frames(self, change)
-        return found
+    def stored(self, key: str) -> EntryTable:
+        return self.blocks.entries_of([self.row_of(key)])
 
-    def check(self) -> None:
-        """Raise unless the delta has the tensors that its table says, and no others."""
-        wanted = {TABLE}
-        for each in self.contents.changes.values():
-            if each.kind in (CHANGED, WHOLE):
-                self._row(each)
-                wanted.add(self.stored_key(each))
-        others = self.rows.keys() - wanted
-        if others:
-            raise invalid(f"{self.path}: The table does not name the tensor {min(others)!r}.")
+    def frames(self, key: str) -> "TensorFrames":
+        if key not in self._frames:
+            with self.at(key):
+                change = self.contents.changes[key]
+                flat = FlatTensor.of(self.reader.source, self.stored(key))
+                self._frames[key] = TensorFrames.read(flat, change)
+        return self._frames[key]
+
+    def mask(self, key: str, leaf: int) -> MaskWords:
+        with self.at(key):
+            return self.frames(key).mask(leaf)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorFrames:
     """The frames of one changed tensor."""
 
+    change: DeltaRow
     flat: FlatTensor
     by_leaf: Mapping[int, tuple[Frame, int]]
     """The frame of each leaf that differs, and the first byte of its body."""
+
+    @classmethod
+    def read(cls, flat: FlatTensor, change: DeltaRow) -> Self:
+        beginning = new_buffer(min(4, flat.nbytes))
+        flat.read(0, beginning)
+        table = new_buffer(table_nbytes(beginning, flat.nbytes))
+        flat.read(0, table)
+        by_leaf, start = dict[int, tuple[Frame, int]](), len(table)
+        for frame in decode_frames(table, flat.nbytes, change.nbytes):
+            by_leaf[frame.leaf] = frame, start
+            start += frame.nbytes
+        check_leaves(change, {leaf: frame.digest for leaf, (frame, _) in by_leaf.items()})
+        return cls(change, flat, by_leaf)
 
     def body(self, leaf: int) -> memoryview:
         frame, start = self.by_leaf[leaf]
@@ -379,26 +345,11 @@ class TensorFrames:
         self.flat.read(start, body)
         return body
 
-    def mask(self, leaf: int, nbytes: int, width: int) -> MaskWords:
-        """Return the mask of a leaf of ``nbytes`` bytes, in words of ``width``."""
+    def mask(self, leaf: int) -> MaskWords:
         frame, _ = self.by_leaf[leaf]
+        nbytes = min(LEAF_NBYTES, self.change.nbytes - leaf * LEAF_NBYTES)
+        width = self.change.width
         return decode_mask(frame.encoding, frame.num_changed, self.body(leaf), nbytes, width)
-
-
-def _read_frames(delta: Delta, change: DeltaRow) -> TensorFrames:
-    flat = FlatTensor.of(delta.reader.source, delta.stored(change))
-    beginning = new_buffer(min(4, flat.nbytes))
-    flat.read(0, beginning)
-    table = new_buffer(table_nbytes(beginning, flat.nbytes))
-    flat.read(0, table)
-    frames = decode_frames(table, flat.nbytes, change.nbytes)
-    hashes, by_leaf, start = dict[int, bytes](), dict[int, tuple[Frame, int]](), len(table)
-    for frame in frames:
-        hashes[frame.leaf] = frame.digest
-        by_leaf[frame.leaf] = frame, start
-        start += frame.nbytes
-    check_leaves(change, hashes)
-    return TensorFrames(flat, by_leaf)
 
 
 def check_leaves(change: DeltaRow, leaves: Mapping[int, bytes]) -> None:
@@ -414,27 +365,33 @@ def is_delta(reader: Reader) -> bool:
     return reader.format == "shardvar" and DELTA in reader.metadata.user
 
 
-def _read_table(reader: Reader) -> bytes:
-    if TABLE not in reader:
-        raise IncompleteCheckpoint(f"There is no tensor {TABLE!r}.", COPY_AGAIN)
-    entries = reader.find(TABLE)
-    tensors = entries.slices.tensors
-    if tensors.dtype(0) != "uint8" or len(tensors.shape(0)) != 1:
-        raise invalid(f"The tensor {TABLE!r} does not have one axis of bytes.")
-    tensor = FlatTensor.of(reader.source, entries)
-    table = new_buffer(tensor.nbytes)
-    tensor.read(0, table)
-    tensor.check()
-    return bytes(table)
+def check_faults(reader: Reader) -> None:
+    """Raise the error of a tensor that the index does not give whole."""
+    for key, error in reader.faults.items():
+        raise error.at(f"{reader.path}: {key!r}")
 
 
 def delta_of_reader(reader: Reader) -> Delta:
-    """Return the delta that an open checkpoint is, after checking what its table says."""
-    for key, error in reader.faults.items():
-        raise error.at(f"{reader.path}: {key!r}")
+    """Return an open checkpoint as a delta; an error unless it has the tensors of its table, and no others."""
+    check_faults(reader)
     with prefix_errors(reader.path):
-        contents = Contents.decode(reader.metadata.user[DELTA], _read_table(reader))
-    blocks = Blocks.of(reader)
-    delta = Delta(reader, contents, blocks, blocks.tensors.rows())
-    delta.check()
+        if TABLE not in reader:
+            raise IncompleteCheckpoint(f"There is no tensor {TABLE!r}.", COPY_AGAIN)
+        entries = reader.find(TABLE)
+        tensors = entries.slices.tensors
+        if tensors.dtype(0) != "uint8" or len(tensors.shape(0)) != 1:
+            raise invalid(f"The tensor {TABLE!r} does not have one axis of bytes.")
+        flat = FlatTensor.of(reader.source, entries)
+        table = new_buffer(flat.nbytes)
+        flat.read(0, table)
+        flat.check()
+        contents = Contents.decode(reader.metadata.user[DELTA], bytes(table))
+    delta = Delta.of(reader, contents)
+    rest = {*delta.rows} - {TABLE}
+    for key, change in contents.changes.items():
+        if change.kind in (CHANGED, WHOLE):
+            delta.row_of(key)
+            rest.discard(delta.stored_key(key))
+    if rest:
+        raise invalid(f"{delta.path}: The table does not name the tensor {min(rest)!r}.")
     return delta

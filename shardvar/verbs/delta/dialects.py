@@ -44,8 +44,8 @@ To add a dialect, add its marks to ``formats.published``, a function that opens 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -65,6 +65,7 @@ from shardvar.formats.published import PAIRS, SLIME, TRL, TRL_FORMAT, Published,
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.delta.contents import check_faults
 from shardvar.verbs.reader import Reader
 from shardvar.wire.damage import invalid, malformed
 from shardvar.wire.set_index import DELTA_ENCODING
@@ -128,26 +129,30 @@ class PublishedDelta:
     def path(self) -> str:
         return self.reader.path
 
+    def at(self, key: str) -> AbstractContextManager[None]:
+        return prefix_errors(f"{self.path}: {key!r}")
+
 
 class MaskPatcher(Patcher):
     """A stream of the XOR of all bytes."""
 
     def __init__(self, stream: Stream, nbytes: int) -> None:
-        said = stream.content_nbytes
-        if said is not None and said != nbytes:
-            raise invalid(f"Its mask has {said} bytes, and the tensor in the base {nbytes}.")
+        stated = stream.content_nbytes
+        if stated not in (None, nbytes):
+            raise invalid(f"Its mask has {stated} bytes, and the tensor in the base {nbytes}.")
         self._stream = stream
 
     def patch(self, start: int, stop: int) -> Patch:
-        return partial(_xor, self._stream.read(stop - start))
+        mask = self._stream.read(stop - start)
+
+        def xor(leaf: memoryview) -> None:
+            words = np.frombuffer(leaf, np.uint8)
+            np.bitwise_xor(words, np.frombuffer(mask, np.uint8), out=words)
+
+        return xor
 
     def finish(self) -> None:
         self._stream.finish()
-
-
-def _xor(mask: bytes, leaf: memoryview) -> None:
-    words = np.frombuffer(leaf, np.uint8)
-    np.bitwise_xor(words, np.frombuffer(mask, np.uint8), out=words)
 
 
 class ValueStream(Protocol):
@@ -167,17 +172,22 @@ class PlacesPatcher(Patcher):
 
     def patch(self, start: int, stop: int) -> Patch:
         first, last = start // self._width, stop // self._width
-        mine = [self._held]
-        while not len(mine[-1]) or mine[-1][-1] < last:
+        portions = [self._held]
+        while not len(portions[-1]) or portions[-1][-1] < last:
             portion = next(self._places, None)
             if portion is None:
                 break
-            mine.append(portion)
-        joined = np.concatenate(mine)
+            portions.append(portion)
+        joined = np.concatenate(portions)
         count = int(np.searchsorted(joined, last))
         self._held = joined[count:]
+        kind, places = np.dtype(f"<u{self._width}"), joined[:count] - first
         values = self._values.read(count * self._width)
-        return partial(_put, joined[:count] - first, values, self._width)
+
+        def put(leaf: memoryview) -> None:
+            np.frombuffer(leaf, kind)[places] = np.frombuffer(values, kind)
+
+        return put
 
     def finish(self) -> None:
         if len(self._held) or next(self._places, None) is not None:
@@ -185,14 +195,8 @@ class PlacesPatcher(Patcher):
         self._values.finish()
 
 
-def _put(places: Ints, values: bytes, width: int, leaf: memoryview) -> None:
-    kind = np.dtype(f"<u{width}")
-    np.frombuffer(leaf, kind)[places] = np.frombuffer(values, kind)
-
-
 def in_ascent(portions: Iterator[Ints], num: int | None) -> Iterator[Ints]:
-    """Yield positions as they come; ``InvalidCheckpoint`` unless they ascend, each once, and lie in
-    a tensor of ``num`` elements, if that is known.
+    """Yield positions; ``InvalidCheckpoint`` unless they ascend, and lie in a tensor of ``num`` elements.
 
     >>> [each.tolist() for each in in_ascent(iter([np.array([0, 2]), np.array([5])]), 6)]
     [[0, 2], [5]]
@@ -224,13 +228,6 @@ def stored_payload(reader: Reader, key: str) -> tuple[ReadPayload, int]:
         return bytes(buffer)
 
     return read, flat.nbytes
-
-
-def numbers_of(read: ReadPayload, nbytes: int, kind: str) -> Iterator[Ints]:
-    width = np.dtype(kind).itemsize
-    for start in range(0, nbytes, PORTION * width):
-        data = read(start, min(PORTION * width, nbytes - start))
-        yield np.frombuffer(data, kind).astype(np.int64)
 
 
 # slime, miles, SGLang, vime and ModelExpress.
@@ -270,36 +267,24 @@ def open_slime(reader: Reader) -> PublishedDelta:
     version, base = (user.get(name, "") for name in ("version", "base_version"))
     if not version or not base:
         raise invalid(f"{reader.path}: The metadata have no version, or no base_version.")
-    _check_shards(reader)
-    algorithm = user["checksum_format"]
-    changes = {
-        key: _changed_frame(reader, key, user[DELTA_ENCODING], algorithm, scope) for key in reader
-    }
-    of_result = "" if scope else algorithm
-    return PublishedDelta(reader, "slime", changes, version, base, of_result)
-
-
-def _check_shards(reader: Reader) -> None:
-    """Raise the error of damaged files: each tensor must be in the file that the index names."""
-    for key, error in reader.faults.items():
-        raise error.at(f"{reader.path}: {key!r}")
-    for each in reader.source.findings():
-        if each.is_damage:
-            raise invalid(f"{reader.path}: {each.place}: {each.message}")
-
-
-def _changed_frame(
-    reader: Reader, key: str, encoding: str, algorithm: str, scope: str
-) -> ChangedTensor:
-    tensors = reader.find(key).slices.tensors
-    with prefix_errors(f"{reader.path}: {key!r}"):
-        if tensors.dtype(0) != "uint8" or len(tensors.shape(0)) != 1:
-            raise invalid(f"It is {tensors.dtype(0)} of {list(tensors.shape(0))}, and not a frame.")
-        checksum = reader.metadata.user.get(key, "")
-        if len(checksum) != CHECKSUMS[algorithm][0] or not _HEX.issuperset(checksum):
-            raise invalid(f"Its checksum {checksum!r} is not one of {algorithm}.")
-    of_frame = (algorithm, checksum) if scope else None
-    return _ChangedFrame(reader, encoding, "" if scope else checksum, key, of_frame)
+    # Each tensor must be in the file that the index names.
+    check_faults(reader)
+    for finding in reader.source.findings():
+        if finding.is_damage:
+            raise invalid(f"{reader.path}: {finding.place}: {finding.message}")
+    algorithm, changes = user["checksum_format"], dict[str, ChangedTensor]()
+    for key in reader:
+        checksum = user.get(key, "")
+        with prefix_errors(f"{reader.path}: {key!r}"):
+            tensors = reader.find(key).slices.tensors
+            dtype, shape = tensors.dtype(0), tensors.shape(0)
+            if dtype != "uint8" or len(shape) != 1:
+                raise invalid(f"It is {dtype} of {list(shape)}, and not a frame.")
+            if len(checksum) != CHECKSUMS[algorithm][0] or not _HEX.issuperset(checksum):
+                raise invalid(f"Its checksum {checksum!r} is not one of {algorithm}.")
+        of_result, of_frame = ("", (algorithm, checksum)) if scope else (checksum, None)
+        changes[key] = _ChangedFrame(reader, user[DELTA_ENCODING], of_result, key, of_frame)
+    return PublishedDelta(reader, "slime", changes, version, base, "" if scope else algorithm)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,14 +337,13 @@ def _overwritten(read: ReadPayload, stored: int) -> tuple[Iterator[Ints], Stream
     first, second = Stream(read, stored), Stream(read, stored)
     (count,) = np.frombuffer(first.read(_POSITION.itemsize), _POSITION).tolist()
     second.skip(_POSITION.itemsize * (1 + count))
-    return _positions_of(first, count), second
 
+    def positions() -> Iterator[Ints]:
+        for start in range(0, count, PORTION):
+            octets = first.read(min(count - start, PORTION) * _POSITION.itemsize)
+            yield np.frombuffer(octets, _POSITION).astype(np.int64)
 
-def _positions_of(stream: Stream, count: int) -> Iterator[Ints]:
-    while count:
-        some = min(count, PORTION)
-        yield np.frombuffer(stream.read(some * _POSITION.itemsize), _POSITION).astype(np.int64)
-        count -= some
+    return positions(), second
 
 
 # TRL.
@@ -371,7 +355,6 @@ RAW, GAPS = "raw", "gap_delta"
 """The encodings of positions that are read."""
 INDICES, IDX = PAIRS[:2]
 """The endings of keys, of the first layout and of the later ones."""
-_GAP_DTYPES = ("uint16", "uint32")
 _MAX_DEPTH = 2
 
 
@@ -383,13 +366,11 @@ def open_trl(reader: Reader) -> PublishedDelta:
             f"{reader.path}: The version of {TRL_FORMAT} is {found}; version 1 is read.",
             "Update shardvar, or apply it with the program that published it.",
         )
-    for key, error in reader.faults.items():
-        raise error.at(f"{reader.path}: {key!r}")
+    check_faults(reader)
     keys = [*reader]
     # A file without tensors is of either layout.
-    endings = next(
-        (pair for pair in (INDICES, IDX) if any(key.endswith(pair) for key in keys)), INDICES
-    )
+    is_later = any(key.endswith(IDX) for key in keys)
+    endings = IDX if is_later and not any(key.endswith(INDICES) for key in keys) else INDICES
     encoding = user.get("encoding", GAPS) if endings == IDX else RAW
     if encoding not in (RAW, GAPS):
         raise UnsupportedError(
@@ -398,20 +379,14 @@ def open_trl(reader: Reader) -> PublishedDelta:
         )
     names = _names(reader, keys, endings)
     changes = {name: _changed_elements(reader, name, endings, encoding) for name in names}
-    version = _number(reader, "model_version")
-    # The first files say their base; later ones are published one step after the other.
+    version = user.get("model_version", "")
+    if version and not is_number(version):
+        raise invalid(f"{reader.path}: model_version is {version!r}, and not a number.")
+    # The first files name their base; later ones are published one step after the other.
     base = user.get("prev_model_version", "").replace("-1", "")
     base = base or (str(int(version) - 1) if version else "")
-    return PublishedDelta(
-        reader, "trl", changes, version, base, whole_sha256=user.get("checksum_sha256", "")
-    )
-
-
-def _number(reader: Reader, name: str) -> str:
-    found = reader.metadata.user.get(name, "")
-    if found and not (found.isascii() and found.isdigit() and len(found) < 19):
-        raise invalid(f"{reader.path}: {name} is {found!r}, and not a number.")
-    return found
+    whole = user.get("checksum_sha256", "")
+    return PublishedDelta(reader, "trl", changes, version, base, whole_sha256=whole)
 
 
 def _names(reader: Reader, keys: list[str], endings: tuple[str, str]) -> list[str]:
@@ -442,9 +417,15 @@ def _names(reader: Reader, keys: list[str], endings: tuple[str, str]) -> list[st
 def _changed_elements(
     reader: Reader, name: str, endings: tuple[str, str], encoding: str
 ) -> ChangedTensor:
-    at, value = endings
-    (places, num), (values, num_values) = (_vector(reader, name + each) for each in endings)
-    allowed = ("int32",) if encoding == RAW else _GAP_DTYPES
+    vectors: list[tuple[str, int]] = []
+    for key in (name + ending for ending in endings):
+        tensors = reader.find(key).slices.tensors
+        dtype, shape = tensors.dtype(0), tensors.shape(0)
+        if len(shape) != 1:
+            raise invalid(f"{reader.path}: {key!r} has the shape {list(shape)}.")
+        vectors.append((dtype, shape[0]))
+    (places, num), (values, num_values) = vectors
+    allowed = ("int32",) if encoding == RAW else ("uint16", "uint32")
     with prefix_errors(f"{reader.path}: {name!r}"):
         if places not in allowed:
             raise invalid(f"Its positions are {places}, not {' or '.join(allowed)}.")
@@ -455,14 +436,8 @@ def _changed_elements(
             )
         if num != num_values:
             raise invalid(f"It has {num} positions and {num_values} values.")
+    at, value = endings
     return _ChangedElements(reader, encoding, "", name + at, name + value, places)
-
-
-def _vector(reader: Reader, key: str) -> tuple[str, int]:
-    tensors = reader.find(key).slices.tensors
-    if len(tensors.shape(0)) != 1:
-        raise invalid(f"{reader.path}: {key!r} has the shape {list(tensors.shape(0))}.")
-    return tensors.dtype(0), tensors.shape(0)[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -476,8 +451,17 @@ class _ChangedElements(ChangedTensor):
 
     def _positions(self) -> Iterator[Ints]:
         read, nbytes = stored_payload(self.reader, self.places)
-        numbers = numbers_of(read, nbytes, np.dtype(self.dtype).newbyteorder("<").str)
-        return numbers if self.encoding == RAW else _of_gaps(numbers)
+        kind = np.dtype(self.dtype).newbyteorder("<")
+        step, before = PORTION * kind.itemsize, -1
+        for start in range(0, nbytes, step):
+            octets = read(start, min(step, nbytes - start))
+            numbers = np.frombuffer(octets, kind).astype(np.int64)
+            if self.encoding == RAW:
+                yield numbers
+                continue
+            places = before + np.cumsum(numbers + 1)
+            before = int(places[-1])
+            yield places
 
     def open(self, dtype: str, nbytes: int) -> Patcher:
         if dtype != VALUE:
@@ -492,14 +476,6 @@ class _ChangedElements(ChangedTensor):
     def check(self) -> None:
         for _ in in_ascent(self._positions(), None):
             pass
-
-
-def _of_gaps(gaps: Iterator[Ints]) -> Iterator[Ints]:
-    before = -1
-    for each in gaps:
-        places = before + np.cumsum(each + 1)
-        before = int(places[-1])
-        yield places
 
 
 class _Values:
@@ -564,5 +540,8 @@ def is_version(a: str, b: str) -> bool:
     >>> is_version("000007", "7"), is_version("v7", "v7"), is_version("v7", "v07"), is_version("", "")
     (True, True, False, False)
     """
-    are_numbers = all(each.isascii() and each.isdigit() and len(each) < 19 for each in (a, b))
-    return int(a) == int(b) if are_numbers else bool(a) and a == b
+    return int(a) == int(b) if is_number(a) and is_number(b) else bool(a) and a == b
+
+
+def is_number(version: str) -> bool:
+    return version.isascii() and version.isdigit() and len(version) < 19

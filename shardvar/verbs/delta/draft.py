@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,18 +32,18 @@ from shardvar.planning.index import (
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.callbacks.answer import OverlaidSource
-from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.delta.contents import (
     CHANGED,
     CHANGED_PREFIX,
     REMOVED,
     TABLE,
+    WHOLE,
     WHOLE_PREFIX,
     Contents,
     Delta,
     DeltaRow,
 )
-from shardvar.verbs.delta.report import DeltaReport, TensorChange, encodings_of, report_kind
+from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.verbs.locate import Location, Path, check_apart, find_target
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reshard import find_objects
@@ -52,6 +52,7 @@ from shardvar.verbs.writing import carry_out, plan_checkpoint, preview
 from shardvar.wire.digests import (
     LEAF_NBYTES,
     ROW_NBYTES,
+    SPARSE,
     Frame,
     digest_of_leaves,
     encode_frames,
@@ -76,7 +77,7 @@ def find_delta_target(path: Path, sources: Sequence[Location]) -> Location:
 
 @dataclass(slots=True, eq=False)
 class DeltaDraft:
-    """The frames of a delta that is being made, in a scratch file."""
+    """The frames of a delta that is being made, in a scratch file, one tensor after the other."""
 
     scratch: ScratchFile
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -85,45 +86,37 @@ class DeltaDraft:
     """The number of leaves of each encoding, by key."""
     num_changed: dict[str, int] = field(default_factory=dict)
     """The elements that changed, by key."""
-    _stop: int = 0
-
-    def begin(self, nbytes: int) -> "TensorDraft":
-        # The rows come first, and are known last: room for one a leaf is left for them.
-        room = 4 + ROW_NBYTES * -(-nbytes // LEAF_NBYTES)
-        return TensorDraft(self, self._stop + room)
-
-    def keep(self, key: str, frames: Sequence[Frame], first: int, stop: int) -> None:
-        """Keep the frames of a tensor, whose bodies are at ``[first, stop)``."""
-        table = encode_frames([*frames])
-        self.scratch.write(first - len(table), table)
-        self.places[key] = first - len(table), stop - first + len(table)
-        self.encodings[key] = Counter(each.encoding for each in frames)
-        self.num_changed[key] = sum(each.num_changed for each in frames)
-        self._stop = stop
-
-
-@dataclass(slots=True, eq=False)
-class TensorDraft:
-    """The frames of one tensor that is compared."""
-
-    draft: DeltaDraft
-    first: int
     frames: list[Frame] = field(default_factory=list)
-    nbytes: int = 0
-    """The bytes of their bodies."""
+    """The frames of the tensor that is compared."""
+    stop: int = 0
+    """The end of the payloads that are kept."""
+    _first: int = 0
+    _nbytes: int = 0
+
+    def begin(self, nbytes: int) -> None:
+        """Begin a tensor; the frames of the one before are lost if they were not kept."""
+        # The rows come first, and are known last: room for one a leaf is left for them.
+        self._first = self.stop + 4 + ROW_NBYTES * -(-nbytes // LEAF_NBYTES)
+        self.frames, self._nbytes = [], 0
 
     def add(self, frame: Frame, body: bytes) -> None:
         """Add a frame, in the order of the leaves."""
-        self.draft.scratch.write(self.first + self.nbytes, body)
+        self.scratch.write(self._first + self._nbytes, body)
         self.frames.append(frame)
-        self.nbytes += len(body)
+        self._nbytes += len(body)
 
     @property
     def payload_nbytes(self) -> int:
-        return 4 + ROW_NBYTES * len(self.frames) + self.nbytes
+        return 4 + ROW_NBYTES * len(self.frames) + self._nbytes
 
     def keep(self, key: str) -> None:
-        self.draft.keep(key, self.frames, self.first, self.first + self.nbytes)
+        table = encode_frames(self.frames)
+        place = self._first - len(table)
+        self.scratch.write(place, table)
+        self.places[key] = place, len(table) + self._nbytes
+        self.encodings[key] = Counter(each.encoding for each in self.frames)
+        self.num_changed[key] = sum(each.num_changed for each in self.frames)
+        self.stop = self._first + self._nbytes
 
 
 # The loop over leaves.
@@ -148,38 +141,34 @@ class LeafWork(NamedTuple):
 
     key: str
     nbytes: int
-    """The bytes of the tensor."""
     compare: Callable[[], list[LeafChange]]
     is_last: bool
-    """True if these leaves are the last ones of the tensor."""
+    """True for the last leaves of a tensor."""
 
 
 def draft_tensors(
     draft: DeltaDraft,
     work: Generator[LeafWork],
     see: Callable[[str, LeafChange], None] = lambda _key, _leaf: None,
-) -> Generator[tuple[str, list[LeafChange], TensorDraft]]:
-    """Let threads compare leaves; yield each tensor with its leaves and frames, which the caller keeps
-    or not. ``see`` gets every leaf of a tensor in order.
+) -> Generator[tuple[str, list[LeafChange]]]:
+    """Let threads compare leaves; yield each tensor with its leaves while the draft has its frames.
+
+    ``see`` gets every leaf in order, with its body and steps.
     """
     leaves: list[LeafChange] = []
-    drafted: TensorDraft | None = None
-    with closing(work), closing(map_ahead(_compared, work)) as compared:
+    with closing(work), closing(map_ahead(lambda each: (each, each.compare()), work)) as compared:
         for task, changes in compared:
-            drafted = drafted or draft.begin(task.nbytes)
+            if not leaves:
+                draft.begin(task.nbytes)
             for leaf in changes:
                 see(task.key, leaf)
                 if leaf.frame is not None:
-                    drafted.add(leaf.frame, leaf.body)
+                    draft.add(leaf.frame, leaf.body)
             # The bodies are in the scratch file.
             leaves += [leaf._replace(body=b"", steps=()) for leaf in changes]
             if task.is_last:
-                yield task.key, leaves, drafted
-                leaves, drafted = [], None
-
-
-def _compared(work: LeafWork) -> tuple[LeafWork, list[LeafChange]]:
-    return work, work.compare()
+                yield task.key, leaves
+                leaves = []
 
 
 ReadLeaf = Callable[[], memoryview]
@@ -187,9 +176,8 @@ ReadLeaf = Callable[[], memoryview]
 
 
 def leaf_reads(*tensors: FlatTensor) -> Generator[tuple[int, int, list[ReadLeaf]]]:
-    """Yield the bounds of each leaf of one or two tensors of one size, and the reads of it.
-
-    A tensor without elements has one leaf without bytes.
+    """Yield the bounds and the reads of each leaf of one or two tensors of one size; of an empty one, a
+    leaf without bytes.
     """
     nbytes = tensors[0].nbytes
     for start, stop in block_ranges(0, nbytes, LEAF_NBYTES):
@@ -230,33 +218,13 @@ def digests_of_changes(
     key: str, dtype: str, shape: tuple[int, ...], leaves: Sequence[LeafChange]
 ) -> tuple[str, str]:
     """Return the digests of a tensor before and after, from all its leaves."""
-    before, after = ([leaf.before for leaf in leaves], [leaf.after for leaf in leaves])
     return (
-        digest_of_leaves(key, dtype, shape, b"".join(before)),
-        digest_of_leaves(key, dtype, shape, b"".join(after)),
+        digest_of_leaves(key, dtype, shape, b"".join(leaf.before for leaf in leaves)),
+        digest_of_leaves(key, dtype, shape, b"".join(leaf.after for leaf in leaves)),
     )
 
 
 # Writing.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WholeTensors:
-    """The tensors of a source that a delta stores whole."""
-
-    source: Source
-    entries: EntryTable
-    """Their entries, under their own keys."""
-    objects: Mapping[str, bytes]
-    """The ones that are objects, as encodings."""
-    check: Callable[[], None] = lambda: None
-    """Called before the commit; raises if the tensors are damaged."""
-
-
-def whole_tensors(reader: Reader, goal: Location, keys: Sequence[str]) -> WholeTensors:
-    objects = find_objects(reader, goal.format, keys)
-    entries = take_tensors(reader.entries(), {*keys}.difference(objects))
-    return WholeTensors(reader.source, entries, objects)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,7 +247,7 @@ class _ScratchSource(Source):
 
 def scratch_source(
     scratch: ScratchFile, stored: Mapping[str, tuple[str, tuple[int, ...], int]]
-) -> "_ScratchSource":
+) -> _ScratchSource:
     """Return the source of tensors in a scratch file: the dtype, the shape and the place of each."""
     tensors = TensorTable.of((key, dtype, shape) for key, (dtype, shape, _) in stored.items())
     count = len(tensors)
@@ -295,46 +263,66 @@ def drafted_delta(draft: DeltaDraft, contents: Contents, path: str) -> Delta:
         CHANGED_PREFIX + key: ("uint8", (nbytes,), start)
         for key, (start, nbytes) in draft.places.items()
     }
-    reader = Reader(path, "shardvar", scratch_source(draft.scratch, stored))
-    blocks = Blocks.of(reader)
-    return Delta(reader, contents, blocks, blocks.tensors.rows())
+    return Delta.of(Reader(path, "shardvar", scratch_source(draft.scratch, stored)), contents)
 
 
 def write_delta(
     goal: Location,
     contents: Contents,
     draft: DeltaDraft,
-    whole: WholeTensors,
+    result: Reader,
+    check: Callable[[], None] = lambda: None,
     *,
     force: bool,
     dry_run: bool,
     num_joined: int = 0,
     progress: Progress = lambda _nbytes: None,
 ) -> DeltaReport:
-    """Write a delta and commit it, or only report it."""
+    """Write a delta and commit it, or only report it.
+
+    ``result`` has the whole tensors; ``check``, before the commit, raises if they are damaged.
+    """
     # Plan: the table and the frames from the scratch file, behind the whole tensors.
-    places, table = dict[str, tuple[int, int]](), contents.table()
-    begin = draft.begin(0).first
-    draft.scratch.write(begin, table)
-    places[TABLE] = begin, len(table)
-    places |= {CHANGED_PREFIX + key: place for key, place in draft.places.items()}
-    source, entries = _joined(draft.scratch, places, whole)
+    keys, table = contents.whole_keys(), contents.table()
+    draft.scratch.write(draft.stop, table)
+    stored: dict[str, tuple[str, tuple[int, ...], int]] = {
+        TABLE: ("uint8", (len(table),), draft.stop)
+    }
+    for key, (start, nbytes) in draft.places.items():
+        stored[CHANGED_PREFIX + key] = "uint8", (nbytes,), start
+    scratched = scratch_source(draft.scratch, stored)
+    source: Source = scratched
+    entries = scratched.index.entries
+    objects = find_objects(result, goal.format, keys)
+    sizes = {key: len(octets) for key, octets in objects.items()}
+    rest = {*keys}.difference(objects)
+    if rest:
+        whole = take_tensors(result.entries(), rest)
+        slices = whole.slices
+        old = slices.tensors.keys
+        sizes |= zip(old, slices.nbytes_of_tensors().tolist(), strict=True)
+        tensors = replace(slices.tensors, keys=[WHOLE_PREFIX + key for key in old])
+        num_files = int(whole.file.max(initial=-1)) + 1
+        entries = concatenate_entries(
+            [
+                replace(whole, slices=replace(slices, tensors=tensors)),
+                replace(entries, file=entries.file + num_files),
+            ]
+        )
+        source = OverlaidSource(result.source, scratched, num_files)
     metadata = Metadata(
         writer=WRITER,
         user={DELTA: contents.mark()},
-        objects={WHOLE_PREFIX + key: octets for key, octets in whole.objects.items()},
+        objects={WHOLE_PREFIX + key: octets for key, octets in objects.items()},
     )
     work = plan_checkpoint(
         goal, entries, policy=None, partition=1, metadata=metadata, force=force, source=source
     )
     # Move, compare and commit.
-    runner = checked(source, progress, whole.check)
+    runner = checked(source, progress, check)
     written = preview(work, None) if dry_run else carry_out(work, source, None, progress, runner)
-    sizes = whole.entries.slices.nbytes_of_tensors()
-    stored = dict(zip(whole.entries.slices.tensors.keys, sizes.tolist(), strict=True))
-    stored |= {key: len(octets) for key, octets in whole.objects.items()}
-    tensors = tuple(_reported(each, draft, stored) for each in contents.changes.values())
-    return DeltaReport(written.path, contents.base, contents.result, tensors, num_joined, dry_run)
+    changes = tuple(_reported(each, draft, sizes) for each in contents.changes.values())
+    return DeltaReport(written.path, contents.base, contents.result, changes, num_joined, dry_run)
 
 
 def checked(source: Source, progress: Progress, check: Callable[[], None]) -> FileRunner:
@@ -347,32 +335,17 @@ def checked(source: Source, progress: Progress, check: Callable[[], None]) -> Fi
     return run
 
 
-def _joined(
-    scratch: ScratchFile, places: Mapping[str, tuple[int, int]], whole: WholeTensors
-) -> tuple[Source, EntryTable]:
-    """The source of a delta's tensors, and their entries."""
-    stored = {key: ("uint8", (nbytes,), start) for key, (start, nbytes) in places.items()}
-    scratched = scratch_source(scratch, stored)
-    mine = scratched.index.entries
-    if not len(whole.entries.slices.tensors):
-        return scratched, mine
-    slices = whole.entries.slices
-    keys = [WHOLE_PREFIX + key for key in slices.tensors.keys]
-    renamed = replace(slices, tensors=replace(slices.tensors, keys=keys))
-    num_files = int(whole.entries.file.max(initial=-1)) + 1
-    entries = concatenate_entries(
-        [replace(whole.entries, slices=renamed), replace(mine, file=mine.file + num_files)]
-    )
-    return OverlaidSource(whole.source, scratched, num_files), entries
-
-
-def _reported(change: DeltaRow, draft: DeltaDraft, stored: Mapping[str, int]) -> TensorChange:
-    key, nbytes = change.key, 0 if change.kind == REMOVED else change.nbytes
+def _reported(change: DeltaRow, draft: DeltaDraft, sizes: Mapping[str, int]) -> TensorChange:
+    key, tie = change.key, change.tie
+    nbytes = 0 if change.kind == REMOVED else change.nbytes
     if change.kind == CHANGED:
-        first = key if key in draft.places or change.tie is None else change.tie
-        details: Any = encodings_of(draft.encodings[first])
+        first = key if key in draft.places or tie is None else tie
         size = draft.places[key][1] if first == key else 0
-        num_changed = draft.num_changed[first]
-        return TensorChange(key, CHANGED, nbytes, size, num_changed, **details, tie=change.tie)
-    size = stored.get(key, 0)
-    return TensorChange(key, report_kind(change), nbytes or size, size, tie=change.tie)
+        encodings = draft.encodings[first]
+        num_positions = encodings[SPARSE]
+        num_masks = encodings.total() - num_positions
+        num = draft.num_changed[first]
+        return TensorChange(key, CHANGED, nbytes, size, num, num_positions, num_masks, tie)
+    size = sizes.get(key, 0)
+    kind = "new" if change.kind == WHOLE and change.base is None else change.kind
+    return TensorChange(key, kind, nbytes or size, size, tie=tie)

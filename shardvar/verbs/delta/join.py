@@ -21,10 +21,10 @@ as it is.
 from collections import OrderedDict
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
-from typing import NoReturn, Self
+from typing import NoReturn
 
 import numpy as np
 
@@ -48,7 +48,7 @@ from shardvar.errors import (
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import OWN_SIZE, STRING, Bools, Ints
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, take_tensors
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.storage.scratch import ScratchFile
@@ -77,7 +77,6 @@ from shardvar.verbs.delta.draft import (
     DeltaDraft,
     LeafChange,
     LeafWork,
-    WholeTensors,
     draft_tensors,
     find_delta_target,
     write_delta,
@@ -107,7 +106,7 @@ class PatchedTensor:
 
 def patched_tensors(deltas: Sequence[Delta]) -> list[PatchedTensor]:
     """Return the tensors of the result of deltas that follow each other, in the order of the last."""
-    found: list[PatchedTensor] = []
+    parts: list[PatchedTensor] = []
     for change in deltas[-1].contents.changes.values():
         if change.result is None:
             continue
@@ -122,8 +121,8 @@ def patched_tensors(deltas: Sequence[Delta]) -> list[PatchedTensor]:
                 break
             if then.kind == CHANGED:
                 masks.append(each)
-        found.append(PatchedTensor(change, origin, tuple(reversed(masks)), base))
-    return found
+        parts.append(PatchedTensor(change, origin, tuple(reversed(masks)), base))
+    return parts
 
 
 class _Tally:
@@ -145,7 +144,9 @@ class PatchedSource(Source):
     deltas: tuple[Delta, ...]
     parts: Sequence[PatchedTensor]
     index: TableIndex = field()
-    _stored: list["_Base"] = field(default_factory=list)
+    _blocks: Blocks | None
+    """The tensors of the base."""
+    _rows: Mapping[str, int]
     _seen: dict[int, _Tally] = field(default_factory=dict)
     _kept: OrderedDict[tuple[int, int], bytes] = field(default_factory=OrderedDict)
     _texts: dict[int, bytes] = field(default_factory=dict)
@@ -158,39 +159,32 @@ class PatchedSource(Source):
             for part in patched_tensors(deltas)
             if base is not None or part.origin is not None
         }
-        rows: list[tuple[str, str, tuple[int, ...]]] = []
-        paths: dict[str, tuple[str | int, ...]] = {}
-        ties: dict[str, str] = {}
-        for key, part in parts.items():
-            change = part.change
-            rows.append((key, change.dtype, change.shape))
-            if change.path is not None:
-                paths[key] = change.path
-            if change.tie is not None and change.tie in parts:
-                ties[key] = change.tie
-        count, zeros = len(rows), np.zeros(len(rows), np.int64)
+        changes = [part.change for part in parts.values()]
+        tensors = TensorTable.of((each.key, each.dtype, each.shape) for each in changes)
+        count = len(changes)
         entries = EntryTable(
-            TensorTable.of(rows).whole(),
-            zeros,
+            tensors.whole(),
+            np.zeros(count, np.int64),
             np.arange(count),
             np.full(count, NO_CHECKSUM),
             np.zeros(count, np.bool),
         )
-        files = ["result"] if base is None else base.index.files
+        paths = {each.key: each.path for each in changes if each.path is not None}
+        ties = {
+            each.key: each.tie for each in changes if each.tie is not None and each.tie in parts
+        }
         metadata = Metadata(user=deltas[-1].contents.user, paths=paths, ties=ties)
-        source = cls(base, tuple(deltas), [*parts.values()], TableIndex(entries, files, metadata))
+        files = ["result"] if base is None else base.index.files
+        index = TableIndex(entries, files, metadata)
+        blocks = None if base is None else Blocks.of(base)
+        rows = {} if blocks is None else blocks.tensors.rows()
+        source = cls(base, tuple(deltas), [*parts.values()], index, blocks, rows)
         # The origins of strings and variants know their sizes.
         for row in np.flatnonzero(OWN_SIZE[entries.slices.codes()]).tolist():
             entries.slices.nbytes[row] = source._origin(row).slices.nbytes.sum()
         return source
 
     # The origin of a tensor.
-
-    def _base(self) -> "_Base":
-        with self._lock:
-            if not self._stored:
-                self._stored.append(_Base.of(self._reader(None)))
-            return self._stored[0]
 
     def _reader(self, origin: Delta | None) -> Reader:
         """The base, or the delta that has a tensor whole."""
@@ -202,9 +196,13 @@ class PatchedSource(Source):
     def _origin(self, number: int) -> EntryTable:
         part = self.parts[number]
         if part.origin is not None:
-            return part.origin.stored(part.origin.contents.changes[part.change.key])
-        base = self._base()
-        return base.blocks.entries_of([base.rows[part.change.key]])
+            return part.origin.stored(part.change.key)
+        return self._base().entries_of([self._rows[part.change.key]])
+
+    def _base(self) -> Blocks:
+        if self._blocks is None:
+            raise ArgumentError("The base is not given.")
+        return self._blocks
 
     def _open(self, number: int) -> tuple[_Tally, FlatTensor]:
         """The hashes of a tensor so far, and its origin."""
@@ -265,37 +263,29 @@ class PatchedSource(Source):
         for start, stop in block_ranges(0, len(buffer), LEAF_NBYTES):
             leaf, part = first + start // LEAF_NBYTES, buffer[start:stop]
             promised = self._patch(number, leaf, part)
-            found = hash_leaf(self.parts[number].change.dtype, part)
-            if promised not in (None, found):
+            digest = hash_leaf(self.parts[number].change.dtype, part)
+            with self._lock:
+                is_same = promised in (None, digest) and seen.leaves.put(leaf, digest)
+                is_whole = not seen.leaves.num_missing and not seen.is_right
+            if not is_same:
                 self._blame(number)
-            self._note(number, seen, leaf, found)
+            if is_whole:
+                self._compare(number, seen)
 
     def _patch(self, number: int, leaf: int, buffer: memoryview) -> bytes | None:
-        """Turn a leaf of the origin into one of the result; return its promised hash, None if nothing changes it."""
+        """Turn a leaf of the origin into the result's; return its promised hash, None if nothing changes it."""
         promised, part = None, self.parts[number]
         for each in part.masks:
-            change = each.contents.changes[part.change.key]
-            frames = each.frames(change)
-            if leaf in frames.by_leaf:
-                with each.at(change.key):
-                    apply_mask(frames.mask(leaf, len(buffer), change.width), buffer)
-                promised = frames.by_leaf[leaf][0].digest
+            by_leaf = each.frames(part.change.key).by_leaf
+            if leaf in by_leaf:
+                apply_mask(each.mask(part.change.key, leaf), buffer)
+                promised = by_leaf[leaf][0].digest
         if promised is not None and part.change.dtype == "bool":
             check_bool(np.frombuffer(buffer, np.bool), part.change.key, self, self.index.entries)
         return promised
 
-    def _note(self, number: int, seen: _Tally, leaf: int, found: bytes) -> None:
-        """Keep the hash of a leaf; after the last one, compare the tensor."""
-        with self._lock:
-            is_same = seen.leaves.put(leaf, found)
-            is_whole = not seen.leaves.num_missing and not seen.is_right
-        if not is_same:
-            self._blame(number)
-        if is_whole:
-            self._compare(number, seen)
-
     def _compare(self, number: int, seen: _Tally) -> None:
-        """Compare the digest of a tensor, and the checksums of its origin."""
+        """Compare the digest of a tensor whose leaves are all known, and the checksums of its origin."""
         change, flat = self.parts[number].change, seen.flat
         if seen.leaves.digest(change.key, change.dtype, change.shape) != change.result:
             self._blame(number)
@@ -326,11 +316,9 @@ class PatchedSource(Source):
     def _blame(self, number: int) -> NoReturn:
         part, last = self.parts[number], self.deltas[-1].path
         key, reader = part.change.key, self._reader(part.origin)
-        if part.origin is None:
-            # Read again: a damaged base is called damaged.
-            found = digests_of(reader, [key])
-            if found[key] != part.base:
-                raise another_base(reader.path, self.deltas[0].path, key, "has other values")
+        # Read again: a damaged base is called damaged.
+        if part.origin is None and digests_of(reader, [key])[key] != part.base:
+            raise another_base(reader.path, self.deltas[0].path, key, "has other values")
         raise CorruptCheckpoint(
             f"{last}: {key!r} with the delta applied does not have the digest that the delta gives.",
             MAKE_AGAIN,
@@ -391,22 +379,24 @@ class PatchedSource(Source):
     def files_read(self, entries: EntryTable) -> Ints:  # noqa: ARG002  # all of the base
         if self.base is None:
             return np.zeros(0, np.int64)
-        return self.base.source.files_read(self._base().blocks.entries)
+        return self.base.source.files_read(self._base().entries)
 
     @property
     def places(self) -> Sequence[tuple[Storage, str]]:
         return () if self.base is None else self.base.source.places
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        found = np.zeros(len(rows), np.bool)
-        for place, number in enumerate(entries.start[rows].tolist()):
-            part = self.parts[number]
-            if part.change.dtype == STRING:
-                found[place] = True
-            elif part.origin is None:
-                base = self._base()
-                found[place] = base.is_ordered[base.rows[part.change.key]]
-        return found
+        parts = [self.parts[number] for number in entries.start[rows].tolist()]
+        is_ordered = np.array([each.change.dtype == STRING for each in parts], np.bool)
+        of_base = [n for n, each in enumerate(parts) if each.origin is None and not is_ordered[n]]
+        if of_base:
+            base = self._base()
+            stored = base.entries_of([self._rows[parts[n].change.key] for n in of_base])
+            decoded = np.flatnonzero(~stored.plain)
+            if len(decoded):
+                ordered = decoded[base.source.in_order(stored, decoded)]
+                is_ordered[np.array(of_base)[stored.slices.tensor[ordered]]] = True
+        return is_ordered
 
     def close(self) -> None:
         """Do nothing: the caller closes the base and the deltas."""
@@ -417,52 +407,26 @@ class PatchedSource(Source):
         """Return the errors of the base, for tensors that are made of it."""
         if self.base is None:
             return {}
-        mine = {
-            each.change.key
-            for each in self.parts
-            if each.origin is None and each.change.key in keys
-        }
-        return self.base.source.storage_errors(mine, only_read)
+        changed = [each.change.key for each in self.parts if each.origin is None]
+        return self.base.source.storage_errors({*keys}.intersection(changed), only_read)
 
     def encodings(self) -> Mapping[str, str]:
-        return {
-            part.change.key: part.change.encoding for part in self.parts if part.change.encoding
-        }
+        changes = (part.change for part in self.parts)
+        return {each.key: each.encoding for each in changes if each.encoding}
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
         """Return the objects among keys, from the base or from the delta that has them."""
-        objects: dict[str, bytes] = {}
         numbers = self.index.entries.slices.tensors.rows()
-        stored: dict[int, dict[str, str]] = {}
+        by_origin: dict[Delta | None, list[str]] = {}
         for key in keys:
-            origin = self.parts[numbers[key]].origin
-            at, prefix = (-1, "") if origin is None else (self.deltas.index(origin), WHOLE_PREFIX)
-            stored.setdefault(at, {})[prefix + key] = key
-        for at, by_name in stored.items():
-            reader = self.base if at < 0 else self.deltas[at].reader
-            if reader is not None:
-                found = reader.source.objects([*by_name], form) or {}
-                objects |= {by_name[name]: octets for name, octets in found.items()}
+            by_origin.setdefault(self.parts[numbers[key]].origin, []).append(key)
+        objects: dict[str, bytes] = {}
+        for origin, its_keys in by_origin.items():
+            prefix = "" if origin is None else WHOLE_PREFIX
+            source = self._reader(origin).source
+            found = source.objects([prefix + key for key in its_keys], form) or {}
+            objects |= {name.removeprefix(prefix): octets for name, octets in found.items()}
         return objects or None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Base:
-    blocks: Blocks
-    rows: Mapping[str, int]
-    is_ordered: Bools
-    """[n] True for tensors that are best read in order."""
-
-    @classmethod
-    def of(cls, reader: Reader) -> Self:
-        blocks, source = Blocks.of(reader), reader.source
-        entries = blocks.entries
-        is_ordered = np.zeros(len(blocks.tensors), np.bool)
-        rows = np.flatnonzero(~entries.plain)
-        if len(rows):
-            ordered = rows[source.in_order(entries, rows)]
-            is_ordered[entries.slices.tensor[ordered]] = True
-        return cls(blocks, blocks.tensors.rows(), is_ordered)
 
 
 # Joining deltas to one, without the base.
@@ -544,19 +508,16 @@ def compact_deltas(
         goal = find_delta_target(path, found)
         # Join.
         draft = DeltaDraft(stack.enter_context(ScratchFile()))
-        parts = {each.change.key: each for each in patched_tensors(opened)}
-        joined = _join_masks(parts, draft, progress)
-        contents = Contents.of(_changes(opened, parts, joined), opened[-1].contents.user)
+        changes = _joined(opened, draft, progress)
+        contents = Contents.of(changes, opened[-1].contents.user)
         # Write.
         source = PatchedSource.of(None, opened)
-        keys = contents.whole_keys()
-        objects = source.objects(keys, goal.format.name) or {}
-        entries = take_tensors(source.index.entries, {*keys}.difference(objects))
         return write_delta(
             goal,
             contents,
             draft,
-            WholeTensors(source, entries, objects, source.finish),
+            Reader(goal.path, goal.format.name, source),
+            source.finish,
             force=force,
             dry_run=dry_run,
             num_joined=len(opened),
@@ -564,64 +525,54 @@ def compact_deltas(
         )
 
 
-def _changes(
-    deltas: Sequence[Delta], parts: Mapping[str, PatchedTensor], changed: Mapping[str, bool]
-) -> list[DeltaRow]:
-    """The change of each tensor from the first base to the last result."""
-    first = deltas[0].contents.changes
-    found = []
+def _joined(deltas: Sequence[Delta], draft: DeltaDraft, progress: Progress) -> list[DeltaRow]:
+    """Keep the joined frames; return the change of each tensor from the first base to the last result."""
+    parts = {each.change.key: each for each in patched_tensors(deltas)}
+    # The tensor whose frames a tensor has: itself, or the one that it is tied to in all deltas.
+    firsts = {
+        key: str(part.change.tie) if _is_joined_with_its_tie(part, parts) else key
+        for key, part in parts.items()
+    }
+    sharing: dict[str, list[PatchedTensor]] = {}
+    for key, first in firsts.items():
+        sharing.setdefault(first, []).append(parts[key])
+    once = {key: parts[key] for key, first in firsts.items() if key == first}
+    changed: set[str] = set()
+    with closing(draft_tensors(draft, _leaves(once, progress))) as tensors:
+        for key, leaves in tensors:
+            if draft.frames:
+                draft.keep(key)
+                changed.add(key)
+            hashes = {leaf.number: leaf.after for leaf in leaves}
+            for part in sharing[key]:
+                with part.masks[-1].at(part.change.key):
+                    check_leaves(part.change, hashes)
+    before, rows = deltas[0].contents.changes, list[DeltaRow]()
     for key, part in parts.items():
-        before = first[key].base if key in first else None
-        kind = WHOLE if part.origin is not None else CHANGED if changed[key] else EQUAL
-        change = part.change
-        if kind == EQUAL and before != change.result:
+        base = before[key].base if key in before else None
+        kind = CHANGED if firsts[key] in changed else EQUAL
+        if part.origin is not None:
+            kind = WHOLE
+        if kind == EQUAL and base != part.change.result:
             raise CorruptCheckpoint(
                 f"{deltas[-1].path}: {key!r} has another digest than before, and nothing changes it.",
                 COPY_AGAIN,
             )
-        about = change.encoding, change.path, change.tie
-        found.append(DeltaRow(key, kind, change.dtype, change.shape, before, change.result, *about))
-    for key, change in first.items():
+        rows.append(replace(part.change, kind=kind, base=base))
+    for key, change in before.items():
         if change.base is not None and key not in parts:
-            found.append(DeltaRow(key, REMOVED, change.dtype, change.shape, change.base, None))
-    return found
-
-
-def _join_masks(
-    parts: Mapping[str, PatchedTensor], draft: DeltaDraft, progress: Progress
-) -> dict[str, bool]:
-    """Keep the joined frames of tensors of the base; return if each differs at the end."""
-    changed: dict[str, bool] = {}
-    once, together = dict[str, PatchedTensor](), dict[str, list[PatchedTensor]]()
-    for key, part in parts.items():
-        if _is_joined_with_its_tie(part, parts):
-            together.setdefault(str(part.change.tie), []).append(part)
-        else:
-            once[key] = part
-    with closing(draft_tensors(draft, _leaves(once, progress))) as tensors:
-        for key, leaves, drafted in tensors:
-            changed[key] = bool(drafted.frames)
-            if drafted.frames:
-                drafted.keep(key)
-            hashes = {leaf.number: leaf.after for leaf in leaves}
-            for part in (once[key], *together.get(key, ())):
-                with part.masks[-1].at(part.change.key):
-                    check_leaves(part.change, hashes)
-    firsts = {key: key if key in once else str(part.change.tie) for key, part in parts.items()}
-    return {key: changed.get(first, False) for key, first in firsts.items()}
+            rows.append(DeltaRow(key, REMOVED, change.dtype, change.shape, change.base, None))
+    return rows
 
 
 def _is_joined_with_its_tie(part: PatchedTensor, parts: Mapping[str, PatchedTensor]) -> bool:
     """Return True if a tied tensor has the masks of the other one in all deltas."""
-    if part.change.tie is None:
+    key, first = part.change.key, part.change.tie
+    if first is None or part.origin is not None:
         return False
-    other = parts[part.change.tie]
-    key, first = part.change.key, other.change.key
-    if part.origin is not None or other.origin is not None or part.masks != other.masks:
-        return False
-    return all(
-        each.stored_key(each.contents.changes[key]) == each.stored_key(each.contents.changes[first])
-        for each in part.masks
+    other = parts[first]
+    return (other.origin, other.masks) == (None, part.masks) and all(
+        each.stored_key(key) == each.stored_key(first) for each in part.masks
     )
 
 
@@ -631,7 +582,7 @@ def _leaves(parts: Mapping[str, PatchedTensor], progress: Progress) -> Generator
             continue
         deltas: dict[int, list[Delta]] = {}
         for delta in part.masks:
-            for number in delta.frames(delta.contents.changes[key]).by_leaf:
+            for number in delta.frames(key).by_leaf:
                 deltas.setdefault(number, []).append(delta)
         for number in sorted(deltas):
             compare = partial(_join_leaf, part.change, number, deltas[number], progress)
@@ -641,15 +592,11 @@ def _leaves(parts: Mapping[str, PatchedTensor], progress: Progress) -> Generator
 def _join_leaf(
     change: DeltaRow, number: int, deltas: Sequence[Delta], progress: Progress
 ) -> list[LeafChange]:
-    every = [each.frames(each.contents.changes[change.key]) for each in deltas]
-    frame, _ = every[-1].by_leaf[number]
-    digest, body = frame.digest, b""
-    nbytes = min(LEAF_NBYTES, change.nbytes - number * LEAF_NBYTES)
-    masks = []
-    for each, frames in zip(deltas, every, strict=True):
-        with each.at(change.key):
-            masks.append(frames.mask(number, nbytes, change.width))
-    joined: Frame | None = frame
+    every = [each.frames(change.key) for each in deltas]
+    masks = [each.mask(change.key, number) for each in deltas]
+    joined: Frame | None
+    joined, _ = every[-1].by_leaf[number]
+    digest, body = joined.digest, b""
     if len(masks) == 1:
         body = bytes(every[0].body(number))
     else:

@@ -10,7 +10,7 @@ write    the table, the frames from the scratch file, and whole tensors from the
 """
 
 import re
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,24 +24,29 @@ from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.published import check_no_delta
 from shardvar.layout.dtypes import OWN_SIZE, Array
 from shardvar.planning.index import find_ties
-from shardvar.planning.slices import TensorTable
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.compare.digest import digests_of
-from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, Contents, DeltaRow
+from shardvar.verbs.delta.contents import (
+    CHANGED,
+    EQUAL,
+    REMOVED,
+    WHOLE,
+    Contents,
+    DeltaRow,
+    check_faults,
+)
 from shardvar.verbs.delta.draft import (
     DeltaDraft,
     LeafChange,
     LeafWork,
     ReadLeaf,
-    TensorDraft,
     compare_leaf,
     digests_of_changes,
     draft_tensors,
     find_delta_target,
     leaf_reads,
-    whole_tensors,
     write_delta,
 )
 from shardvar.verbs.delta.report import DeltaReport
@@ -173,8 +178,7 @@ def delta(
                 to, changes, draft, after, second, force=force, dry_run=dry_run
             )
         contents = Contents.of(changes, after.metadata.user)
-        whole = whole_tensors(after, goal, contents.whole_keys())
-        return write_delta(goal, contents, draft, whole, force=force, dry_run=dry_run)
+        return write_delta(goal, contents, draft, after, force=force, dry_run=dry_run)
 
 
 # What became of each tensor.
@@ -185,17 +189,24 @@ def _changes(
 ) -> list[DeltaRow]:
     """The change of each tensor; with ``keeps_all``, frames that are larger than the tensor are kept."""
     for reader in (a, b):
-        for key, error in reader.faults.items():
-            raise error.at(f"{reader.path}: {key!r}")
+        check_faults(reader)
     blocks_a, blocks_b = Blocks.of(a), Blocks.of(b)
-    rows_a, rows_b = blocks_a.tensors.rows(), blocks_b.tensors.rows()
+    tensors_a, tensors_b = blocks_a.tensors, blocks_b.tensors
+    rows_a, rows_b = tensors_a.rows(), tensors_b.rows()
     alike: dict[str, tuple[int, int]] = {}
     for key, row in rows_b.items():
-        if key in rows_a and _is_alike(blocks_a.tensors, blocks_b.tensors, rows_a[key], row):
-            alike[key] = rows_a[key], row
-    ties = _ties(blocks_b)
-    # Tensors that are tied in both are compared once.
-    followers = {} if keeps_all else _followers(ties, _ties(blocks_a), alike)
+        old, number = rows_a.get(key), int(tensors_b.codes[row])
+        if old is None or OWN_SIZE[number] or tensors_a.codes[old] != number:
+            continue
+        if tensors_a.shape(old) == tensors_b.shape(row):
+            alike[key] = old, row
+    ties, before = _ties(blocks_b), _ties(blocks_a)
+    followers: dict[str, list[str]] = {}
+    for key, first in ties.items() if not keeps_all else ():
+        # Tensors that are tied in both are compared once.
+        is_both = before.get(key, key) == before.get(first, first)
+        if is_both and key in alike and first in alike:
+            followers.setdefault(first, []).append(key)
     compared = _Comparison(blocks_a, blocks_b, draft, progress, keeps_all, followers)
     compared.run(alike)
     digests_b = digests_of(b, rows_b.keys() - compared.digests.keys(), progress)
@@ -203,19 +214,15 @@ def _changes(
     encodings, paths = b.encodings, b.metadata.paths
     changes: list[DeltaRow] = []
     # Removed ones follow.
-    for key in {**rows_b, **rows_a}:
-        is_there = key in rows_b
-        tensors, row = (
-            (blocks_b.tensors, rows_b[key]) if is_there else (blocks_a.tensors, rows_a[key])
-        )
-        before, after = compared.digests.get(key) or (digests_a.get(key), digests_b.get(key))
-        kind = compared.kinds.get(key) or (
-            REMOVED if after is None else EQUAL if before == after else WHOLE
-        )
-        about = encodings.get(key, ""), paths.get(key), ties.get(key) if is_there else None
-        changes.append(
-            DeltaRow(key, kind, tensors.dtype(row), tensors.shape(row), before, after, *about)
-        )
+    for key in rows_b | rows_a:
+        tensors, row = (tensors_b, rows_b[key]) if key in rows_b else (tensors_a, rows_a[key])
+        base, result = compared.digests.get(key) or (digests_a.get(key), digests_b.get(key))
+        kind = compared.kinds.get(key)
+        if kind is None:
+            kind = REMOVED if result is None else EQUAL if base == result else WHOLE
+        dtype, shape, encoding = tensors.dtype(row), tensors.shape(row), encodings.get(key, "")
+        about = paths.get(key), ties.get(key)
+        changes.append(DeltaRow(key, kind, dtype, shape, base, result, encoding, *about))
     return changes
 
 
@@ -229,24 +236,6 @@ def _ties(blocks: Blocks) -> dict[str, str]:
     }
 
 
-def _followers(
-    ties: Mapping[str, str], before: Mapping[str, str], alike: Collection[str]
-) -> dict[str, list[str]]:
-    """The keys that are tied to a key in both checkpoints, by that key."""
-    found: dict[str, list[str]] = {}
-    for key, first in ties.items():
-        is_both = before.get(key, key) == before.get(first, first)
-        if is_both and key in alike and first in alike:
-            found.setdefault(first, []).append(key)
-    return found
-
-
-def _is_alike(a: TensorTable, b: TensorTable, row: int, other: int) -> bool:
-    """Return True if two tensors are compared leaf by leaf."""
-    codes = int(a.codes[row]), int(b.codes[other])
-    return codes[0] == codes[1] and not OWN_SIZE[codes[0]] and a.shape(row) == b.shape(other)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Comparison:
     """Tensors of one dtype and shape, and their changes so far."""
@@ -255,9 +244,7 @@ class _Comparison:
     b: Blocks
     draft: DeltaDraft
     progress: Progress
-    """Called with the bytes of both that were read."""
     keeps_all: bool
-    """True if frames are kept that are larger than the tensor."""
     followers: Mapping[str, Sequence[str]]
     """The keys that change as another key does, by that key: tied weights."""
     digests: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -275,16 +262,16 @@ class _Comparison:
                 (small if is_small else large)[key] = pair
         for work in (self._small(small), self._large(large)):
             with closing(draft_tensors(self.draft, work)) as tensors:
-                for key, leaves, drafted in tensors:
-                    self._finish(key, pairs[key][1], leaves, drafted)
+                for key, leaves in tensors:
+                    self._finish(key, pairs[key][1], leaves)
 
-    def _finish(self, key: str, row: int, leaves: list[LeafChange], drafted: TensorDraft) -> None:
+    def _finish(self, key: str, row: int, leaves: list[LeafChange]) -> None:
         kind = EQUAL
-        if drafted.frames:
-            is_smaller = drafted.payload_nbytes < int(self.b.nbytes[row])
+        if self.draft.frames:
+            is_smaller = self.draft.payload_nbytes < int(self.b.nbytes[row])
             kind = CHANGED if self.keeps_all or is_smaller else WHOLE
         if kind == CHANGED:
-            drafted.keep(key)
+            self.draft.keep(key)
         about = self.b.tensors.dtype(row), self.b.tensors.shape(row), leaves
         for tied in (key, *self.followers.get(key, ())):
             self.digests[tied] = digests_of_changes(tied, *about)
@@ -297,7 +284,11 @@ class _Comparison:
             sides = self.a.read(batch), self.b.read([pairs[keys[row]][1] for row in batch])
             self.progress(int(self.a.nbytes[batch].sum()) * 2)
             for row, old, new in zip(batch, *sides, strict=True):
-                compare = partial(_compare_arrays, _raised(old), _raised(new))
+                if isinstance(old, ReadError):
+                    raise old
+                if isinstance(new, ReadError):
+                    raise new
+                compare = partial(_compare_arrays, old, new)
                 yield LeafWork(keys[row], int(self.a.nbytes[row]), compare, True)
 
     def _large(self, pairs: Mapping[str, tuple[int, int]]) -> Generator[LeafWork]:
@@ -312,12 +303,6 @@ class _Comparison:
         old, new = (read() for read in reads)
         self.progress(len(old) + len(new))
         return [compare_leaf(number, old, new, dtype)]
-
-
-def _raised(value: Array | ReadError) -> Array:
-    if isinstance(value, ReadError):
-        raise value
-    return value
 
 
 def _compare_arrays(old: Array, new: Array) -> list[LeafChange]:

@@ -1,7 +1,7 @@
 """Publication: a delta in the layout of another program, made of the frames of a comparison.
 
 find      the location, and the versions of base and result: a name that follows the rule of a dialect
-          has them (``weight_v000007``), otherwise the caller gives both
+          has them (``weight_v000007``), or the caller gives both
 check     that the dialect can hold the difference, by name, before anything is read
 compare   as ``make`` does: the frames are in a scratch file
 encode    a frame of zstd for each tensor, or positions and values, in a second scratch file
@@ -11,8 +11,9 @@ write     these as tensors of safetensors, with the texts and the index of the d
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -31,7 +32,7 @@ from shardvar.storage.local import split_place
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, WHOLE, Contents, Delta, DeltaRow
-from shardvar.verbs.delta.dialects import GAPS, IDX, INDICES, VALUE, XOR, marks_of
+from shardvar.verbs.delta.dialects import GAPS, IDX, INDICES, VALUE, XOR, is_number, marks_of
 from shardvar.verbs.delta.draft import DeltaDraft, drafted_delta, leaf_reads, scratch_source
 from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.verbs.locate import Location, Path, check_apart
@@ -88,20 +89,15 @@ DIALECTS = {
 
 
 def dialect_named(name: str) -> Dialect:
-    found = DIALECTS.get(name)
-    if found is None:
-        reads = [each.name for each in DIALECTS.values() if name.lower() in each.readers.lower()]
-        if reads and len(name) > 2:
-            raise ArgumentError(
-                f"The dialect {name!r} is not known.",
-                f"{name} reads the dialect {' or '.join(reads)}.",
-            )
-        alike = similar(name, DIALECTS, 1)
-        meant = f"Did you mean {alike[0]}? " if alike else ""
-        raise ArgumentError(
-            f"The dialect {name!r} is not known.", f"{meant}Choose from {', '.join(DIALECTS)}."
-        )
-    return found
+    if name in DIALECTS:
+        return DIALECTS[name]
+    cause = f"The dialect {name!r} is not known."
+    reads = [each.name for each in DIALECTS.values() if name.lower() in each.readers.lower()]
+    if reads and len(name) > 2:
+        raise ArgumentError(cause, f"{name} reads the dialect {' or '.join(reads)}.")
+    alike = similar(name, DIALECTS, 1)
+    meant = f"Did you mean {alike[0]}? " if alike else ""
+    raise ArgumentError(cause, f"{meant}Choose from {', '.join(DIALECTS)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,70 +117,55 @@ def find_publication(
 ) -> Publication:
     """Return the location of a new delta, which is none of its sources, and its versions."""
     dialect = dialect_named(name)
-    check_needs(dialect)
+    if dialect.is_folder:
+        check_installed()
+        new_checksum(dialect.algorithm)
     goal = _find_goal(path, dialect)
     check_apart(goal, sources, "a source and the delta", "name")
     return Publication(dialect, goal, *_versions(goal, dialect, versions))
 
 
-def check_needs(dialect: Dialect) -> None:
-    if dialect.is_folder:
-        check_installed()
-    if dialect.algorithm:
-        new_checksum(dialect.algorithm)
-
-
 def _find_goal(path: Path, dialect: Dialect) -> Location:
     given = os.fsdecode(path)
     is_file = given.endswith(".safetensors")
+    storage, name = split_place(path)
     if not dialect.is_folder:
-        storage, name = split_place(path)
         if not name or not is_file:
             raise ArgumentError(
                 f"{given} does not end in .safetensors, and a delta of {dialect.name} is one such file.",
                 f"Name it as {dialect.example}.",
             )
         return Location(PublishedFormat(), storage, name)
-    storage, name = split_place(path)
     if is_file or (name and name in storage.names()):
         raise ArgumentError(
             f"{given} is a file, and a delta of {dialect.name} is a folder.",
             f"Name a folder, such as {dialect.example or 'v7'}.",
         )
-    folder = split_place(os.path.join(given, ""))[0]
-    goal = Location(PublishedFormat(), folder, _INDEX)
-    _check_folder(goal)
-    return goal
-
-
-def _check_folder(goal: Location) -> None:
-    """Raise ``TargetExists`` if the folder has a model: its files would be the delta's."""
-    names = [each for each in goal.storage.names() if each.endswith(".safetensors")]
-    # What a killed write has left: no model has a file 0 of 1.
-    there = [each for each in names if not _OF_A_DELTA.fullmatch(each)]
-    if _INDEX in goal.storage.names():
+    goal = Location(PublishedFormat(), split_place(os.path.join(given, ""))[0], _INDEX)
+    names = goal.storage.names()
+    # The files of a model would be the delta's. A killed write leaves a file 0 of 1, which no model has.
+    files = [each for each in names if each.endswith(".safetensors")]
+    there = [each for each in files if not _OF_A_DELTA.fullmatch(each)]
+    if _INDEX in names:
         with open_found(goal, dequantize=False) as reader:
             marks = marks_of(reader, goal.storage)
         if marks is not None and marks.dialect == SLIME:
-            return
+            return goal
         there = there or [_INDEX]
     if there:
-        raise TargetExists(
-            f"{goal.storage.path} has {there[0]}, and no delta.", "Choose another folder."
-        )
+        cause = f"{goal.storage.path} has {there[0]}, and no delta."
+        raise TargetExists(cause, "Choose another folder.")
+    return goal
 
 
 def _versions(goal: Location, dialect: Dialect, versions: Sequence[str] | None) -> tuple[str, str]:
-    """Return the version of the base, and of the result: as given, or as the name says."""
-    name = os.path.basename(goal.storage.path.rstrip("/")) if dialect.is_folder else goal.name
+    """Return the versions of the base and of the result: as given, or of the name."""
     if versions is None:
+        name = os.path.basename(goal.storage.path.rstrip("/")) if dialect.is_folder else goal.name
         match = dialect.named.fullmatch(name)
         if match is None:
-            why = (
-                f"the name {name} is not as {dialect.example}"
-                if dialect.example
-                else "it names both"
-            )
+            example = dialect.example
+            why = f"the name {name} is not as {example}" if example else "it names both"
             raise ArgumentError(
                 f"The dialect {dialect.name} needs the versions of the base and of the result: {why}.",
                 "Give both: versions=('6', '7') (--versions 6 7).",
@@ -195,7 +176,7 @@ def _versions(goal: Location, dialect: Dialect, versions: Sequence[str] | None) 
             f"The versions are two, and {versions!r} was given.",
             "Give the one of the base and the one of the result: versions=('6', '7').",
         )
-    base, version = (str(each) for each in versions)
+    base, version = map(str, versions)
     if not dialect.has_numbers:
         for each in (base, version):
             if not _VERSION.fullmatch(each):
@@ -206,10 +187,7 @@ def _versions(goal: Location, dialect: Dialect, versions: Sequence[str] | None) 
         if base == version:
             raise ArgumentError(f"Both versions are {base!r}.", "Give two.")
         return base, version
-    is_number = all(
-        each.isascii() and each.isdigit() and len(each) < 19 for each in (base, version)
-    )
-    if not is_number or int(version) != int(base) + 1:
+    if not is_number(base) or not is_number(version) or int(version) != int(base) + 1:
         raise ArgumentError(
             f"A delta of {dialect.name} makes a version of the one before it, and the versions are "
             f"{base!r} and {version!r}.",
@@ -220,11 +198,7 @@ def _versions(goal: Location, dialect: Dialect, versions: Sequence[str] | None) 
 
 # Differences that a dialect cannot have.
 
-
 _MAX_POSITION = (1 << 31) - 1
-
-
-# What a dialect cannot say.
 
 
 def check_sayable(a: Reader, b: Reader, dialect: Dialect) -> None:
@@ -244,9 +218,8 @@ def check_sayable(a: Reader, b: Reader, dialect: Dialect) -> None:
             was = f"had the shape {list(here[1])} and has {list(there[1])}"
             raise _unsayable(dialect, key, was, "has no shapes")
         if key not in free and dialect.is_folder:
-            raise _unsayable(
-                dialect, key, "has the name of another text", "has its checksum under that name"
-            )
+            why = "has its checksum under that name"
+            raise _unsayable(dialect, key, "has the name of another text", why)
     for key in rows_a:
         if key not in rows_b:
             raise _unsayable(dialect, key, "is removed", "has no removed tensors")
@@ -259,107 +232,104 @@ def _unsayable(dialect: Dialect, key: str, how: str, why: str) -> UnsupportedErr
     )
 
 
-def _check_changes(changes: Sequence[DeltaRow], dialect: Dialect) -> None:
-    for each in changes:
-        if each.kind == EQUAL:
-            continue
-        if each.kind == WHOLE or OWN_SIZE[code(each.dtype)]:
-            raise _unsayable(
-                dialect, each.key, f"is of {each.dtype} and changed", "has only numbers"
-            )
-        if dialect.endings is None:
-            continue
-        if each.dtype != VALUE:
-            raise _unsayable(dialect, each.key, f"is {each.dtype} and changed", f"has only {VALUE}")
-        if each.nbytes // 2 > _MAX_POSITION:
-            raise _unsayable(
-                dialect, each.key, f"has {each.nbytes // 2} elements", "has positions of 32 bits"
-            )
-
-
 # Encoding.
 
 
-@dataclass(slots=True, eq=False)
-class _Encoded:
-    """The tensors of the files, in a scratch file."""
+def _check_changes(changes: Sequence[DeltaRow], dialect: Dialect) -> None:
+    for each in changes:
+        key, dtype = each.key, each.dtype
+        if each.kind == EQUAL:
+            continue
+        if each.kind == WHOLE or OWN_SIZE[code(dtype)]:
+            raise _unsayable(dialect, key, f"is of {dtype} and changed", "has only numbers")
+        if not dialect.is_folder and dtype != VALUE:
+            raise _unsayable(dialect, key, f"is {dtype} and changed", f"has only {VALUE}")
+        if not dialect.is_folder and each.nbytes // 2 > _MAX_POSITION:
+            how = f"has {each.nbytes // 2} elements"
+            raise _unsayable(dialect, key, how, "has positions of 32 bits")
+    if not dialect.is_folder and all(each.kind == EQUAL for each in changes):
+        raise UnsupportedError(
+            f"Nothing changed, and the dialect {dialect.name} has no delta without tensors.",
+            "Publish nothing for this step.",
+        )
 
+
+@dataclass(slots=True, eq=False)
+class _Encoder:
+    """Encodes changed tensors, from their masks and their new bytes, into a scratch file."""
+
+    dialect: Dialect
+    delta: Delta
+    result: Blocks
+    rows: Mapping[str, int]
     scratch: ScratchFile
     stored: dict[str, tuple[str, tuple[int, ...], int]] = field(default_factory=dict)
-    """The dtype, the shape and the place of each."""
-    stop: int = 0
+    """The dtype, the shape and the place of each tensor of the files."""
+    sums: dict[str, str] = field(default_factory=dict)
+    """The checksum of the new bytes of each."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """The bytes that are stored of each."""
+    _stop: int = 0
 
-    def append(self, data: bytes) -> None:
-        self.scratch.write(self.stop, data)
-        self.stop += len(data)
+    def add(self, change: DeltaRow, num_changed: int) -> None:
+        begin, endings = self._stop, self.dialect.endings
+        if endings is None:
+            self._add_mask(change)
+        else:
+            self._add_values(change.key, num_changed, endings)
+        self.sizes[change.key] = self._stop - begin
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Result:
-    """The changed tensors: their masks, and their new bytes."""
-
-    delta: Delta
-    blocks: Blocks
-    rows: Mapping[str, int]
-
-    def leaves(self, change: DeltaRow) -> Iterator[tuple[int, "np.ndarray | None", memoryview]]:
+    def _leaves(self, key: str) -> Iterator[tuple[int, "np.ndarray | None", memoryview]]:
         """Yield the first byte of each leaf, its mask, None if it is equal, and its new bytes."""
-        frames = self.delta.frames(change)
-        for start, stop, (read,) in leaf_reads(self.blocks.flat(self.rows[change.key])):
-            leaf, mask = start // LEAF_NBYTES, None
-            if leaf in frames.by_leaf:
-                mask = frames.mask(leaf, stop - start, change.width)
-            yield start, mask, read()
+        frames = self.delta.frames(key)
+        for start, _, (read,) in leaf_reads(self.result.flat(self.rows[key])):
+            leaf = start // LEAF_NBYTES
+            yield start, frames.mask(leaf) if leaf in frames.by_leaf else None, read()
 
+    def _append(self, data: bytes) -> None:
+        self.scratch.write(self._stop, data)
+        self._stop += len(data)
 
-def _encode_masks(result: _Result, change: DeltaRow, encoded: _Encoded, algorithm: str) -> str:
-    """Keep the frame of a tensor; return the checksum of its new bytes."""
-    place = encoded.stop
-    packer, checksum = Compressor(change.nbytes, encoded.append), new_checksum(algorithm)
-    for _, mask, new in result.leaves(change):
-        packer.add(bytes(len(new)) if mask is None else bytes_of(np.ascontiguousarray(mask)))
-        checksum.update(new)
-    packer.finish()
-    encoded.stored[change.key] = "uint8", (encoded.stop - place,), place
-    return checksum.hexdigest()
+    def _add_mask(self, change: DeltaRow) -> None:
+        key, place = change.key, self._stop
+        packer = Compressor(change.nbytes, self._append)
+        checksum = new_checksum(self.dialect.algorithm)
+        for _, mask, new in self._leaves(key):
+            packer.add(bytes(len(new)) if mask is None else bytes_of(np.ascontiguousarray(mask)))
+            checksum.update(new)
+        packer.finish()
+        self.stored[key] = "uint8", (self._stop - place,), place
+        self.sums[key] = checksum.hexdigest()
 
+    def _add_values(self, key: str, count: int, endings: tuple[str, str]) -> None:
+        kind = "int32" if endings == INDICES else self._gap_dtype(key)
+        width, values = np.dtype(kind).itemsize, np.dtype("<u2").itemsize
+        # Both have a known size: places first, then values.
+        at = self._stop
+        value = at + count * width
+        self.stored[key + endings[0]] = kind, (count,), at
+        self.stored[key + endings[1]] = VALUE, (count,), value
+        self._stop = value + count * values
+        before = -1
+        for start, mask, new in self._leaves(key):
+            if mask is None:
+                continue
+            places = np.flatnonzero(mask)
+            numbers = places + start // values
+            if kind != "int32":
+                numbers, before = np.diff(numbers, prepend=before) - 1, int(numbers[-1])
+            self.scratch.write(at, numbers.astype(np.dtype(kind).newbyteorder("<")).tobytes())
+            self.scratch.write(value, np.frombuffer(new, "<u2")[places].tobytes())
+            at, value = at + len(places) * width, value + len(places) * values
 
-def _encode_values(
-    result: _Result, change: DeltaRow, encoded: _Encoded, endings: tuple[str, str], count: int
-) -> None:
-    """Keep the positions and the values of a tensor."""
-    kind = "int32" if endings == INDICES else _gap_dtype(result, change)
-    width, values = np.dtype(kind).itemsize, np.dtype("<u2").itemsize
-    at = encoded.stop
-    # Both have a known size: places first, then values.
-    value = at + count * width
-    encoded.stored[change.key + endings[0]] = kind, (count,), at
-    encoded.stored[change.key + endings[1]] = VALUE, (count,), value
-    encoded.stop = value + count * values
-    before = -1
-    for start, mask, new in result.leaves(change):
-        if mask is None:
-            continue
-        places = np.flatnonzero(mask)
-        numbers = places + start // values
-        if kind != "int32":
-            numbers, before = np.diff(numbers, prepend=before) - 1, int(numbers[-1])
-        encoded.scratch.write(at, numbers.astype(np.dtype(kind).newbyteorder("<")).tobytes())
-        encoded.scratch.write(value, np.frombuffer(new, "<u2")[places].tobytes())
-        at, value = at + len(places) * width, value + len(places) * values
-
-
-def _gap_dtype(result: _Result, change: DeltaRow) -> str:
-    """Return the narrower of two dtypes that holds all gaps."""
-    before, widest = -1, 0
-    for leaf in sorted(result.delta.frames(change).by_leaf):
-        start = leaf * LEAF_NBYTES
-        nbytes = min(LEAF_NBYTES, change.nbytes - start)
-        places = np.flatnonzero(result.delta.frames(change).mask(leaf, nbytes, change.width))
-        places = places + start // change.width
-        widest = max(widest, int(np.diff(places, prepend=before).max()) - 1)
-        before = int(places[-1])
-    return "uint16" if widest <= np.iinfo(np.uint16).max else "uint32"
+    def _gap_dtype(self, key: str) -> str:
+        """Return the narrower of two dtypes that holds all gaps."""
+        frames, before, widest = self.delta.frames(key), -1, 0
+        for leaf in sorted(frames.by_leaf):
+            places = np.flatnonzero(frames.mask(leaf)) + leaf * LEAF_NBYTES // frames.change.width
+            widest = max(widest, int(np.diff(places, prepend=before).max()) - 1)
+            before = int(places[-1])
+        return "uint16" if widest <= np.iinfo(np.uint16).max else "uint32"
 
 
 # Writing.
@@ -387,30 +357,22 @@ def write_published(
     """Write the delta that a comparison found and commit it, or only report it."""
     dialect = to.dialect
     _check_changes(changes, dialect)
-    contents = Contents.of(changes, {})
-    blocks = Blocks.of(after)
-    result = _Result(drafted_delta(draft, contents, to.goal.path), blocks, blocks.tensors.rows())
+    contents, blocks = Contents.of(changes, {}), Blocks.of(after)
+    made = drafted_delta(draft, contents, to.goal.path)
+    encoder = _Encoder(dialect, made, blocks, blocks.tensors.rows(), scratch)
     changed = [each for each in changes if each.kind == CHANGED]
-    encoded, sums = _Encoded(scratch), dict[str, str]()
     for each in changed:
-        if dialect.endings is None:
-            sums[each.key] = _encode_masks(result, each, encoded, dialect.algorithm)
-        else:
-            count = draft.num_changed[each.key]
-            _encode_values(result, each, encoded, dialect.endings, count)
-    if dialect.endings and not changed:
-        raise UnsupportedError(
-            f"Nothing changed, and the dialect {dialect.name} has no delta without tensors.",
-            "Publish nothing for this step.",
-        )
-    if dialect.endings is None:
-        form = PublishedFormat(texts=sums, index=_index_of(to, [*sums]))
+        encoder.add(each, draft.num_changed[each.key])
+    if dialect.is_folder:
+        sums = encoder.sums
+        form = PublishedFormat(texts=sums, index=partial(_encode_index, to, [*sums]))
     else:
         form = PublishedFormat(texts=_texts_of_trl(to, changes, draft))
-    source = scratch_source(scratch, encoded.stored)
+    source = scratch_source(scratch, encoder.stored)
+    goal, entries = replace(to.goal, format=form), source.index.entries
     work = plan_checkpoint(
-        replace(to.goal, format=form),
-        source.index.entries,
+        goal,
+        entries,
         policy=None,
         partition=None,
         metadata=Metadata(),
@@ -420,39 +382,34 @@ def write_published(
     written = (
         preview(work, None) if dry_run else carry_out(work, source, None, lambda _nbytes: None)
     )
-    sizes = _sizes(encoded, dialect)
     tensors = tuple(
         TensorChange(
             each.key,
             each.kind,
             each.nbytes,
-            sizes.get(each.key, 0),
+            encoder.sizes.get(each.key, 0),
             draft.num_changed.get(each.key),
         )
         for each in changes
     )
     path = to.goal.storage.path if dialect.is_folder else written.path
-    return DeltaReport(
-        path, contents.base, contents.result, tensors, 0, dry_run, dialect=dialect.name
-    )
+    digests = contents.base, contents.result
+    return DeltaReport(path, *digests, tensors, 0, dry_run, dialect=dialect.name)
 
 
-def _index_of(to: Publication, keys: Sequence[str]) -> Callable[[str], bytes]:
-    def content(file: str) -> bytes:
-        names = (to.base, to.version)
-        if to.dialect.has_numbers:
-            names = (f"{int(to.base):06d}", f"{int(to.version):06d}")
-        metadata = {
-            "version": names[1],
-            "base_version": names[0],
-            DELTA_ENCODING: XOR,
-            "compression_format": "zstd",
-            "checksum_format": to.dialect.algorithm,
-        }
-        index = {"metadata": metadata, "weight_map": dict.fromkeys(keys, file)}
-        return json.dumps(index, sort_keys=not to.dialect.has_numbers).encode()
-
-    return content
+def _encode_index(to: Publication, keys: Sequence[str], file: str) -> bytes:
+    base, version = to.base, to.version
+    if to.dialect.has_numbers:
+        base, version = f"{int(base):06d}", f"{int(version):06d}"
+    metadata = {
+        "version": version,
+        "base_version": base,
+        DELTA_ENCODING: XOR,
+        "compression_format": "zstd",
+        "checksum_format": to.dialect.algorithm,
+    }
+    index = {"metadata": metadata, "weight_map": dict.fromkeys(keys, file)}
+    return json.dumps(index, sort_keys=not to.dialect.has_numbers).encode()
 
 
 def _texts_of_trl(
@@ -477,13 +434,3 @@ def _texts_of_trl(
     if is_first:
         return texts | {"changed_params": json.dumps([each.key for each in changed])}
     return texts | {"encoding": GAPS}
-
-
-def _sizes(encoded: _Encoded, dialect: Dialect) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for key, (dtype, shape, _) in encoded.stored.items():
-        ending = next((each for each in dialect.endings or () if key.endswith(each)), "")
-        key = key.removesuffix(ending)
-        width = 2 if dtype == VALUE else np.dtype(dtype).itemsize
-        found[key] = found.get(key, 0) + width * shape[0]
-    return found

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from shardvar.pictures.words import count, human_size, short_name
-from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE, DeltaRow
+from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE
 from shardvar.verbs.reports import SCHEMA, WriteReport
-from shardvar.wire.digests import SPARSE
 
 __all__ = ["ApplyReport", "DeltaReport", "TensorChange"]
 
@@ -90,7 +89,7 @@ class DeltaReport:
 
 @dataclass(frozen=True, slots=True)
 class ApplyReport(WriteReport):
-    """Report of ``apply``; with ``dry_run`` of what it would do."""
+    """Report of ``apply``, also of one that writes nothing."""
 
     notes: tuple[str, ...] = ()
     """Sentences about what was compared, and what could not be."""
@@ -99,8 +98,7 @@ class ApplyReport(WriteReport):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
-        about = {"notes": list(self.notes), "already": self.already}
-        return {**WriteReport.to_json(self), **about}
+        return WriteReport.to_json(self) | {"notes": list(self.notes), "already": self.already}
 
 
 def apply_report(
@@ -110,21 +108,27 @@ def apply_report(
     return ApplyReport(**values, notes=notes, already=already)
 
 
-def report_kind(change: DeltaRow) -> str:
-    return "new" if change.kind == WHOLE and change.is_new else change.kind
-
-
-def encodings_of(encodings: Counter[int]) -> dict[str, int]:
-    positions = encodings[SPARSE]
-    return {"num_positions": positions, "num_masks": encodings.total() - positions}
-
-
 def lines_of_delta(report: DeltaReport) -> Iterator[str]:
     """Yield the summary of a delta, then a line for each tensor that is not equal."""
     yield summary_of(report)
     for each in report.tensors:
-        if each.kind != EQUAL:
-            yield f"{each.kind}: {short_name(each.key)}{_details(each)}"
+        if each.kind == EQUAL:
+            continue
+        details = f": {human_size(each.stored_nbytes)} for {human_size(each.nbytes)}"
+        if each.kind == REMOVED:
+            details = ""
+        elif each.tie is not None and not each.stored_nbytes:
+            details = f": tied to {short_name(each.tie)}"
+        elif each.kind == CHANGED:
+            ways = []
+            if each.num_positions:
+                some = f"{each.num_positions:,} by positions"
+                ways.append(some if each.num_masks else "positions")
+            if each.num_masks:
+                ways.append(f"{each.num_masks:,} of all bytes" if ways else "all bytes")
+            elements = count(each.num_changed or 0, "element")
+            details = f": {elements}, {details[2:]}{', XOR of ' * bool(ways)}{' and '.join(ways)}"
+        yield f"{each.kind}: {short_name(each.key)}{details}"
 
 
 def summary_of(report: DeltaReport) -> str:
@@ -143,20 +147,3 @@ def summary_of(report: DeltaReport) -> str:
     share = f" ({report.stored_nbytes / report.nbytes:.2%})" if report.nbytes else ""
     sizes = f"{human_size(report.stored_nbytes)} for {human_size(report.nbytes)}{share}"
     return f"{', '.join(words)}; {sizes.replace('%', ' %')}"
-
-
-def _details(each: TensorChange) -> str:
-    if each.kind == REMOVED:
-        return ""
-    if each.tie is not None and not each.stored_nbytes:
-        return f": tied to {short_name(each.tie)}"
-    sizes = f"{human_size(each.stored_nbytes)} for {human_size(each.nbytes)}"
-    if each.kind != CHANGED:
-        return f": {sizes}"
-    ways = []
-    if each.num_positions:
-        ways.append("positions" if not each.num_masks else f"{each.num_positions:,} by positions")
-    if each.num_masks:
-        ways.append("all bytes" if not ways else f"{each.num_masks:,} of all bytes")
-    stored = f", XOR of {' and '.join(ways)}" if ways else ""
-    return f": {count(each.num_changed or 0, 'element')}, {sizes}{stored}"

@@ -3,7 +3,7 @@
     caller   tasks --submit--> workers --reports--> caller, which commits
 
 Threads, processes, and the workers of a cluster (``distributed.Client.get_executor(pure=False)``)
-are alike: a task is a value that can be pickled, and says by which path its worker opens the
+are alike: a task is a value that can be pickled, with the path by which its worker opens the
 checkpoint. So all workers must see the same files under the same paths. A worker refuses a task of
 another release of shardvar, and one whose files have changed.
 
@@ -133,31 +133,26 @@ def run_tasks(
                     break
             if not pending:
                 return
-            finished, pending = _first_finished(executor, pending)
+            finished = set[Future[Done]]()
+            while not finished:
+                finished, pending = wait(pending, _LOOK_SECONDS, FIRST_COMPLETED)
+                if not finished and _is_cut_off(executor):
+                    raise _cut_off()
             # Failed tasks last: finished ones are taken before an error ends the run, and need
             # not be done again.
-            results = sorted(finished, key=_has_failed, reverse=True)
+            results = sorted(
+                finished,
+                key=lambda each: each.cancelled() or each.exception() is not None,
+                reverse=True,
+            )
             while results:
                 yield results.pop().result()
-    except (BrokenExecutor, CancelledError) as error:
-        raise _cut_off() if _is_cut_off(executor) else _lost(error) from error
     except Exception as error:
-        raise _explained(error) from error
+        raise _explained(error, executor) from error
     finally:
         # What is cut off answers no cancellation, and nothing of it is waited for.
         if not _is_cut_off(executor):
             _give_up(pending)
-
-
-def _first_finished(
-    executor: Executor, pending: set[Future[Done]]
-) -> tuple[set[Future[Done]], set[Future[Done]]]:
-    while True:
-        found = wait(pending, _LOOK_SECONDS, FIRST_COMPLETED)
-        if found.done:
-            return found.done, found.not_done
-        if _is_cut_off(executor):
-            raise _cut_off()
 
 
 def _is_cut_off(executor: Executor) -> bool:
@@ -190,23 +185,18 @@ def _give_up(pending: Collection[Future[Any]]) -> None:
     wait(running)
 
 
-def _has_failed(finished: Future[Any]) -> bool:
-    return finished.cancelled() or finished.exception() is not None
-
-
-def _explained(error: Exception) -> Exception:
-    if type(error).__name__ in _LOST:
-        return _lost(error)
+def _explained(error: Exception, executor: Executor) -> Exception:
+    is_lost = isinstance(error, BrokenExecutor | CancelledError)
+    if is_lost and _is_cut_off(executor):
+        return _cut_off()
+    if is_lost or type(error).__name__ in _LOST:
+        cause = f"A worker ended before its task did ({type(error).__name__})."
+        return WorkerLost(cause, f"Run it again: {_GOES_ON}")
     if isinstance(error, ModuleNotFoundError) or _UNREADABLE in str(error):
         reason = first_line(error).partition(". ")[0]
         cause = f"A worker, or the scheduler, cannot read a task ({reason})."
         return UnsupportedError(cause, "Install shardvar everywhere, in the same release.")
     return error
-
-
-def _lost(error: BaseException) -> WorkerLost:
-    cause = f"A worker ended before its task did ({type(error).__name__})."
-    return WorkerLost(cause, f"Run it again: {_GOES_ON}")
 
 
 def _cut_off() -> WorkerLost:
@@ -220,23 +210,16 @@ _ending = set[int]()
 
 def end_with_parent() -> None:
     """End this process once its parent has ended, or it would wait for tasks for ever."""
+
+    def outlive() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
     if os.getpid() not in _ending:
         _ending.add(os.getpid())
-        Thread(target=_outlive_parent, daemon=True).start()
-
-
-def _outlive_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _end_with_caller(caller: int) -> None:
-    """End a worker with its caller, if that has started it; processes of clusters live on."""
-    parent = parent_process()
-    if parent is not None and parent.pid == caller:
-        end_with_parent()
+        Thread(target=outlive, daemon=True).start()
 
 
 _working = list[None]()
@@ -264,7 +247,7 @@ class Payloads:
 
     opening: Opening
     entries: EntryTable
-    """The entries of the payloads; they say where in the files these are."""
+    """The entries of the payloads, with their places in the files."""
     files: Mapping[int, tuple[str, str]]
     """The name and the stamp of each of their files: in others they would lie elsewhere."""
     parts: tuple[MapPart, ...] = ()
@@ -285,15 +268,16 @@ class Payloads:
     def opened(self, version: str) -> Iterator[Source]:
         """Open the source in a worker, after comparing release and files; one thread."""
         check_version(version)
-        _end_with_caller(self.opening.caller)
+        # A worker ends with its caller, if that has started it; processes of clusters live on.
+        parent = parent_process()
+        if parent is not None and parent.pid == self.opening.caller:
+            end_with_parent()
         _working.append(None)
         try:
             source = _open(self.opening)
             for file, (name, stamp) in self.files.items():
-                if (
-                    list(source.index.files[file : file + 1]) != [name]
-                    or _stamp(self.opening, source, file) != stamp
-                ):
+                is_named = list(source.index.files[file : file + 1]) == [name]
+                if not is_named or _stamp(self.opening, source, file) != stamp:
                     cause = (
                         f"{name} of {self.opening.found.path} is another file here, on "
                         f"{platform.node()}, or was replaced."
@@ -311,8 +295,7 @@ class Payloads:
 
 
 def portions(nbytes: Ints) -> Iterator[Ints]:
-    """Yield rows in portions for one task each: of at most 64 MiB and 65,536 rows, but for a larger
-    single row.
+    """Yield rows for one task each: at most 64 MiB and 65,536 rows, or one larger row.
 
     >>> [rows.tolist() for rows in portions(np.array([60 << 20, 1, 70 << 20, 5, 5]))]
     [[0, 1], [2], [3, 4]]
@@ -349,14 +332,19 @@ def runner_of(
 ) -> FileRunner:
     """Return the runner of a reshard's tasks on an executor; ``source`` is the caller's."""
 
+    def arguments(number: int, task: FileTask) -> tuple[Any, ...]:
+        # The task without the parts that its file does not need.
+        small, rows = shrink_task(task)
+        entries, inner, is_cast = small.entries, source, isinstance(source, CastSource)
+        if isinstance(source, CastSource):
+            entries, inner = shrink_entries(source.stored, rows), source.inner
+        return __version__, number, Payloads.of(opening, inner, entries), small, rows, is_cast
+
     def run(tasks: Sequence[FileTask]) -> Generator[tuple[FileTask, FileReport]]:
         if tasks:
             largest = max(int(task.plan.targets.nbytes.sum()) for task in tasks)
             tasks[0].storage.lend([task.name for task in tasks], largest)
-        calls = (
-            (run_file, _arguments(number, task, opening, source))
-            for number, task in enumerate(tasks)
-        )
+        calls = ((run_file, arguments(number, task)) for number, task in enumerate(tasks))
         try:
             for number, rows, report in run_tasks(executor, calls):
                 progress(report.nbytes)
@@ -373,15 +361,6 @@ def runner_of(
             raise WorkerLost(cause, remedy) from error
 
     return run
-
-
-def _arguments(number: int, task: FileTask, opening: Opening, source: Source) -> tuple[Any, ...]:
-    """The arguments of ``run_file``: the task without what its file does not need."""
-    small, rows = shrink_task(task)
-    entries, is_cast = small.entries, isinstance(source, CastSource)
-    if isinstance(source, CastSource):
-        entries, source = shrink_entries(source.stored, rows), source.inner
-    return __version__, number, Payloads.of(opening, source, entries), small, rows, is_cast
 
 
 def run_file(

@@ -57,7 +57,6 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
-from shardvar.formats.protocol import FileChecksums, Sink
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import name_processes
 from shardvar.planning.slices import TensorTable
@@ -81,7 +80,7 @@ from shardvar.wire.strict_json import parse_json
 DESCRIPTION = "One file for each process."
 
 _MOST_FINISHES, _FINISH_SECONDS = 60, 1.0
-"""Attempts at a commit that another process has decided and may be at, and the pause between two."""
+"""Attempts at a commit that another process has decided, and the pause between two."""
 
 
 class Superseded(Exception):
@@ -126,6 +125,14 @@ def read_end(run: Run, token: str, *, known: set[str] | None = None) -> str | Sh
     return found(cause, remedy)
 
 
+def is_ended(run: Run, token: str, *, known: set[str] | None = None) -> bool:
+    """Return True if an attempt has ended with "commit"; raise the error with which it has ended."""
+    end = read_end(run, token, known=known)
+    if isinstance(end, ShardvarError):
+        raise end
+    return end is not None
+
+
 def give_up(run: Run, token: str, error: BaseException) -> str | ShardvarError:
     """End an attempt with an error, and return its end: the error, or another end that it has already.
 
@@ -157,7 +164,7 @@ def _end(kind: str, error: ShardvarError | None = None) -> bytes:
 
 
 def leave(run: Run, token: str) -> None:
-    """Say that process 0 has left its attempt, so that the others stop waiting for another call."""
+    """Mark that process 0 has left its attempt, so that the others stop waiting for another call."""
     with suppress(StorageError):
         run = run.refreshed()
         if run.current_version() != run.version or run.call(token) not in run.names():
@@ -225,36 +232,27 @@ def check_not_replaced(run: Run, token: str, error: BaseException) -> None:
 
 def commit_token(run: Run, token: str) -> None:
     """Merge the shares of an attempt, end it with "commit", and put the checkpoint in place, unless it is there."""
-    with run.target.storage.lock(run.target.stem):
+    storage, mark = run.target.storage, run.mark(token, END)
+    with storage.lock(run.target.stem):
         if run.is_committed(token):
             return
-        end = read_end(run, token)
-        if isinstance(end, ShardvarError):
-            raise end
+        is_decided = is_ended(run, token)
         about = Metadata(DESCRIPTION, WRITER, generation=run.generation(token))
         sink, checksums = merge_shares(run, token, about)
         with sink.holding():
-            _commit(run, token, sink, checksums, is_decided=end is not None)
+            if not is_decided and not storage.create_once(mark, _end("commit")):
+                is_ended(run.refreshed(), token)
+            try:
+                sink.commit([checksums])
+            except BaseException as error:
+                _revoke(run.refreshed(), token, error)
+                raise
         if run.peers is not None:
             run.peers.tell(run.generation(token), "committed")
 
 
-def _commit(
-    run: Run, token: str, sink: Sink, checksums: FileChecksums, *, is_decided: bool
-) -> None:
-    if not is_decided and not run.target.storage.create_once(run.mark(token, END), _end("commit")):
-        end = read_end(run.refreshed(), token)
-        if isinstance(end, ShardvarError):
-            raise end
-    try:
-        sink.commit([checksums])
-    except BaseException as error:
-        _revoke(run.refreshed(), token, error)
-        raise
-
-
 def _revoke(run: Run, token: str, error: BaseException) -> None:
-    """Turn "commit" into an error that the commit has raised, before another process tries again.
+    """Turn "commit" into an error of the commit, before another process tries again.
 
     Only on a disk, where the lock keeps others from it; in a bucket they may finish the commit.
     """
@@ -288,10 +286,7 @@ def wait_for_end(
         run = run.refreshed()
         if _is_over(run, token, own, is_decided=bool(known)):
             return
-        end = read_end(run, token, known=known)
-        if isinstance(end, ShardvarError):
-            raise end
-        if end is None:
+        if not is_ended(run, token, known=known):
             check(run)
         missing = run.missing(token)
         if commits and not missing:
@@ -300,9 +295,8 @@ def wait_for_end(
                 return
             except LockHeld as error:
                 held = error
-        ended = pace.ended(
-            [each for each in missing if not own or each != own.process] if commits else [0]
-        )
+        awaited = [each for each in missing if not own or each != own.process]
+        ended = pace.ended(awaited if commits else [0])
         if ended or pace.is_over:
             late = late_error(run, missing, pace.timeout, held, ended)
             end = give_up(run, token, late)
@@ -310,8 +304,15 @@ def wait_for_end(
                 raise end from None
             if own is None and not run.refreshed().is_committed(token):
                 raise late
-            _finish(run, token)
-            return
+            # Another process has decided the commit, and perhaps does not finish it.
+            for attempt in range(_MOST_FINISHES):
+                try:
+                    commit_token(run.refreshed(), token)
+                    return
+                except LockHeld:
+                    if attempt == _MOST_FINISHES - 1:
+                        raise
+                    time.sleep(_FINISH_SECONDS)
         if run.count == 1 or run.target.storage.local_path is not None:
             pace.pause()
 
@@ -340,19 +341,6 @@ def _is_over(run: Run, token: str, own: OwnShare | None, *, is_decided: bool) ->
     raise Vanished from StorageError(cause, f"Find out which. {SAVE_AGAIN}")
 
 
-def _finish(run: Run, token: str) -> None:
-    """Make a commit that another process has decided, and perhaps does not finish."""
-    for attempt in range(_MOST_FINISHES):
-        run = run.refreshed()
-        try:
-            commit_token(run, token)
-            return
-        except LockHeld:
-            if attempt == _MOST_FINISHES - 1:
-                raise
-            time.sleep(_FINISH_SECONDS)
-
-
 def late_error(
     run: Run,
     missing: list[int],
@@ -360,14 +348,12 @@ def late_error(
     held: LockHeld | None = None,
     ended: Sequence[int] = (),
 ) -> ShardvarError:
-    if ended:
-        who, have = name_processes(ended), "have" if len(ended) > 1 else "has"
-        cause = f"{who[:1].upper()}{who[1:]} of {run.count} {have} ended before the commit."
-        cause = f"{cause} {run.path} is as it was before the run {run.name!r}."
-        return IncompleteCheckpoint(cause, f"Find out why. {SAVE_AGAIN}")
-    if missing:
-        who = name_processes(missing)
-        cause = f"{who[:1].upper()}{who[1:]} of {run.count} did not save within {timeout:g} s."
+    if ended or missing:
+        who = name_processes(ended or missing)
+        what = f"did not save within {timeout:g} s"
+        if ended:
+            what = f"{'have' if len(ended) > 1 else 'has'} ended before the commit"
+        cause = f"{who[:1].upper()}{who[1:]} of {run.count} {what}."
         cause = f"{cause} {run.path} is as it was before the run {run.name!r}."
         return IncompleteCheckpoint(cause, f"Find out why. {SAVE_AGAIN}")
     # By a claim, which the error names.
@@ -536,9 +522,7 @@ def save_known(run: Run, held: Holding) -> None:
 
 def _check_goes_on(run: Run, token: str) -> None:
     """Raise if an attempt has an end, another checkpoint is in place, or processes disagree."""
-    end = read_end(run, token)
-    if isinstance(end, ShardvarError):
-        raise end
+    is_ended(run, token)
     run.is_committed(token)
     if odd := run.odd_share():
         raise odd
@@ -551,11 +535,7 @@ def save_called(run: Run, held: Holding) -> None:
     pace = pace_of(run)
     if held.process:
         _answer_calls(run, held, pace)
-    else:
-        _call_others(run, held, pace)
-
-
-def _call_others(run: Run, held: Holding, pace: WaitPace) -> None:
+        return
     token, nonce = run.new_token(), secrets.token_hex(8)
 
     def check(now: Run) -> None:
@@ -595,7 +575,9 @@ def _answer_calls(run: Run, held: Holding, pace: WaitPace) -> None:
                     is_mine = data.answer(run, after)
                     if not is_mine:
                         run = run.refreshed()
-                        if not _is_same(run, held, after):
+                        is_there = run.share(after, held.process) in run.names()
+                        share = read_share(run, after, held.process) if is_there else None
+                        if share is None or not is_same_share(run, share, held):
                             reason = twice_error(run, held.process)
                     if reason is None:
                         _follow(run, after, pace, own if is_mine else None)
@@ -615,13 +597,6 @@ def _last_failed(run: Run, process: int) -> tuple[tuple[int, str, str, int], str
     after = failed.get(key, "")
     # The directory may have been removed since.
     return key, after if run.mark(after, END) in run.names() else ""
-
-
-def _is_same(run: Run, held: Holding, token: str) -> bool:
-    """Return True if the share that another call has written under a token holds the same."""
-    return run.share(token, held.process) in run.names() and is_same_share(
-        run, read_share(run, token, held.process), held
-    )
 
 
 def _follow(run: Run, token: str, pace: WaitPace, own: OwnShare | None) -> None:
@@ -647,7 +622,7 @@ def _follow(run: Run, token: str, pace: WaitPace, own: OwnShare | None) -> None:
 def _wait_for_call(
     run: Run, pace: WaitPace, after: str, reason: ShardvarError | None
 ) -> tuple[Run, str]:
-    """Return the token of the last call, once one comes after a token that is done with, for ``reason``."""
+    """Return the last call, once one comes after a token that is done with, for ``reason``."""
     while True:
         calls = run.calls()
         token, count = calls[-1] if calls else ("", 0)
@@ -722,9 +697,7 @@ def commit_left(saved: Run) -> None:
     while True:
         if saved.is_committed(token):
             return
-        end = read_end(saved, token)
-        if isinstance(end, ShardvarError):
-            raise end
+        is_ended(saved, token)
         missing = saved.missing(token)
         if len(missing) == saved.count and saved.is_in_place():
             return
@@ -737,7 +710,7 @@ def commit_left(saved: Run) -> None:
             except LockHeld as error:
                 held = error
             except (CheckpointError, ArgumentError) as error:
-                # Another process may have committed, and removed the shares, meanwhile.
+                # Another process may have committed, and removed the shares.
                 if give_up(saved, token, error) == "commit" and (
                     saved.refreshed().is_committed(token)
                 ):

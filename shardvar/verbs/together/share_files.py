@@ -31,7 +31,7 @@ The payloads stay where they are. An error before the commit leaves the checkpoi
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -139,16 +139,10 @@ class Holding:
     keys: frozenset[str] | None = None
     """The keys of a training state, whichever process writes the values; None if it is none."""
 
-    @property
-    def others(self) -> list[str] | None:
-        if self.keys is None:
-            return None
-        return sorted(self.keys - {*self.slices.tensors.keys} - self.metadata.objects.keys())
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedShare:
-    """A share, as its index says."""
+    """A share, by its index."""
 
     index: NativeIndex
     """The index; its generation is the nonce of the call that wrote the share."""
@@ -241,58 +235,61 @@ def write_share(
             stack.enter_context(base.hearing(kept))
         if len(kept):
             checksums, nbytes = _write_data(storage, name, held, kept, slices, writer, sink.start)
-    # The index: slices in the file, then slices that are not written, and then slices of the base.
-    sums = [_checksum(held.source, int(held.rows[row]), writer) for row in left.tolist()]
-    sizes = held.slices.nbytes[left]
-    start = np.concatenate([sink.start, np.cumsum(sizes) - sizes]).astype(np.int64)
-    file = np.repeat([_WRITTEN, _DROPPED], [len(kept), len(left)])
-    rows = np.concatenate([kept, left])
-    # An index of the native format has checksums of runs. Where the format has none, and for slices
-    # that are not written, zeros take their places: the commit takes only checksums of native payloads.
-    count = int((-(-held.slices.nbytes[rows] // RUN_NBYTES)).sum())
-    runs = checksums.runs if writer.run_nbytes else np.zeros(0, np.uint32)
-    runs = np.concatenate([runs, np.zeros(count - len(runs), np.uint32)])
-    payload = np.concatenate([checksums.payload, np.array(sums, np.int64)])
-    found = [FileChecksums(payload, runs)]
-    listed = _Listed(rows, file, start, np.array([nbytes, sizes.sum()], np.int64), found)
-    return name, _encode_share(held, nonce, listed, leaves, referred)
+    written = _Written(kept, sink.start, nbytes, checksums, writer)
+    return name, _encode_share(held, nonce, written, left, referred, leaves)
 
 
-class _Listed(NamedTuple):
+class _Written(NamedTuple):
+    """The data file of a share: its slices and their places, its size, and its checksums."""
+
     rows: Ints
-    file: Ints
     start: Ints
-    file_nbytes: Ints
-    checksums: Sequence[FileChecksums]
+    nbytes: int
+    checksums: FileChecksums
+    writer: ShareWriter
 
 
 def _encode_share(
-    held: Holding, nonce: str, listed: _Listed, leaves: StoredLeaves | None, referred: Ints
+    held: Holding,
+    nonce: str,
+    written: _Written,
+    left: Ints,
+    referred: Ints,
+    leaves: StoredLeaves | None,
 ) -> bytes:
-    """Return the content of the index of a share that refers to some slices of the base."""
-    base, digests, note = held.base, None, None
+    """Return the content of the index: slices in the file, then slices that are not written, and then
+    slices of the base.
+    """
+    writer, base = written.writer, held.base
+    sums = [_checksum(held.source, int(held.rows[row]), writer) for row in left.tolist()]
+    sizes = held.slices.nbytes[left]
+    start = np.concatenate([written.start, np.cumsum(sizes) - sizes]).astype(np.int64)
+    file = np.repeat([_WRITTEN, _DROPPED], [len(written.rows), len(left)])
+    rows = np.concatenate([written.rows, left])
+    file_nbytes = np.array([written.nbytes, sizes.sum()], np.int64)
+    # An index of the native format has checksums of runs. Where the format has none, and for slices
+    # that are not written, zeros take their places: the commit takes only checksums of native payloads.
+    count = int((-(-held.slices.nbytes[rows] // RUN_NBYTES)).sum())
+    runs = written.checksums.runs if writer.run_nbytes else np.zeros(0, np.uint32)
+    runs = np.concatenate([runs, np.zeros(count - len(runs), np.uint32)])
+    payload = np.concatenate([written.checksums.payload, np.array(sums, np.int64)])
+    checksums, digests, note = [FileChecksums(payload, runs)], None, None
     if base is not None:
-        listed = _with_base(listed, base, referred)
-        digests, note = base.digests[listed.rows], base.note(referred)
-    about = Overview(_stored(held, leaves, note), nonce, listed.file_nbytes)
-    slices, count = held.slices.take(listed.rows), len(listed.file_nbytes)
-    assignment = Assignment(slices, listed.file, count, held.metadata.description)
-    stored = list(map(encode_text, slices.tensors.keys)), listed.start, about, listed.checksums
-    return encode_index(assignment, *stored, digests=digests)
-
-
-def _with_base(listed: _Listed, base: ShareBase, referred: Ints) -> _Listed:
-    """Return the entries, and after them the entries of the base to which a share refers."""
-    referred = referred[np.argsort(base.referred(referred).file, kind="stable")]
-    older, files = base.referred(referred), base.note(referred).files
-    numbers = _REFERRED + np.searchsorted(files, older.file)
-    return _Listed(
-        np.concatenate([listed.rows, referred]),
-        np.concatenate([listed.file, numbers]).astype(np.int64),
-        np.concatenate([listed.start, older.start]),
-        np.concatenate([listed.file_nbytes, base.older.nbytes[np.array(files, np.int64)]]),
-        [*listed.checksums, FileChecksums(older.checksum, base.runs_of(referred))],
-    )
+        referred = referred[np.argsort(base.referred(referred).file, kind="stable")]
+        older, note = base.referred(referred), base.note(referred)
+        numbers = _REFERRED + np.searchsorted(note.files, older.file)
+        rows = np.concatenate([rows, referred])
+        file = np.concatenate([file, numbers]).astype(np.int64)
+        start = np.concatenate([start, older.start])
+        of_base = base.older.nbytes[np.array(note.files, np.int64)]
+        file_nbytes = np.concatenate([file_nbytes, of_base])
+        checksums.append(FileChecksums(older.checksum, base.runs_of(referred)))
+        digests = base.digests[rows]
+    about = Overview(_stored(held, leaves, note), nonce, file_nbytes)
+    slices = held.slices.take(rows)
+    assignment = Assignment(slices, file, len(file_nbytes), held.metadata.description)
+    keys = list(map(encode_text, slices.tensors.keys))
+    return encode_index(assignment, keys, start, about, checksums, digests=digests)
 
 
 def _write_data(
@@ -330,31 +327,32 @@ def read_share(run: Run, token: str, process: int) -> SavedShare:
     index = read_native_index(run.target.storage, name)
     overview = index.overview
     with prefix_errors(name):
-        carried = _carried(index.metadata)
-    count = _REFERRED + (len(carried.base.files) if carried.base else 0)
+        metadata, leaves, others, base = _carried(index.metadata)
+    count = _REFERRED + (len(base.files) if base else 0)
     if overview.run_nbytes != RUN_NBYTES or len(overview.file_nbytes) != count:
         cause = f"{name} has runs of {overview.run_nbytes} bytes, not {RUN_NBYTES}."
         raise InvalidCheckpoint(cause, "Save all shares with the same release of shardvar.")
     for error in index.faults.values():
         if not isinstance(error, IncompleteCheckpoint):
             raise error
-    return SavedShare(index, concatenate_entries(list(index.scan())), *carried)
+    entries = concatenate_entries(list(index.scan()))
+    return SavedShare(index, entries, metadata, leaves, others, base)
 
 
 def is_same_share(run: Run, share: SavedShare, held: Holding) -> bool:
     """Return True if a share has what a process holds, by the checksums."""
     writer = ShareWriter(plan_file(run, held.slices, held.metadata, NOT_WRITTEN).writer)
     entries = share.entries
-    known = dict(zip(slice_names(entries.slices), entries.checksum.tolist(), strict=True))
-    rows = held.rows.tolist()
-    sums = [_checksum(held.source, row, writer) for row in rows]
-    is_same = known == dict(zip(slice_names(held.slices), sums, strict=True))
+    stored = dict(zip(slice_names(entries.slices), entries.checksum.tolist(), strict=True))
+    sums = [_checksum(held.source, row, writer) for row in held.rows.tolist()]
     # Of another base another share would be written.
-    mine = held.base and held.base.older
-    seen = share.base and (share.base.prefix, share.base.identity)
-    is_same &= seen == (mine and (mine.prefix, mine.identity))
-    is_same &= share.metadata.ties == held.metadata.ties
-    return is_same and share.metadata.objects == held.metadata.objects
+    older = held.base and held.base.older
+    return (
+        stored == dict(zip(slice_names(held.slices), sums, strict=True))
+        and (share.base and share.base[:2]) == (older and (older.prefix, older.identity))
+        and share.metadata.ties == held.metadata.ties
+        and share.metadata.objects == held.metadata.objects
+    )
 
 
 def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
@@ -376,12 +374,13 @@ def _checksum(source: ArraySource, row: int, writer: ShareWriter) -> int:
 
 def _stored(held: Holding, leaves: StoredLeaves | None, base: BaseNote | None) -> Metadata:
     """Return the metadata of a process, with everything that only the commit needs as a text."""
-    metadata, others = held.metadata, held.others
+    metadata = held.metadata
+    others = None if held.keys is None else held.keys - {*held.slices.tensors.keys}
     more = {
         "ties": dict(metadata.ties) or None,
         "leaves": None if leaves is None else encode_leaves(leaves),
         "base": base,
-        "others": others,
+        "others": None if others is None else sorted(others - metadata.objects.keys()),
     }
     has_text = metadata.objects or metadata.paths
     if not has_text and all(each is None for each in more.values()):
@@ -392,19 +391,14 @@ def _stored(held: Holding, leaves: StoredLeaves | None, base: BaseNote | None) -
     return replace(metadata, user={**metadata.user, OBJECTS: text}, objects={}, paths={}, ties={})
 
 
-class _Carried(NamedTuple):
-    metadata: Metadata
-    leaves: StoredLeaves | None = None
-    others: frozenset[str] | None = None
-    base: BaseNote | None = None
-
-
-def _carried(metadata: Metadata) -> _Carried:
+def _carried(
+    metadata: Metadata,
+) -> tuple[Metadata, StoredLeaves | None, frozenset[str] | None, BaseNote | None]:
     """Return the metadata of a process with the objects and paths of their text, and the rest of the text."""
     user = dict(metadata.user)
     text = user.pop(OBJECTS, None)
     if text is None:
-        return _Carried(metadata)
+        return metadata, None, None, None
     found = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
     wrong = ValueError, TypeError, KeyError, AttributeError
     with decoding(lambda _: invalid("Its objects are not encoded."), *wrong):
@@ -419,7 +413,7 @@ def _carried(metadata: Metadata) -> _Carried:
     if not all(type(step) in (str, int) for path in paths.values() for step in path):
         raise invalid("The path of a key has a step that is neither a text nor a number.")
     about = replace(metadata, user=user, objects=objects, paths=paths, ties=ties)
-    return _Carried(about, leaves, others, base)
+    return about, leaves, others, base
 
 
 # --- The call of process 0: its slices
@@ -461,6 +455,8 @@ def read_call(run: Run, token: str) -> ShareCall:
 _AGAIN = "again"
 """Added to the nonce in the name of a file that is written again."""
 
+_GIVE_SAME = "Give the same in all processes, or in only one of them."
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Merged:
@@ -481,7 +477,13 @@ def merge_shares(run: Run, token: str, about: Metadata) -> tuple[Sink, FileCheck
     the errors of ``planning.plan``, and ``ArgumentError`` for metadata that differ.
     """
     # Check, and plan: nothing is changed until the merged entries are proven whole.
-    shares = _read_shares(run, token)
+    by_process: dict[int, SavedShare] = {}
+
+    def read(process: int) -> None:
+        by_process[process] = read_share(run, token, process)
+
+    do_all(read, range(run.count), run.target.storage.traits)
+    shares = [by_process[process] for process in range(run.count)]
     older = older_of_shares(
         run.target.storage.refreshed(), run.name, [share.base for share in shares]
     )
@@ -497,12 +499,8 @@ def merge_shares(run: Run, token: str, about: Metadata) -> tuple[Sink, FileCheck
     entries = every.take(np.flatnonzero(every.file < len(owners)))
     names = [run.data(shares[process].nonce, process) for process in owners]
     sizes = np.array([shares[process].nbytes for process in owners], np.int64)
-    metadata = replace(
-        _metadata(shares, about),
-        objects=_objects(shares, {*every.slices.tensors.keys, *ties}, run.options.replicas),
-        ties=ties,
-        paths={key: path for share in shares for key, path in share.metadata.paths.items()},
-    )
+    metadata = _metadata(run, shares, about, {*every.slices.tensors.keys, *ties})
+    metadata = replace(metadata, ties=ties)
     if older is not None:
         referred = every.take(np.flatnonzero(every.file > len(owners)))
         found = _references(older, referred, len(owners) + 1, borrowed)
@@ -525,17 +523,6 @@ def merge_shares(run: Run, token: str, about: Metadata) -> tuple[Sink, FileCheck
         run.target.storage, run.target.name, assignment, merged.metadata, merged.files
     )
     return sink, _checksums(merged.entries)
-
-
-def _read_shares(run: Run, token: str) -> list[SavedShare]:
-    """Read the indexes of all shares; in a bucket, of many at a time."""
-    found: dict[int, SavedShare] = {}
-
-    def read(process: int) -> None:
-        found[process] = read_share(run, token, process)
-
-    do_all(read, range(run.count), run.target.storage.traits)
-    return [found[process] for process in range(run.count)]
 
 
 def _numbered(
@@ -575,38 +562,49 @@ def _references(
     )
 
 
-def _metadata(shares: Sequence[SavedShare], about: Metadata) -> Metadata:
-    """The metadata of all shares together; a text that differs between processes is refused."""
-    user: dict[str, tuple[int, str]] = {}
+def _metadata(run: Run, shares: Sequence[SavedShare], about: Metadata, keys: Set[str]) -> Metadata:
+    """The metadata of all shares together, beside tensors of some keys.
+
+    Texts that differ are refused, and objects unless the first replica counts.
+    """
+    texts, objects = dict[str, tuple[int, str]](), dict[str, tuple[int, bytes]]()
     for process, share in enumerate(shares):
         for name, text in share.metadata.user.items():
-            first, known = user.setdefault(name, (process, text))
-            if known != text:
-                cause = (
-                    f"The metadata {name!r} are {known!r} in process {first} and {text!r} in "
-                    f"process {process}."
-                )
+            first, earlier = texts.setdefault(name, (process, text))
+            if earlier != text:
                 raise ArgumentError(
-                    cause, "Give the same text in all processes, or in only one of them."
+                    f"The metadata {name!r} are {earlier!r} in process {first} and {text!r} in "
+                    f"process {process}.",
+                    _GIVE_SAME,
                 )
-    texts = {name: text for name, (_, text) in user.items()}
+        for key, octets in share.metadata.objects.items():
+            first, other = objects.setdefault(key, (process, octets))
+            if other != octets and run.options.replicas == "equal":
+                cause = f"The object {key!r} differs between process {first} and {process}."
+                raise ArgumentError(cause, _GIVE_SAME)
+    both = sorted(objects.keys() & keys)
+    if both:
+        cause = f"{both[0]!r} is a tensor in one process and an object in another."
+        raise ArgumentError(cause, "Give each its own key.")
+    user = {name: text for name, (_, text) in texts.items()}
     if all(share.others is not None for share in shares):
-        texts |= keys_of_some([share.keys for share in shares])
-    return replace(about, user=texts)
+        user |= keys_of_some([share.keys for share in shares])
+    paths = {key: path for share in shares for key, path in share.metadata.paths.items()}
+    plain = {key: octets for key, (_, octets) in objects.items()}
+    return replace(about, user=user, objects=plain, paths=paths)
 
 
 def _ties(shares: Sequence[SavedShare]) -> dict[str, str]:
     """The ties of all shares together, each key with the tensor whose bytes it has.
 
-    Processes with values of either must agree. Of a tensor without elements in a process, it is unknown
-    whether it is tied.
+    Processes with values of either must agree.
     """
     ties = {key: first for share in shares for key, first in share.metadata.ties.items()}
     for process, share in enumerate(shares):
-        slices, mine = share.entries.slices, share.metadata.ties
+        slices, own = share.entries.slices, share.metadata.ties
         held = {slices.tensors.keys[row] for row in slices.tensor[slices.nbytes > 0].tolist()}
         for key, first in ties.items():
-            if mine.get(key) != first and not held.isdisjoint({key, first}):
+            if own.get(key) != first and not held.isdisjoint({key, first}):
                 other = next(n for n, each in enumerate(shares) if each.metadata.ties.get(key))
                 cause = (
                     f"{key!r} and {first!r} are one tensor in process {other}, and not in process "
@@ -615,9 +613,9 @@ def _ties(shares: Sequence[SavedShare]) -> dict[str, str]:
                 raise ArgumentError(
                     cause, "Tie them in all processes, or copy one of them: tensor.clone()."
                 )
-    known = {key for share in shares for key in share.entries.slices.tensors.keys} - ties.keys()
+    untied = {key for share in shares for key in share.entries.slices.tensors.keys} - ties.keys()
     for key, first in ties.items():
-        if first not in known:
+        if first not in untied:
             cause = f"{key!r} is tied to {first!r}, which no process has."
             raise InvalidCheckpoint(cause, "Save again in all processes.")
     return ties
@@ -625,31 +623,11 @@ def _ties(shares: Sequence[SavedShare]) -> dict[str, str]:
 
 def _without(share: SavedShare, ties: Mapping[str, str]) -> SavedShare:
     """Return a share without the slices of tied tensors, which have no elements in it."""
-    slices = share.entries.slices
-    is_tied = np.isin(
-        slices.tensor, [slices.tensors.rows()[k] for k in ties if k in slices.tensors.rows()]
-    )
+    rows = share.entries.slices.tensors.rows()
+    is_tied = np.isin(share.entries.slices.tensor, [rows[key] for key in ties if key in rows])
     if not is_tied.any():
         return share
     return replace(share, entries=share.entries.take(np.flatnonzero(~is_tied)))
-
-
-def _objects(shares: Sequence[SavedShare], keys: set[str], replicas: str) -> dict[str, bytes]:
-    """The objects of all shares together; differing ones are refused, unless the first replica counts."""
-    found: dict[str, tuple[int, bytes]] = {}
-    for process, share in enumerate(shares):
-        for key, octets in share.metadata.objects.items():
-            first, known = found.setdefault(key, (process, octets))
-            if known != octets and replicas == "equal":
-                cause = f"The object {key!r} differs between process {first} and {process}."
-                raise ArgumentError(
-                    cause, "Give the same in all processes, or in only one of them."
-                )
-    both = sorted(found.keys() & keys)
-    if both:
-        cause = f"{both[0]!r} is a tensor in one process and an object in another."
-        raise ArgumentError(cause, "Give each its own key.")
-    return {key: octets for key, (_, octets) in found.items()}
 
 
 def _write_again(run: Run, share: SavedShare, process: int, merged: _Merged, file: int) -> _Merged:

@@ -29,7 +29,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from math import prod
 from typing import Any, NamedTuple, Self
 
@@ -39,6 +40,7 @@ from numpy.typing import NDArray
 from shardvar.engine.arrays import ArraySource, LazyPayload, array_source
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import block_ranges, bytes_of, run_all, thread_buffer
+from shardvar.engine.read import FlatTensor
 from shardvar.errors import (
     READ_ERRORS,
     ArgumentError,
@@ -122,8 +124,8 @@ class OlderIndex:
 
     def lost(self) -> Bools:
         """[files] True for data files that are missing or have another size."""
-        found = map(self.storage.status, self.index.files)
-        sizes = [-1 if status is None else status.nbytes for status in found]
+        files = map(self.storage.status, self.index.files)
+        sizes = [-1 if status is None else status.nbytes for status in files]
         return np.asarray(np.array(sizes, np.int64) != self.nbytes, np.bool)
 
 
@@ -376,20 +378,17 @@ _Hear = Callable[[int, Array], None]
 @contextmanager
 def _told(lazy: Iterable[tuple[LazyPayload, _Hear]]) -> Iterator[None]:
     """Give the rows that lazy arrays make inside to functions; no value is made for it."""
-    with ExitStack() as stack:
-        for array, hear in lazy:
-            stack.callback(setattr, array, "make", array.make)
-            array.make = _made_for(array.make, hear)
-        yield
 
-
-def _made_for(make: Callable[[int, int], Array], hear: _Hear) -> Callable[[int, int], Array]:
-    def made(start: int, stop: int) -> Array:
+    def made(make: Callable[[int, int], Array], hear: _Hear, start: int, stop: int) -> Array:
         array = make(start, stop)
         hear(start, array)
         return array
 
-    return made
+    with ExitStack() as stack:
+        for array, hear in lazy:
+            stack.callback(setattr, array, "make", array.make)
+            array.make = partial(made, array.make, hear)
+        yield
 
 
 def _octets_of(array: Array) -> memoryview:
@@ -513,7 +512,10 @@ def hashed(
     are made inside of the block, and no value is made twice.
     """
     found: dict[SlicePlace, dict[int, bytes]] = {}
-    parts = [_part_of(slices, row) for row in range(len(slices))]
+    itemsizes, parts = ITEMSIZES[slices.codes()].tolist(), list[_Part]()
+    for each, itemsize in zip(map(slices.__getitem__, range(len(slices))), itemsizes, strict=True):
+        region, leaves = each.region, LeafHashes(prod(each.full_shape) * itemsize)
+        parts.append(_Part(each.dtype, each.full_shape, region.offset, region.shape, leaves))
     arrays = [source.arrays[row] for row in rows.tolist()]
     pairs = zip(arrays, parts, strict=True)
     with _told((array, part.add) for array, part in pairs if isinstance(array, LazyPayload)):
@@ -529,36 +531,34 @@ def hashed(
             found[slices.key(number), part.offset] = known
 
 
-def _part_of(slices: SliceTable, row: int) -> _Part:
-    each = slices[row]
-    itemsize = int(ITEMSIZES[slices.codes()[row]])
-    leaves = LeafHashes(prod(each.full_shape) * itemsize)
-    return _Part(each.dtype, each.full_shape, each.region.offset, each.region.shape, leaves)
-
-
 def _hash_array(source: ArraySource, row: int, part: _Part) -> None:
     """Hash the leaves that lie in an array in memory."""
     nbytes = source.nbytes(row)
     start = _first_byte(part, nbytes)
-    payload = source.payload(row)
-    if start is None:
-        if payload is not None:
-            region = part.offset, part.extent
-            part.leaves.add_region(part.dtype, part.shape, *region, payload)
-        return
+    if start is not None:
+        leaves = part.leaves.inside(start, start + nbytes)
+        _put_leaves(part.leaves, part.dtype, leaves, partial(_span, source, row), start)
+    elif (payload := source.payload(row)) is not None:
+        region = part.offset, part.extent
+        part.leaves.add_region(part.dtype, part.shape, *region, payload)
+
+
+def _put_leaves(
+    leaves: LeafHashes,
+    dtype: str,
+    numbers: Sequence[int],
+    read: Callable[[int, int], memoryview],
+    begin: int = 0,
+) -> None:
+    """Hash leaves of a tensor in threads; ``read`` returns bytes of it by their bounds, from ``begin`` on."""
 
     def hash_one(leaf: int) -> bytes:
-        first, last = part.leaves.bounds(leaf)
-        if payload is not None:
-            return hash_leaf(part.dtype, payload[first - start : last - start])
-        buffer = thread_buffer(last - first)
-        source.read_span(row, first - start, buffer)
-        return hash_leaf(part.dtype, buffer)
+        start, stop = leaves.bounds(leaf)
+        return hash_leaf(dtype, read(start - begin, stop - begin))
 
-    numbers = part.leaves.inside(start, start + nbytes)
     hashes = run_all(hash_one, numbers) if len(numbers) > 1 else map(hash_one, numbers)
-    for leaf, found in zip(numbers, hashes, strict=True):
-        part.leaves.put(leaf, found)
+    for leaf, octets in zip(numbers, hashes, strict=True):
+        leaves.put(leaf, octets)
 
 
 def _first_byte(part: _Part, nbytes: int) -> int | None:
@@ -579,15 +579,15 @@ def _first_byte(part: _Part, nbytes: int) -> int | None:
 
 
 def encode_leaves(stored: StoredLeaves) -> list[Any]:
-    return [
-        [
-            key,
-            list(offset),
-            _runs(sorted(leaves)),
-            b64encode(b"".join(leaves[leaf] for leaf in sorted(leaves))).decode(),
-        ]
-        for (key, offset), leaves in stored.items()
-    ]
+    values = []
+    for (key, offset), leaves in stored.items():
+        # The numbers of leaves, as the first and the count of each run.
+        numbers = sorted(leaves)
+        grouped = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+        runs = [(run[0][1], len(run)) for run in (list(each) for _, each in grouped)]
+        text = b64encode(b"".join(leaves[leaf] for leaf in numbers)).decode()
+        values.append([key, list(offset), runs, text])
+    return values
 
 
 def decode_leaves(values: Any) -> StoredLeaves:
@@ -601,16 +601,6 @@ def decode_leaves(values: Any) -> StoredLeaves:
         hashes = (octets[at : at + HASH_NBYTES] for at in range(0, len(octets), HASH_NBYTES))
         found[key, tuple(offset)] = dict(zip(numbers, hashes, strict=True))
     return found
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return numbers in order as the first and the count of each run.
-
-    >>> _runs([3, 4, 5, 9])
-    [(3, 3), (9, 1)]
-    """
-    grouped = (list(run) for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
-    return [(run[0][1], len(run)) for run in grouped]
 
 
 # --- The commit
@@ -632,9 +622,7 @@ def digests_of_shares(
             rest.append(row)
             continue
         leaves = LeafHashes(int(blocks.nbytes[row]))
-        for leaf, octets in (
-            (leaf, octets) for each in rows for leaf, octets in known[each].items()
-        ):
+        for leaf, octets in chain.from_iterable(known[each].items() for each in rows):
             # A leaf lies in one slice, so no other slice has it.
             if not 0 <= leaf < len(leaves.is_known) or leaves.is_known[leaf]:
                 raise invalid(f"{key!r} has no leaf {leaf}, or has it twice.")
@@ -643,25 +631,16 @@ def digests_of_shares(
             rest.append(row)
             continue
         if leaves.num_missing:
-            _read_missing(blocks, row, leaves)
+            flat = blocks.flat(row)
+
+            def read(start: int, stop: int, flat: FlatTensor = flat) -> memoryview:
+                buffer = thread_buffer(stop - start)
+                flat.read(start, buffer)
+                return buffer
+
+            _put_leaves(leaves, tensors.dtype(row), [*leaves.missing()], read)
+            flat.check()
         for name in (key, *tied.get(key, ())):
             found[name] = leaves.digest(name, tensors.dtype(row), tensors.shape(row))
     found |= digests_of_blocks(blocks, rest)
     return {key: found[key] for key in (*tensors.keys, *ties)}
-
-
-def _read_missing(blocks: Blocks, row: int, leaves: LeafHashes) -> None:
-    """Hash the leaves that no process had."""
-    tensor = blocks.flat(row)
-    dtype = blocks.tensors.dtype(row)
-
-    def hash_one(leaf: int) -> bytes:
-        start, stop = leaves.bounds(leaf)
-        buffer = thread_buffer(stop - start)
-        tensor.read(start, buffer)
-        return hash_leaf(dtype, buffer)
-
-    numbers = list(leaves.missing())
-    for leaf, octets in zip(numbers, run_all(hash_one, numbers), strict=True):
-        leaves.put(leaf, octets)
-    tensor.check()

@@ -36,7 +36,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.deferred import outline_of
-from shardvar.formats.protocol import Format, SharedFormat
+from shardvar.formats.protocol import Format
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.layout.region import Region, read_integers, read_shape
 from shardvar.planning.decision import Decision
@@ -168,18 +168,13 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
             which.append(len(rows) - 1)
             regions.append(shard.region)
             arrays.append(array)
-    return array_source(_table(rows, which, regions), arrays)
-
-
-def _table(
-    rows: list[tuple[str, str, tuple[int, ...]]], which: list[int], regions: list[Region]
-) -> SliceTable:
     keys = [key for key, _, _ in rows]
     codes = np.array([code(dtype) for _, dtype, _ in rows], np.int64)
-    tensors = TensorTable(keys, codes, *pad([shape for _, _, shape in rows], fill=1))
+    table = TensorTable(keys, codes, *pad([shape for _, _, shape in rows], fill=1))
     offset = pad([region.offset for region in regions], fill=0)[1]
     shape = pad([region.shape for region in regions], fill=1)[1]
-    return SliceTable.of(tensors, np.array(which, np.int64), offset, shape)
+    slices = SliceTable.of(table, np.array(which, np.int64), offset, shape)
+    return array_source(slices, arrays)
 
 
 def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
@@ -322,8 +317,7 @@ def save_shards(
 def save_with_objects(
     saved: Run, process: int, tensors: LocalTensors, about: Metadata
 ) -> WriteReport:
-    """Write the values that this process holds, and the objects of ``about``, as the options of the run
-    say.
+    """Write the values that this process holds, and the objects of ``about``.
 
     Of a training state, values that other processes write have no shards here.
     """
@@ -425,45 +419,36 @@ def _plan(
     older: OlderIndex | None,
 ) -> tuple[Holding, WritePlan]:
     # Check.
-    _check_objects(saved.target.format.name, saved.form, about)
-    # Plan.
-    source = source_of_shards(tensors)
-    check_share(source.index.entries, process)
-    _check_cuts(source.index.entries.slices, saved.target.format)
-    base = None if older is None else ShareBase.of(older, source)
-    source = source if base is None else base.source
-    work = _plan_share(saved.target, source, about)
-    if saved.target.storage.local_path is None:
-        saved.target.storage.check_writable(saved.target.stem)
-    _check_target(saved, work)
-    rows, slices = _held_slices(source.index.entries.slices, saved.target.format.capabilities)
-    plan_file(saved, slices, about, NOT_WRITTEN)
-    return Holding(process, source, rows, slices, about, base=base), work
-
-
-def _check_objects(name: str, form: SharedFormat, about: Metadata) -> None:
-    """Raise ``UnsupportedError`` for an object that the format cannot hold."""
+    target, form = saved.target, saved.form
     for key, octets in about.objects.items():
         if not form.adopts_objects():
-            cause = f"Several processes cannot write an object, {key!r}, in the format {name}."
+            cause = f"Several processes cannot write an object, {key!r}, in the format {form.name}."
             raise UnsupportedError(cause, "Save in the format shardvar or torch.")
-        if octets.startswith(b"PK") and name != "torch":
-            cause = f"The format {name} cannot hold the object {key!r}, whose class is not plain."
+        if octets.startswith(b"PK") and form.name != "torch":
+            cause = (
+                f"The format {form.name} cannot hold the object {key!r}, whose class is not plain."
+            )
             raise UnsupportedError(cause, "Save in the format torch.")
-
-
-def _check_target(saved: Run, work: WritePlan) -> None:
-    assignment = replace(work.assignment, num_files=saved.count)
-    decision = replace(work.decision, assignment=assignment)
+    source = source_of_shards(tensors)
+    check_share(source.index.entries, process)
+    _check_cuts(source.index.entries.slices, form)
+    # Plan: every local shard is a slice of the file of this process. No policy, since the file need not
+    # cover the tensors.
+    base = None if older is None else ShareBase.of(older, source)
+    source = source if base is None else base.source
+    stored = source.index.entries
+    rows, slices = _held_slices(stored.slices, form.capabilities)
+    assignment = Assignment(slices, np.zeros_like(rows), int(len(rows) > 0), about.description)
+    decision = Decision(assignment, plan_of_slices(stored.slices, rows, slices), 0.0)
+    work = WritePlan(target, stored, about, False, False, decision)
+    if target.storage.local_path is None:
+        target.storage.check_writable(target.stem)
+    of_all = replace(decision, assignment=replace(assignment, num_files=saved.count))
     check_may_write(
-        replace(
-            work,
-            target=saved.target,
-            force=saved.options.force,
-            replace_atomically=True,
-            decision=decision,
-        )
+        replace(work, force=saved.options.force, replace_atomically=True, decision=of_all)
     )
+    plan_file(saved, slices, about, NOT_WRITTEN)
+    return Holding(process, source, rows, slices, about, base=base), work
 
 
 def _check_cuts(slices: SliceTable, form: Format) -> None:
@@ -471,32 +456,18 @@ def _check_cuts(slices: SliceTable, form: Format) -> None:
     cut = ~slices.is_whole() & (slices.shape > 0).all(axis=1) & (ITEMSIZES[slices.codes()] > 0)
     cut &= ~cuttable_rows(slices, form.capabilities)
     for row in np.flatnonzero(cut).tolist()[:1]:
-        cause = (
-            f"The format {form.name} cannot hold the region {slices.region(row)} of "
-            f"{slices.key(row)!r}."
-        )
-        remedy = (
+        region = f"the region {slices.region(row)} of {slices.key(row)!r}"
+        raise UnsupportedError(
+            f"The format {form.name} cannot hold {region}.",
             "Give the whole tensor in one process, or save in the format shardvar and convert it "
-            "with sv.reshard."
+            "with sv.reshard.",
         )
-        raise UnsupportedError(cause, remedy)
-
-
-def _plan_share(target: Location, source: ArraySource, metadata: Metadata) -> WritePlan:
-    """Every local shard as a slice of the file of this process; the target need not be
-    covered, so no policy."""
-    stored = source.index.entries.slices
-    rows, slices = _held_slices(stored, target.format.capabilities)
-    assignment = Assignment(slices, np.zeros_like(rows), int(len(rows) > 0), metadata.description)
-    decision = Decision(assignment, plan_of_slices(stored, rows, slices), 0.0)
-    return WritePlan(target, source.index.entries, metadata, False, False, decision)
 
 
 def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, SliceTable]:
-    """The rows of the slices that a share holds, and these slices.
+    """Return the slices that a share holds, and their rows, without empty slices that a format cannot hold.
 
-    Slices without elements, such as in processes without rows, are left out if a format cannot hold
-    them. A tensor that has no elements at all is held whole.
+    A tensor that has no elements at all is held whole.
     """
     rows = np.arange(len(stored))
     if capabilities.empty_slices:

@@ -44,7 +44,6 @@ from shardvar.maps.matching import (
     matches_key,
     nearest_key,
     rule_extents,
-    shift_of,
     solve,
 )
 from shardvar.maps.plan import MapPlan, Piece, Target, View
@@ -52,15 +51,16 @@ from shardvar.maps.proof import (
     MOST_PROBLEMS,
     Contribution,
     FittedRule,
+    Problem,
     TensorAxes,
     TensorFacts,
     Use,
     axes_of,
     check_factors,
     check_kind,
-    check_targets,
     check_uses,
     contributions_of,
+    find_element,
     missing_key,
     piece_of,
     target_key,
@@ -101,14 +101,15 @@ def bytes_of_number(text: str, dtype: str) -> bytes:
 
 def is_rename(rule: MapRule) -> bool:
     """Return True if a rule gives whole tensors other names, and is not an exception to "once"."""
-    return rule.keeps_tensors and not rule.is_again and rule.fill is None
+    return rule.keeps_tensors and not rule.exception
 
 
 def renamed_keys(
     fitted: FittedRule, found: Sequence[tuple[str, Values]], tensors: Mapping[str, TensorFacts]
 ) -> dict[str, str] | None:
-    """Return ``{match.key: target_key(match) for match in find_matches(found)}``, the new names of
-    the keys that a rule takes; None where the plain way must look."""
+    """Return ``{match.key: target_key(match) for match in find_matches(found)}``; None where the plain
+    way must look.
+    """
     rule, extents, size_of = fitted.rule, fitted.extents, fitted.size_of
     if rule.target is None or not found:
         return {}
@@ -135,7 +136,7 @@ def renamed_keys(
         words = part.words if isinstance(part, WordPart) else ()
         stop = len(words) if words else max(numbers, default=0) + 1
         stop = stop if bounds.stop is None else min(stop, bounds.stop)
-        shift = shift_of(part, size_of) if isinstance(part, NumberPart) else 0
+        shift = part.shift.integer(size_of) if isinstance(part, NumberPart) else 0
         if numbers and (min(numbers) + shift < 0 or max(numbers) >= stop):
             return None
         written.append([words[each] if words else each + shift for each in numbers])
@@ -161,7 +162,7 @@ def _indices(
             return None
         bounds, shift = extents.bounds(name, False), 0
         if isinstance(part, NumberPart):
-            shift, full = shift_of(part, fitted.size_of), extents.full(name, False)
+            shift, full = part.shift.integer(fitted.size_of), extents.full(name, False)
             last |= {} if full is None else {name: full - bounds.start}
         numbers = [int(each) - shift - bounds.start for each in column]
         stop = max(numbers) + 1 if bounds.stop is None else bounds.stop - bounds.start
@@ -215,9 +216,12 @@ def join_contributions(
     cause = tuple(map(_cause, contributions))
     if cause not in known:
         known[cause], _ = _join(key, contributions, tensors, others)
-    target = known[cause]
-    pieces = tuple(map(_moved, target.pieces, contributions))
-    return Target(key, target.dtype, target.shape, pieces, target.fill), []
+    target, pieces = known[cause], list[Piece]()
+    for piece, each in zip(target.pieces, contributions, strict=True):
+        source = View(each.match.key, piece.source.start, piece.source.steps)
+        filled = View(each.target, piece.target.start, piece.target.steps)
+        pieces.append(Piece(piece.rule, piece.shape, source, filled))
+    return Target(key, target.dtype, target.shape, tuple(pieces), target.fill), []
 
 
 def _cause(contribution: Contribution) -> tuple[object, ...]:
@@ -227,14 +231,6 @@ def _cause(contribution: Contribution) -> tuple[object, ...]:
         *(contribution.number, contribution.dtype, id(source), contribution.axes),
         contribution.fixed_in((*contribution.axes, *source.axes)),
         *(tuple(contribution.selected.items()), tuple(contribution.full.items())),
-    )
-
-
-def _moved(piece: Piece, contribution: Contribution) -> Piece:
-    taken, filled = piece.source, piece.target
-    source = View(contribution.match.key, taken.start, taken.steps)
-    return Piece(
-        piece.rule, piece.shape, source, View(contribution.target, filled.start, filled.steps)
     )
 
 
@@ -262,7 +258,15 @@ def _join(
         names = [name for axis in contribution.axes for name in axis]
         fixed = {name: value for name, value in contribution.fixed.items() if name in names}
         use = placed.use(contribution.number, fixed, contribution.selected)
-        _check_inside(use, names, placed, contribution, contributions)
+        for name, begin, number in zip(names, use.begins, use.counts, strict=True):
+            if begin + number > full[name]:
+                near = [each for each in contributions if each.number != contribution.number]
+                by = f" by {_rule(near[0])}" if near else ""
+                raise MapError(
+                    f"{_rule(contribution)} fills {name}={begin}:{begin + number}, and the extent "
+                    f"of {name} is {full[name]}{by}.",
+                    "Give each rule that fills it a range with '@', or a size.",
+                )
         uses.append(use)
         try:
             piece, more = piece_of(contribution, placed, tensors)
@@ -345,25 +349,6 @@ def _full(
     return full
 
 
-def _check_inside(
-    use: Use,
-    names: Sequence[str],
-    target: TensorAxes,
-    contribution: Contribution,
-    contributions: Sequence[Contribution],
-) -> None:
-    """Raise ``MapError`` if a range reaches out of the extent that another rule gives the target."""
-    for name, begin, number in zip(names, use.begins, use.counts, strict=True):
-        if begin + number > target.full[name]:
-            others = [each for each in contributions if each.number != contribution.number]
-            by = f" by {_rule(others[0])}" if others else ""
-            raise MapError(
-                f"{_rule(contribution)} fills {name}={begin}:{begin + number}, and the extent of "
-                f"{name} is {target.full[name]}{by}.",
-                "Give each rule that fills it a range with '@', or a size.",
-            )
-
-
 def _fill(contributions: Sequence[Contribution]) -> bytes | None:
     fills = {
         contribution.fitted.rule.fill: contribution
@@ -393,7 +378,7 @@ def _check_filled(
     *,
     has_fill: bool,
 ) -> None:
-    flaw = check_targets(shape, uses, has_fill=has_fill)
+    flaw = find_element(shape, uses, may_have_holes=has_fill)
     if flaw is None:
         return
     where, rows = flaw
@@ -419,30 +404,18 @@ def _check_filled(
 def _missing(contributions: Sequence[Contribution]) -> tuple[str, str]:
     """Name the number that no key has, if that is the cause of a hole, and the key of it."""
     for number in dict.fromkeys(contribution.number for contribution in contributions):
-        mine = [contribution for contribution in contributions if contribution.number == number]
-        source = mine[0].fitted.rule.source.key
+        of_rule = [each for each in contributions if each.number == number]
+        first, source = of_rule[0], of_rule[0].fitted.rule.source.key
         for name in source.indices():
-            if any(name in axis for axis in mine[0].axes):
-                have = {
-                    contribution.fixed[name] for contribution in mine if name in contribution.fixed
-                }
+            if any(name in axis for axis in first.axes):
+                have = {each.fixed[name] for each in of_rule if name in each.fixed}
                 # The last number may be very large, so numbers are only counted up to the first gap.
                 gap = next(number for number in count() if number not in have)
-                if gap < mine[0].selected.get(name, 0):
-                    key = missing_key(mine[0], name, gap)
+                if gap < first.selected.get(name, 0):
+                    key = missing_key(first, name, gap)
                     named = f" (the key {key!r})" if key else ""
                     return f": no key {source.text!r} has {name} = {gap}{named}", key
     return "", ""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A problem of a map, or of its result."""
-
-    cause: str
-    """One sentence that names the rule, the key and the values."""
-    remedy: str
-    """One sentence that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,7 +432,12 @@ class Fit:
 
 
 @dataclass(slots=True)
-class _Findings:
+class _Fitting:
+    """The rules on the tensors, and everything that is known of them so far."""
+
+    rules: Sequence[MapRule]
+    tensors: Mapping[str, TensorFacts]
+    encodings: Mapping[str, str]
     problems: list[Problem] = field(default_factory=list)
     uses: dict[str, list[Use]] = field(default_factory=dict)
     """The elements of each tensor that the rules hold."""
@@ -471,8 +449,144 @@ class _Findings:
     left_out: dict[str, int] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
 
-    def wrong(self, where: str, error: MapError) -> None:
+    def draft(
+        self, matched: Sequence[list[tuple[str, Values]]], size_of: SizeOf, sizes: Collection[str]
+    ) -> None:
+        """Find what each rule does with the keys that match it."""
+        fitted_rules, failed = dict[int, FittedRule](), list[KeyPattern]()
+        for number, rule in enumerate(self.rules):
+            try:
+                fitted = FittedRule(number, rule, rule_extents(rule, size_of, sizes), size_of)
+                for constant in (*rule.times, *([] if rule.plus is None else [rule.plus])):
+                    constant.real(size_of)
+                fitted_rules[number] = fitted
+                new: dict[str, str] = {}
+                if is_rename(rule):
+                    whole = [each for each in matched[number] if each[0] in self.tensors]
+                    new = renamed_keys(fitted, whole, self.tensors) or {}
+                rest = [each for each in matched[number] if each[0] not in new]
+                matches = find_matches(rule.source, fitted.extents, rest, size_of)
+                self.names[number] = new
+                self._contribute(fitted, matches)
+            except MapError as error:
+                self._add(f"Rule {number + 1}, {rule.text!r}", error)
+                failed += [] if rule.target is None else [rule.target.key]
+        for number in self._disputed():
+            del self.names[number]
+            fitted = fitted_rules[number]
+            whole = [each for each in matched[number] if each[0] in self.tensors]
+            matches = find_matches(fitted.rule.source, fitted.extents, whole, size_of)
+            self._contribute(fitted, matches)
+        # Of targets of rules with a problem, no other problem is known.
+        for target in [key for key in self.contributions if _is_any(failed, key)]:
+            del self.contributions[target]
+
+    def _add(self, where: str, error: MapError) -> None:
         self.problems.append(Problem(f"{where}: {error.cause}", error.remedy))
+
+    def _disputed(self) -> list[int]:
+        """The rules that only rename, and whose keys or names other rules have."""
+        used = (key for key, uses in self.uses.items() if not all(use.is_again for use in uses))
+        renames = self.names.values()
+        keys = Counter(chain(used, *renames))
+        names = Counter(chain(self.contributions, *(each.values() for each in renames)))
+        shared = [{text for text, count in each.items() if count > 1} for each in (keys, names)]
+        return [
+            number
+            for number, new in self.names.items()
+            if not (shared[0].isdisjoint(new) and shared[1].isdisjoint(new.values()))
+        ]
+
+    def _contribute(self, fitted: FittedRule, matches: Sequence[Match]) -> None:
+        """Find what one rule contributes with each key that it takes; an error ends its work."""
+        rule, extents = fitted.rule, fitted.extents
+        counts = count_numbers(extents, matches)
+        placed_of: dict[tuple[int, ...], tuple[TensorAxes, dict[str, int]]] = {}
+        uses_of: dict[tuple[object, ...], Use] = {}
+        for match in matches:
+            self.taken.setdefault(match.key, []).append(fitted.number)
+            if match.key not in self.tensors:
+                self._take_object(fitted, match)
+                continue
+            dtype, shape = self.tensors[match.key]
+            if shape not in placed_of:
+                placed_of[shape] = axes_of(
+                    rule.source,
+                    shape,
+                    match.key,
+                    lambda name: extents.full(name, False),
+                    extents.source,
+                    may_cut=bool(rule.factors),
+                )
+            placed, selected = placed_of[shape]
+            uses = self.uses.setdefault(match.key, [])
+            if rule.target is None:
+                uses.append(placed.use(fitted.number, {}, selected))
+                self.left_out.setdefault(match.key, fitted.number)
+                continue
+            check_kind(rule, match.key, dtype, self.encodings.get(match.key))
+            numbers = counts[tuple(match.texts.values())]
+            for each in contributions_of(fitted, match, (dtype, shape), placed, selected, numbers):
+                check_factors(each, self.tensors)
+                # Most tensors of a rule are used alike.
+                cause = id(placed), each.fixed_in(placed.axes), *each.selected.items()
+                if cause not in uses_of:
+                    uses_of[cause] = each.use()
+                uses.append(uses_of[cause])
+                self.contributions.setdefault(each.target, []).append(each)
+
+    def _take_object(self, fitted: FittedRule, match: Match) -> None:
+        """Rename an object, or leave it out: it has no elements to move."""
+        rule, others = fitted.rule, self.taken[match.key]
+        if len(others) > 1:
+            raise MapError(
+                f"{match.key!r} is matched by rule {others[0] + 1} too.", "Keep one of the rules."
+            )
+        if rule.target is None:
+            self.left_out[match.key] = fitted.number
+            return
+        if rule.has_arithmetic or rule.repeated() or rule.source.free() - set(match.indices):
+            raise MapError(
+                f"{match.key!r} is not a tensor that can be read, so it is only renamed or left out.",
+                f"`shardvar verify` says why. To leave it out, write {match.key!r} -> nothing.",
+            )
+        self.renamed[match.key] = target_key(fitted, match, match.indices, {})
+
+    def join(self, owner: Mapping[str, int]) -> list[Target]:
+        """Make the targets in the order of their first sources; keys of ``owner`` are only renamed."""
+        order = {key: row for row, key in enumerate(self.tensors)}
+        first = {
+            key: min(order[each.match.key] for each in contributions)
+            for key, contributions in self.contributions.items()
+        }
+        targets, known = list[Target](), KnownTargets()
+        others = [key for key in self.tensors if key not in self.taken and key not in owner]
+        for key in sorted(self.contributions, key=lambda key: (first[key], key)):
+            # The order of rules does not matter.
+            contributions = sorted(
+                self.contributions[key], key=lambda each: (order[each.match.key], each.number)
+            )
+            try:
+                target, factors = join_contributions(
+                    key, contributions, self.tensors, others, known
+                )
+            except MapError as error:
+                self._add(repr(key), error)
+                # Only the problems that are printed name the nearest key.
+                others = others if len(self.problems) < MOST_PROBLEMS else []
+                continue
+            targets.append(target)
+            for source, use in factors:
+                self.taken.setdefault(source, [])
+                self.uses.setdefault(source, []).append(use)
+        taken = set(chain(self.contributions, *(each.values() for each in self.names.values())))
+        for source, name in self.renamed.items():
+            if name in taken:
+                cause = f"{source!r} would be named {name!r}, which another key makes."
+                remedy = "Give it another name, or leave one of them out."
+                self.problems.append(Problem(cause, remedy))
+            taken.add(name)
+        return targets
 
 
 def fit_rules(
@@ -484,204 +598,38 @@ def fit_rules(
     encodings: Mapping[str, str],
 ) -> Fit:
     """Fit rules to tensors and objects, and prove that nothing is lost."""
-    found = _Findings()
-    keys = [*tensors, *objects]
+    fitting, keys = _Fitting(rules, tensors, encodings), [*tensors, *objects]
     # Match.
     matched: list[list[tuple[str, Values]]] = [[] for _ in rules]
     for key, hits in match_keys([rule.source.key for rule in rules], keys):
         for number, values in hits:
             matched[number].append((key, values))
-    # Draft.
-    fitted_rules, failed = dict[int, FittedRule](), list[MapRule]()
-    for number, rule in enumerate(rules):
-        try:
-            fitted = FittedRule(number, rule, rule_extents(rule, size_of, sizes), size_of)
-            for constant in (*rule.times, *([] if rule.plus is None else [rule.plus])):
-                constant.real(size_of)
-            fitted_rules[number] = fitted
-            new = _new_names(fitted, matched[number], tensors)
-            rest = [each for each in matched[number] if each[0] not in new]
-            matches = find_matches(rule.source, fitted.extents, rest, size_of)
-            found.names[number] = new
-            _contribute(found, fitted, matches, tensors, encodings)
-        except MapError as error:
-            found.wrong(f"Rule {number + 1}, {rule.text!r}", error)
-            failed.append(rule)
-    for number in _disputed(found):
-        del found.names[number]
-        fitted = fitted_rules[number]
-        mine = [each for each in matched[number] if each[0] in tensors]
-        matches = find_matches(fitted.rule.source, fitted.extents, mine, size_of)
-        _contribute(found, fitted, matches, tensors, encodings)
-    owner = {key: number for number, names in found.names.items() for key in names}
-    # Join.
-    _drop_targets(found, failed)
-    targets = _join_all(found, tensors, owner)
+    # Draft, and join.
+    fitting.draft(matched, size_of, sizes)
+    owner = {key: number for number, names in fitting.names.items() for key in names}
+    targets, problems = fitting.join(owner), fitting.problems
     # Prove. After another problem, what is not used may only follow from it, unless no rule at all
     # has its name.
     by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
-    if not found.problems and keys and not by_name:
-        _check_direction(found, rules, keys)
+    if not problems and keys and not by_name:
+        goals = [rule.target.key for rule in rules if rule.target is not None]
+        made = next((key for key, hits in match_keys(goals, keys) if hits), None)
+        if made is not None:
+            cause = f"No rule matches a key, and {made!r} is one that the map makes."
+            remedy = "The map goes the other way: add or remove --inverse, in Python .inverse()."
+            problems.append(Problem(cause, remedy))
     judged = [key for key in keys if key not in owner]
-    if found.problems:
+    if problems:
         factors = [side.key for rule in rules for side in rule.factors]
         judged = [key for key in judged if key not in by_name and not _is_any(factors, key)]
     shapes = {key: tensors[key][1] for key in judged if key in tensors}
-    for cause, remedy in check_uses(rules, shapes, found.uses, by_name, judged, found.taken):
-        found.problems.append(Problem(cause, remedy))
-    counts = [len(found.names.get(number, ())) for number in range(len(rules))]
-    for numbers in found.taken.values():
-        for number in numbers:
-            counts[number] += 1
-    names = {key: found.names[owner[key]][key] for key in tensors if key in owner}
-    plan = MapPlan(targets, found.left_out, names, owner, tensors)
-    return Fit(plan, tuple(found.problems), tuple(counts), found.renamed)
-
-
-def _drop_targets(found: _Findings, failed: Sequence[MapRule]) -> None:
-    """Forget the targets of rules with a problem: no other problem of them is known."""
-    filled = [rule.target.key for rule in failed if rule.target is not None]
-    for target in [key for key in found.contributions if _is_any(filled, key)]:
-        del found.contributions[target]
+    problems += check_uses(rules, shapes, fitting.uses, by_name, judged, fitting.taken)
+    counts = Counter(chain(owner.values(), *fitting.taken.values()))
+    names = {key: fitting.names[owner[key]][key] for key in tensors if key in owner}
+    plan = MapPlan(targets, fitting.left_out, names, owner, tensors)
+    matches = tuple(counts[number] for number in range(len(rules)))
+    return Fit(plan, tuple(problems), matches, fitting.renamed)
 
 
 def _is_any(patterns: Sequence[KeyPattern], key: str) -> bool:
     return any(matches_key(each, key) for each in patterns)
-
-
-def _check_direction(found: _Findings, rules: Sequence[MapRule], keys: Sequence[str]) -> None:
-    """Note that a map whose rules match no key has targets that do: it goes the other way."""
-    targets = [rule.target.key for rule in rules if rule.target is not None]
-    made = next((key for key, hits in match_keys(targets, keys) if hits), None)
-    if made is not None:
-        found.problems.append(
-            Problem(
-                f"No rule matches a key, and {made!r} is one that the map makes.",
-                "The map goes the other way: add or remove --inverse, in Python .inverse().",
-            )
-        )
-
-
-def _new_names(
-    fitted: FittedRule, matched: Sequence[tuple[str, Values]], tensors: Mapping[str, TensorFacts]
-) -> dict[str, str]:
-    """The names of whole tensors, if a rule only renames; none if they are found one by one."""
-    if not is_rename(fitted.rule):
-        return {}
-    return renamed_keys(fitted, [each for each in matched if each[0] in tensors], tensors) or {}
-
-
-def _disputed(found: _Findings) -> list[int]:
-    """The rules that only rename, and whose keys or names other rules have."""
-    used = (key for key, uses in found.uses.items() if not all(use.is_again for use in uses))
-    keys = Counter(chain(used, *found.names.values()))
-    names = Counter(chain(found.contributions, *(each.values() for each in found.names.values())))
-    shared = [{text for text, count in each.items() if count > 1} for each in (keys, names)]
-    return [
-        number
-        for number, mine in found.names.items()
-        if not (shared[0].isdisjoint(mine) and shared[1].isdisjoint(mine.values()))
-    ]
-
-
-def _contribute(
-    found: _Findings,
-    fitted: FittedRule,
-    matches: Sequence[Match],
-    tensors: Mapping[str, TensorFacts],
-    encodings: Mapping[str, str],
-) -> None:
-    """Find what one rule contributes with each key that it takes; an error ends its work."""
-    rule, extents = fitted.rule, fitted.extents
-    counts = count_numbers(extents, matches)
-    placed_of: dict[tuple[int, ...], tuple[TensorAxes, dict[str, int]]] = {}
-    uses_of: dict[tuple[object, ...], Use] = {}
-    for match in matches:
-        found.taken.setdefault(match.key, []).append(fitted.number)
-        if match.key not in tensors:
-            _take_object(found, fitted, match)
-            continue
-        dtype, shape = tensors[match.key]
-        if shape not in placed_of:
-            placed_of[shape] = axes_of(
-                rule.source,
-                shape,
-                match.key,
-                lambda name: extents.full(name, False),
-                extents.source,
-                may_cut=bool(rule.factors),
-            )
-        placed, selected = placed_of[shape]
-        uses = found.uses.setdefault(match.key, [])
-        if rule.target is None:
-            uses.append(placed.use(fitted.number, {}, selected))
-            found.left_out.setdefault(match.key, fitted.number)
-            continue
-        check_kind(rule, match.key, dtype, encodings.get(match.key))
-        mine = counts[tuple(match.texts.values())]
-        for contribution in contributions_of(fitted, match, (dtype, shape), placed, selected, mine):
-            check_factors(contribution, tensors)
-            # Most tensors of a rule are used alike.
-            cause = id(placed), contribution.fixed_in(placed.axes), *contribution.selected.items()
-            if cause not in uses_of:
-                uses_of[cause] = contribution.use()
-            uses.append(uses_of[cause])
-            found.contributions.setdefault(contribution.target, []).append(contribution)
-
-
-def _take_object(found: _Findings, fitted: FittedRule, match: Match) -> None:
-    """Rename an object, or leave it out: it has no elements to move."""
-    rule, others = fitted.rule, found.taken[match.key]
-    if len(others) > 1:
-        raise MapError(
-            f"{match.key!r} is matched by rule {others[0] + 1} too.", "Keep one of the rules."
-        )
-    if rule.target is None:
-        found.left_out[match.key] = fitted.number
-        return
-    if rule.has_arithmetic or rule.repeated() or rule.source.free() - set(match.indices):
-        raise MapError(
-            f"{match.key!r} is not a tensor that can be read, so it is only renamed or left out.",
-            f"`shardvar verify` says why. To leave it out, write {match.key!r} -> nothing.",
-        )
-    found.renamed[match.key] = target_key(fitted, match, match.indices, {})
-
-
-def _join_all(
-    found: _Findings, tensors: Mapping[str, TensorFacts], owner: Mapping[str, int]
-) -> list[Target]:
-    """Make the targets in the order of their first sources; keys of ``owner`` are only renamed."""
-    order = {key: row for row, key in enumerate(tensors)}
-    first = {
-        key: min(order[contribution.match.key] for contribution in contributions)
-        for key, contributions in found.contributions.items()
-    }
-    targets, known = list[Target](), KnownTargets()
-    others = [key for key in tensors if key not in found.taken and key not in owner]
-    for key in sorted(found.contributions, key=lambda key: (first[key], key)):
-        # The order of rules does not matter.
-        contributions = sorted(
-            found.contributions[key], key=lambda d: (order[d.match.key], d.number)
-        )
-        try:
-            target, factors = join_contributions(key, contributions, tensors, others, known)
-        except MapError as error:
-            found.wrong(repr(key), error)
-            # Only the problems that are printed say which key is nearest.
-            others = others if len(found.problems) < MOST_PROBLEMS else []
-            continue
-        targets.append(target)
-        for source, use in factors:
-            found.taken.setdefault(source, [])
-            found.uses.setdefault(source, []).append(use)
-    taken = set(chain(found.contributions, *(each.values() for each in found.names.values())))
-    for source, name in found.renamed.items():
-        if name in taken:
-            found.problems.append(
-                Problem(
-                    f"{source!r} would be named {name!r}, which another key makes.",
-                    "Give it another name, or leave one of them out.",
-                )
-            )
-        taken.add(name)
-    return targets

@@ -27,6 +27,7 @@ A size is an integer, so a division with a remainder is an error. A constant of 
 float: it may also have decimals, and powers (``h ** -0.5``).
 """
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -159,39 +160,38 @@ class _ExpressionReader:
         )
 
 
+_SIGNS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "**": operator.pow,
+}
+
+
+def _real(tree: Any, size_of: Callable[[str], int]) -> Any:
+    if isinstance(tree, tuple):
+        sign, left, right = tree
+        return _SIGNS[sign](_real(left, size_of), _real(right, size_of))
+    return float(size_of(tree) if isinstance(tree, str) else tree)
+
+
 def _integer(tree: Any, size_of: Callable[[str], int], text: str) -> int:
     if isinstance(tree, str):
         return size_of(tree)
     if isinstance(tree, int):
         return tree
     if isinstance(tree, float) or tree[0] == "**":
-        raise MapError(
-            f"The size {text!r} is not an integer.", "Write integers, + - * / and brackets."
-        )
+        remedy = "Write integers, + - * / and brackets."
+        raise MapError(f"The size {text!r} is not an integer.", remedy)
     sign, left, right = tree
     a, b = _integer(left, size_of, text), _integer(right, size_of, text)
-    if sign == "/":
-        if b == 0 or a % b:
-            raise MapError(
-                f"The size {text!r} is not an integer: {a} / {b}{f' leaves {a % b}' if b else ''}.",
-                "Give sizes that divide each other.",
-            )
-        return a // b
-    return a + b if sign == "+" else a - b if sign == "-" else a * b
-
-
-def _real(tree: Any, size_of: Callable[[str], int]) -> Any:
-    if isinstance(tree, str):
-        return float(size_of(tree))
-    if isinstance(tree, int | float):
-        return float(tree)
-    sign, left, right = tree
-    a, b = _real(left, size_of), _real(right, size_of)
-    if sign == "**":
-        return a**b
-    if sign == "/":
-        return a / b
-    return a + b if sign == "+" else a - b if sign == "-" else a * b
+    if sign == "/" and (b == 0 or a % b):
+        raise MapError(
+            f"The size {text!r} is not an integer: {a} / {b}{f' leaves {a % b}' if b else ''}.",
+            "Give sizes that divide each other.",
+        )
+    return int(a // b if sign == "/" else _SIGNS[sign](a, b))
 
 
 AxisNames = tuple[str, ...]
@@ -303,8 +303,8 @@ class MapRule:
     fill: str | None = None
     """The number that fills what no rule covers."""
     ends: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
-    """Of an inverse, the ranges that all rules of the map fill of an index of the source. The extent
-    of the index is the largest stop of them, unless it is given."""
+    """Of an inverse, the ranges that all rules of the map fill of an index of the source: the largest
+    stop is its extent, unless that is given."""
 
     def names(self) -> Iterator[str]:
         """Yield the names in it that sizes may have: indices, and names in expressions."""
@@ -318,7 +318,7 @@ class MapRule:
             yield from expression.names()
 
     def repeated(self) -> list[str]:
-        """Return the indices of the target's key for each of which the source is used again, with ``also``."""
+        """Return the indices of the target's key for which ``also`` uses the source again."""
         if self.target is None or not self.is_again:
             return []
         of_key, of_source = [*self.target.key.indices()], self.source.indices()
@@ -333,6 +333,13 @@ class MapRule:
         # A range of a number in a key chooses whole tensors.
         cuts = {name for axis in source.axes for name in axis}
         return not cuts & (source.ranges.keys() | target.ranges.keys())
+
+    @property
+    def exception(self) -> str:
+        """The word by which it is an exception to "once"; empty without one."""
+        if self.target is None:
+            return "nothing"
+        return "also" if self.is_again else "else" if self.fill is not None else ""
 
     @property
     def has_arithmetic(self) -> bool:
@@ -402,7 +409,8 @@ def _parse(reader: "_Reader") -> MapRule:
             raise MapError("' -> ' is missing.", _SPACES if is_close else _GRAMMAR)
         else:
             remedy = _QUOTES if "->" in reader.text else _GRAMMAR
-            remedy = next((says for word, says in _INSTEAD.items() if reader.begins(word)), remedy)
+            instead = (text for word, text in _INSTEAD.items() if reader.begins(word))
+            remedy = next(instead, remedy)
             raise reader.unexpected("'->', '@', 'times' or 'plus'", remedy)
         if plus is not None and not reader.sees("->"):
             remedy = "'plus' adds a constant. Only 'times' takes a tensor."

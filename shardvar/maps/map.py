@@ -135,12 +135,12 @@ def copies_left_out(
         if rule is None or not rule.source.ranges.keys() & set(axis):
             continue
         full = {each: size_of(each) for each in axis}
-        mine = split_number(rank, axis, full)
+        own = split_number(rank, axis, full)
         # The pipeline's stage 1 has other layers: a copy differs only in the indices of the range.
         same = [each for each in axis if each not in rule.source.ranges]
         for other in sorted(kept.get(name, ())):
             theirs = split_number(other, axis, full)
-            if all(mine[each] == theirs[each] for each in same):
+            if all(own[each] == theirs[each] for each in same):
                 found[key] = f"{other}/{name}"
                 break
     return found
@@ -375,24 +375,19 @@ class Map:
         MapError
             If a rule has no inverse: with ``times``, ``plus``, ``else``, ``also`` or ``nothing``.
         """
-        obstacles = [(number, rule, _obstacle(rule)) for number, rule in enumerate(self.parsed)]
-        problems = [
-            f"Rule {number + 1}, {rule.text!r}, has no inverse, because of {what!r}."
-            for number, rule, what in obstacles
-            if what
-        ]
+        problems = []
+        for number, rule in enumerate(self.parsed):
+            obstacle = rule.exception or ("times or plus" if rule.has_arithmetic else "")
+            if obstacle:
+                problems.append(
+                    f"Rule {number + 1}, {rule.text!r}, has no inverse, because of {obstacle!r}."
+                )
         if problems:
-            more = len(problems) - 1
-            others = (
-                f" {more:,} more {'rule has' if more == 1 else 'rules have'} none." if more else ""
-            )
-            back = shipped_inverse(self.name)
-            remedy = (
-                f"The shipped map {back!r} goes the other way."
-                if back
-                else "Write the way back by hand."
-            )
-            error = MapError(problems[0] + others, remedy)
+            more, back = len(problems) - 1, shipped_inverse(self.name)
+            others = f" {more:,} more {'rule has' if more == 1 else 'rules have'} none."
+            shipped = f"The shipped map {back!r} goes the other way."
+            remedy = shipped if back else "Write the way back by hand."
+            error = MapError(problems[0] + others * (more > 0), remedy)
             error.problems = tuple(problems)
             raise error
         inverse = Map(
@@ -408,7 +403,6 @@ class Map:
         return inverse._with(parsed=tuple(parsed), family=family)
 
     def _with(self, **values: Any) -> Self:
-        """The new map with what its rules and sizes do not say."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
         return self
@@ -453,22 +447,17 @@ def fit_map(
             size_of(name)
         except MapError as error:
             raise error.at(f"sizes.{name}") from None
-    _check_sizes_used(given)
-    fit = fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings)
-    return replace(fit, model=model)
-
-
-def _check_sizes_used(given: Map) -> None:
-    """Raise ``MapError`` for a size that no rule and no other size uses: it is misspelt."""
+    # A size that no rule and no other size uses is misspelt.
     used = {name for rule in given.parsed for name in rule.names()}
     for size in given.sizes.values():
         used |= set() if isinstance(size, int) else set(parse_expression(size).names())
     for name in given.sizes:
         if name not in used:
-            raise MapError(
-                f"The size {name} is used by no rule.",
-                f"{did_you_mean(name, used - given.sizes.keys())}Correct it, or leave it out.",
-            )
+            near = did_you_mean(name, used - given.sizes.keys())
+            cause = f"The size {name} is used by no rule."
+            raise MapError(cause, f"{near}Correct it, or leave it out.")
+    fit = fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings)
+    return replace(fit, model=model)
 
 
 def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, TensorFacts], list[str]]:
@@ -548,14 +537,3 @@ def _size(name: Any, size: Any) -> int | str:
             f"The size {name} is {size!r}, not an integer.",
             "Give an integer, an expression, or 'config:NAME'.",
         ) from None
-
-
-def _obstacle(rule: MapRule) -> str:
-    """The word that keeps a rule from having an inverse; empty if it has one."""
-    if rule.target is None:
-        return "nothing"
-    if rule.is_again:
-        return "also"
-    if rule.fill is not None:
-        return "else"
-    return "times or plus" if rule.has_arithmetic else ""

@@ -31,8 +31,6 @@ from shardvar.errors import CheckpointError, MapError, StorageError
 from shardvar.maps.language import (
     ANY_TEXT,
     AxisNames,
-    Expression,
-    KeyPart,
     KeyPattern,
     MapRule,
     NumberPart,
@@ -60,8 +58,18 @@ def match_keys(
     """Yield each key with the patterns that match it, each as its position and the parts' values."""
     exact = [re.compile(_expression(pattern, _NUMBER)) for pattern in patterns]
     groups = [_group_of(pattern) for pattern in patterns]
-    readers = [
-        [_reader_of(part) for part in each.parts if not isinstance(part, str)] for each in patterns
+    # The value of each part: the number, the position of the word, or the text.
+    readers: list[list[Callable[[str], int | str]]] = [
+        [
+            part.words.index
+            if isinstance(part, WordPart)
+            else str
+            if isinstance(part, TextPart)
+            else int
+            for part in pattern.parts
+            if not isinstance(part, str)
+        ]
+        for pattern in patterns
     ]
     of_group: dict[str, list[int]] = {}
     for key in keys:
@@ -72,22 +80,12 @@ def match_keys(
                 row for row, each in enumerate(groups) if each is None or each.fullmatch(group)
             ]
             of_group[group] = candidates
-        yield (
-            key,
-            [
-                (
-                    row,
-                    tuple(
-                        [
-                            read(text)
-                            for read, text in zip(readers[row], found.groups(), strict=True)
-                        ]
-                    ),
-                )
-                for row in candidates
-                if (found := exact[row].fullmatch(key))
-            ],
-        )
+        hits = list[tuple[int, Values]]()
+        for row in candidates:
+            if found := exact[row].fullmatch(key):
+                texts = zip(readers[row], found.groups(), strict=True)
+                hits.append((row, tuple([read(text) for read, text in texts])))
+        yield key, hits
 
 
 def matches_key(pattern: KeyPattern, key: str) -> bool:
@@ -118,12 +116,6 @@ def _group_of(key: KeyPattern) -> "re.Pattern[str] | None":
         ):
             return None
     return re.compile(re.sub("#+", "#", _DIGITS.sub("#", _expression(key, "#"))))
-
-
-def _reader_of(part: KeyPart) -> Callable[[str], int | str]:
-    if isinstance(part, NumberPart):
-        return int
-    return part.words.index if isinstance(part, WordPart) else str
 
 
 def _expression(key: KeyPattern, number: str) -> str:
@@ -285,25 +277,29 @@ def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleEx
     for name, size in known.items():
         if size < 0:
             raise MapError(f"The size {name} is {size}.", "Sizes are not negative.")
-    words = tuple(
-        {part.name: len(part.words) for part in side.key.parts if isinstance(part, WordPart)}
-        if side is not None
-        else {}
-        for side in sides
-    )
-    found = RuleExtents(
-        _bounds(rule.source, size_of),
-        {} if rule.target is None else _bounds(rule.target, size_of),
-        known,
-        (words[0], words[1]),
-        {name: max(_end(each, size_of) for each in ranges) for name, ranges in rule.ends.items()},
-    )
+    words: list[dict[str, int]] = []
+    for side in sides:
+        parts = () if side is None else side.key.parts
+        words.append({part.name: len(part.words) for part in parts if isinstance(part, WordPart)})
+    ends = {name: max(_end(each, size_of) for each in some) for name, some in rule.ends.items()}
+    source = _bounds(rule.source, size_of)
+    target = {} if rule.target is None else _bounds(rule.target, size_of)
+    extents = RuleExtents(source, target, known, (words[0], words[1]), ends)
     for is_target, side in enumerate(sides):
         for name in () if side is None else side.indices():
-            _check_bounds(found, name, bool(is_target))
+            full, bounds = (
+                extents.full(name, bool(is_target)),
+                extents.bounds(name, bool(is_target)),
+            )
+            if full is not None and max(bounds.start, bounds.stop or 0) > full:
+                last = bounds.start if bounds.stop is None else bounds.stop
+                raise MapError(
+                    f"'@' selects {name}={bounds.start}:{last}, and {name} has the extent {full}.",
+                    f"Choose a range within {full}, or another size of {name}.",
+                )
     for name in () if rule.target is None else rule.source.free():
-        _check_same(found, name)
-    return found
+        _check_same(extents, name)
+    return extents
 
 
 def filled_ranges(rules: Iterable[MapRule], target: Side) -> dict[str, tuple[Range, ...]]:
@@ -341,16 +337,6 @@ def _bounds(side: Side, size_of: SizeOf) -> dict[str, Bounds]:
             )
         found[name] = Bounds(start, stop, given.is_single)
     return found
-
-
-def _check_bounds(extents: RuleExtents, name: str, is_target: bool) -> None:
-    full, bounds = extents.full(name, is_target), extents.bounds(name, is_target)
-    if full is not None and max(bounds.start, bounds.stop or 0) > full:
-        last = bounds.start if bounds.stop is None else bounds.stop
-        raise MapError(
-            f"'@' selects {name}={bounds.start}:{last}, and {name} has the extent {full}.",
-            f"Choose a range within {full}, or another size of {name}.",
-        )
 
 
 def _check_same(extents: RuleExtents, name: str) -> None:
@@ -412,12 +398,6 @@ def split_number(number: int, axis: AxisNames, full: Mapping[str, int]) -> dict[
     return {name: found[name] for name in axis}
 
 
-def shift_of(part: NumberPart, size_of: SizeOf) -> int:
-    """Return the shift of the number of a part."""
-    shift: Expression = part.shift
-    return shift.integer(size_of)
-
-
 _Named = Mapping[AxisNames | str, int | str]
 """The values of the parts of a key: a number by its indices, the position of a word, or a text."""
 
@@ -434,46 +414,42 @@ def find_matches(
     side: Side, extents: RuleExtents, found: Sequence[tuple[str, Values]], size_of: SizeOf
 ) -> list[Match]:
     """Return the keys that a side takes, among the keys that its pattern matches."""
-    read = [(key, _named(side.key, values, size_of)) for key, values in found]
-    named = [(key, parts) for key, parts in read if parts is not None]
-    full = _full(side.key, extents, [parts for _, parts in named])
+    if not found:
+        return []
+    named: list[tuple[str, _Named]] = []
+    parts = [part for part in side.key.parts if not isinstance(part, str)]
+    shifts = [part.shift.integer(size_of) if isinstance(part, NumberPart) else 0 for part in parts]
+    for key, values in found:
+        read: dict[AxisNames | str, int | str] = {}
+        for part, value, shift in zip(parts, values, shifts, strict=True):
+            if not isinstance(part, NumberPart):
+                read[part.name] = value
+            elif (number := int(value) - shift) >= 0:
+                read[part.axis] = number
+        # A number below the least one is another rule's.
+        if len(read) == len(parts):
+            named.append((key, read))
+    full = _full(side.key, extents, [read for _, read in named])
     return [
         match
-        for key, parts in named
-        if (match := _match(side.key, key, parts, extents, full)) is not None
+        for key, read in named
+        if (match := _match(side.key, key, read, extents, full)) is not None
     ]
 
 
 def count_numbers(
     extents: RuleExtents, matches: Sequence[Match]
 ) -> dict[tuple[str, ...], dict[str, int]]:
-    """Return the extents of the indices of keys, by the texts in them: an encoder and a decoder need not
-    have equally many layers.
-    """
+    """Return the extents of the indices of keys by the texts in them: those of encoder and decoder may differ."""
     counts: dict[tuple[str, ...], dict[str, int]] = {}
     for match in matches:
-        mine = counts.setdefault(tuple(match.texts.values()), {})
+        numbers = counts.setdefault(tuple(match.texts.values()), {})
         for name, value in match.indices.items():
-            mine[name] = max(mine.get(name, 0), value + 1)
-    for mine in counts.values():
-        for name in mine:
-            mine[name] = max(extents.selected(name) or 0, mine[name])
+            numbers[name] = max(numbers.get(name, 0), value + 1)
+    for numbers in counts.values():
+        for name in numbers:
+            numbers[name] = max(extents.selected(name) or 0, numbers[name])
     return counts
-
-
-def _named(key: KeyPattern, values: Values, size_of: SizeOf) -> _Named | None:
-    """The values of the parts of a key; None if a number is below the least one."""
-    parts = [part for part in key.parts if not isinstance(part, str)]
-    found: dict[AxisNames | str, int | str] = {}
-    for part, value in zip(parts, values, strict=True):
-        if isinstance(part, NumberPart):
-            number = int(value) - shift_of(part, size_of)
-            if number < 0:
-                return None
-            found[part.axis] = number
-        else:
-            found[part.name] = value
-    return found
 
 
 def _full(key: KeyPattern, extents: RuleExtents, named: Sequence[_Named]) -> dict[str, int]:
@@ -559,7 +535,12 @@ class Family:
             where, config, unknown = "", {}, error.cause
         types = [each for each in self.models if not each.startswith(_GGUF)]
         files = [each.removeprefix(_GGUF) for each in self.models if each.startswith(_GGUF)]
-        named = _model_types(config, any(each[0].isupper() for each in types))
+        # The outermost type first, and the classes if the map has any.
+        given = [table.get("model_type") for table in _tables(config)]
+        if isinstance(config, dict) and any(each[0].isupper() for each in types):
+            classes = config.get("architectures")
+            given += classes if isinstance(classes, list) else ()
+        named = [each for each in given if isinstance(each, str) and each]
         checked = []
         for place, models, found in ((where, types, named), (path, files, [architecture])):
             if models and found and found[0]:
@@ -604,14 +585,6 @@ def _tables(value: Any) -> Iterator[dict[str, Any]]:
             yield from _tables(each)
 
 
-def _model_types(config: Any, with_classes: bool) -> list[str]:
-    """The model types that a configuration names, the outermost first, and maybe its classes."""
-    named = [table.get("model_type") for table in _tables(config)]
-    classes = config.get("architectures") if isinstance(config, dict) and with_classes else ()
-    named += classes if isinstance(classes, list) else ()
-    return [each for each in named if isinstance(each, str) and each]
-
-
 def _fitting(label: str, named: Collection[str], shipped: Mapping[str, Collection[str]]) -> str:
     """The shipped map between the same libraries for a model, as the beginning of a remedy."""
     source, _, target = label.partition("-to-")
@@ -637,25 +610,24 @@ def sizes_at(sizes: Mapping[str, int | str], path: str) -> SizeOf:
                 )
             asked.append(name)
             try:
-                found[name] = _size_of(sizes, name, size_of, path)
+                if name.startswith(PREFIX):
+                    found[name] = config_size(path, name.removeprefix(PREFIX))
+                elif name in sizes:
+                    size = sizes[name]
+                    found[name] = (
+                        size if isinstance(size, int) else parse_expression(size).integer(size_of)
+                    )
+                else:
+                    raise MapError(
+                        f"The size {name} is not given.",
+                        f"{did_you_mean(name, sizes)}Give it: --size {name}=N, in Python "
+                        f"sizes={{{name!r}: N}}.",
+                    )
             finally:
                 asked.pop()
         return found[name]
 
     return size_of
-
-
-def _size_of(sizes: Mapping[str, int | str], name: str, size_of: SizeOf, path: str) -> int:
-    if name.startswith(PREFIX):
-        return config_size(path, name.removeprefix(PREFIX))
-    if name not in sizes:
-        near = did_you_mean(name, sizes)
-        raise MapError(
-            f"The size {name} is not given.",
-            f"{near}Give it: --size {name}=N, in Python sizes={{{name!r}: N}}.",
-        )
-    size = sizes[name]
-    return size if isinstance(size, int) else parse_expression(size).integer(size_of)
 
 
 def config_size(path: str, name: str) -> int:

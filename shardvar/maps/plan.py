@@ -76,9 +76,8 @@ class MapPlan:
     left_out: Mapping[str, int]
     """Source tensors with elements that a rule leaves out, each with the rule's position."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """The new names of source tensors that are otherwise as they are, by key: what a target of one
-    piece would say of each, for a million of them. All targets come in the order of their first
-    sources."""
+    """The new names of source tensors that do not change, by key: targets of one piece each, for a
+    million of them. All targets come in the order of their first sources."""
     rules: Mapping[str, int] = field(default_factory=dict)
     """The positions of the rules that give names, by key."""
     tensors: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)

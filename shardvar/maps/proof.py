@@ -25,6 +25,7 @@ from shardvar.layout.region import find_flaw, find_overlap
 from shardvar.maps.language import (
     ELLIPSIS,
     AxisNames,
+    KeyPattern,
     MapRule,
     NumberPart,
     Side,
@@ -39,7 +40,6 @@ from shardvar.maps.matching import (
     SizeOf,
     nearest_key,
     nearest_rule,
-    shift_of,
     solve,
     why_unmatched,
     write_key,
@@ -76,15 +76,14 @@ class Use:
         return prod(self.counts)
 
 
-ElementFlaw = tuple[str, tuple[int, ...]]
-"""An element, as text, and the rows of the uses that hold it: none, or several."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of a map, or of its result."""
 
-
-def check_targets(
-    shape: Sequence[int], uses: Sequence[Use], *, has_fill: bool
-) -> ElementFlaw | None:
-    """Return an element of a target that is not filled once; None if there is none."""
-    return _flaw(shape, uses, may_have_holes=has_fill)
+    cause: str
+    """One sentence that names the rule, the key and the values."""
+    remedy: str
+    """One sentence that tells what to do."""
 
 
 def check_uses(
@@ -94,49 +93,55 @@ def check_uses(
     unselected: Mapping[str, int],
     keys: Sequence[str],
     selected: Collection[str],
-) -> Iterator[tuple[str, str]]:
-    """Yield problems of the use of each key, with remedies; rules match only the names of ``unselected``."""
+) -> Iterator[Problem]:
+    """Yield problems of the use of each key; rules match only the names of ``unselected``."""
     described = 0
     for key in keys:
-        if key not in selected and key not in uses:
-            described += 1
-            if described > MOST_PROBLEMS:
-                yield f"{key!r} is matched by no rule.", ""
-                continue
-            yield (
-                f"{key!r} is matched by no rule{_nearest(key, rules, unselected)}.",
-                f"Add a rule for it, or leave it out: '{quoted_key(key)} -> nothing'.",
-            )
-        elif key in shapes:
-            problem = _of_source(key, shapes[key], uses.get(key, ()), rules)
-            if problem is not None:
-                yield problem
+        if key in selected or key in uses:
+            if key in shapes:
+                yield from _of_source(key, shapes[key], uses.get(key, ()), rules)
+            continue
+        described += 1
+        if described > MOST_PROBLEMS:
+            yield Problem(f"{key!r} is matched by no rule.", "")
+            continue
+        near = ""
+        if key in unselected:
+            rule = _named([unselected[key]], rules)
+            near = f"; {rule} matches its name and not its numbers"
+        elif (number := nearest_rule(key, rules)) is not None:
+            why = why_unmatched(key, rules[number].source.key)
+            near = f"; the nearest is {_named([number], rules)}{f', where {why}' if why else ''}"
+        yield Problem(
+            f"{key!r} is matched by no rule{near}.",
+            f"Add a rule for it, or leave it out: '{quoted_key(key)} -> nothing'.",
+        )
+
+
+def _named(numbers: Sequence[int], rules: Sequence[MapRule], mark: str = "") -> str:
+    return mark.join(f"rule {number + 1} {rules[number].text!r}" for number in numbers)
 
 
 def _of_source(
     key: str, shape: Sequence[int], uses: Sequence[Use], rules: Sequence[MapRule]
-) -> tuple[str, str] | None:
+) -> Iterator[Problem]:
     first = [use for use in uses if not use.is_again]
-    flaw = _flaw(shape, first)
+    flaw = find_element(shape, first)
     if flaw is None:
-        return None
+        return
     where, rows = flaw
     if rows:
-        numbers = sorted({first[row].rule for row in rows})
-        named = " and ".join(f"rule {each + 1} {rules[each].text!r}" for each in numbers)
-        return (
+        named = _named(sorted({first[row].rule for row in rows}), rules, " and ")
+        yield Problem(
             f"{key!r}: its element {where} is used {len(rows)} times, by {named}.",
             "Leave one of them out, separate them with '@', or write 'also' before one.",
         )
-    if len(first) < len(uses) and _covers(shape, uses):
-        return None
-    named = "; ".join(
-        f"rule {each + 1} {rules[each].text!r}" for each in sorted({use.rule for use in uses})[:3]
-    )
-    return (
-        f"{key!r}: its element {where} is used by no rule; others are used by {named}.",
-        "Add a rule for it, such as one with '@' and '-> nothing'.",
-    )
+    elif len(first) == len(uses) or not _covers(shape, uses):
+        named = _named(sorted({use.rule for use in uses})[:3], rules, "; ")
+        yield Problem(
+            f"{key!r}: its element {where} is used by no rule; others are used by {named}.",
+            "Add a rule for it, such as one with '@' and '-> nothing'.",
+        )
 
 
 def quoted_key(key: str) -> str:
@@ -146,23 +151,10 @@ def quoted_key(key: str) -> str:
     return "'" + key.replace("'", "''") + "'"
 
 
-def _nearest(key: str, rules: Sequence[MapRule], unselected: Mapping[str, int]) -> str:
-    if key in unselected:
-        number = unselected[key]
-        return f"; rule {number + 1} {rules[number].text!r} matches its name and not its numbers"
-    found = nearest_rule(key, rules)
-    if found is None:
-        return ""
-    why = why_unmatched(key, rules[found].source.key)
-    return (
-        f"; the nearest is rule {found + 1} {rules[found].text!r}{f', where {why}' if why else ''}"
-    )
-
-
-def _flaw(
+def find_element(
     shape: Sequence[int], uses: Sequence[Use], *, may_have_holes: bool = False
-) -> ElementFlaw | None:
-    uses = [*uses]
+) -> tuple[str, tuple[int, ...]] | None:
+    """Return an element that is not used once, as text, with the rows of its uses: none, or several."""
     if 0 in shape:
         return None
     if len(uses) == 1 and (may_have_holes or uses[0].size == prod(shape)):
@@ -206,7 +198,7 @@ def _boxes(
     splits = [
         uses[0].radices[axis] if uses and is_split[axis] else (shape[axis],) for axis in range(rank)
     ]
-    offsets, extents, owners, total = [], [], [], 0
+    offsets, extents, owners, total = list[Ints](), list[Ints](), list[Ints](), 0
     for row, use in enumerate(uses):
         if not use.size:
             continue
@@ -229,16 +221,9 @@ def _boxes(
                 "Make the axis of the same indices in all rules.",
             )
         grid = np.indices([len(start) for start, _ in columns]).reshape(len(columns), number)
-        offsets.append(
-            np.stack([c[0][g] for c, g in zip(columns, grid, strict=True)], axis=1)
-            if columns
-            else np.zeros((1, 0), np.int64)
-        )
-        extents.append(
-            np.stack([c[1][g] for c, g in zip(columns, grid, strict=True)], axis=1)
-            if columns
-            else np.zeros((1, 0), np.int64)
-        )
+        for side, tables in enumerate((offsets, extents)):
+            parts = [column[side][at] for column, at in zip(columns, grid, strict=True)]
+            tables.append(np.stack(parts, axis=1) if parts else np.zeros((1, 0), np.int64))
         owners.append(np.full(number, row))
     full = [radix for split in splits for radix in split]
     empty = np.zeros((0, len(full)), np.int64)
@@ -405,14 +390,14 @@ def blocks(
         begin, first = placed.starts.get(block, 0), placed.starts.get(within, 0)
         whole = min(last - begin, selected.get(block, 1))
         rest = min(left - first, selected.get(within, 1))
-        mine = list[tuple[dict[str, int], dict[str, int]]]()
+        choice = list[tuple[dict[str, int], dict[str, int]]]()
         # An index that the side fixes to one value is in none of them.
         if whole > 0:
-            mine.append(({}, {block: whole} if block in selected else {}))
+            choice.append(({}, {block: whole} if block in selected else {}))
         if rest > 0 and begin <= last < begin + selected.get(block, 1):
             fixed = {block: last - begin} if block in selected else {}
-            mine.append((fixed, {within: rest} if within in selected else {}))
-        choices.append(mine)
+            choice.append((fixed, {within: rest} if within in selected else {}))
+        choices.append(choice)
     for some in product(*choices):
         fixed, counts = dict[str, int](), {**selected}
         for values, extents in some:
@@ -421,15 +406,6 @@ def blocks(
         is_there = all(at.get(name, value) == value for name, value in fixed.items())
         if is_there and all(at.get(name, -1) < count for name, count in counts.items()):
             yield fixed, counts
-
-
-def expand(axes: Sequence[AxisNames], source: TensorAxes) -> tuple[AxisNames, ...]:
-    """Return a target's axes, with the source's in place of ``...``."""
-    rest = [axis for axis in source.axes if axis and axis[0].startswith("...")]
-    found = list[AxisNames]()
-    for axis in axes:
-        found += rest if axis == ELLIPSIS else [axis]
-    return tuple(found)
 
 
 def merge(counts: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...], list[View]]:
@@ -441,18 +417,15 @@ def merge(counts: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...]
     """
     shape, steps = list[int](), list[list[tuple[int, int]]]()
     for row, count in enumerate(counts):
-        mine = [view.steps[row] for view in views]
         if count == 1:
             continue
-        if shape and all(
-            before[0] == axis and before[1] == step * count
-            for before, (axis, step) in zip(steps[-1], mine, strict=True)
-        ):
+        own = [view.steps[row] for view in views]
+        if shape and steps[-1] == [(axis, step * count) for axis, step in own]:
             shape[-1] *= count
-            steps[-1] = mine
+            steps[-1] = own
         else:
             shape.append(count)
-            steps.append(mine)
+            steps.append(own)
     return tuple(shape), [
         View(view.key, view.start, tuple(each[row] for each in steps))
         for row, view in enumerate(views)
@@ -500,6 +473,11 @@ class Contribution:
     def number(self) -> int:
         return self.fitted.number
 
+    @property
+    def starts(self) -> dict[str, int]:
+        """The first of each index that the source selects."""
+        return {name: bounds.start for name, bounds in self.fitted.extents.source.items()}
+
     def use(self) -> Use:
         fixed = dict(self.fixed_in(self.source.axes))
         is_again = self.fitted.rule.is_again
@@ -510,10 +488,10 @@ class Contribution:
         return tuple([(name, fixed[name]) for axis in axes for name in axis if name in fixed])
 
     def extent(self, axis: int) -> int | None:
-        mine = self.axes[axis]
-        if mine in self.cut:
-            return self.cut[mine]
-        sizes = [self.full[name] for name in mine]
+        names = self.axes[axis]
+        if names in self.cut:
+            return self.cut[names]
+        sizes = [self.full[name] for name in names]
         return None if None in sizes else prod(size for size in sizes if size is not None)
 
     def full_of_source(self, name: str) -> int | None:
@@ -543,7 +521,10 @@ def contributions_of(
     target = fitted.rule.target
     if target is None:
         return
-    axes, extents = expand(target.axes, placed), fitted.extents
+    extents, axes = fitted.extents, tuple[AxisNames, ...]()
+    for axis in target.axes:
+        rest = [each for each in placed.axes if each and each[0].startswith("...")]
+        axes += tuple(rest) if axis == ELLIPSIS else (axis,)
     shared = {**counts, **selected}
     full = {name: extents.full(name, True, shared.get(name)) for axis in axes for name in axis}
     cut = {
@@ -556,7 +537,13 @@ def contributions_of(
     # source does not have: one target for each value.
     repeated = fitted.rule.repeated()
     unstacked = [name for name in target.key.indices() if name in selected or name in repeated]
-    extent = {**selected, **{name: _repetitions(fitted, name) for name in repeated}}
+    extent = {**selected}
+    for name in repeated:
+        size = extents.selected(name)
+        if size is None:
+            cause = f"The size of {name} in {fitted.rule.text!r} is not known, and only the target has it."
+            raise MapError(cause, f"Give {name} in sizes, or --size {name}=N.")
+        extent[name] = size
     # The same for indices that are in the key of a factor: each value has another factor.
     in_factors = [name for side in fitted.rule.factors for name in side.key.indices()]
     unstacked += [
@@ -578,23 +565,19 @@ def contributions_of(
             )
 
 
-def _repetitions(fitted: FittedRule, name: str) -> int:
-    """The number of values of an index that only the target has."""
-    found = fitted.extents.selected(name)
-    if found is None:
-        raise MapError(
-            f"The size of {name} in {fitted.rule.text!r} is not known, and only the target has it.",
-            f"Give {name} in sizes, or --size {name}=N.",
-        )
-    return found
-
-
-def target_key(
-    fitted: FittedRule, match: Match, at: Mapping[str, int], counts: Mapping[str, int]
+def _write(
+    fitted: FittedRule,
+    match: Match,
+    key: KeyPattern,
+    full_of: Callable[[str], int | None],
+    value_of: Callable[[str, int | None], int],
 ) -> str:
-    target, extents = fitted.rule.target, fitted.extents
+    """Return a key with the texts of a match, and the values of indices.
+
+    ``value_of`` also gets the full extent of an index that has one: all but the first of a number's.
+    """
     given = list[int | str]()
-    for part in () if target is None else target.key.parts:
+    for part in key.parts:
         if isinstance(part, str):
             continue
         if isinstance(part, TextPart):
@@ -603,28 +586,45 @@ def target_key(
         axis = part.axis if isinstance(part, NumberPart) else (part.name,)
         number = 0
         for place_in_axis, name in enumerate(axis):
-            bounds, full = extents.bounds(name, True), extents.full(name, True, counts.get(name))
-            value = bounds.start + at.get(name, 0)
-            if place_in_axis and full is None:
+            full = full_of(name) if place_in_axis else 1
+            if full is None:
                 raise MapError(
                     f"The size of {name} in {{({' '.join(axis)})}} is not known.",
                     f"Give {name} in sizes, or --size {name}=N.",
                 )
-            limits = [bounds.stop, full if place_in_axis or isinstance(part, WordPart) else None]
-            past = [limit for limit in limits if limit is not None and value >= limit]
-            if past:
-                raise MapError(
-                    f"{match.key!r} has {name} = {value}, and the target has {min(past)} of it.",
-                    f"Choose another range of {name}, or another size.",
-                )
-            number = number * (full or 1) + value
-        shift = shift_of(part, fitted.size_of) if isinstance(part, NumberPart) else 0
-        given.append(number + shift)
-        if number + shift < 0:
+            is_bounded = place_in_axis or isinstance(part, WordPart)
+            number = number * full + value_of(name, full_of(name) if is_bounded else None)
+        number += part.shift.integer(fitted.size_of) if isinstance(part, NumberPart) else 0
+        if number < 0:
             raise MapError(
-                f"{match.key!r} would get the number {number + shift}.", "Add to it in the rule."
+                f"{match.key!r} would get the number {number}.", "Add to it in the rule."
             )
-    return "" if target is None else write_key(target.key, given)
+        given.append(number)
+    return write_key(key, given)
+
+
+def target_key(
+    fitted: FittedRule, match: Match, at: Mapping[str, int], counts: Mapping[str, int]
+) -> str:
+    extents = fitted.extents
+
+    def value_of(name: str, full: int | None) -> int:
+        bounds = extents.bounds(name, True)
+        value = bounds.start + at.get(name, 0)
+        past = [limit for limit in (bounds.stop, full) if limit is not None and value >= limit]
+        if past:
+            raise MapError(
+                f"{match.key!r} has {name} = {value}, and the target has {min(past)} of it.",
+                f"Choose another range of {name}, or another size.",
+            )
+        return value
+
+    if fitted.rule.target is None:
+        return ""
+    key = fitted.rule.target.key
+    return _write(
+        fitted, match, key, lambda name: extents.full(name, True, counts.get(name)), value_of
+    )
 
 
 def piece_of(
@@ -642,7 +642,9 @@ def piece_of(
         return Piece(contribution.number, shape, taken, filled), []
     uses = []
     for side in rule.factors:
-        key, factor = _factor(contribution, side, tensors)
+        key = _factor_key(contribution, side)
+        placed, _ = axes_of(side, tensors[key][1], key, contribution.full_of_source, {})
+        factor = TensorAxes(placed.axes, placed.full, contribution.starts)
         views.append(factor.view(key, contribution.fixed, free))
         names = {name for axis in factor.axes for name in axis}
         fixed = {name: value for name, value in contribution.fixed.items() if name in names}
@@ -659,21 +661,13 @@ def piece_of(
 
 def missing_key(contribution: Contribution, name: str, value: int) -> str:
     """Return the key next to a contribution's source that would have another value of one index, or ""."""
-    side, starts = contribution.fitted.rule.source, _starts(contribution)
-    at = {**contribution.match.indices, name: value}
-    given = list[int | str]()
-    for part in side.key.parts:
-        if isinstance(part, str):
-            continue
-        if isinstance(part, TextPart):
-            given.append(contribution.match.texts[part.name])
-            continue
-        axis = part.axis if isinstance(part, NumberPart) else (part.name,)
-        if len(axis) > 1:
-            return ""
-        shift = shift_of(part, contribution.fitted.size_of) if isinstance(part, NumberPart) else 0
-        given.append(starts.get(axis[0], 0) + at.get(axis[0], 0) + shift)
-    return write_key(side.key, given)
+    fitted, match, starts = contribution.fitted, contribution.match, contribution.starts
+    key, at = fitted.rule.source.key, {**match.indices, name: value}
+    if any(isinstance(part, NumberPart) and len(part.axis) > 1 for part in key.parts):
+        return ""
+    return _write(
+        fitted, match, key, lambda _: None, lambda name, _: starts.get(name, 0) + at.get(name, 0)
+    )
 
 
 def check_factors(contribution: Contribution, tensors: Mapping[str, TensorFacts]) -> None:
@@ -691,43 +685,16 @@ def check_factors(contribution: Contribution, tensors: Mapping[str, TensorFacts]
             raise MapError(f"The factor {key!r} is of dtype {dtype}.", "Factors are floats.")
 
 
-def _factor(
-    contribution: Contribution, side: Side, tensors: Mapping[str, TensorFacts]
-) -> tuple[str, TensorAxes]:
-    """The key and the axes of a factor, whose indices are the source's."""
-    key = _factor_key(contribution, side)
-    placed, _ = axes_of(side, tensors[key][1], key, contribution.full_of_source, {})
-    return key, TensorAxes(placed.axes, placed.full, _starts(contribution))
-
-
-def _starts(contribution: Contribution) -> dict[str, int]:
-    """The first of each index that the source selects."""
-    return {name: bounds.start for name, bounds in contribution.fitted.extents.source.items()}
-
-
 def _factor_key(contribution: Contribution, side: Side) -> str:
     """The key of a factor, whose indices are the source's."""
-    starts = _starts(contribution)
-    given = list[int | str]()
-    for part in side.key.parts:
-        if isinstance(part, str):
-            continue
-        if isinstance(part, TextPart):
-            given.append(contribution.match.texts[part.name])
-            continue
-        number = 0
-        axis = part.axis if isinstance(part, NumberPart) else (part.name,)
-        for place_in_axis, name in enumerate(axis):
-            full = contribution.full_of_source(name) if place_in_axis else 1
-            if full is None:
-                raise MapError(
-                    f"The size of {name} in {{({' '.join(axis)})}} is not known.",
-                    f"Give {name} in sizes, or --size {name}=N.",
-                )
-            number = number * full + starts.get(name, 0) + contribution.fixed.get(name, 0)
-        shift = shift_of(part, contribution.fitted.size_of) if isinstance(part, NumberPart) else 0
-        given.append(number + shift)
-    return write_key(side.key, given)
+    starts, fixed = contribution.starts, contribution.fixed
+    return _write(
+        contribution.fitted,
+        contribution.match,
+        side.key,
+        contribution.full_of_source,
+        lambda name, _: starts.get(name, 0) + fixed.get(name, 0),
+    )
 
 
 def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> None:
@@ -743,19 +710,17 @@ def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> Non
             f"{key!r} is of dtype {dtype}, and arithmetic is for floating-point numbers.",
             "Cast it before, or leave the arithmetic out.",
         )
-    if encoding is not None and not _keeps_last(rule, rule.target):
+    last = rule.source.axes[-1:]
+    keeps_last = (
+        last == rule.target.axes[-1:]
+        and last != ()
+        and not rule.has_arithmetic
+        and (last[0] == ELLIPSIS or len(last[0]) == 1)
+        and rule.source.ranges.keys().isdisjoint(last[0])
+        and rule.target.ranges.keys().isdisjoint(last[0])
+    )
+    if encoding is not None and not keeps_last:
         raise MapError(
             f"{key!r} consists of blocks of {encoding} along its last axis, which the rule changes.",
             "Dequantize first: dequantize=True (--dequantize).",
         )
-
-
-def _keeps_last(rule: MapRule, target: Side) -> bool:
-    """Return True if a rule leaves the last axis of its tensors as it is."""
-    last = rule.source.axes[-1:]
-    if last != target.axes[-1:] or not last or rule.has_arithmetic:
-        return False
-    is_one = last[0] == ELLIPSIS or len(last[0]) == 1
-    return is_one and not any(
-        name in side.ranges for side in (rule.source, target) for name in last[0]
-    )

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shardvar.limits import MAX_NAMED
-from shardvar.maps.fitting import Fit, Problem
+from shardvar.maps.fitting import Fit
 from shardvar.maps.language import MapRule
 from shardvar.maps.plan import MapPlan
-from shardvar.maps.proof import MOST_PROBLEMS, TensorFacts
+from shardvar.maps.proof import MOST_PROBLEMS, Problem, TensorFacts
 from shardvar.pictures.words import human_shape, message, printable
 
 WIDEST = 120
@@ -89,10 +89,8 @@ class MapReport:
                 counts[number] += 1
         for key, number in self.plan.rules.items():
             counts[number] += self.plan.names[key] in unlike
-        rules = [
-            replace(rule, num_unlike=found) for rule, found in zip(self.rules, counts, strict=True)
-        ]
-        return replace(self, rules=tuple(rules))
+        pairs = zip(self.rules, counts, strict=True)
+        return replace(self, rules=tuple(replace(rule, num_unlike=n) for rule, n in pairs))
 
     def headers(self) -> tuple[str, ...]:
         """Return the columns of the table of rules."""
@@ -101,10 +99,19 @@ class MapReport:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the cells of the table of rules, in the columns of ``headers``."""
-        return [_cells(number + 1, rule) for number, rule in enumerate(self.rules)]
+        rows = []
+        for number, rule in enumerate(self.rules):
+            matches, each = f"{rule.matches:,}", rule.matches // max(rule.num_targets, 1)
+            if each > 1 and each * rule.num_targets == rule.matches and rule.num_targets > 1:
+                matches = f"{rule.num_targets:,} x {each:,}"  # so many sources for each target
+            rounded = " (rounded)" if rule.matches and not rule.is_exact else ""
+            cells = f"{number + 1}", printable(rule.rule), matches, rule.source
+            unlike = () if rule.num_unlike is None else (f"{rule.num_unlike:,}",)
+            rows.append((*cells, rule.target + rounded, *unlike))
+        return rows
 
     def summary(self) -> list[str]:
-        """Return what was proven of the map, or what is wrong with it; and if it rounds."""
+        """Return sentences about the proof of the map, or its problems, and about rounding."""
         if self.problems:
             return first_problems(self.problems)
         used = [
@@ -156,15 +163,6 @@ class MapReport:
         return f" ({_numbers(some)})" if some else ""
 
 
-def _cells(number: int, rule: RuleReport) -> tuple[str, ...]:
-    matches, each = f"{rule.matches:,}", rule.matches // max(rule.num_targets, 1)
-    if each > 1 and each * rule.num_targets == rule.matches and rule.num_targets > 1:
-        matches = f"{rule.num_targets:,} x {each:,}"  # so many sources for each target
-    target = f"{rule.target} (rounded)" if rule.matches and not rule.is_exact else rule.target
-    unlike = () if rule.num_unlike is None else (f"{rule.num_unlike:,}",)
-    return f"{number}", printable(rule.rule), matches, rule.source, target, *unlike
-
-
 def _numbers(numbers: Sequence[int]) -> str:
     more = f" and {len(numbers) - MAX_NAMED:,} more" if len(numbers) > MAX_NAMED else ""
     listed = ", ".join(map(str, numbers[:MAX_NAMED]))
@@ -183,46 +181,39 @@ def sentences_of(problems: Sequence[Problem]) -> tuple[str, ...]:
 
 
 def map_report(
-    rules: Sequence[MapRule], found: Fit, tensors: Mapping[str, TensorFacts], num_objects: int
+    rules: Sequence[MapRule], fit: Fit, tensors: Mapping[str, TensorFacts], num_objects: int
 ) -> MapReport:
     sources: list[set[tuple[int, ...]]] = [set() for _ in rules]
     targets: list[set[tuple[int, ...]]] = [set() for _ in rules]
     num_targets = [0] * len(rules)
-    for target in found.plan.targets:
+    for target in fit.plan.targets:
         for piece in target.pieces:
             sources[piece.rule].add(tensors[piece.source.key][1])
             targets[piece.rule].add(target.shape)
         for number in {piece.rule for piece in target.pieces}:
             num_targets[number] += 1
-    for key, number in found.plan.rules.items():
+    for key, number in fit.plan.rules.items():
         sources[number].add(tensors[key][1])
         targets[number].add(tensors[key][1])
         num_targets[number] += 1
-    for key, number in found.plan.left_out.items():
+    for key, number in fit.plan.left_out.items():
         if key in tensors:
             sources[number].add(tensors[key][1])
     reports = tuple(
         RuleReport(
             rule.text,
-            found.matches[number],
+            fit.matches[number],
             _shapes(sources[number]),
             "nothing" if rule.target is None else _shapes(targets[number]),
             not rule.has_arithmetic,
             num_targets[number],
-            _exception(rule),
+            rule.exception,
         )
         for number, rule in enumerate(rules)
     )
-    problems = sentences_of(found.problems)
-    made = len(found.plan.targets) + len(found.plan.names) + len(found.renamed)
-    return MapReport(reports, problems, len(tensors) + num_objects, made, found.plan, found.model)
-
-
-def _exception(rule: MapRule) -> str:
-    """The word by which a rule is an exception to "once"; empty without one."""
-    if rule.target is None:
-        return "nothing"
-    return "also" if rule.is_again else "else" if rule.fill is not None else ""
+    problems = sentences_of(fit.problems)
+    made = len(fit.plan.targets) + len(fit.plan.names) + len(fit.renamed)
+    return MapReport(reports, problems, len(tensors) + num_objects, made, fit.plan, fit.model)
 
 
 def _shapes(shapes: Collection[tuple[int, ...]]) -> str:

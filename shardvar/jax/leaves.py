@@ -10,7 +10,7 @@ tensors          the local shards of arrays, on the host; a copy puts them into 
 objects          plain values, encoded when the state is read
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,22 +55,21 @@ def tree_leaves(state: Any) -> tuple[dict[str, TreeLeaf], Any]:
 
 def empty_leaves(state: Any) -> dict[str, tuple[Steps, str]]:
     """Return None and empty containers by their keys, each with its steps and its type in Orbax."""
-    found, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_is_empty)
-    leaves = [(tuple(map(_step, path)), value) for path, value in found if _is_empty(value)]
-    return {".".join(map(str, steps)): (steps, _type_of(value)) for steps, value in leaves}
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_is_empty)
+    empty: dict[str, tuple[Steps, str]] = {}
+    for path, value in leaves:
+        if _is_empty(value):
+            steps = tuple(map(_step, path))
+            kind = "Tuple" if type(value) is tuple else "None"
+            kind = "Dict" if isinstance(value, Mapping) else kind
+            kind = "List" if isinstance(value, list) else kind
+            empty[".".join(map(str, steps))] = steps, kind
+    return empty
 
 
 def _is_empty(value: Any) -> bool:
     children, _ = jax.tree_util.tree_flatten(value, is_leaf=lambda each: each is not value)
     return not children
-
-
-def _type_of(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "Dict"
-    if isinstance(value, list):
-        return "List"
-    return "Tuple" if type(value) is tuple else "None"
 
 
 def _step(entry: Any) -> str | int:
@@ -125,7 +124,13 @@ def written_shards(value: Any) -> list[LocalShard]:
         if shard.replica_id == 0:
             data = shard.data if form.key_impl is None else jax.random.key_data(shard.data)
             region = _region(shard.index, tuple(value.shape), form)
-            held.append(LocalShard(_on_host(data), region.offset, form.shape))
+            # A shard on another device is copied when it is written: JAX keeps the copy as long as the
+            # array, and another array of the same buffer is gone after the copy.
+            if all(device.platform == "cpu" for device in data.devices()):
+                data = np.asarray(data)
+            else:
+                data = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
+            held.append(LocalShard(data, region.offset, form.shape))
     return held
 
 
@@ -144,15 +149,6 @@ def _check_has_values(value: Any) -> None:
         raise UnsupportedError(
             "It is an array whose terms are not reduced.", "Reduce it first: jax.sharding.reshard."
         )
-
-
-def _on_host(data: Any) -> Any:
-    """Return the values of a shard on the host; of one on another device when it is written."""
-    # JAX keeps the copy of an array on the host as long as the array. Another array of the same
-    # buffer is gone after the copy.
-    if all(device.platform == "cpu" for device in data.devices()):
-        return np.asarray(data)
-    return jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
 
 
 def device_regions(value: Any, form: StoredForm) -> dict[Any, Region]:
@@ -181,15 +177,11 @@ def _sharding_of(value: Any) -> Any:
 
 def _region(index: tuple[slice, ...], shape: tuple[int, ...], form: StoredForm) -> Region:
     """Return the region of a shard in the stored tensor, whose further axes are whole."""
-    ranges = [*_ranges(index, shape), *((0, extent) for extent in form.shape[len(shape) :])]
-    return Region([start for start, _ in ranges], [stop - start for start, stop in ranges])
-
-
-def _ranges(index: tuple[slice, ...], shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     # The index of keys also has the axes of their data.
-    for each, extent in zip(index, shape, strict=False):
-        start, stop, _ = each.indices(extent)
-        yield start, stop
+    cuts = [each.indices(extent) for each, extent in zip(index, shape, strict=False)]
+    ranges = [(start, stop) for start, stop, _ in cuts]
+    ranges += [(0, extent) for extent in form.shape[len(shape) :]]
+    return Region([start for start, _ in ranges], [stop - start for start, stop in ranges])
 
 
 def assembled(value: Any, form: StoredForm, parts: dict[Any, Any]) -> Any:

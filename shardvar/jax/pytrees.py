@@ -18,7 +18,6 @@ from shardvar.formats.protocol import SharedFormat
 from shardvar.jax.leaves import (
     HeldTree,
     StoredForm,
-    TreeLeaf,
     assembled,
     connected_processes,
     copied_tree,
@@ -28,7 +27,7 @@ from shardvar.jax.leaves import (
     is_jax_array,
     tree_leaves,
 )
-from shardvar.layout.dtypes import STRING, Array, numpy_dtype
+from shardvar.layout.dtypes import STRING, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import KEY_IMPL
 from shardvar.verbs.arguments import texts_of
@@ -171,7 +170,9 @@ def save_pytree(
         return find_run(path, run, count, format, peers=connected_processes(), options=options)
 
     def save(held: HeldTree) -> WriteReport:
-        if count == 1 and not _has_shares(target):
+        form = target.format
+        has_shares = isinstance(form, SharedFormat) and form.adopts_objects()
+        if count == 1 and not has_shares:
             if base is not None:
                 find_older(base, target)  # which refuses a format without references
             return _save_alone(target, held, options)
@@ -186,11 +187,6 @@ def save_pytree(
             return copied_tree(found, _MEMORY, staging_nbytes) if background else found
 
     return save_next(_TURN, target.path, held, save, busy=busy, background=background)
-
-
-def _has_shares(target: Location) -> bool:
-    """Return True if several processes can write states in a format."""
-    return isinstance(target.format, SharedFormat) and target.format.adopts_objects()
 
 
 def _save_alone(target: Location, held: HeldTree, options: SaveOptions) -> WriteReport:
@@ -294,35 +290,31 @@ def load_pytree(
     ``state = shardvar.jax.load("run/step-7", state)``
     """
     leaves, structure = tree_leaves(like)
-    # The checkpoint may be the one that is being saved.
+    # The turn may be of the save of this checkpoint.
     with _TURN.taken(), open_checkpoint(path) as reader:
         # Check.
         report = unmatched_keys(reader, leaves.keys(), strict, count=job_processes()[1])
         missing = {*report.missing}
-        _check_kept(reader, leaves, missing)
+        for key in missing:
+            if isinstance(leaves[key].value, jax.ShapeDtypeStruct):
+                cause = f"{reader.path} lacks {key!r}, and the template has no values for it."
+                raise ArgumentError(cause, "Give the template an array there.")
         wanted: dict[str, _Wanted] = {}
         objects: list[str] = []
         for key, leaf in sorted(leaves.items()):  # in one order in all processes
             if key in missing:
                 continue
-            found = _wanted(reader, key, leaf.value, cast)
-            if found is None:
+            tensor = _wanted(reader, key, leaf.value, cast)
+            if tensor is None:
                 objects.append(key)
             else:
-                wanted[key] = found
+                wanted[key] = tensor
         values = {key: leaves[key].value for key in missing} | objects_of(reader, objects)
         # Move.
         for batch in in_portions(wanted.items(), lambda item: item[1].nbytes):
             values |= _read(reader, dict(batch), verify)
     state = jax.tree_util.tree_unflatten(structure, [values[key] for key in leaves])
     return (state, report) if return_report else state
-
-
-def _check_kept(reader: Reader, leaves: Mapping[str, TreeLeaf], missing: set[str]) -> None:
-    for key in missing:
-        if isinstance(leaves[key].value, jax.ShapeDtypeStruct):
-            cause = f"{reader.path} lacks {key!r}, and the template has no values for it."
-            raise ArgumentError(cause, "Give the template an array there.")
 
 
 def _wanted(reader: Reader, key: str, value: Any, cast: bool) -> _Wanted | None:
@@ -335,7 +327,17 @@ def _wanted(reader: Reader, key: str, value: Any, cast: bool) -> _Wanted | None:
         if form is None:
             return None
         devices = device_regions(value, form)
-        _check_form(reader, key, value, form)
+        if form.key_impl is not None:
+            stored_impl = reader.metadata.user.get(KEY_IMPL + key)
+            if stored_impl not in (None, str(form.key_impl)):
+                raise ArgumentError(
+                    f"Its random keys are {stored_impl} in {reader.path}, and {form.key_impl} in the "
+                    "template.",
+                    "Give the template keys of the same implementation.",
+                )
+        elif is_jax_array(value) and jax.dtypes.canonicalize_dtype(value.dtype) != value.dtype:
+            cause = f"JAX has no arrays of {form.dtype} as it is configured."
+            raise ArgumentError(cause, "Set jax_enable_x64, or give the template another dtype.")
     except ShardvarError as error:
         raise error.at(repr(key)) from None
     if stored.dtype == STRING != form.dtype:
@@ -356,38 +358,22 @@ _KINDS: dict[type, tuple[str, ...]] = {
 """The beginnings of the dtypes that have a number of Python exactly."""
 
 
-def _check_form(reader: Reader, key: str, value: Any, form: StoredForm) -> None:
-    if form.key_impl is not None:
-        known = reader.metadata.user.get(KEY_IMPL + key)
-        if known not in (None, str(form.key_impl)):
-            cause = f"Its random keys are {known} in {reader.path}, and {form.key_impl} in the template."
-            raise ArgumentError(cause, "Give the template keys of the same implementation.")
-    elif is_jax_array(value) and jax.dtypes.canonicalize_dtype(value.dtype) != value.dtype:
-        cause = f"JAX has no arrays of {form.dtype} as it is configured."
-        raise ArgumentError(cause, "Set jax_enable_x64, or give the template another dtype.")
-
-
 def _read(reader: Reader, wanted: Mapping[str, _Wanted], verify: str) -> dict[str, Any]:
     """Return the values of leaves: all regions are read with one plan."""
     requests = [(key, region) for key, each in wanted.items() for region in each.regions]
     arrays = dict(zip(requests, reader.read_many(requests, verify), strict=True))
-    return {
-        key: _value_of(
-            each,
-            {
-                device: cast_array(arrays[key, region], each.form.dtype, key)
-                for device, region in each.devices.items()
-            },
-        )
-        for key, each in wanted.items()
-    }
-
-
-def _value_of(wanted: _Wanted, parts: dict[Any, Array]) -> Any:
-    value = wanted.value
-    if is_jax_array(value):
-        return assembled(value, wanted.form, parts)
-    array = parts[None]
-    if isinstance(value, np.ndarray):
-        return array
-    return array[()] if isinstance(value, np.generic) else type(value)(array.item())
+    values: dict[str, Any] = {}
+    for key, each in wanted.items():
+        parts = {
+            device: cast_array(arrays[key, region], each.form.dtype, key)
+            for device, region in each.devices.items()
+        }
+        if is_jax_array(each.value):
+            values[key] = assembled(each.value, each.form, parts)
+        elif isinstance(each.value, np.ndarray):
+            values[key] = parts[None]
+        elif isinstance(each.value, np.generic):
+            values[key] = parts[None][()]
+        else:
+            values[key] = type(each.value)(parts[None].item())
+    return values

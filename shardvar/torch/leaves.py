@@ -56,8 +56,7 @@ def torch_dtype(name: str) -> Any:
 
 
 def as_tensor(array: Array, name: str) -> Any:
-    """Return a tensor that shares the memory of an array; a dtype of ``ml_dtypes`` goes by its
-    bits."""
+    """Return a tensor that shares the memory of an array; ``ml_dtypes`` go by their bits."""
     if hasattr(np, name):
         return torch.from_numpy(array)
     bits = _BITS[array.dtype.itemsize]
@@ -174,8 +173,7 @@ def is_divided(tensor: Any) -> bool:
 
 
 def local_tensors(tensor: Any) -> list[Any]:
-    """Return the values of this process; none if another one, the first replica, is to write
-    them."""
+    """Return the values of this process; none if another one is to write them."""
     if isinstance(tensor, DTensor):
         mesh = tensor.device_mesh
         if mesh.size() > 1 and not dist.is_initialized():
@@ -227,8 +225,16 @@ def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> tuple[list[HeldReg
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return [], False
-    placements = tuple(map(_placement, tensor.placements))
-    spread = Spread(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), placements)
+    placements: list[Placement] = []
+    for each in tensor.placements:
+        if each.is_partial():
+            raise UnsupportedError(
+                "It is a partial DTensor, whose terms are not reduced.",
+                "Redistribute it first: tensor.redistribute(placements=...).",
+            )
+        factor = each.split_factor if type(each).__name__ == "_StridedShard" else None
+        placements.append(Placement() if each.is_replicate() else Placement(each.dim, factor))
+    spread = Spread(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), tuple(placements))
     local: Any = values[0] if values else tensor.to_local()
     rules = [spread.runs(False), *([spread.runs(True)] if spread.may_be_fsdp else [])]
     fitting = [runs for runs in rules if local_shape(runs) == tuple(local.shape)]
@@ -239,24 +245,12 @@ def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> tuple[list[HeldReg
             "Divide the axis evenly, or save the tensor whole: tensor.full_tensor().",
         )
     held = []
-    for each in held_regions(fitting[0]):
+    for region in held_regions(fitting[0]):
         part = local
-        for axis, (start, extent) in enumerate(zip(each.inner, each.shape, strict=True)):
+        for axis, (start, extent) in enumerate(zip(region.inner, region.shape, strict=True)):
             part = part.narrow(axis, start, extent)
-        held.append(HeldRegion(Region(each.offset, each.shape), part))
+        held.append(HeldRegion(Region(region.offset, region.shape), part))
     return held, _is_first(tensor, coordinate)
-
-
-def _placement(placement: Any) -> Placement:
-    if placement.is_replicate():
-        return Placement()
-    if placement.is_partial():
-        raise UnsupportedError(
-            "It is a partial DTensor, whose terms are not reduced.",
-            "Redistribute it first: tensor.redistribute(placements=...).",
-        )
-    strided = type(placement).__name__ == "_StridedShard"
-    return Placement(placement.dim, placement.split_factor if strided else None)
 
 
 _STATE, _GROUPS, _PARAMS = "state", "param_groups", "params"
@@ -266,50 +260,34 @@ _STATE, _GROUPS, _PARAMS = "state", "param_groups", "params"
 def new_slots(
     reader: Reader, stored: Collection[str], owners: Sequence[LoadedObject], known: Collection[str]
 ) -> dict[str, Leaf]:
-    """Return new slots that the checkpoint has, by key; they are in the states of ``owners``
-    now."""
-    found: dict[str, Leaf] = {}
+    """Return new slots that the checkpoint has, by key; they are in the states of ``owners`` now."""
+    slots: dict[str, Leaf] = {}
     for each in owners:
         if not isinstance(each.owner, torch.optim.Optimizer):
             continue
-        params = _parameters(each)
+        params: dict[str, Any] = {}
+        for numbers, group in zip(each.state[_GROUPS], each.owner.param_groups, strict=True):
+            params |= zip(map(str, numbers[_PARAMS]), group[_PARAMS], strict=True)
         path = (*each.path, _STATE)
         prefix = "".join(f"{step}." for step in path)
         for key in stored:
             if not key.startswith(prefix) or key in known:
                 continue
             number, _, slot = key.removeprefix(prefix).partition(".")
-            for param in params.get(number, ()):
-                value = _new_slot(reader, key, param)
-                if slot and "." not in slot and value is not NotImplemented:
-                    holder = each.state[_STATE].setdefault(int(number), {})
-                    holder[slot] = value
-                    found[key] = Leaf((*path, number, slot), value, holder, slot)
-    return found
-
-
-def _parameters(optimizer: LoadedObject) -> Mapping[str, tuple[Any]]:
-    return dict(_numbered(optimizer.state[_GROUPS], optimizer.owner.param_groups))
-
-
-def _numbered(stored: Any, groups: Any) -> Iterator[tuple[str, tuple[Any]]]:
-    for numbers, group in zip(stored, groups, strict=True):
-        for number, param in zip(numbers[_PARAMS], group[_PARAMS], strict=True):
-            yield str(number), (param,)
-
-
-def _new_slot(reader: Reader, key: str, param: Any) -> Any:
-    """Return an empty tensor, None for a plain value, ``NotImplemented`` if its division is
-    unknown."""
-    stored = reader[key]
-    dtype = torch_dtype(stored.dtype)
-    if dtype is None:
-        return None
-    if stored.shape == tuple(param.shape):
-        return torch.empty_like(param.detach(), dtype=dtype)
-    if stored.shape and isinstance(param, DTensor):
-        return NotImplemented
-    return torch.empty(stored.shape, dtype=dtype)
+            if number not in params or not slot or "." in slot:
+                continue
+            param, about, value = params[number], reader[key], None
+            dtype = torch_dtype(about.dtype)
+            if about.shape == tuple(param.shape) and dtype is not None:
+                value = torch.empty_like(param.detach(), dtype=dtype)
+            elif dtype is not None:
+                if about.shape and isinstance(param, DTensor):
+                    continue  # its division is unknown
+                value = torch.empty(about.shape, dtype=dtype)
+            holder = each.state[_STATE].setdefault(int(number), {})
+            holder[slot] = value
+            slots[key] = Leaf((*path, number, slot), value, holder, slot)
+    return slots
 
 
 _CONSTANTS = frozenset({int, float, bool, complex, str, bytes, type(None)})
@@ -354,22 +332,22 @@ class HeldState:
     """The plain values: ``Encoded``, or of a type of constants."""
     paths: Mapping[str, tuple[str | int, ...]]
     ties: Mapping[str, str] = field(default_factory=dict)
-    """The keys of tensors that are another one, each with the key of the one that is written."""
+    """The keys of tensors that are another one, each with the key of that tensor."""
 
     def encoded(self, format: str) -> dict[str, bytes]:
-        known: dict[tuple[type, str], bytes] = {}
-        found: dict[str, bytes] = {}
+        of_value: dict[tuple[type, str], bytes] = {}
+        encodings: dict[str, bytes] = {}
         for key, value in self.objects.items():
             if type(value) is Encoded:
-                found[key] = bytes(value)
+                encodings[key] = bytes(value)
                 continue
             # Thousands of groups of an optimizer have the same few values. The text tells 0.0 from
             # -0.0.
             mark = type(value), repr(value)
-            if mark not in known:
-                known[mark] = encode_plain(key, value, format)
-            found[key] = known[mark]
-        return found
+            if mark not in of_value:
+                of_value[mark] = encode_plain(key, value, format)
+            encodings[key] = of_value[mark]
+        return encodings
 
 
 def held_state(leaves: Mapping[str, Leaf], format: str) -> HeldState:
@@ -408,19 +386,17 @@ def _identity(tensor: Any, local: Sequence[Any]) -> tuple[Any, ...] | None:
     # The whole tensor is measured, so that all processes find the same.
     if len(local) != 1 or type(local[0]) not in _PLAIN or hasattr(tensor, "local_shards"):
         return None
-    mine = local[0]
-    if mine.layout is not torch.strided or not mine.numel():
-        return None
-    if tensor.numel() * mine.itemsize < _SMALL_TIED_NBYTES:
+    own = local[0]
+    nbytes = tensor.numel() * own.itemsize
+    if own.layout is not torch.strided or not own.numel() or nbytes < _SMALL_TIED_NBYTES:
         return None
     spread = (tensor.device_mesh, tensor.placements, tensor.shape) if is_divided(tensor) else ()
-    kind = mine.dtype, mine.shape, mine.stride(), mine.is_conj(), mine.is_neg()
-    return (mine.untyped_storage().data_ptr(), mine.storage_offset(), mine.device, *kind, spread)
+    kind = own.dtype, own.shape, own.stride(), own.is_conj(), own.is_neg()
+    return (own.untyped_storage().data_ptr(), own.storage_offset(), own.device, *kind, spread)
 
 
 def encode_plain(key: str, value: Any, format: str) -> bytes:
-    """Return the encoding of a plain value; in torch's format other values as ``torch.save`` has
-    them."""
+    """Return the encoding of a plain value; in torch's format, others as ``torch.save`` has them."""
     buffer = io.BytesIO()
     try:
         torch.save(value, buffer)
@@ -460,8 +436,7 @@ class Copies:
         self._most: int | None = None
 
     def copy(self, tensors: Sequence[HeldTensor], most: int | None) -> list[HeldTensor]:
-        """Return the tensors with copies, of at most ``most`` bytes, that are valid until the next
-        call."""
+        """Return the tensors with copies of at most ``most`` bytes, valid until the next call."""
         local = [each for tensor in tensors for each in tensor.local]
         kinds = [(type(t), t.dtype, t.layout, t.device, t.shape) for t in local]
         if kinds != self._kinds or most != self._most:
@@ -482,15 +457,13 @@ class Copies:
                 # Of a class that has its own way to copy, or to be refused.
                 copies[number] = tensor.detach().clone()
                 continue
-            into, found = place.large, None
-            if into is not None:
-                found = memory_of(tensor.detach())
-            if into is None or found is None:
+            memory = None if place.large is None else memory_of(tensor.detach())
+            if memory is None:
                 place.tensor.copy_(tensor, non_blocking=True)
             else:
-                large.append((into, found))
+                large.append((place.large, memory))
             copies[number] = place.tensor
-        copy_arrays([into for into, _ in large], [found for _, found in large])
+        copy_arrays([into for into, _ in large], [memory for _, memory in large])
         for device in {kind[3] for kind in self._kinds}:
             if device.type not in ("cpu", "meta"):
                 torch.get_device_module(device).synchronize(device)

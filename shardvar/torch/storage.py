@@ -42,6 +42,7 @@ from shardvar.formats.torch.items import encoding_in
 from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
 from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata
+from shardvar.planning.slices import TensorTable
 from shardvar.torch.leaves import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.lazy import lazy
@@ -153,40 +154,36 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
         try:
             reader = self._opened()
             objects = [each for each in plan.items if each.type == LoadItemType.BYTE_IO]
-            self._read_objects(reader, objects, planner)
-            tensors = [each for each in plan.items if each.type != LoadItemType.BYTE_IO]
-            self._read_tensors(reader, tensors, planner)
+            items = items_of(reader, [each.storage_index.fqn for each in objects], self._trusted)
+            for item in objects:
+                planner.load_bytes(item, io.BytesIO(items[item.storage_index.fqn]))
+            tensors = reader.listed().slices.tensors
+            rows = tensors.rows()
+            targets = (
+                (item, self._target(reader.path, item, tensors, rows, planner))
+                for item in plan.items
+                if item.type != LoadItemType.BYTE_IO
+            )
+            for batch in in_portions(targets, lambda pair: int(pair[1].tensor.nbytes)):
+                fill_tensors(reader, [target for _, target in batch], self._verify)
+                for item, target in batch:
+                    planner.commit_tensor(item, target.tensor)
         finally:
             self._close()
         done: Future[None] = torch.futures.Future()
         done.set_result(None)
         return done
 
-    def _read_objects(
-        self, reader: Reader, items: "Iterable[ReadItem]", planner: "LoadPlanner"
-    ) -> None:
-        items = list(items)
-        found = items_of(reader, [each.storage_index.fqn for each in items], self._trusted)
-        for item in items:
-            planner.load_bytes(item, io.BytesIO(found[item.storage_index.fqn]))
-
-    def _read_tensors(
-        self, reader: Reader, items: "Iterable[ReadItem]", planner: "LoadPlanner"
-    ) -> None:
-        tensors = reader.listed().slices.tensors
-        rows = tensors.rows()
-
-        def target(item: "ReadItem") -> "tuple[ReadItem, TensorTarget]":
-            name = tensors.dtype(rows[item.storage_index.fqn])
-            return item, self._target(reader.path, item, name, planner)
-
-        for batch in in_portions(map(target, items), lambda pair: int(pair[1].tensor.nbytes)):
-            self._fill(reader, batch, planner)
-
     def _target(
-        self, path: str, item: "ReadItem", name: str, planner: "LoadPlanner"
+        self,
+        path: str,
+        item: "ReadItem",
+        tensors: TensorTable,
+        rows: Mapping[str, int],
+        planner: "LoadPlanner",
     ) -> TensorTarget:
         key, first = item.storage_index.fqn, item.storage_index.offset
+        name = tensors.dtype(rows[key])
         tensor = planner.resolve_tensor(item).detach()
         if tensor.dtype != torch_dtype(name) and not self._cast:
             other = str(tensor.dtype).removeprefix("torch.")
@@ -202,13 +199,6 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
             )
             raise ArgumentError(cause, "Report it to the author of the planner.")
         return TensorTarget(key, name, region, tensor)
-
-    def _fill(
-        self, reader: Reader, batch: "list[tuple[ReadItem, TensorTarget]]", planner: "LoadPlanner"
-    ) -> None:
-        fill_tensors(reader, [target for _, target in batch], self._verify)
-        for item, target in batch:
-            planner.commit_tensor(item, target.tensor)
 
     def _opened(self) -> Reader:
         if self._reader is None:
@@ -246,17 +236,15 @@ def metadata_of(reader: Reader) -> Any:
 def fill_tensors(reader: Reader, targets: Iterable[TensorTarget], verify: str) -> None:
     """Read regions into tensors: in place, if these are on the CPU and have the dtype."""
     for batch in in_portions(targets, lambda target: int(target.tensor.nbytes)):
-        _fill_at_once(reader, batch, verify)
-
-
-def _fill_at_once(reader: Reader, batch: list[TensorTarget], verify: str) -> None:
-    places = [
-        memory_of(each.tensor) if each.tensor.dtype == torch_dtype(each.name) else None
-        for each in batch
-    ]
-    arrays = reader.read_many([(each.key, each.region) for each in batch], verify, out=places)
-    for each, place, array in zip(batch, places, arrays, strict=True):
-        if place is None:
+        places = [
+            memory_of(each.tensor) if each.tensor.dtype == torch_dtype(each.name) else None
+            for each in batch
+        ]
+        regions = [(each.key, each.region) for each in batch]
+        arrays = reader.read_many(regions, verify, out=places)
+        for each, place, array in zip(batch, places, arrays, strict=True):
+            if place is not None:
+                continue
             dtype = str(each.tensor.dtype).removeprefix("torch.")
             if has_values(dtype):  # torch rounds float64 to bfloat16 by way of float32
                 array = to_round_once(array, numpy_dtype(dtype))
@@ -264,8 +252,7 @@ def _fill_at_once(reader: Reader, batch: list[TensorTarget], verify: str) -> Non
 
 
 def items_of(reader: Reader, keys: Collection[str], trusted: bool) -> dict[str, bytes]:
-    """Return objects as streams of ``torch.save``; raise for other values, and untrusted
-    objects."""
+    """Return objects as streams of ``torch.save``; raise for other values, and untrusted objects."""
     held = reader.source.objects({*keys}, "torch" if trusted else "") or {}
     for key in keys:
         fault = reader.index.faults.get(key)
@@ -399,8 +386,12 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
                 tensors.setdefault(key, []).append(_shard_of(item, planner))
                 nbytes = _nbytes_of(item.tensor_data)
             results.append(WriteResult(item.index, nbytes, part.attempt))
-        known = plan.planner_data if isinstance(plan.planner_data, dict) else {}
-        paths = {key: known[key] for key in (*tensors, *objects) if _is_path(known.get(key))}
+        steps = plan.planner_data if isinstance(plan.planner_data, dict) else {}
+        paths: dict[str, tuple[str | int, ...]] = {}
+        for key in (*tensors, *objects):
+            path = steps.get(key)
+            if isinstance(path, tuple) and all(type(step) in (str, int) for step in path):
+                paths[key] = path
         about = Metadata(user=self._texts, paths=paths, objects=objects)
         save_with_objects(self._run(), part.process, tensors, about)
         done: Future[list[WriteResult]] = torch.futures.Future()
@@ -445,7 +436,3 @@ def _shard_of(item: "WriteItem", planner: "SavePlanner") -> LocalShard:
 
 def _nbytes_of(data: Any) -> int:
     return int(data.chunk.sizes.numel() * data.properties.dtype.itemsize)
-
-
-def _is_path(path: object) -> bool:
-    return isinstance(path, tuple) and all(type(step) in (str, int) for step in path)

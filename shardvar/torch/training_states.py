@@ -8,8 +8,8 @@ load    leaves --> regions that this process needs --> one plan --> into the ten
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -22,7 +22,6 @@ from shardvar.planning.index import Metadata
 from shardvar.torch.leaves import (
     Copies,
     HeldState,
-    Leaf,
     LoadedObject,
     check_has_memory,
     held_by,
@@ -38,7 +37,7 @@ from shardvar.torch.storage import TensorTarget, fill_tensors, items_of
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, save_next
 from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import Reader, open_checkpoint
+from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.together.fence import telling
 from shardvar.verbs.together.run import Peers, Run, SaveOptions, find_run
@@ -50,40 +49,6 @@ _TURN = Turn()
 """The saves of this process: one in the background at a time."""
 _COPIES = Copies()
 """The memory for the values of such a save."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """The part of this process in a save."""
-
-    path: Path
-    run: str
-    process: int
-    count: int
-    format: str
-    texts: Mapping[str, str]
-    options: SaveOptions
-
-    def telling(self) -> AbstractContextManager[None]:
-        return telling(self.find, self.process)
-
-    def find(self) -> Run:
-        return find_run(
-            self.path,
-            self.run,
-            self.count,
-            self.format,
-            peers=group_peers(),
-            options=self.options,
-        )
-
-    def save(self, held: HeldState) -> WriteReport:
-        with self.telling():
-            tensors = {each.key: each.shards() for each in held.tensors}
-            objects = held.encoded(self.format)
-        paths = held.paths if self.format == "torch" else {}
-        about = Metadata(user=dict(self.texts), paths=paths, objects=objects, ties=held.ties)
-        return save_with_objects(self.find(), self.process, tensors, about)
 
 
 def save_state(
@@ -177,17 +142,27 @@ def save_state(
     """
     texts, (process, count) = texts_of(metadata), processes()
     options = SaveOptions(replicas, timeout=timeout, digest=digest, base=base, is_state=True)
-    share = _Share(path, run, process, count, format, texts, options)
+
+    def find() -> Run:
+        return find_run(path, run, count, format, peers=group_peers(), options=options)
 
     def held() -> HeldState:
-        if not background:
-            with share.telling():
-                return held_state(leaves_of_state(state, []), format)
-        with share.telling(), uncollected():
-            found = held_state(leaves_of_state(state, []), format)
-            return replace(found, tensors=_COPIES.copy(found.tensors, staging_nbytes))
+        with telling(find, process), uncollected() if background else nullcontext():
+            state_of_process = held_state(leaves_of_state(state, []), format)
+            if not background:
+                return state_of_process
+            copies = _COPIES.copy(state_of_process.tensors, staging_nbytes)
+            return replace(state_of_process, tensors=copies)
 
-    return save_next(_TURN, str(path), held, share.save, busy=busy, background=background)
+    def save(held: HeldState) -> WriteReport:
+        with telling(find, process):
+            tensors = {each.key: each.shards() for each in held.tensors}
+            objects = held.encoded(format)
+        paths = held.paths if format == "torch" else {}
+        about = Metadata(user=texts, paths=paths, objects=objects, ties=held.ties)
+        return save_with_objects(find(), process, tensors, about)
+
+    return save_next(_TURN, str(path), held, save, busy=busy, background=background)
 
 
 def load_state(
@@ -244,7 +219,7 @@ def load_state(
     --------
     ``shardvar.torch.load("run/step-7", {"model": model, "optim": optimizer, "step": 0})``
     """
-    with _TURN.taken():  # the checkpoint may be the one that is being saved
+    with _TURN.taken():  # of the save of this checkpoint, perhaps
         pass
     owners: list[LoadedObject] = []
     leaves = leaves_of_state(state, owners)
@@ -261,7 +236,20 @@ def load_state(
         }
         tensors = {key: leaf for key, leaf in both.items() if isinstance(leaf.value, torch.Tensor)}
         tensors |= arrays
-        targets = _targets(reader, tensors, cast)
+        targets: list[TensorTarget] = []
+        for key, leaf in tensors.items():
+            stored, tensor = reader[key], leaf.value
+            if torch_dtype(stored.dtype) is None:
+                cause = f"{key!r} is a tensor in the state, and has the dtype {stored.dtype} in"
+                remedy = "Give the state the same kind of value."
+                raise ArgumentError(f"{cause} {reader.path}.", remedy)
+            other = str(tensor.dtype).removeprefix("torch.")
+            check_stored_tensor(reader, key, tuple(tensor.shape), other, cast=cast)
+            held, _ = held_by(key, tensor)
+            check_has_memory(key, [each.values for each in held])
+            for each in held:
+                place = each.values.detach()
+                targets.append(TensorTarget(key, stored.dtype, each.region, place))
         items = items_of(reader, [key for key in both if key not in tensors], trusted)
         # Move.
         fill_tensors(reader, targets, verify)
@@ -272,8 +260,8 @@ def load_state(
     for key, item in items.items():
         leaf = both[key]
         leaf.holder[leaf.name] = torch.load(io.BytesIO(item), place, weights_only=False)
-    for each in reversed(owners):
-        each.owner.load_state_dict(each.state)
+    for loaded in reversed(owners):
+        loaded.owner.load_state_dict(loaded.state)
     return report
 
 
@@ -311,22 +299,22 @@ class _Group:
 
     def told(self, key: str) -> str | None:
         name = f"shardvar/{key}"
-        found = _asked(lambda store: store.check([name]) and store.get(name))
-        return found.decode() if found else None
+        octets = _asked(lambda store: store.check([name]) and store.get(name))
+        return octets.decode() if octets else None
 
     def ended(self, processes: Sequence[int]) -> list[int]:
-        # A receive is refused if the connection is closed, and otherwise waits for a message that
-        # no process sends. Nothing waits for it.
-        found = list[int]()
+        # A receive is refused if the connection is closed, or else waits for a message that no process
+        # sends. Nothing waits for it.
+        ended = list[int]()
         if "cpu:gloo" not in dist.get_backend_config():
-            return found
+            return ended
         for process in processes:
             try:
                 dist.irecv(torch.empty(1, dtype=torch.uint8), src=process, tag=_TAG)
             except RuntimeError as error:
                 if " by peer" in str(error):
-                    found.append(process)
-        return found
+                    ended.append(process)
+        return ended
 
 
 _TAG = 0x5347
@@ -379,21 +367,3 @@ def gather_over_group(mine: Sequence[int], timeout: float = 600.0) -> list[list[
     [[7]]
     """
     return gather(group_peers(), processes(), mine, timeout)
-
-
-def _targets(reader: Reader, leaves: Mapping[str, Leaf], cast: bool) -> list[TensorTarget]:
-    targets = []
-    for key, leaf in leaves.items():
-        stored, tensor = reader[key], leaf.value
-        dtype = torch_dtype(stored.dtype)
-        if dtype is None:
-            cause = f"{key!r} is a tensor in the state, and has the dtype {stored.dtype} in"
-            raise ArgumentError(f"{cause} {reader.path}.", "Give the state the same kind of value.")
-        other = str(tensor.dtype).removeprefix("torch.")
-        check_stored_tensor(reader, key, tuple(tensor.shape), other, cast=cast)
-        held, _ = held_by(key, tensor)
-        check_has_memory(key, [each.values for each in held])
-        targets += [
-            TensorTarget(key, stored.dtype, each.region, each.values.detach()) for each in held
-        ]
-    return targets

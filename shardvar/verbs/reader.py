@@ -25,7 +25,7 @@ are wanted, they are read bare, and the requests that need them are noted, unles
 verified.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -38,9 +38,16 @@ import numpy.typing as npt
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.engine.read import Places, costs_of_parts, read_arrays
-from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointError,
+    UnknownKey,
+    UnsupportedError,
+)
 from shardvar.formats.deferred import DeferredIndex, LateIndex, find_keys, outline_of
-from shardvar.formats.protocol import Source
+from shardvar.formats.leaves import is_in_generator
+from shardvar.formats.protocol import Format, Source
 from shardvar.layout.dtypes import Array, Bools, is_whole, numpy_dtype
 from shardvar.layout.indexing import Gather, Pick, cut_steps, plan_gather
 from shardvar.layout.region import Region
@@ -680,3 +687,28 @@ def open_checkpoint(path: Path, *, dequantize: bool | str = False) -> Reader:
 
 def open_found(found: Location, *, dequantize: bool | str) -> Reader:
     return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
+
+
+_ARRAY = b'{"numpy.ndarray"'
+"""The beginning of the encoding of an array of NumPy."""
+
+
+def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping[str, bytes]:
+    """The objects that ``form`` holds; others become string tensors, or are refused."""
+    if not form.capabilities.holds_objects:
+        return {}
+    # An object of a class that is not read may be carried. Any other fault is one of the checkpoint.
+    faults = reader.faults.items()
+    damaged = {key for key, fault in faults if not isinstance(fault, UnsupportedError)}
+    found = reader.source.objects({*keys} - damaged, form.name) or {}
+    names = dict.fromkeys(found, "")
+    # A distributed checkpoint of PyTorch does not tell arrays from its other objects. In a pickle they
+    # stay arrays.
+    for key, encoding in found.items() if form.name not in ("torch", "pt") else ():
+        if encoding.startswith(_ARRAY) and not is_in_generator(key, names):
+            raise UnsupportedError(
+                f"{key!r} is an array of NumPy, which {reader.path} keeps as an object: it would "
+                "become a text.",
+                "Save it as a tensor, or leave it out with exclude= (--exclude).",
+            )
+    return found

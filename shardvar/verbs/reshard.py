@@ -61,7 +61,6 @@ from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, CorruptCheckpoint, ReadError, UnsupportedError
 from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.files import open_below
-from shardvar.formats.leaves import is_in_generator
 from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Format, Source, WrappedSource
 from shardvar.formats.published import check_no_delta
@@ -98,7 +97,7 @@ from shardvar.verbs.mapping import (
 )
 from shardvar.verbs.numbers import is_floating
 from shardvar.verbs.payloads import check_payloads
-from shardvar.verbs.reader import Reader, open_found
+from shardvar.verbs.reader import Reader, find_objects, open_found
 from shardvar.verbs.renaming import Globs, matches_any, matching, new_names, select_keys, such_as
 from shardvar.verbs.reports import Damage, WriteReport
 from shardvar.verbs.save import WRITER, check_keys
@@ -228,37 +227,8 @@ def _of_blocks(key: str, encoding: str, change: str) -> ArgumentError:
     return ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
 
 
-_ARRAY = b'{"numpy.ndarray"'
-"""The beginning of the encoding of an array of NumPy."""
-
 Carry = Callable[..., tuple[WritePlan, str]]
 """Gives a write the digests that it is to carry, as ``compare.claims.carry_digests``."""
-
-
-def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping[str, bytes]:
-    """The objects that ``form`` holds; others become string tensors, or are refused."""
-    if not form.capabilities.holds_objects:
-        return {}
-    # An object of a class that is not read may be carried; other faults are the checkpoint's.
-    readable = {*keys}.difference(
-        key for key, fault in reader.faults.items() if not isinstance(fault, UnsupportedError)
-    )
-    found = reader.source.objects(readable, form.name) or {}
-    names = dict.fromkeys(found, "")
-    for key, encoding in found.items():
-        # A distributed checkpoint of PyTorch does not tell arrays from its other objects. In a
-        # pickle they stay arrays.
-        if (
-            form.name not in ("torch", "pt")
-            and encoding.startswith(_ARRAY)
-            and not is_in_generator(key, names)
-        ):
-            cause = (
-                f"{key!r} is an array of NumPy, which {reader.path} keeps as an object: it would"
-            )
-            remedy = "Save it as a tensor, or leave it out with exclude= (--exclude)."
-            raise UnsupportedError(f"{cause} become a text.", remedy)
-    return found
 
 
 def graph_left_out(reader: Reader, form: Format, keys: Collection[str]) -> tuple[str, ...]:

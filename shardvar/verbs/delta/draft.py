@@ -45,8 +45,7 @@ from shardvar.verbs.delta.contents import (
 )
 from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.verbs.locate import Location, Path, check_apart, find_target
-from shardvar.verbs.reader import Reader
-from shardvar.verbs.reshard import find_objects
+from shardvar.verbs.reader import Reader, find_objects
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.writing import carry_out, plan_checkpoint, preview
 from shardvar.wire.digests import (

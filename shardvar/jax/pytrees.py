@@ -143,7 +143,7 @@ def save_pytree(
     UnsupportedError
         If a value cannot be saved, or several processes cannot write the format.
     StorageError
-        If another writer replaced the checkpoint meanwhile, or the file system refuses.
+        If another writer has replaced the checkpoint, or the file system refuses.
 
     Notes
     -----

@@ -167,7 +167,7 @@ _KEYS: dict[str, tuple[str, Any]] = {
     "lacks": ("a list of texts", []),
     "requires": ("a table of lists of texts", {}),
 }
-"""The keys of a map file, each with what it is, and what it is by default."""
+"""The keys of a map file, each with its kind and its default."""
 _LAYOUT = "A map has rules = ['KEY -> KEY', ...], and maybe about, exact, models, lacks, [requires], [sizes]."
 
 
@@ -206,7 +206,7 @@ class Map:
         The extents of indices, and other names in rules. A text is an expression of other sizes;
         ``"config:NAME"`` is an integer of ``config.json`` next to the source.
     about : str, optional
-        One sentence that says what it converts.
+        One sentence on the conversion.
     exact : bool, default False
         True to refuse rules with arithmetic.
 
@@ -228,7 +228,7 @@ class Map:
     sizes: Mapping[str, int | str]
     """The sizes."""
     about: str
-    """The sentence that says what it converts."""
+    """The sentence on the conversion."""
     exact: bool
     """True if rules with arithmetic are refused."""
     parsed: tuple[MapRule, ...] = field(repr=False, compare=False)
@@ -418,7 +418,7 @@ class Map:
         Returns
         -------
         MapReport
-            The table of rules, the plan, and what is wrong.
+            The table of rules, the plan, and the problems.
         """
         tensors, objects = facts_of(reader)
         encodings = reader.encodings

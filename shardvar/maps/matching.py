@@ -1,7 +1,7 @@
 """Keys that a rule matches, and the extents of the indices that they and the axes have.
 
-A rule matches whole keys. Most keys differ only in their numbers, so keys are grouped by what is
-left without digits, and a rule is compared with a group before it is compared with a key:
+A rule matches whole keys. Most keys differ only in their numbers, so keys are grouped without their
+digits, and a rule is compared with a group before it is compared with a key:
 
     layers.0.w, layers.1.w ... layers.79.w      ->  layers.#.w      one comparison
 
@@ -440,7 +440,7 @@ def find_matches(
 def count_numbers(
     extents: RuleExtents, matches: Sequence[Match]
 ) -> dict[tuple[str, ...], dict[str, int]]:
-    """Return the extents of the indices of keys by the texts in them: those of encoder and decoder may differ."""
+    """Return the extents of the indices of keys, for each of the texts in them, such as a decoder."""
     counts: dict[tuple[str, ...], dict[str, int]] = {}
     for match in matches:
         numbers = counts.setdefault(tuple(match.texts.values()), {})

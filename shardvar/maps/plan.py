@@ -1,8 +1,8 @@
 """The plan of a map: the elements of source tensors that make each target tensor.
 
 A rule becomes pieces. A piece copies a box of elements from one source tensor to one target tensor:
-it has a shape ``[k]``, one extent for each of its indices, and a ``View`` of each side says where
-its elements lie there. Both are affine, so splitting, fusing, transposing, stacking and cutting are
+it has a shape ``[k]``, one extent for each of its indices, and a ``View`` of each side
+places its elements there. Both are affine, so splitting, fusing, transposing, stacking and cutting are
 one thing, and no tensor is ever reshaped.
 
     q[(n two d) i] -> q[(n d two) i], n = 2, two = 2, d = 3

@@ -122,7 +122,7 @@ def save_state(
         If a tensor or a value cannot be saved: a partial DTensor, or an object whose class is not
         plain, in the native format.
     StorageError
-        If another writer replaced the checkpoint meanwhile, or the file system refuses.
+        If another writer has replaced the checkpoint, or the file system refuses.
 
     Notes
     -----

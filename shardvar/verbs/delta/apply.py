@@ -341,7 +341,7 @@ def apply(
     base : path_like
         The checkpoint that the first delta was made of, in any format and shards.
     deltas : path_like or sequence of path_like
-        The delta, or several in order: each was made of the result of the one before. They may be
+        The delta, or several in order: each was made of its predecessor's result. They may be
         of a dialect that ``delta`` writes; its files tell which.
     target : path_like
         The checkpoint to write. With ``force``, it may be the base.
@@ -349,7 +349,7 @@ def apply(
         The format to write. By default the ending of ``target`` decides; without one it is the
         base's.
     policy : policy, optional
-        The policy that says which slices share a file; one file by default.
+        The policy, which puts slices into files; one file by default.
     partition : partition or mapping of str to partition, optional
         The slices to write, as in ``save``; whole tensors by default.
     force : bool, default False
@@ -395,11 +395,11 @@ def apply(
     open only while they are read; one that was replaced since it was checked is an error.
 
     An apply that is given again after it was committed finds the result in place, writes nothing, and
-    says so in ``already``. If the base is the target and the result of one of the deltas, only the
+    sets ``already``. If the base is the target and the result of one of the deltas, only the
     later ones are applied. So a run that was killed at any time is given again as it was.
 
-    Deltas of other programs name no digest of their base. So ``notes`` of the report says that the
-    base was not compared. The checksums that they have are compared before the first byte is written.
+    Deltas of other programs name no digest of their base. So the report notes that the base was
+    not compared. The checksums that they have are compared before the first byte is written.
 
     Examples
     --------

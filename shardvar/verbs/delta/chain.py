@@ -130,7 +130,7 @@ def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
 def by_kind(
     deltas: Sequence[Delta | PublishedDelta],
 ) -> tuple[list[Delta], list[PublishedDelta]]:
-    """Return the deltas of shardvar, and the ones of another program; one list is empty."""
+    """Return the deltas of shardvar and the deltas of another program; one list is empty."""
     own = [each for each in deltas if isinstance(each, Delta)]
     others = [each for each in deltas if isinstance(each, PublishedDelta)]
     if own and others:

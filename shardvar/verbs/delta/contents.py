@@ -1,6 +1,6 @@
 """The contents of a delta: a row for each tensor, with its digests before and after.
 
-A delta is a native checkpoint. A text in its metadata, ``shardvar.delta``, says so and names both
+A delta is a native checkpoint. A text in its metadata, ``shardvar.delta``, marks it and names both
 checkpoints by their digests. Its tensors are
 
     table          uint8: a JSON object with a row for each tensor of either checkpoint
@@ -273,7 +273,7 @@ class Delta:
         return prefix_errors(f"{self.path}: {key!r}")
 
     def stored_key(self, key: str) -> str:
-        """The key under which the delta has a changed or whole tensor, or the one that it is tied to."""
+        """The key of a changed or whole tensor in the delta, or of its tie."""
         change = self.contents.changes[key]
         prefix = CHANGED_PREFIX if change.kind == CHANGED else WHOLE_PREFIX
         tie = change.tie

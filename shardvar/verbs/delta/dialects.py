@@ -117,9 +117,9 @@ class PublishedDelta:
     changes: Mapping[str, ChangedTensor]
     """The tensors that it changes, by their keys in the base."""
     version: str = ""
-    """The version that it makes; empty if it does not say."""
+    """The version that it makes; empty if unknown."""
     base_version: str = ""
-    """The version that it was made of; empty if it does not say."""
+    """The version that it was made of; empty if unknown."""
     algorithm: str = ""
     """The checksum of each new tensor; empty if it has none."""
     whole_sha256: str = ""
@@ -516,8 +516,7 @@ def open_published(reader: Reader, marks: Published) -> PublishedDelta:
 
 
 def check_versions(deltas: Sequence[PublishedDelta]) -> None:
-    """Raise ``ArgumentError`` unless each delta was made of the version of its predecessor, which is all
-    that a dialect has of its base."""
+    """Raise ``ArgumentError`` unless each delta was made of the version of its predecessor."""
     for before, after in pairwise(deltas):
         if before.dialect != after.dialect:
             raise ArgumentError(

@@ -93,7 +93,7 @@ class DeltaDraft:
     _nbytes: int = 0
 
     def begin(self, nbytes: int) -> None:
-        """Begin a tensor; the frames of the one before are lost if they were not kept."""
+        """Begin a tensor, and drop frames that were not kept."""
         # The rows come first, and are known last: room for one a leaf is left for them.
         self._first = self.stop + 4 + ROW_NBYTES * -(-nbytes // LEAF_NBYTES)
         self.frames, self._nbytes = [], 0
@@ -196,7 +196,7 @@ def _read_of(tensor: FlatTensor, start: int, stop: int, use: str) -> ReadLeaf:
 
     if not tensor.is_ordered:
         return read
-    # What is decoded from its beginning is read here, in order.
+    # A tensor that is decoded from its beginning is read here, in order.
     buffer = new_buffer(stop - start)
     tensor.read(start, buffer)
     return lambda: buffer

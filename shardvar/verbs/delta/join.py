@@ -445,7 +445,7 @@ def compact_deltas(
     Parameters
     ----------
     deltas : sequence of path_like
-        The deltas, in order: each was made of the result of the one before.
+        The deltas, in order: each was made of its predecessor's result.
     path : path_like
         The delta to write.
     force : bool, default False
@@ -467,8 +467,8 @@ def compact_deltas(
     ArgumentError
         If the deltas do not follow each other.
     CheckpointError
-        If a delta is damaged, or gives digests that are not the ones of its tensors. All that can be
-        compared without the base is compared before the commit.
+        If a delta is damaged, or gives wrong digests of its tensors. All that can be compared without
+        the base is compared before the commit.
     UnsupportedError
         If one of them is not a delta.
     TargetExists
@@ -528,7 +528,7 @@ def compact_deltas(
 def _joined(deltas: Sequence[Delta], draft: DeltaDraft, progress: Progress) -> list[DeltaRow]:
     """Keep the joined frames; return the change of each tensor from the first base to the last result."""
     parts = {each.change.key: each for each in patched_tensors(deltas)}
-    # The tensor whose frames a tensor has: itself, or the one that it is tied to in all deltas.
+    # The tensor whose frames each has: itself, or its tie in all deltas.
     firsts = {
         key: str(part.change.tie) if _is_joined_with_its_tie(part, parts) else key
         for key, part in parts.items()

@@ -85,7 +85,7 @@ def delta(
         Write what another program reads; docs/delta.md has their layouts. By default, a delta of
         shardvar.
     versions : (str, str), optional
-        Only with a dialect: the names of the versions ``a`` and ``b``. By default, as ``path`` says:
+        Only with a dialect: the names of the versions ``a`` and ``b``. By default, by ``path``:
         ``weight_v000007`` or ``step_000007.safetensors`` are made of version 6.
     force : bool, default False
         Replace an existing delta.
@@ -106,8 +106,8 @@ def delta(
     CheckpointError
         If a tensor of one of them is damaged or incomplete; every checksum is compared.
     UnsupportedError
-        If one of them is a delta, or has a value that cannot be read, or if the dialect cannot say
-        how they differ.
+        If one of them is a delta, or has a value that cannot be read, or if the dialect cannot have
+        their difference.
     MissingExtra
         If the dialect needs a package that is not installed.
     TargetExists

@@ -95,7 +95,7 @@ class Opening:
     others: tuple[Location, ...] = ()
     """The checkpoints that are joined to it, in order."""
     call: str = field(default_factory=lambda: secrets.token_hex(8))
-    """A token of the call: a worker does not reuse what it opened for an earlier one."""
+    """A token of the call: a worker does not reuse the sources of an earlier one."""
     caller: int = field(default_factory=os.getpid)
     """The process that makes the call."""
 
@@ -150,7 +150,7 @@ def run_tasks(
     except Exception as error:
         raise _explained(error, executor) from error
     finally:
-        # What is cut off answers no cancellation, and nothing of it is waited for.
+        # Tasks that are cut off answer no cancellation, and nothing waits for them.
         if not _is_cut_off(executor):
             _give_up(pending)
 
@@ -159,7 +159,7 @@ def _is_cut_off(executor: Executor) -> bool:
     """Return True if an executor of distributed has lost its scheduler.
 
     Its client forgets all tasks then, also if the scheduler comes back, and its executor leaves
-    some of their futures unfinished for ever. Only the client's status says so.
+    some of their futures unfinished for ever. Only the client's status shows it.
     """
     client = vars(executor).get("_client")
     return getattr(client, "status", "running") != "running"

@@ -97,7 +97,7 @@ class Vanished(Exception):
 def read_end(run: Run, token: str, *, known: set[str] | None = None) -> str | ShardvarError | None:
     """Return the end of an attempt: None, "commit", or the error that all processes raise.
 
-    ``known`` has the marks that are known to say "commit", which are read once.
+    ``known`` has the marks of commits, which are read once.
     """
     name = run.mark(token, END)
     if name not in run.target.storage.names():

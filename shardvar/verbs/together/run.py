@@ -73,7 +73,7 @@ def _digest(text: str) -> str:
 class Peers(Protocol):
     """The processes of a job, as the group knows them that their framework has made.
 
-    Nothing waits for an answer here: a save goes on if a process is late, and says so if it has ended.
+    Nothing waits for an answer here: a save goes on if a process is late, and fails if it has ended.
     """
 
     def tell(self, key: str, text: str) -> None:
@@ -209,8 +209,7 @@ class Run:
         return set(self.target.storage.names())
 
     def calls(self) -> list[tuple[str, int]]:
-        """Return the tokens that process 0 has begun, the last one at the end, and the number of
-        processes of each."""
+        """Return the tokens that process 0 has begun, in order, and the number of processes of each."""
         found = [
             (token, count)
             for token, _, count in self._parsed(CALL)
@@ -306,8 +305,8 @@ class Run:
                 generation = self.form.generation_of(index.storage, index.name) or stamp
             except (CheckpointError, StorageError, UnsupportedError):
                 generation = stamp
-            # Another process may have put its index in place meanwhile: then it is unknown which
-            # one has the generation. A bucket is asked for the listed version only.
+            # Another process may have put its index in place: then it is unknown which of the two has
+            # the generation. A bucket is asked for the listed version only.
             before = stamp
             if index.storage.local_path is not None:
                 stamp = _stamp(name, index)

@@ -2,7 +2,7 @@
 
     data file    laid out as the format of the checkpoint lays out a file, so that the commit has at
                  most to rename it; its name has the nonce of the call that wrote it
-    index        always of the native format: it can say where any payload lies
+    index        always of the native format, which can place a payload anywhere
 
 So one mechanism serves all formats that can adopt finished files (``SharedFormat``), and none of
 them knows of shares. The checksums of a share have the kind of its format, CRC32C for a format that
@@ -200,7 +200,7 @@ def plan_file(run: Run, slices: SliceTable, metadata: Metadata, token: str) -> S
 
 
 def plan_of_slices(stored: SliceTable, rows: Ints, slices: SliceTable) -> Plan:
-    """Return the plan that fills each slice from the one stored slice that it is, in a row of those."""
+    """Return the plan that copies each slice from its stored slice, by the rows of these."""
     copies = CopyTable(rows, np.arange(len(rows)), slices.offset, slices.shape)
     # There is nothing to copy into slices without elements.
     return Plan(stored, slices, copies.take(np.flatnonzero((slices.shape > 0).all(axis=1))))
@@ -563,7 +563,7 @@ def _references(
 
 
 def _metadata(run: Run, shares: Sequence[SavedShare], about: Metadata, keys: Set[str]) -> Metadata:
-    """The metadata of all shares together, beside tensors of some keys.
+    """The metadata of all shares together; ``keys`` are of tensors.
 
     Texts that differ are refused, and objects unless the first replica counts.
     """

@@ -8,8 +8,8 @@ compare   each slice that is also an older one: the checksums of its runs, and i
           index; without a digest there, its bytes with the bytes in the file
 refer     to slices that are equal; all others are written
 
-Each process decides this for its own slices. Its share says which index it has seen, by the digest
-of that file, so that the commit can tell that all processes have seen the same one, and that it is
+Each process decides this for its own slices. Its share has the digest of the index that it has seen,
+so that the commit can tell that all processes have seen the same one, and that it is
 still there (``share_files``). A slice that is cut in another way than the older ones is written: the
 new checkpoint is larger then, and never wrong.
 
@@ -447,7 +447,7 @@ def _replaced(name: str) -> CorruptCheckpoint:
 def older_of_shares(
     storage: Storage, run: str, notes: Sequence[BaseNote | None]
 ) -> OlderIndex | None:
-    """Return the one base of all shares, [processes] as their notes name it; None without one.
+    """Return the base of all shares, [processes] as their notes name it; None without one.
 
     ``ArgumentError`` if processes name different bases, ``CorruptCheckpoint`` if it is another
     checkpoint now.

@@ -280,10 +280,10 @@ def save_shards(
     UnsupportedError
         If several processes cannot write the format, or it cannot hold a region.
     CorruptCheckpoint
-        If the base was replaced or removed meanwhile, or bytes of it are damaged that are compared.
+        If the base was replaced or removed, or compared bytes of it are damaged.
     StorageError
-        If another writer replaced the checkpoint meanwhile or holds it (``LockHeld``), or the file
-        system refuses.
+        If another writer has replaced the checkpoint or holds it (``LockHeld``), or the file system
+        refuses.
 
     Notes
     -----
@@ -394,7 +394,7 @@ def commit_shards(
     ArgumentError
         If processes disagree on ``num_processes``, or an argument is invalid.
     StorageError
-        If another writer replaced the checkpoint meanwhile or holds it (``LockHeld``).
+        If another writer has replaced the checkpoint or holds it (``LockHeld``).
 
     Notes
     -----
@@ -538,7 +538,7 @@ _CLAIM = re.compile(r"\..+\.claim", re.DOTALL)
 
 
 def break_claim(url: str) -> str:
-    """Remove the claim of a writer that was killed, and say whose it was.
+    """Remove the claim of a writer that was killed, and return whose it was.
 
     Parameters
     ----------

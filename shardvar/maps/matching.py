@@ -663,7 +663,4 @@ def _read(path: str) -> tuple[str, Any]:
             ) from None
         finally:
             file.close()
-    raise MapError(
-        f"There is no {_NAME} next to {path}.",
-        f"Copy the model's there. {_BY_HAND}",
-    )
+    raise MapError(f"There is no {_NAME} next to {path}.", f"Copy the model's there. {_BY_HAND}")

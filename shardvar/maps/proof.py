@@ -189,29 +189,26 @@ def _boxes(
     shape: Sequence[int], uses: Sequence[Use]
 ) -> tuple[Ints, Ints, Ints, list[int], list[tuple[int, ...]]]:
     """The boxes of uses: offsets, shapes, the use of each, the full shape, and its split axes."""
-    rank = len(shape)
-    is_split = [
-        len({use.radices[axis] for use in uses}) <= 1
-        and not any(use.is_cut and use.is_cut[axis] for use in uses)
-        for axis in range(rank)
-    ]
-    splits = [
-        uses[0].radices[axis] if uses and is_split[axis] else (shape[axis],) for axis in range(rank)
-    ]
+    # An axis is taken apart if all uses make it of the same indices.
+    splits: list[tuple[int, ...]] = []
+    for axis, extent in enumerate(shape):
+        radices = {use.radices[axis] for use in uses}
+        is_cut = any(use.is_cut and use.is_cut[axis] for use in uses)
+        splits.append(radices.pop() if len(radices) == 1 and not is_cut else (extent,))
     offsets, extents, owners, total = list[Ints](), list[Ints](), list[Ints](), 0
     for row, use in enumerate(uses):
         if not use.size:
             continue
         columns, place = list[tuple[Ints, Ints]](), 0
-        for axis in range(rank):
-            stop = place + len(use.radices[axis])
+        for own, split in zip(use.radices, splits, strict=True):
+            stop = place + len(own)
             begins, counts = use.begins[place:stop], use.counts[place:stop]
-            if is_split[axis]:
+            if own == split:
                 columns += [
                     (np.array([b]), np.array([c])) for b, c in zip(begins, counts, strict=True)
                 ]
             else:
-                columns.append(_intervals(use.radices[axis], begins, counts))
+                columns.append(_intervals(own, begins, counts))
             place = stop
         number = prod(len(start) for start, _ in columns)
         total += number

@@ -331,11 +331,7 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        format: str = "torch",
-        metadata: "Mapping[str, str] | None" = None,
+        self, path: Path, *, format: str = "torch", metadata: "Mapping[str, str] | None" = None
     ) -> None:
         check_string(format, "names of formats")
         self._path, self._format, self._texts = path, format, texts_of(metadata)

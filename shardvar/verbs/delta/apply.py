@@ -133,8 +133,16 @@ def apply_published(
     metadata = replace(base.metadata, digests={})  # the base's are of other bytes
     index = TableIndex(entries, [*base.index.files, "result"], metadata)
     source = ResultSource(base.source, patched, index, num_files)
-    if deltas[-1].whole_sha256:
-        _compare_whole(source, deltas[-1])
+    last, result = deltas[-1], Blocks.of_entries(source, entries)
+    if last.whole_sha256:
+        position = result.tensors.rows()
+        in_order = [position[key] for key in sorted(position)]
+        if _checksum_of("sha256", result, in_order) != last.whole_sha256:
+            raise CorruptCheckpoint(
+                f"{last.path}: The result does not have the checksum that the delta gives (sha256): "
+                "the base is another one, or the delta is damaged.",
+                _OTHER_BASE,
+            )
     return source, patched
 
 
@@ -304,19 +312,6 @@ class ResultSource(WrappedSource):
         if (entries.file >= self.num_files).any():
             return np.arange(self.num_files)
         return self.inner.files_read(entries)
-
-
-def _compare_whole(source: ResultSource, delta: PublishedDelta) -> None:
-    """Compare the checksum of all tensors of the result, in the order of their names."""
-    blocks = Blocks.of_entries(source, source.index.entries)
-    rows = blocks.tensors.rows()
-    digest = _checksum_of("sha256", blocks, [rows[key] for key in sorted(rows)])
-    if digest != delta.whole_sha256:
-        raise CorruptCheckpoint(
-            f"{delta.path}: The result does not have the checksum that the delta gives (sha256): the "
-            "base is another one, or the delta is damaged.",
-            _OTHER_BASE,
-        )
 
 
 # The verb.
@@ -530,9 +525,19 @@ class _Apply:
             runner = None if patched is None else checked(source, self.progress, patched.finish)
             return carry_out(work, source, generation, self.progress, runner)
 
+        def carry_compared(work: WritePlan, *_: object, is_dry: bool) -> tuple[WritePlan, str]:
+            # The digests of the last delta are compared before the commit.
+            form = work.target.format
+            if not form.capabilities.holds_digests or work.substitutes is not None:
+                return work, f"The digests of the base are left out: {form.name} cannot carry them."
+            changes = [each.change for each in patched.parts] if patched else []
+            digests = {each.key: str(each.result) for each in changes}
+            report = "" if is_dry else f"It carries the digests of {count(len(digests), 'tensor')}."
+            return replace(work, metadata=replace(work.metadata, digests=digests)), report
+
         carry = find_carry(self.reader, False, False, False)
         if carry and patched is not None and self.own:
-            carry = partial(_carry, patched)
+            carry = carry_compared
         return rewrite(
             [self.found],
             goal=self.goal,
@@ -585,15 +590,3 @@ class _Apply:
         report = WriteReport(path, self.goal.format.name, metadata.description, *counts)
         note = f"{path} is already the result of {delta}"
         return apply_report(report, (note, *notes), already=True)
-
-
-def _carry(
-    patched: PatchedSource, work: WritePlan, *_: object, is_dry: bool
-) -> tuple[WritePlan, str]:
-    """Carry the digests of the last delta where the base carries any: they are compared before the commit."""
-    form = work.target.format
-    if not form.capabilities.holds_digests or work.substitutes is not None:
-        return work, f"The digests of the base are left out: {form.name} cannot carry them."
-    digests = {each.change.key: str(each.change.result) for each in patched.parts}
-    report = "" if is_dry else f"It carries the digests of {count(len(digests), 'tensor')}."
-    return replace(work, metadata=replace(work.metadata, digests=digests)), report

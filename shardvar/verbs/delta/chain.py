@@ -40,12 +40,7 @@ from shardvar.verbs.delta.contents import (
     delta_of_reader,
     is_delta,
 )
-from shardvar.verbs.delta.dialects import (
-    PublishedDelta,
-    check_versions,
-    marks_of,
-    open_published,
-)
+from shardvar.verbs.delta.dialects import PublishedDelta, check_versions, marks_of, open_published
 from shardvar.verbs.locate import Location, Path, find_checkpoint, paths_of
 from shardvar.verbs.reader import Reader, open_found
 
@@ -127,9 +122,7 @@ def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
         return _short(own[0].contents.base), _short(own[-1].contents.result)
 
 
-def by_kind(
-    deltas: Sequence[Delta | PublishedDelta],
-) -> tuple[list[Delta], list[PublishedDelta]]:
+def by_kind(deltas: Sequence[Delta | PublishedDelta]) -> tuple[list[Delta], list[PublishedDelta]]:
     """Return the deltas of shardvar and the deltas of another program; one list is empty."""
     own = [each for each in deltas if isinstance(each, Delta)]
     others = [each for each in deltas if isinstance(each, PublishedDelta)]

@@ -55,12 +55,7 @@ from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digest_array, digests_of
-from shardvar.verbs.delta.chain import (
-    another_base,
-    check_follows,
-    find_deltas,
-    open_deltas,
-)
+from shardvar.verbs.delta.chain import another_base, check_follows, find_deltas, open_deltas
 from shardvar.verbs.delta.contents import (
     CHANGED,
     EQUAL,
@@ -529,10 +524,16 @@ def _joined(deltas: Sequence[Delta], draft: DeltaDraft, progress: Progress) -> l
     """Keep the joined frames; return the change of each tensor from the first base to the last result."""
     parts = {each.change.key: each for each in patched_tensors(deltas)}
     # The tensor whose frames each has: itself, or its tie in all deltas.
-    firsts = {
-        key: str(part.change.tie) if _is_joined_with_its_tie(part, parts) else key
-        for key, part in parts.items()
-    }
+    firsts: dict[str, str] = {}
+    for key, part in parts.items():
+        tie = part.change.tie
+        is_joined = (
+            tie is not None
+            and part.origin is None
+            and (parts[tie].origin, parts[tie].masks) == (None, part.masks)
+            and all(each.stored_key(key) == each.stored_key(tie) for each in part.masks)
+        )
+        firsts[key] = str(tie) if is_joined else key
     sharing: dict[str, list[PatchedTensor]] = {}
     for key, first in firsts.items():
         sharing.setdefault(first, []).append(parts[key])
@@ -563,17 +564,6 @@ def _joined(deltas: Sequence[Delta], draft: DeltaDraft, progress: Progress) -> l
         if change.base is not None and key not in parts:
             rows.append(DeltaRow(key, REMOVED, change.dtype, change.shape, change.base, None))
     return rows
-
-
-def _is_joined_with_its_tie(part: PatchedTensor, parts: Mapping[str, PatchedTensor]) -> bool:
-    """Return True if a tied tensor has the masks of the other one in all deltas."""
-    key, first = part.change.key, part.change.tie
-    if first is None or part.origin is not None:
-        return False
-    other = parts[first]
-    return (other.origin, other.masks) == (None, part.masks) and all(
-        each.stored_key(key) == each.stored_key(first) for each in part.masks
-    )
 
 
 def _leaves(parts: Mapping[str, PatchedTensor], progress: Progress) -> Generator[LeafWork]:

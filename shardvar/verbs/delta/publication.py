@@ -74,11 +74,7 @@ DIALECTS = {
     each.name: each
     for each in (
         Dialect(
-            "slime",
-            "slime, miles, SGLang, vime",
-            _FOLDER,
-            "weight_v000007",
-            algorithm="xxh3-128",
+            "slime", "slime, miles, SGLang, vime", _FOLDER, "weight_v000007", algorithm="xxh3-128"
         ),
         Dialect("modelexpress", "ModelExpress", re.compile(r"(?!)"), "", False, "adler32"),
         Dialect("trl", "TRL, the first form", _FILE, "step_000007.safetensors", endings=INDICES),
@@ -371,13 +367,7 @@ def write_published(
     source = scratch_source(scratch, encoder.stored)
     goal, entries = replace(to.goal, format=form), source.index.entries
     work = plan_checkpoint(
-        goal,
-        entries,
-        policy=None,
-        partition=None,
-        metadata=Metadata(),
-        force=force,
-        source=source,
+        goal, entries, policy=None, partition=None, metadata=Metadata(), force=force, source=source
     )
     written = (
         preview(work, None) if dry_run else carry_out(work, source, None, lambda _nbytes: None)

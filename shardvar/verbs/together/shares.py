@@ -412,11 +412,7 @@ def commit_shards(
 
 
 def _plan(
-    saved: Run,
-    process: int,
-    tensors: LocalTensors,
-    about: Metadata,
-    older: OlderIndex | None,
+    saved: Run, process: int, tensors: LocalTensors, about: Metadata, older: OlderIndex | None
 ) -> tuple[Holding, WritePlan]:
     # Check.
     target, form = saved.target, saved.form

@@ -117,7 +117,11 @@ def renamed_keys(
     if columns is None:
         return None
     keys, indices = columns
-    if rule.source.axes != (ELLIPSIS,) and not _fit_axes(fitted, keys, tensors):
+    shapes = {} if rule.source.axes == (ELLIPSIS,) else {tensors[key][1]: key for key in keys}
+    try:
+        for shape, key in shapes.items():
+            axes_of(rule.source, shape, key, lambda n: extents.full(n, False), extents.source)
+    except MapError:
         return None
     form, written = "", list[Sequence[int | str]]()
     for part in rule.target.key.parts:
@@ -147,7 +151,7 @@ def renamed_keys(
 def _indices(
     fitted: FittedRule, found: Sequence[tuple[str, Values]]
 ) -> tuple[list[str], dict[str, Sequence[int | str]]] | None:
-    """The keys that a rule takes, and their indices from the start of each range, and texts."""
+    """The keys that a rule takes, with their texts, and their indices from the start of each range."""
     extents, is_taken = fitted.extents, [True] * len(found)
     parts = [part for part in fitted.rule.source.key.parts if not isinstance(part, str)]
     indices, last = dict[str, Sequence[int | str]](), dict[str, int]()
@@ -182,17 +186,6 @@ def _index_of(part: KeyPart) -> str | None:
     if isinstance(part, NumberPart):
         return part.axis[0] if len(part.axis) == 1 else None
     return part.name if isinstance(part, WordPart | TextPart) else None
-
-
-def _fit_axes(fitted: FittedRule, keys: Sequence[str], tensors: Mapping[str, TensorFacts]) -> bool:
-    """Return True if tensors have the axes that the source of a rule has."""
-    source, extents = fitted.rule.source, fitted.extents
-    try:
-        for shape, key in {tensors[key][1]: key for key in keys}.items():
-            axes_of(source, shape, key, lambda name: extents.full(name, False), extents.source)
-    except MapError:
-        return False
-    return True
 
 
 KnownTargets = dict[tuple[object, ...], Target]

@@ -50,6 +50,7 @@ from shardvar.maps.matching import (
     SizeOf,
     did_you_mean,
     filled_ranges,
+    read_small,
     sizes_at,
     split_number,
 )
@@ -156,8 +157,6 @@ def _axis(key: KeyPattern) -> AxisNames:
 
 
 _ENDING = ".toml"
-_MOST_NBYTES = 16 << 20
-"""Bytes of a map file that is read."""
 _KEYS: dict[str, tuple[str, Any]] = {
     "about": ("a text", ""),
     "rules": ("a list of texts", []),
@@ -508,14 +507,7 @@ def _read_file(path: str, is_name: bool) -> bytes:
             )
             raise MapError(f"There is no map {path!r}.", remedy) from None
         raise MapError(f"The map {path} cannot be read: {error.cause}", "Give its path.") from None
-    try:
-        if file.size > _MOST_NBYTES:
-            raise MapError(
-                f"The map {path} has {file.size:,} bytes.", "A map is a small TOML file."
-            )
-        return bytes(file.read(0, file.size))
-    finally:
-        file.close()
+    return read_small(file, f"The map {path}", "A map is a small TOML file.")
 
 
 def _size(name: Any, size: Any) -> int | str:

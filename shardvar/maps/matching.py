@@ -21,6 +21,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
@@ -42,6 +43,7 @@ from shardvar.maps.language import (
 )
 from shardvar.pictures.words import similar
 from shardvar.storage.local import split_place
+from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.strict_json import parse_json
 
 _NUMBER = "(0|[1-9][0-9]{0,17})"
@@ -501,7 +503,7 @@ PREFIX = "config:"
 """The beginning of a name that is looked up in ``config.json``."""
 _NAME = "config.json"
 _MOST_NBYTES, _MAX_DEPTH = 16 << 20, 64
-"""Bytes of a configuration that is read, and the depth of its tables."""
+"""Bytes of a file that is read, and the depth of the tables of a configuration."""
 _GGUF = "gguf:"
 _NEVERTHELESS = "To use it nevertheless: --any-model, in Python Map.extended(any_model=True)."
 _BY_HAND = "Give the number by hand: --size NAME=N, in Python sizes={'NAME': N}."
@@ -654,13 +656,17 @@ def _read(path: str) -> tuple[str, Any]:
             continue
         where = os.path.join(storage.path, _NAME)
         try:
-            if file.size > _MOST_NBYTES:
-                raise MapError(f"{where} has {file.size:,} bytes.", _BY_HAND)
-            return where, parse_json(bytes(file.read(0, file.size)), _MAX_DEPTH, allow_nan=True)
+            content = read_small(file, where, _BY_HAND)
+            return where, parse_json(content, _MAX_DEPTH, allow_nan=True)
         except CheckpointError as error:
-            raise MapError(
-                f"{where} cannot be read: {error.cause}", f"Mend it. {_BY_HAND}"
-            ) from None
-        finally:
-            file.close()
+            cause = f"{where} cannot be read: {error.cause}"
+            raise MapError(cause, f"Mend it. {_BY_HAND}") from None
     raise MapError(f"There is no {_NAME} next to {path}.", f"Copy the model's there. {_BY_HAND}")
+
+
+def read_small(file: ReadableFile, name: str, remedy: str) -> bytes:
+    """Return the content of a file, and close it; ``MapError`` for a large one."""
+    with closing(file):
+        if file.size > _MOST_NBYTES:
+            raise MapError(f"{name} has {file.size:,} bytes.", remedy)
+        return bytes(file.read(0, file.size))

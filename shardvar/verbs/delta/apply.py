@@ -584,9 +584,9 @@ class _Apply:
             return False
 
     def _report_there(self, there: Reader, delta: str, notes: tuple[str, ...]) -> ApplyReport:
-        path, metadata, slices = self.goal.path, there.metadata, there.listed().slices
+        path, slices = self.goal.path, there.listed().slices
+        about = path, self.goal.format.name, there.metadata.description
         free = self.goal.storage.free_nbytes()
-        counts = len(there), len(slices), 0, (), 0, 0, 0, free
-        report = WriteReport(path, self.goal.format.name, metadata.description, *counts)
-        note = f"{path} is already the result of {delta}"
-        return apply_report(report, (note, *notes), already=True)
+        values = *about, len(there), len(slices), 0, (), 0, 0, 0, free
+        notes = (f"{path} is already the result of {delta}", *notes)
+        return ApplyReport(*values, notes=notes, already=True)

@@ -101,11 +101,9 @@ class ApplyReport(WriteReport):
         return WriteReport.to_json(self) | {"notes": list(self.notes), "already": self.already}
 
 
-def apply_report(
-    written: WriteReport, notes: tuple[str, ...], *, already: bool = False
-) -> ApplyReport:
+def apply_report(written: WriteReport, notes: tuple[str, ...]) -> ApplyReport:
     values = {each.name: getattr(written, each.name) for each in fields(written)}
-    return ApplyReport(**values, notes=notes, already=already)
+    return ApplyReport(**values, notes=notes)
 
 
 def lines_of_delta(report: DeltaReport) -> Iterator[str]:

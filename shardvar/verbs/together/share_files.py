@@ -187,8 +187,8 @@ class SavedShare:
 
 
 def slice_names(slices: SliceTable) -> list[SliceName]:
-    found = [slices[row] for row in range(len(slices))]
-    return [(each.key, each.dtype, each.full_shape, each.region) for each in found]
+    every = map(slices.__getitem__, range(len(slices)))
+    return [(each.key, each.dtype, each.full_shape, each.region) for each in every]
 
 
 def plan_file(run: Run, slices: SliceTable, metadata: Metadata, token: str) -> Sink:

@@ -43,7 +43,6 @@ from shardvar.maps.language import (
 )
 from shardvar.pictures.words import similar
 from shardvar.storage.local import split_place
-from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.strict_json import parse_json
 
 _NUMBER = "(0|[1-9][0-9]{0,17})"
@@ -664,7 +663,7 @@ def _read(path: str) -> tuple[str, Any]:
     raise MapError(f"There is no {_NAME} next to {path}.", f"Copy the model's there. {_BY_HAND}")
 
 
-def read_small(file: ReadableFile, name: str, remedy: str) -> bytes:
+def read_small(file: Any, name: str, remedy: str) -> bytes:
     """Return the content of a file, and close it; ``MapError`` for a large one."""
     with closing(file):
         if file.size > _MOST_NBYTES:

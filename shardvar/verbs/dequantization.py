@@ -503,17 +503,17 @@ def _entries(
     for row, key in enumerate(tensors.keys):
         if key in found.left_out:
             continue
-        mine, tensor = rows_of[key], found.tensors.get(key)
-        offset, shape = stored.slices.offset[mine], stored.slices.shape[mine]
+        held, tensor = rows_of[key], found.tensors.get(key)
+        offset, shape = stored.slices.offset[held], stored.slices.shape[held]
         if tensor is None:
             names.append((key, tensors.dtype(row), tensors.shape(row)))
         else:
             names.append((tensor.key, dtype, tensor.outside(Region.whole(tensor.shape)).shape))
-            offset, shape, mine = _cut_alike(tensor, offset, shape, mine, tensors.shape(row))
-            numbers |= dict.fromkeys(range(first, first + len(mine)), tensor)
-        rows.append(mine)
+            offset, shape, held = _cut_alike(tensor, offset, shape, held, tensors.shape(row))
+            numbers |= dict.fromkeys(range(first, first + len(held)), tensor)
+        rows.append(held)
         slices.append((offset, shape))
-        first += len(mine)
+        first += len(held)
     table = TensorTable.of(names)
     taken = np.concatenate(rows)
     entries = stored.take(taken)

@@ -415,9 +415,9 @@ def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection
         replace(all_of[0], user=common, digests=digests),
         {
             key: error
-            for reader, mine in zip(readers, keys, strict=True)
+            for reader, of_source in zip(readers, keys, strict=True)
             for key, error in reader.faults.items()
-            if key in mine
+            if key in of_source
         },
     )
     return Reader(found[0].path, found[0].format.name, replace(joined, index=index))

@@ -229,7 +229,7 @@ def split_ranks(reader: Reader) -> Iterator[Reader]:
             names[key]: error for key, error in reader.faults.items() if key in names
         }
         old = {name: key for key, name in names.items()}
-        mine = replace(
+        split = replace(
             source,
             index=TableIndex(entries, reader.index.files, reader.metadata, faults),
             sources_of={
@@ -238,7 +238,7 @@ def split_ranks(reader: Reader) -> Iterator[Reader]:
             kept={n: source.kept[key] for n, key in old.items() if key in source.kept},
             renamed={n: source.renamed[key] for n, key in old.items() if key in source.renamed},
         )
-        yield Reader(reader.path, reader.format, mine)
+        yield Reader(reader.path, reader.format, split)
 
 
 _KEPT = (

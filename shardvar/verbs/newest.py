@@ -9,7 +9,7 @@ step.
     step-1000, checkpoint-500, 20, ...   names that differ only in their numbers, if something shows
                                          that these count steps (``steps``)
 
-The file is believed. A checkpoint that was not finished is passed over, and said to be: one without
+The file is believed. A checkpoint that was not finished is passed over, with a note: one without
 its index or a data file, and the folder of a step that has no checkpoint at all. A step may have
 several checkpoints, its items, such as the folders ``state`` and ``extra`` of Orbax: then the item
 is the question.

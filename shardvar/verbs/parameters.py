@@ -32,7 +32,7 @@ others are in natural order. Pages have this order, and lists for programs the p
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -46,6 +46,8 @@ from shardvar.verbs.steps import natural_key
 _Shape = tuple[int, ...]
 _Described = tuple[str | None, _Shape | None]
 """The dtype and the shape of a tensor."""
+_Packed = tuple[str, int, list[str]] | None
+"""A scheme, a number of weights, and the keys of tensors that scale them."""
 
 _BITS = 32
 """The bits of an element of ``qweight``."""
@@ -89,10 +91,10 @@ def find_packed(tensors: Mapping[str, _Described]) -> tuple[dict[str, tuple[str,
     scaling: set[str] = set()
     layers = names_by_layer(tensors)
     for key, (dtype, _) in tensors.items():
-        for scheme, number, others in _schemes(key, tensors):
+        if packed := _scheme_of(key, tensors):
+            scheme, number, others = packed
             weights[key] = scheme, number
             scaling.update(others)
-            break
         for scale in find_scaling(key, dtype, layers):
             layer, _ = layer_of(scale)
             others = [each for each in layers[layer] if _SCALING.fullmatch(each)]
@@ -145,55 +147,51 @@ def find_scaling(key: str, dtype: str | None, layers: Mapping[str, list[str]]) -
     return found + [key + each for each in inner if _OWN.fullmatch(each[1:])]
 
 
-def _schemes(key: str, tensors: Mapping[str, _Described]) -> Iterator[tuple[str, int, list[str]]]:
+def _scheme_of(key: str, tensors: Mapping[str, _Described]) -> _Packed:
     """The scheme of a packed tensor, its number of weights, and the keys next to it."""
     dtype, shape = tensors[key]
     if shape is None:
-        return
+        return None
     layer, name = layer_of(key)
     if name == "qweight" and dtype == "int32" and len(shape) == 2:
-        yield from _of_columns(layer, shape, tensors)
+        return _of_columns(layer, shape, tensors)
     elif key.endswith("_blocks") and dtype == "uint8":
         scales = f"{key.removesuffix('_blocks')}_scales"
         if shape[-1:] == (_BLOCK,) and tensors.get(scales) == ("uint8", shape[:-1]):
-            yield "MXFP4", 2 * prod(shape), [scales]
+            return "MXFP4", 2 * prod(shape), [scales]
     elif f"{key}.absmax" in tensors or (name in ("weight", "weight_packed") and dtype == "uint8"):
-        yield from _of_bytes(key, shape, tensors)
+        return _of_bytes(key, shape, tensors)
     elif name == "weight" and dtype == "int8":
         for scale in (f"{layer}SCB", f"{key}.SCB"):
             if shape_of(tensors, scale) == shape[:1]:
                 others = [scale, f"{layer}weight_format", f"{key}_format"]
-                yield "int8", prod(shape), [each for each in others if each in tensors]
+                return "int8", prod(shape), [each for each in others if each in tensors]
+    return None
 
 
-def _of_columns(
-    layer: str, shape: _Shape, tensors: Mapping[str, _Described]
-) -> Iterator[tuple[str, int, list[str]]]:
+def _of_columns(layer: str, shape: _Shape, tensors: Mapping[str, _Described]) -> _Packed:
     scales, zeros = shape_of(tensors, f"{layer}scales"), shape_of(tensors, f"{layer}qzeros")
     index = shape_of(tensors, f"{layer}g_idx")
     others = [
         f"{layer}{name}" for name in ("scales", "qzeros", "g_idx") if f"{layer}{name}" in tensors
     ]
     if scales is None or len(scales) != 2:
-        return
+        return None
     is_by_rows = scales[1] == shape[1]  # GPTQ packs columns, AWQ rows
     if zeros is not None and len(zeros) == 2 and zeros[1]:
         # The zero points of a group are as many as its scales, packed as the weights are.
-        number, bits = (
-            prod(shape) * scales[1] // zeros[1],
-            _BITS * zeros[1] // scales[1] if scales[1] else 0,
-        )
+        number = prod(shape) * scales[1] // zeros[1]
+        bits = _BITS * zeros[1] // scales[1] if scales[1] else 0
     elif index is not None and is_by_rows and len(index) == 1 and index[0]:
         number, bits = index[0] * shape[1], _BITS * shape[0] // index[0]
     else:
-        return
+        return None
     if bits and (is_by_rows or shape[1] * _BITS == scales[1] * bits):
-        yield f"{'GPTQ' if is_by_rows else 'AWQ'} {bits}-bit", number, others
+        return f"{'GPTQ' if is_by_rows else 'AWQ'} {bits}-bit", number, others
+    return None
 
 
-def _of_bytes(
-    key: str, shape: _Shape, tensors: Mapping[str, _Described]
-) -> Iterator[tuple[str, int, list[str]]]:
+def _of_bytes(key: str, shape: _Shape, tensors: Mapping[str, _Described]) -> _Packed:
     for state, name in _STATES.items():
         if f"{key}.quant_state.{state}" in tensors and f"{key}.absmax" in tensors:
             parts = (
@@ -203,16 +201,14 @@ def _of_bytes(
                 "nested_quant_map",
                 f"quant_state.{state}",
             )
-            yield (
-                name,
-                2 * prod(shape) * int(ITEMSIZES[code(tensors[key][0] or "uint8")]),
-                [f"{key}.{part}" for part in parts if f"{key}.{part}" in tensors],
-            )
+            number = 2 * prod(shape) * int(ITEMSIZES[code(tensors[key][0] or "uint8")])
+            return name, number, [each for part in parts if (each := f"{key}.{part}") in tensors]
     scale, scale_shape = tensors.get(f"{key.removesuffix('_packed')}_scale", ("", None))
     is_scaled = len(shape) == 2 and scale_shape == (shape[0], 2 * shape[1] // _BLOCK)
     if is_scaled and (scale or "").startswith("float8"):
         # Its scales have the same names as scales of weights in eight bits.
-        yield "NVFP4", 2 * prod(shape), []
+        return "NVFP4", 2 * prod(shape), []
+    return None
 
 
 def shape_of(tensors: Mapping[str, _Described], key: str) -> _Shape | None:

@@ -203,8 +203,8 @@ def _item(
         spanned = max(prod((*region.shape[: axis + 1], *shape[axis + 1 :])), 1)
         parts, axis = cut_steps(region, asked.pick, most * region.size // spanned)
         if len(parts) > 1:
-            mine = take_tensors(entries, {key})
-            parts = [] if _is_read_at_once(source, mine, region, is_full) else parts
+            alone = take_tensors(entries, {key})
+            parts = [] if _is_read_at_once(source, alone, region, is_full) else parts
         else:
             parts = []
     return _Item(key, tensor, dtype, asked, gather, parts, axis, into)

@@ -515,10 +515,10 @@ def rewrite(
         others = set(entries.slices.tensors.keys).difference(ties)
         entries, metadata, untied = take_tensors(entries, others), replace(metadata, ties=ties), ()
     work = plan(goal, entries, partition=partition, metadata=metadata, source=payloads)
-    said = ""
+    sentence = ""
     if carry is not None:
         given = payloads, chosen.entries, chosen.names, objects
-        work, said = carry(work, reader, *given, is_dry=move is None)
+        work, sentence = carry(work, reader, *given, is_dry=move is None)
     if changes.conversions.cast:
         warn_without_scales(goal.path, payloads, chosen.entries)
     generation = stamp(payloads, work)
@@ -534,7 +534,7 @@ def rewrite(
         made = (
             preview(work, generation) if move is None else kept or move(work, payloads, generation)
         )
-        return replace(made, lost=lost, untied=untied, left_out=left_out, digests=said)
+        return replace(made, lost=lost, untied=untied, left_out=left_out, digests=sentence)
 
     return write
 

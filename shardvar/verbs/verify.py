@@ -319,7 +319,7 @@ def _chosen(
     try:
         chosen = choose([*keys])
     except ArgumentError:
-        # Where something else is damaged, such as the index, that is said first.
+        # Where something else is damaged, such as the index, that error comes first.
         if not damages:
             raise
         chosen = set()

@@ -210,7 +210,7 @@ def carry_out(
                         tasks, source, sink, resume=resume, progress=progress, runner=runner
                     )
             except StorageError as error:
-                add_state(error, State.OLD)  # unless the commit has said what there is
+                add_state(error, State.OLD)  # unless the commit has told the state
                 raise
             # Files of an earlier write that this commit does not remove. The new checkpoint is in
             # place, so nothing is raised.

@@ -453,8 +453,8 @@ def runs_of(view: View, counts: Sequence[int]) -> list[AxisRuns]:
     found = list[AxisRuns]()
     for axis, first in enumerate(view.start):
         run, more = 1, list[tuple[int, int]]()
-        mine = [(step, n) for n, (at, step) in zip(counts, view.steps, strict=True) if at == axis]
-        for step, count in sorted(mine):
+        moves = [(step, n) for n, (at, step) in zip(counts, view.steps, strict=True) if at == axis]
+        for step, count in sorted(moves):
             if step == run and not more:
                 run *= count
             elif more and step == more[-1][0] * more[-1][1]:

@@ -320,9 +320,9 @@ def _plan_substituted(
 
 
 def overlay_entries(entries: EntryTable, arrays: ArraySource) -> EntryTable:
-    mine = arrays.index.entries
+    changed = arrays.index.entries
     num_files = int(entries.file.max(initial=-1)) + 1
-    return concatenate_entries([entries, replace(mine, file=mine.file + num_files)])
+    return concatenate_entries([entries, replace(changed, file=changed.file + num_files)])
 
 
 def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:

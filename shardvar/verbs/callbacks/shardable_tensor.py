@@ -243,9 +243,9 @@ class ShardingCallback(ABC):
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        mine, others = _fields(self), _fields(other)
-        return mine.keys() == others.keys() and all(
-            np.array_equal(mine[name], others[name]) for name in mine
+        fields, others = _fields(self), _fields(other)
+        return fields.keys() == others.keys() and all(
+            np.array_equal(fields[name], others[name]) for name in fields
         )
 
     def __hash__(self) -> int:

@@ -203,9 +203,9 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
                 {target: bytes_of(array)},
             )
         else:
-            mine = plan.copies.take(np.arange(copies[target], copies[target + 1]))
+            copied = plan.copies.take(np.arange(copies[target], copies[target + 1]))
             read_regions(
-                reading, wanted_regions(entries, plan.targets, mine), {target: bytes_of(array)}
+                reading, wanted_regions(entries, plan.targets, copied), {target: bytes_of(array)}
             )
         try:
             check_bool(array, tensors.keys[0], source, entries)

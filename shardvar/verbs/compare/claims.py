@@ -1,7 +1,7 @@
 """Claims: the digests that checkpoints carry in their metadata, and those that a write gives
 them.
 
-A carried digest is what a writer said once. ``sv.verify`` compares it, and a new checkpoint gets
+A carried digest is the claim of a writer. ``sv.verify`` compares it, and a new checkpoint gets
 only digests that were computed from its own tensors:
 
     the source carries digests     they are compared with its tensors; another one is damage

@@ -657,7 +657,7 @@ def confirmed(
                 report, source, dict.fromkeys(right, OK), wrong, covers_index=covers_index
             )
         except CheckpointError as error:
-            # What was verified without the digests is still said. A manifest is not the checkpoint:
+            # The outcomes without the digests stay. A manifest is not the checkpoint:
             # if it cannot be compared, nothing is known.
             damage = (Damage.of(error, None, at),)
             if at == own:

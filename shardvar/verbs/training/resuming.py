@@ -70,7 +70,7 @@ process and number of processes."""
 
 
 def gather(
-    peers: Peers | None, processes: tuple[int, int], mine: Sequence[int], timeout: float
+    peers: Peers | None, processes: tuple[int, int], integers: Sequence[int], timeout: float
 ) -> list[list[int]]:
     """Return the integers that each process of a group gives.
 
@@ -81,22 +81,22 @@ def gather(
     """
     process, count = processes
     if count == 1:
-        return [[*mine]]
+        return [[*integers]]
     if peers is None:
         raise ArgumentError(
             f"No group connects the {count} processes.", "Initialize the framework's group first."
         )
     pace = pace_at(timeout, count, peers, is_local=True)
-    outcome = (_answer if process else _ask)(peers, processes, [*mine], pace)
+    outcome = (_answer if process else _ask)(peers, processes, [*integers], pace)
     if isinstance(outcome, str):
         raise IncompleteCheckpoint(outcome, _RESTORE_AGAIN)
     return outcome
 
 
-def _ask(peers: Peers, processes: tuple[int, int], mine: list[int], pace: WaitPace) -> Outcome:
+def _ask(peers: Peers, processes: tuple[int, int], integers: list[int], pace: WaitPace) -> Outcome:
     count = processes[1]
     session, number, before = _rounds.get(processes) or (secrets.token_hex(8), 0, None)
-    found: dict[int, Any] = {0: mine}
+    found: dict[int, Any] = {0: integers}
     outcome: Outcome = "Process 0 was interrupted."
     peers.tell(_BOARD, json.dumps([session, number, before, None]))
     try:
@@ -115,7 +115,9 @@ def _ask(peers: Peers, processes: tuple[int, int], mine: list[int], pace: WaitPa
         peers.tell(_BOARD, json.dumps([session, number, before, outcome]))
 
 
-def _answer(peers: Peers, processes: tuple[int, int], mine: list[int], pace: WaitPace) -> Outcome:
+def _answer(
+    peers: Peers, processes: tuple[int, int], integers: list[int], pace: WaitPace
+) -> Outcome:
     process, count = processes
     session, number, _ = _rounds.get(processes) or ("", 0, None)
     given: tuple[str, int] | None = None
@@ -131,10 +133,10 @@ def _answer(peers: Peers, processes: tuple[int, int], mine: list[int], pace: Wai
                 return cast("Outcome", outcome)
             if now == number and given != (session, number):
                 given = session, number
-                peers.tell(f"{_BOARD}/{process}", json.dumps([*given, mine]))
+                peers.tell(f"{_BOARD}/{process}", json.dumps([*given, integers]))
         awaited = [0]
         if given and pace.is_over:
-            awaited = _missing(peers, count, given, {process: mine}) or awaited
+            awaited = _missing(peers, count, given, {process: integers}) or awaited
         if late := _late(awaited, count, pace):
             if given == (session, number):
                 _rounds[processes] = session, number + 1, None
@@ -174,25 +176,25 @@ class Meetings:
         self._room, self._round, self._is_late = "", 0, False
         self.is_silent = False
 
-    def hold(self, mine: list[int]) -> list[list[int]]:
+    def hold(self, integers: list[int]) -> list[list[int]]:
         """Return the integers that each process gives; only this one's where none can write."""
         process, count = self._using.processes()
         if count == 1:
-            return [mine]
+            return [integers]
         if isinstance(self._using, GatheringFramework):
-            return self._using.gather(mine, self._timeout)
+            return self._using.gather(integers, self._timeout)
         if self.is_silent or not (self._room or self._can_write()):
             self.is_silent = True
-            return [mine]
+            return [integers]
         while not self._room:
-            self._room = self._seat(process, count, mine) if process else self._open(count)
-            if found := self._begin(process, count, mine):
+            self._room = self._seat(process, count, integers) if process else self._open(count)
+            if found := self._begin(process, count, integers):
                 return found
             room, self._room = self._room, ""  # it was ended, and another one takes its place
             self._discard(sorted(each for each in self._there() if each.startswith(room)))
         self._round += 1
         names = [f"{self._room}.{each}.{self._round}" for each in range(count)]
-        self._put(names[process], mine)
+        self._put(names[process], integers)
         self._wait(count, lambda there: _absent(names, there))
         return [self._get(name) for name in names]
 
@@ -233,12 +235,12 @@ class Meetings:
         self._put(f"{room}.0", None)
         return room
 
-    def _seat(self, process: int, count: int, mine: list[int]) -> str:
+    def _seat(self, process: int, count: int, integers: list[int]) -> str:
         taken: list[str] = []
 
         def look(there: set[str]) -> list[int]:
             free = self._free(process, count, there)
-            taken.extend(islice((r for r in free if self._put(f"{r}.{process}", mine)), 1))
+            taken.extend(islice((r for r in free if self._put(f"{r}.{process}", integers)), 1))
             return [] if taken else [0]
 
         self._wait(count, look)
@@ -249,7 +251,7 @@ class Meetings:
         rooms = sorted(each.removesuffix(".0") for each in there if each.endswith(ending))
         return [each for each in rooms if {f"{each}.{process}", f"{each}.begin"}.isdisjoint(there)]
 
-    def _begin(self, process: int, count: int, mine: list[int]) -> list[list[int]] | None:
+    def _begin(self, process: int, count: int, integers: list[int]) -> list[list[int]] | None:
         """Return the integers of all processes in this room; None if it does not begin."""
         seats, begin = [f"{self._room}.{each}" for each in range(count)], f"{self._room}.begin"
         patience = time.monotonic() + _PATIENCE
@@ -259,7 +261,7 @@ class Meetings:
             if begin in there or seats[0] not in there:
                 return []
             if not process and not absent:
-                self._put(begin, [mine, *map(self._get, seats[1:])])
+                self._put(begin, [integers, *map(self._get, seats[1:])])
             elif process and time.monotonic() > patience and self._free(process, count, there):
                 self._put(begin, None)
             return absent or [0]
@@ -404,19 +406,19 @@ def _agree(
     is_last: bool,
 ) -> list[int] | None:
     """Return the steps that are whole in all processes, in order; None if they are to look again."""
-    mine = [each.number for each in found.values() if each.is_whole and each.number not in damaged]
-    known = meetings.hold(mine)
-    if [_FAILED] in known:
-        cause = f"Process {known.index([_FAILED])} could not look at the steps in {directory}."
+    whole = [each.number for each in found.values() if each.is_whole and each.number not in damaged]
+    answers = meetings.hold(whole)
+    if [_FAILED] in answers:
+        cause = f"Process {answers.index([_FAILED])} could not look at the steps in {directory}."
         raise StorageError(cause, _RESTART)
-    both = sorted({*known[0]}.intersection(*known))
-    if not both and all(known) and not is_last:
+    both = sorted({*answers[0]}.intersection(*answers))
+    if not both and all(answers) and not is_last:
         return None
-    if not both and any(known):
-        having = next(process for process, each in enumerate(known) if each)
-        lacking = next(process for process, each in enumerate(known) if each != known[having])
+    if not both and any(answers):
+        having = next(process for process, each in enumerate(answers) if each)
+        lacking = next(process for process, each in enumerate(answers) if each != answers[having])
         cause = (
-            f"Process {having} finds step {known[having][-1]} in {directory}, and process "
+            f"Process {having} finds step {answers[having][-1]} in {directory}, and process "
             f"{lacking} does not."
         )
         raise StorageError(cause, "Give all processes a common directory, and start again.")

@@ -11,8 +11,8 @@ One frame of Zstandard (RFC 8878):
              (0, 1, 2, 4 or 8)
     block    is it the last (1 bit) | kind (2 bits) | size (21 bits) | bytes
 
-A decoder stops at the end of a frame, whatever follows, and of a frame that is cut it returns what
-there is. So a pass over the structure finds the end before, without decoding: one frame must be all
+A decoder stops at the end of a frame, even if bytes follow, and of a frame that is cut it returns the
+bytes that there are. So a pass over the structure finds the end before, without decoding: one frame must be all
 there is. It also finds the bytes of the content, before a decoder allocates any.
 """
 

@@ -155,7 +155,7 @@ def _add_file(listing: _KerasListing, number: int, layers: Sequence[str] | None)
         return
     paths = {each.key.rpartition("/")[0] for each in contents.datasets}
     for layer in sorted(set(layers) - paths):
-        cause = f"{place}: {layer!r}: The index of the set names arrays here, but there are none."
+        cause = f"{place}: {layer!r}: The index of the set names arrays here that it lacks."
         listing.faults[layer] = IncompleteCheckpoint(cause, COPY_AGAIN)
     for path in sorted(paths - set(layers)):
         listing.findings.append(
@@ -283,7 +283,7 @@ class _KerasSource(ListedSource):
 
     def is_guarded(self, key: str) -> bool:
         """Return True if the checksum of an archive covers a key and agrees. Fletcher-32 does not
-        cover the places of chunks, nor shapes and dtypes."""
+        cover places, shapes and dtypes."""
         number = self.listing.file_of.get(key)
         return number is not None and self.listing.spans[number].crc is not None
 

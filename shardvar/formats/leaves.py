@@ -85,7 +85,7 @@ def _walk(
 
 
 def _entered(root: Any, is_tensor: Callable[[Any], bool]) -> set[int]:
-    """Return the identities of the lists that are entered: those that lead to a dict or a tensor."""
+    """Return the identities of the lists that are entered, which lead to a dict or a tensor."""
     # Level by level every container once, with the lists that hold it; then upwards from dicts and
     # tensors. Empty containers lead nowhere: a byte of the file makes one, so none is kept.
     holders: dict[int, list[int]] = {}

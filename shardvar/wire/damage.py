@@ -170,7 +170,7 @@ class decoding:  # noqa: N801  # used as a function is
     """Raise the errors of a decoder as ours, and let ours pass.
 
     Ours derive from the builtins that a caller expects, so ``except ValueError`` around a decoder
-    would also catch those that its hooks raise.
+    would also catch the errors of its hooks.
     """
 
     __slots__ = ("_kinds", "_make")

@@ -27,7 +27,7 @@ Reading. Databases of other writers have more in them:
               versions: for storages that cannot replace a file
 
 Each node is checked by itself, and with what leads to it: its height is one less, and its keys lie
-between those of its neighbours. So all keys are in order, no node leads to itself, and each key
+between its neighbours'. So all keys are in order, no node leads to itself, and each key
 is found once. Every checksum is compared before anything is unpacked.
 
 Unpacked bytes are counted (``NodeRoom``) against the bytes that are stored: a few bytes of

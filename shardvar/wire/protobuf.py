@@ -250,7 +250,7 @@ def _decode_long(
     message: bytes, start: int, stop: int, number: int, wire_type: int
 ) -> tuple[int, int]:
     """Return the value of a varint, or the length of any other field, and the offset after that."""
-    # Protobuf's field numbers have 29 bits: the bytes of a larger one are no message at all.
+    # Protobuf's field numbers have 29 bits: a larger one is not of a message.
     if not 0 < number < 1 << 29:
         raise malformed(f"The field before offset {start} has the invalid number {number}.")
     if wire_type in WIDTHS:

@@ -375,12 +375,12 @@ def test_blocks_must_be_as_the_table_says(tmp_path: Path) -> None:
     a, b, c = blocks_of({"key": b"a"}, {"key": b"b"}, {"key": b"c"})
     for blocks, message in (
         ([b, a], "do not rise"),
-        ([a, (b"b", c[1])], "not those of the table"),
-        ([a, (b"a", b[1])], "not those of the table"),
-        ([(b"a", b[1]), b], "not those of the table"),
+        ([a, (b"b", c[1])], "not the keys in the table"),
+        ([a, (b"a", b[1])], "not the keys in the table"),
+        ([(b"a", b[1]), b], "not the keys in the table"),
         # The first key is right, and the last one would never be found: it is beyond the next
         # block's first key.
-        ([(b"a", two_keys(b"a", b"c")), b], "not those of the table"),
+        ([(b"a", two_keys(b"a", b"c")), b], "not the keys in the table"),
     ):
         place(tmp_path, hand_made(blocks=blocks))
         with pytest.raises(InvalidCheckpoint, match=message):

@@ -180,7 +180,7 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(octets: bytes) -> str:
-    """Return the text of bytes; those that are not UTF-8 become surrogate escapes."""
+    """Return the text of bytes; any that are not UTF-8 become surrogate escapes."""
     return octets.decode("utf-8", "surrogateescape")
 
 

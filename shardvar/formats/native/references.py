@@ -5,7 +5,7 @@ file that holds the bytes, so no reader follows a chain. No count is kept: the i
 truth, so that a checkpoint may be copied or renamed by hand.
 
     save      1. mark ``PREFIX.svneeds-TOKEN``: the files that the new index may name
-              2. look again: the base's index and the files must be those that were read
+              2. look again: the base's index and the files must be as they were read
               3. write, and put the index in place; then remove the mark
     removal   1. mark ``PREFIX.svgone-TOKEN``: the files of others that the index names, and the
                  checkpoint's own

@@ -204,7 +204,7 @@ class NativeIndex:
             # one's would never be found.
             following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
             if entries.first_key != first_keys[number] or entries.last_key > following:
-                raise invalid("Its keys are not those of the table.")
+                raise invalid("Its keys are not the keys in the table.")
         return entries
 
 

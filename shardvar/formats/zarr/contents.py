@@ -224,8 +224,8 @@ class Chunks:
     @property
     def is_plain(self) -> Bools:
         """[m] True for chunks whose elements lie in their file as in memory."""
-        # Elements that are cut off a chunk on the first axis lie behind those that are left; on
-        # others, between them.
+        # Elements that are cut off a chunk on the first axis lie behind the others; on other axes,
+        # between them.
         whole = (self.shape == np.array(self.metadata.chunk_shape, np.int64))[:, 1:].all(axis=1)
         plain: Bools = whole & self.is_present & (self.metadata.is_raw | self.metadata.is_framed)
         return plain

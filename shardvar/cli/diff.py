@@ -109,7 +109,7 @@ def print_changes(report: DiffReport, by_change: bool) -> None:
 
 
 def _is_in_verdict(report: DiffReport) -> bool:
-    """Return True if all tensors differ only in the same two dtypes, as the verdict says."""
+    """Return True if all tensors differ only in the same two dtypes, which the verdict names."""
     dtypes = {(each.dtype_a, each.dtype_b) for each in report.differences}
     return only_dtypes(report) is not None and not report.num_equal and len(dtypes) == 1
 
@@ -154,7 +154,7 @@ def _print_columns(
 
 
 _NOTHING = {1: "1"}
-"""The cell of a column that says nothing if all lines have it; others are empty."""
+"""The cell of a column that is left out if all lines have it; others are empty."""
 
 
 def _structure(report: DiffReport) -> Iterator[_Row]:

@@ -22,6 +22,17 @@ INTRODUCTION = (
 )
 
 _SHARED = {
+    "written": """
+.path  the new checkpoint
+.format  its format
+.description  the policy that chose its files
+.num_tensors  its tensors
+.num_slices  their stored shards
+.nbytes  the payload bytes
+.file_nbytes  the payload bytes of each data file
+.num_copies  ranges that are copied
+.read_nbytes  the payload bytes that are read
+.peak_nbytes  a bound on the memory for buffers""",
     "problem": """
 .kind  the class in shardvar.errors
 .key  the tensor; null if the problem concerns no single tensor
@@ -221,16 +232,7 @@ digest
 <problem> .differences[]
 
 reshard
-.path  the new checkpoint
-.format  its format
-.description  the policy that chose its files
-.num_tensors  its tensors
-.num_slices  their stored shards
-.nbytes  the payload bytes
-.file_nbytes  the payload bytes of each data file
-.num_copies  ranges that are copied
-.read_nbytes  the payload bytes that are read
-.peak_nbytes  a bound on the memory for buffers
+<written>
 .free_nbytes  free bytes on the disk of DST, or of temporary files for a bucket
 .callback_seconds  the time that the policy took
 .num_empty_files  files to which the policy assigned nothing; they are not written
@@ -274,16 +276,7 @@ delta
 .tensors[].tie  the tensor whose bytes it has in B (tied weights), or null
 
 apply
-.path  the new checkpoint
-.format  its format
-.description  the policy that chose its files
-.num_tensors  its tensors
-.num_slices  their stored shards
-.nbytes  the payload bytes
-.file_nbytes  the payload bytes of each data file
-.num_copies  ranges that are copied
-.read_nbytes  the payload bytes that are read
-.peak_nbytes  a bound on the memory for buffers
+<written>
 .free_nbytes  free bytes on the disk of OUT, or of temporary files for a bucket
 .callback_seconds  the time that the policy took
 .num_empty_files  files to which the policy assigned nothing; they are not written

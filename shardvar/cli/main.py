@@ -162,7 +162,7 @@ def _run(words: Sequence[str]) -> int:
         from shardvar.cli.completion import candidates
 
         for line in candidates(words[1:]):
-            # The shell takes what is after a tab for a description.
+            # The shell takes the text after a tab for a description.
             sys.stdout.write("\t".join(map(one_line, line.split("\t"))) + "\n")
         return DONE
     try:

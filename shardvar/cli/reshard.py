@@ -365,7 +365,7 @@ def _changes_map(arguments: Namespace) -> bool:
 
 
 def _file(report: WriteReport) -> str:
-    """Return the one file of a new checkpoint, with its ending; else the path of the checkpoint."""
+    """Return the only file of a new checkpoint, with its ending; else the path of the checkpoint."""
     names = names_of_target(report.path, report.format)
     files = [
         each

@@ -3,7 +3,7 @@
 A selection that is too long to print is shown as NumPy shows it, by the first and last indices
 along each axis. Only those are read, so the first rows of a table larger than memory can be
 printed. A tensor that fits in an I/O block is verified whole, for any selection; for a larger one a
-note says where no checksum was compared.
+note names the parts without a compared checksum.
 """
 
 import sys

@@ -145,7 +145,7 @@ def parse_index_text(text: str, shape: Sequence[int]) -> list[int | range]:
 
     The text has integers, slices with any step and one ``...``; the brackets around it are
     optional. It is read by hand: text that a user types is never evaluated. ``layout.indexing``
-    says what the key selects.
+    defines the selection.
 
     >>> parse_index_text("3:7, 0", (13, 4))
     [range(3, 7), 0]

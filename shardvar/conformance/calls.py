@@ -151,7 +151,7 @@ def expect_answer(came: Any, must: Any, what: str = "") -> None:
 
 
 def expect_near(came: Any, *answers: Array, rtol: float, atol: float, share: str = "") -> None:
-    """Raise ``Broken`` unless an answer is near one of several arrays; ``share`` says how near."""
+    """Raise ``Broken`` unless an answer is near one of several arrays; ``share`` is the tolerance in words."""
     array = np.asarray(came)
     if not any(
         array.shape == must.shape and np.allclose(array, must, rtol=rtol, atol=atol)

@@ -215,7 +215,7 @@ class Adapter(Framework):
         self.save(path, {"": np.array(training.count), **self._arrays(training)}, layout)
 
     def _load(self, training: SimpleNamespace, path: str, layout: Any) -> None:
-        # Orbax restores a tree whole; what is wanted of it has the templates' shapes.
+        # Orbax restores a tree whole; the wanted part has the templates' shapes.
         wanted = {key: np.zeros(*each) for key, each in self.list_tensors(path).items()}
         restored = self.restore(path, wanted | self._arrays(training), layout)
         for key, state in training.states.items():

@@ -64,7 +64,7 @@ class Meshes:
         ]
         source = meshes.dtensor(shape, made, pending)
         parts = [terms[made.coordinate(device)[axis]] for device in made.devices]
-        # The one term of an axis of one device is the value: nothing is pending.
+        # The only term of an axis of one device is the value: nothing is pending.
         reduce = op if mesh[axis] > 1 else None
         return _moved(parts, source, _layout(shape, mesh, placements), reduce=reduce)
 
@@ -114,11 +114,8 @@ def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ..
 
 
 def _held(value: Array, layout: Layout) -> list[Array]:
-    held = [
-        [value[region.slices] for region in layout.regions(device)]
-        for device in layout.mesh.devices
-    ]
-    return [_joined(arrays, layout.regions(device), value) for device, arrays in enumerate(held)]
+    every = [layout.regions(device) for device in layout.mesh.devices]
+    return [_joined([value[each.slices] for each in some], some, value) for some in every]
 
 
 def _axis_of(regions: Sequence[Any]) -> int:

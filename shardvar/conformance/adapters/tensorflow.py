@@ -311,7 +311,7 @@ class Adapter(Framework):
         )
 
     def file_nbytes(self, path: str) -> list[int]:
-        # TensorFlow does not say which file holds a tensor; its index, read by shardvar, does.
+        # Only its index, read by shardvar, has the file of each tensor.
         nbytes: Counter[int] = Counter()
         with sv.open_checkpoint(path) as checkpoint:
             entries = checkpoint.entries()

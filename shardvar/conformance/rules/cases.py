@@ -9,6 +9,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Broken, Calls
+from shardvar.conformance.registry import RuleCheck
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 from shardvar.testing.arrays import bits
@@ -147,3 +148,13 @@ def refuses_write(adapter: Calls, value: Array, handle: Any, method: str, *argum
             f"The write was refused, and the variable now holds {np.asarray(came).tolist()}.",
             f"It must still hold {value.tolist()}.",
         )
+
+
+def check_outside(method: str, *more: Any) -> RuleCheck:
+    """Return the check that a method refuses a table's ids or key."""
+
+    def check(adapter: Calls, case: tuple[Array, ShardSizes, Any]) -> None:
+        value, layout, wanted = case
+        adapter.refuses(method, made(adapter, value, layout), wanted, *more)
+
+    return check

@@ -237,8 +237,7 @@ def the_whole_is_sliced(adapter: Calls, case: Shaped) -> None:
     _define(adapter, whole, WHOLE_SOURCE)
     value = concatenated(adapter.initialize_whole(whole, shape, FLOAT32, num_shards))
     expect_answer(value.shape, shape, "the shape ")
-    # Any one call may be the one that is used: 2,001 // 1,000 = 2 names it, and its offset is taken
-    # off.
+    # Any of the calls may be used: 2,001 // 1,000 = 2 names it, and its offset is taken off.
     expect_equal(value - 1000 * (value.flat[0] // 1000), counting(shape))
 
 

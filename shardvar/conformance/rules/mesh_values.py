@@ -272,15 +272,12 @@ def moves_of_many_axes(adapter: Calls, case: Placed) -> None:
     check_redistribution(adapter, (value, mesh, copies, placements))
 
 
-@rule("V-MESH-1-empty", 9, PAGE, EQUAL, "mesh_parts", st.tuples(
-    st.sampled_from([(0,), (0, 2), (2, 0)]), st.sampled_from([(2,), (2, 2)])))  # fmt: skip
-def nothing_is_placed(adapter: Calls, case: tuple[tuple[int, ...], MeshShape]) -> None:
-    """Devices hold nothing of a tensor without elements."""
-    shape, mesh = case
-    check_mesh_parts(adapter, (counting(shape), mesh, (0, *(None,) * (len(mesh) - 1))))
-
-
 rules(9, PAGE,
+    ("V-MESH-1-empty", EQUAL, "mesh_parts",
+     st.tuples(st.sampled_from([(0,), (0, 2), (2, 0)]), st.sampled_from([(2,), (2, 2)])),
+     lambda adapter, case: check_mesh_parts(
+         adapter, (counting(case[0]), case[1], (0, *(None,) * (len(case[1]) - 1)))),
+     "Devices hold nothing of a tensor without elements"),
     ("V-REFUSE-2-long", CANNOT_EXIST, "spec_parts",
      st.sampled_from([(2,), (3,)]),
      lambda adapter, mesh: adapter.refuses("spec_parts", counting((6,)), mesh, NAMES[:1], ((), NAMES[:1])),
@@ -424,14 +421,12 @@ def columns_that_do_not_divide(adapter: Calls, case: tuple[MeshShape, int, int |
     parts_or_refused(adapter, must, "hsdp_parts", value, mesh, 1, tp_axis)
 
 
-@rule("V-REFUSE-1-fsdp", 9, PAGE, CANNOT_EXIST, "hsdp_parts",
-      st.tuples(st.sampled_from(_OVER[:3]), st.sampled_from([(2, 0), (0, 2), (3, None)])))  # fmt: skip
-def missing_axes_are_refused(
-    adapter: Calls, case: tuple[MeshShape, tuple[int, int | None]]
-) -> None:
-    """FSDP and tensor parallelism of an axis that the weight does not have are refused."""
-    mesh, axes = case
-    adapter.refuses("hsdp_parts", counting((12, 12)), mesh, *axes)
+rules(9, PAGE,
+    ("V-REFUSE-1-fsdp", CANNOT_EXIST, "hsdp_parts",
+     st.tuples(st.sampled_from(_OVER[:3]), st.sampled_from([(2, 0), (0, 2), (3, None)])),
+     lambda adapter, case: adapter.refuses("hsdp_parts", counting((12, 12)), case[0], *case[1]),
+     "FSDP and tensor parallelism of an axis that the weight does not have are refused"),
+)  # fmt: skip
 
 
 # Meshes of three axes.

@@ -3,7 +3,7 @@ layouts.
 
 The oracle of each rule cuts lists of indices (``shardvar.spec.meshes``), so that it depends on
 nothing else here. The sentences come from docs/layouts.md, where frameworks are compared; where they
-differ, the rule says whose it is.
+differ, the law names one.
 """
 
 from collections.abc import Sequence

@@ -149,7 +149,6 @@ def check_formula(adapter: Calls, case: StepsCase, kind: str) -> None:
 
 
 def check_sharded(adapter: Calls, case: StepsCase, kind: str) -> None:
-    """Steps on shards give what they give on one shard, whatever constants the library takes."""
     value, num_shards, gradients = case
     must = np.asarray(adapter.optimize(kind, value, 1, gradients))
     expect_close(adapter.optimize(kind, value, num_shards, gradients), must)
@@ -436,7 +435,7 @@ def resumptions(
     start: Start | None = None,
     is_turned: bool = False,
 ) -> ResumedCase:
-    """A training that is resumed; one of its layouts is that of ``start``, the other is even."""
+    """A training that is resumed, with the layout of ``start`` and an even one."""
     if start is None:
         before, after = draw(st.integers(1, 4)), draw(st.integers(1, 4))
         rows = max(before, after) + draw(st.integers(0, 3))

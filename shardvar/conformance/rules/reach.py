@@ -19,6 +19,7 @@ from shardvar.conformance.rules.cases import (
     RowShapes,
     Start,
     TableCase,
+    check_outside,
     finite_bits,
     tables,
     uneven_tables,
@@ -38,7 +39,6 @@ from shardvar.conformance.rules.updates import (
     check_dense,
     check_lookup,
     check_other_value,
-    check_outside,
     check_scatter,
     check_scatter_outside,
     ids_outside,
@@ -205,12 +205,13 @@ rules(2, "000",
 )  # fmt: skip
 
 
-@rule("R-VAR-1-masks", 2, "000", FULL, "create index",
-      st.tuples(tables(min_shards=2), st.sampled_from([-1, 1, 2])))  # fmt: skip
-def other_masks_are_refused(adapter: Calls, case: tuple[TableCase, int]) -> None:
-    """A mask that is longer or shorter than the rows is refused."""
-    (value, num_shards), more = case
-    adapter.refuses("index", adapter.create(value, num_shards), (np.ones(len(value) + more, bool),))
+rules(2, "000",
+    ("R-VAR-1-masks", FULL, "create index",
+     st.tuples(tables(min_shards=2), st.sampled_from([-1, 1, 2])),
+     lambda adapter, case: check_outside("index")(
+         adapter, (*case[0], (np.ones(len(case[0][0]) + case[1], bool),))),
+     "A mask that is longer or shorter than the rows is refused"),
+)  # fmt: skip
 
 
 @rule("R-MATMUL-1-vector", 2, "000", PRODUCT, "create matmul", tables(row_shapes=((2,), (3,))))

@@ -18,6 +18,7 @@ from shardvar.conformance.rules.cases import (
     RowShapes,
     ShardSizes,
     TableCase,
+    check_outside,
     made,
     refuses_write,
     tables,
@@ -88,14 +89,6 @@ def ids_outside(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = ORDINAR
     bad = draw(st.sampled_from([len(value), len(value) + 2, -1, -len(value), *OUTSIDE]))
     good.insert(draw(st.integers(0, len(good))), bad)
     return value, layout, np.array(good, np.int64)
-
-
-def check_outside(method: str, *more: Any) -> Callable[[Calls, Lookup], None]:
-    def check(adapter: Calls, case: Lookup) -> None:
-        value, layout, wanted = case
-        adapter.refuses(method, made(adapter, value, layout), wanted, *more)
-
-    return check
 
 
 rules(3, "000",
@@ -383,7 +376,7 @@ def arrays_index_or_are_refused(adapter: Calls, case: Indexed) -> None:
 
 
 def other_shapes(value: Array) -> list[tuple[int, ...]]:
-    """Shapes that NumPy would broadcast to that of ``value``, and one that it would not."""
+    """Shapes that NumPy would broadcast to the shape of ``value``, and one that it would not."""
     rest = value.shape[1:]
     shapes = [(1, *rest), (), (len(value) + 1, *rest), (*rest,), (len(value), *(1 for _ in rest))]
     return [shape for shape in shapes if shape != value.shape]

@@ -14,6 +14,7 @@ from shardvar.conformance.rules.cases import (
     LaidOutCase,
     ShardSizes,
     TableCase,
+    check_outside,
     concatenated,
     few_rows,
     hollow_tables,
@@ -446,11 +447,10 @@ def outside(draw: st.DrawFn) -> Indexed:
     return value, num_shards, (row,)
 
 
-@rule("R-VAR-1-outside", 2, "000", FULL, "create index", outside())
-def rows_outside_are_refused(adapter: Calls, case: Indexed) -> None:
-    """Indexing by a row that is not there is refused."""
-    value, layout, key = case
-    adapter.refuses("index", made(adapter, value, layout), key)
+rules(2, "000",
+    ("R-VAR-1-outside", FULL, "create index", outside(), check_outside("index"),
+     "Indexing by a row that is not there is refused"),
+)  # fmt: skip
 
 
 @rule("R-MATMUL-1", 2, "000", PRODUCT, "create matmul", tables(row_shapes=((1,), (3,))))

@@ -50,7 +50,7 @@ from shardvar.maps.matching import (
     SizeOf,
     did_you_mean,
     filled_ranges,
-    read_small,
+    read_limited,
     sizes_at,
     split_number,
 )
@@ -507,7 +507,7 @@ def _read_file(path: str, is_name: bool) -> bytes:
             )
             raise MapError(f"There is no map {path!r}.", remedy) from None
         raise MapError(f"The map {path} cannot be read: {error.cause}", "Give its path.") from None
-    return read_small(file, f"The map {path}", "A map is a small TOML file.")
+    return read_limited(file, f"The map {path}", "A map is a small TOML file.")
 
 
 def _size(name: Any, size: Any) -> int | str:

@@ -655,7 +655,7 @@ def _read(path: str) -> tuple[str, Any]:
             continue
         where = os.path.join(storage.path, _NAME)
         try:
-            content = read_small(file, where, _BY_HAND)
+            content = read_limited(file, where, _BY_HAND)
             return where, parse_json(content, _MAX_DEPTH, allow_nan=True)
         except CheckpointError as error:
             cause = f"{where} cannot be read: {error.cause}"
@@ -663,7 +663,7 @@ def _read(path: str) -> tuple[str, Any]:
     raise MapError(f"There is no {_NAME} next to {path}.", f"Copy the model's there. {_BY_HAND}")
 
 
-def read_small(file: Any, name: str, remedy: str) -> bytes:
+def read_limited(file: Any, name: str, remedy: str) -> bytes:
     """Return the content of a file, and close it; ``MapError`` for a large one."""
     with closing(file):
         if file.size > _MOST_NBYTES:

@@ -380,7 +380,7 @@ def open_trl(reader: Reader) -> PublishedDelta:
     names = _names(reader, keys, endings)
     changes = {name: _changed_elements(reader, name, endings, encoding) for name in names}
     version = user.get("model_version", "")
-    if version and not is_number(version):
+    if version and not is_numeral(version):
         raise invalid(f"{reader.path}: model_version is {version!r}, and not a number.")
     # The first files name their base; later ones are published one step after the other.
     base = user.get("prev_model_version", "").replace("-1", "")
@@ -539,8 +539,8 @@ def is_version(a: str, b: str) -> bool:
     >>> is_version("000007", "7"), is_version("v7", "v7"), is_version("v7", "v07"), is_version("", "")
     (True, True, False, False)
     """
-    return int(a) == int(b) if is_number(a) and is_number(b) else bool(a) and a == b
+    return int(a) == int(b) if is_numeral(a) and is_numeral(b) else bool(a) and a == b
 
 
-def is_number(version: str) -> bool:
+def is_numeral(version: str) -> bool:
     return version.isascii() and version.isdigit() and len(version) < 19

@@ -32,7 +32,7 @@ from shardvar.storage.local import split_place
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, WHOLE, Contents, Delta, DeltaRow
-from shardvar.verbs.delta.dialects import GAPS, IDX, INDICES, VALUE, XOR, is_number, marks_of
+from shardvar.verbs.delta.dialects import GAPS, IDX, INDICES, VALUE, XOR, is_numeral, marks_of
 from shardvar.verbs.delta.draft import DeltaDraft, drafted_delta, leaf_reads, scratch_source
 from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.verbs.locate import Location, Path, check_apart
@@ -183,7 +183,7 @@ def _versions(goal: Location, dialect: Dialect, versions: Sequence[str] | None) 
         if base == version:
             raise ArgumentError(f"Both versions are {base!r}.", "Give two.")
         return base, version
-    if not is_number(base) or not is_number(version) or int(version) != int(base) + 1:
+    if not is_numeral(base) or not is_numeral(version) or int(version) != int(base) + 1:
         raise ArgumentError(
             f"A delta of {dialect.name} makes a version of the one before it, and the versions are "
             f"{base!r} and {version!r}.",

@@ -166,10 +166,7 @@ def _is_cut_off(executor: Executor) -> bool:
 
 
 def _give_up(pending: Collection[Future[Any]]) -> None:
-    """Cancel tasks that have not begun, and wait for the others.
-
-    A cancellation in a cluster is a message, which may not be answered: so it has a time limit.
-    """
+    """Cancel tasks that have not begun, for some time in a cluster, and wait for the others."""
     running: list[Future[Any]] = []
 
     def cancel() -> None:
@@ -366,9 +363,8 @@ def runner_of(
 def run_file(
     version: str, number: int, payloads: Payloads, task: FileTask, rows: Ints, is_cast: bool
 ) -> tuple[int, Ints, FileReport]:
-    """Write one file, in a worker; return its number, the rows, and its report.
-
-    With ``is_cast``, the entries of the payloads are as they were before the cast.
+    """Write one file, in a worker, with ``is_cast`` by entries before the cast; return its number, the
+    rows, and its report.
     """
     with payloads.opened(version) as source, task.storage.borrowed(task.name) as storage:
         task = replace(task, storage=storage)

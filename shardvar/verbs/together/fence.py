@@ -216,8 +216,7 @@ def ending(run: Run, token: str) -> Iterator[None]:
 
 
 def check_not_replaced(run: Run, token: str, error: BaseException) -> None:
-    """Raise ``StorageError`` if another checkpoint is in place after an error: its commit has removed the
-    files of this attempt."""
+    """Raise ``StorageError`` if the commit of another checkpoint has removed the files of this attempt."""
     if isinstance(error, ShardvarError):
         try:
             run.refreshed().is_committed(token)
@@ -410,11 +409,7 @@ _NEW_ATTEMPT = f"{SAVE_AGAIN[:-1]}, in a new attempt."
 
 
 def has_begun(run: Run) -> bool:
-    """Return True if this thread has just left another share of the run for a later commit.
-
-    A thread that saves for one process after the other, and waits in the last call, needs no proof
-    that these shares are of one attempt.
-    """
+    """Return True if this thread has just left another share of the run: both are of one attempt."""
     return identity(run) in getattr(thread, "left", ())
 
 
@@ -476,9 +471,8 @@ def _call_known(run: Run, held: Holding, token: str, *, waits: bool = False) -> 
 
 
 def _check_same(run: Run, held: Holding, token: str) -> bool:
-    """Raise, and poison the run, unless the share that is there holds the same; remove one without data.
-
-    Return False for that: a commit that failed has renamed its data.
+    """Raise, and poison the run, unless the share that is there holds the same; return False for one
+    whose data a failed commit has renamed, and remove it.
     """
     share = read_share(run, token, held.process)
     if not is_same_share(run, share, held):

@@ -88,11 +88,7 @@ class Peers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SaveOptions:
-    """The choices of a caller for a save by several processes, the same in all of them.
-
-    ``save_shards``, ``shardvar.torch.save`` and ``shardvar.jax.save`` take them as keywords. A run has
-    them, so that no layer below hands them on one by one.
-    """
+    """The choices of a caller for a save by several processes, the same in all of them."""
 
     replicas: str = "equal"
     """Slices that several processes hold alike must be equal, or with ``"first"`` may differ."""
@@ -242,10 +238,7 @@ class Run:
         )
 
     def was_committed(self, token: str) -> bool:
-        """Return True if the group knows that an attempt was committed, be it moved or replaced since.
-
-        It is asked last: its store may be slow, or stopped.
-        """
+        """Return True if the group, which may be slow, knows that an attempt was committed once."""
         return self.peers is not None and self.peers.told(self.generation(token)) is not None
 
     def is_in_place(self) -> bool:

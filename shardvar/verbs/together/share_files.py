@@ -177,8 +177,7 @@ class SavedShare:
 
     @property
     def referred(self) -> Ints:
-        """[m] the number of the file of an older checkpoint among ``base.files``; negative for
-        others."""
+        """[m] the number of the file among ``base.files``; negative for other files."""
         return self.entries.file - _REFERRED
 
     @property
@@ -235,11 +234,11 @@ def write_share(
             stack.enter_context(base.hearing(kept))
         if len(kept):
             checksums, nbytes = _write_data(storage, name, held, kept, slices, writer, sink.start)
-    written = _Written(kept, sink.start, nbytes, checksums, writer)
+    written = _DataFile(kept, sink.start, nbytes, checksums, writer)
     return name, _encode_share(held, nonce, written, left, referred, leaves)
 
 
-class _Written(NamedTuple):
+class _DataFile(NamedTuple):
     """The data file of a share: its slices and their places, its size, and its checksums."""
 
     rows: Ints
@@ -252,14 +251,12 @@ class _Written(NamedTuple):
 def _encode_share(
     held: Holding,
     nonce: str,
-    written: _Written,
+    written: _DataFile,
     left: Ints,
     referred: Ints,
     leaves: StoredLeaves | None,
 ) -> bytes:
-    """Return the content of the index: slices in the file, then slices that are not written, and then
-    slices of the base.
-    """
+    """Return the content of the index: slices in the file, slices not written, and slices of the base."""
     writer, base = written.writer, held.base
     sums = [_checksum(held.source, int(held.rows[row]), writer) for row in left.tolist()]
     sizes = held.slices.nbytes[left]

@@ -265,8 +265,7 @@ class ShareBase:
 
 
 def _cut(source: ArraySource, older: SliceTable) -> tuple[ArraySource, Ints]:
-    """Return a source whose arrays are cut where several older slices tile one, and [m] the row of
-    the older slice that each is; -1 for none."""
+    """Return a source, cut where older slices tile an array, and [m] the row of each older slice or -1."""
     mine = source.index.entries.slices
     known = older.tensors.rows()
     is_known = np.array([key in known for key in mine.tensors.keys], np.bool)
@@ -562,8 +561,7 @@ def _put_leaves(
 
 
 def _first_byte(part: _Part, nbytes: int) -> int | None:
-    """Return the first byte of a slice in the data of its tensor; None if the slice is several
-    ranges of the data, or has no bytes."""
+    """Return the first byte of a slice in its tensor's data; None unless it is one range of them."""
     if not nbytes or not part.leaves.nbytes:
         return None
     axis = next((axis for axis, extent in enumerate(part.extent) if extent != 1), 0)

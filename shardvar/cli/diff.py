@@ -66,7 +66,7 @@ from shardvar.verbs.reader import Reader, open_checkpoint, open_found
 from shardvar.verbs.renaming import REGULAR, matches_any, new_names
 from shardvar.verbs.scalars import read_scalars
 from shardvar.view.collect import (
-    Columns,
+    JsonColumns,
     StatisticsByKey,
     describe,
     describe_diff,
@@ -353,13 +353,13 @@ class _Side:
     found: Location
     name: str
     reader: Reader
-    scalars: Columns
+    scalars: JsonColumns
     """Its settings, and the values of its scalars."""
     keys: Sequence[str]
 
     def columns(
         self, measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
-    ) -> Columns:
+    ) -> JsonColumns:
         sizes = file_sizes(self.found.storage, self.reader.index.files)
         about = describe(self.reader, list(self.keys), sizes, measured, counts) | self.scalars
         return as_typed(about, self.found, self.path, self.name)
@@ -403,7 +403,9 @@ def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str
     return sides
 
 
-def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) -> list[Columns]:
+def _with_statistics(
+    sides: Sequence[_Side], report: DiffReport, told: JsonColumns
+) -> list[JsonColumns]:
     """Return the columns with as many statistics as there is room for, of the same tensors on both sides."""
     differing = {each.key for each in report.differences}
     keys = [[key for key in side.keys if key in differing] for side in sides]
@@ -439,7 +441,7 @@ def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) 
 
 
 def _that_fit(
-    sides: Sequence[_Side], measured: Sequence[StatisticsByKey], told: Columns
+    sides: Sequence[_Side], measured: Sequence[StatisticsByKey], told: JsonColumns
 ) -> list[StatisticsByKey]:
     errors = [
         {key: each for key, each in some.items() if isinstance(each, ReadError)}

@@ -46,7 +46,7 @@ from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import SCHEMA, WriteReport
 from shardvar.verbs.scalars import read_scalars
 from shardvar.view.collect import (
-    Columns,
+    JsonColumns,
     StatisticsByKey,
     choose_keys,
     describe,
@@ -216,7 +216,7 @@ def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], co
     write_page(target, make_page(columns, plan=plan | {"command": command}))
 
 
-def as_typed(columns: Columns, found: Location, path: str, name: str) -> Columns:
+def as_typed(columns: JsonColumns, found: Location, path: str, name: str) -> JsonColumns:
     """Return the columns with the path as it was typed: a page is sent to others, and its commands are copied."""
     return columns | {
         "path": path,
@@ -306,7 +306,7 @@ def _opened(found: Location, arguments: Namespace) -> Reader:
     return through_map(reader, arguments)
 
 
-def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
+def _columns(found: Location, reader: Reader, arguments: Namespace) -> JsonColumns:
     """Return the columns of the page, with as many statistics as it has room for, unless it is served."""
     (name,) = names_of((found, arguments.path))
     keys = choose_keys(reader, arguments.filter, arguments.exclude)
@@ -315,7 +315,7 @@ def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
 
     def described(
         measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
-    ) -> Columns:
+    ) -> JsonColumns:
         columns = describe(reader, keys, sizes, measured, counts) | scalars
         return as_typed(columns, found, arguments.path, name)
 

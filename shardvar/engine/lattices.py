@@ -138,7 +138,7 @@ def indices_within(
     """Return the indices whose coordinates lie in a region, as firsts and extents [k]. An axis of
     several indices is cut as a range of digits is: [07, 32) is 0 and 7:10, then 1:3 and 0:10, then
     3 and 0:2."""
-    boxes: list[tuple[list[int], list[int]]] = [([0] * len(shape), list(shape))]
+    regions: list[tuple[list[int], list[int]]] = [([0] * len(shape), list(shape))]
     for axis, (low, stop, start) in enumerate(zip(region.offset, region.stop, corner, strict=True)):
         numbers = [
             number
@@ -151,13 +151,13 @@ def indices_within(
             continue
         ranges = list(_digit_ranges(digits, low - start, stop - start))
         cut = []
-        for (first, extents), some in product(boxes, ranges):
+        for (first, extents), some in product(regions, ranges):
             first, extents = list(first), list(extents)
             for number, (begin, count) in zip(numbers, some, strict=True):
                 first[number], extents[number] = begin, count
             cut.append((first, extents))
-        boxes = cut
-    return [(tuple(first), tuple(extents)) for first, extents in boxes]
+        regions = cut
+    return [(tuple(first), tuple(extents)) for first, extents in regions]
 
 
 def _digit_ranges(

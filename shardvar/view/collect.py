@@ -30,7 +30,7 @@ from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.scalars import ScalarValue, has_settings, is_setting
 from shardvar.verbs.verify import guarded_keys
 
-Columns = dict[str, Any]
+JsonColumns = dict[str, Any]
 StatisticsByKey = Mapping[str, Statistics | ReadError]
 
 HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -92,7 +92,7 @@ def describe(
     file_nbytes: Sequence[int | None],
     measured: StatisticsByKey | None = None,
     counts: Mapping[str, Ints] | None = None,
-) -> Columns:
+) -> JsonColumns:
     """A tensor whose entries cannot be read has dtype -1, shape -1 and no slices."""
     # Row and cause of every unreadable tensor, and the causes: a lost file is one.
     faults = {k: each for k, each in (measured or {}).items() if not isinstance(each, Statistics)}
@@ -142,7 +142,7 @@ def _statistics_nbytes(row: int, found: Statistics) -> int:
     return len(text) - 1 + _RUN_NBYTES * len(counts) + NUM_BINS
 
 
-def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
+def describe_plan(report: WriteReport) -> tuple[JsonColumns, list[JsonColumns]]:
     """Return the numbers of a dry run, and the columns of the checkpoint that it would write."""
     entries = report.planned
     if entries is None:
@@ -156,7 +156,7 @@ def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
     np.maximum.at(ends, entries.file, entries.start + entries.slices.nbytes)
     files = [f"file {number}" for number in range(report.num_files)], ends.tolist()
     about = report.path, report.format, Metadata(report.description)
-    values: Columns = {"faults": [], "causes": [], "stats": None}
+    values: JsonColumns = {"faults": [], "causes": [], "stats": None}
     numbers = ("read_nbytes", "num_copies", "peak_nbytes", "free_nbytes")
     return {name: getattr(report, name) for name in numbers}, [
         _checkpoint_columns(keys, *about, entries, {}, *files, values)
@@ -172,8 +172,8 @@ def _checkpoint_columns(
     encodings: Mapping[str, str],
     files: Sequence[str],
     file_nbytes: Sequence[int | None],
-    values: Columns,
-) -> Columns:
+    values: JsonColumns,
+) -> JsonColumns:
     tensors, row_of = entries.slices.tensors, entries.slices.tensors.rows()
     rows = [row_of.get(key, -1) for key in keys]
     rows_by_tensor, bounds = entries.slices.by_tensor(by_offset=True)
@@ -209,7 +209,7 @@ def _checkpoint_columns(
     }
 
 
-def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
+def describe_diff(report: DiffReport, keys: Sequence[str]) -> JsonColumns:
     row_of = {key: row for row, key in enumerate(keys)}
     return {
         "num_equal": report.num_equal,
@@ -228,7 +228,7 @@ def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
     }
 
 
-def front_coded(keys: Sequence[str]) -> Columns:
+def front_coded(keys: Sequence[str]) -> JsonColumns:
     """Return, for each key, the number of characters that it shares with the key before it, and the
     rest of it.
 
@@ -254,7 +254,7 @@ def ranges_of(chosen: Sequence[bool]) -> list[list[int]]:
     return ranges
 
 
-def packed(column: Sequence[Any]) -> Sequence[Any] | Columns:
+def packed(column: Sequence[Any]) -> Sequence[Any] | JsonColumns:
     """Return a column, or where its values repeat, its runs: each value, and how often it comes in
     a row.
 
@@ -271,7 +271,7 @@ def packed(column: Sequence[Any]) -> Sequence[Any] | Columns:
     )
 
 
-def unpacked(column: Sequence[Any] | Columns) -> Sequence[Any]:
+def unpacked(column: Sequence[Any] | JsonColumns) -> Sequence[Any]:
     """Return the column that was packed.
 
     >>> unpacked({"runs": [0, 2, 7, 1]}), unpacked([1, 2])
@@ -308,7 +308,7 @@ def bar_heights(counts: Ints) -> str:
     return "".join(HEIGHTS[height] for height in scaled.tolist())
 
 
-def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
+def _slice_columns(entries: EntryTable, order: Ints) -> JsonColumns:
     """Return the columns of the slices; ``cut`` has number, offset and shape of each partial one."""
     slices = entries.slices
     ranks = slices.tensors.ranks[slices.tensor[order]].tolist()
@@ -335,7 +335,7 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
 
 def _statistics(
     reader: Reader, keys: Sequence[str], measured: StatisticsByKey, counts: Mapping[str, Ints]
-) -> Columns:
+) -> JsonColumns:
     """Return columns of the tensors that have statistics; ``row`` is None if all have them."""
     found = [
         (row, key, each)
@@ -384,7 +384,7 @@ AxisRuns = tuple[int, int, list[tuple[int, int]]]
 counts and steps, the innermost first."""
 
 
-def made_columns(report: WriteReport) -> Columns:
+def made_columns(report: WriteReport) -> JsonColumns:
     if report.map is None or report.planned is None:
         return {}
     keys = sorted(report.planned.slices.tensors.keys, key=reading_key)  # as the page has them
@@ -392,7 +392,7 @@ def made_columns(report: WriteReport) -> Columns:
     return {"made": map_columns(report.map.plan, rules, keys)}
 
 
-def map_columns(plan: MapPlan, rules: Sequence[str], keys: Sequence[str]) -> Columns:
+def map_columns(plan: MapPlan, rules: Sequence[str], keys: Sequence[str]) -> JsonColumns:
     targets = {target.key: target for target in plan.every_target()}
     sources: dict[str, int] = {}
     numbers: dict[object, int] = {}
@@ -500,7 +500,7 @@ _MOST_LETTERS = 200
 
 def scalar_columns(
     reader: Reader, keys: Sequence[str], scalars: Mapping[str, ScalarValue]
-) -> Columns:
+) -> JsonColumns:
     settings = list[list[int]]()
     if has_settings(reader):
         tensors = reader.entries().slices.tensors

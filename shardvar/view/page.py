@@ -11,7 +11,7 @@ from typing import Any
 
 from shardvar.errors import ArgumentError
 from shardvar.pictures.words import human_size, printable
-from shardvar.view.collect import Columns
+from shardvar.view.collect import JsonColumns
 
 SCHEMA = 4
 """The version of the columns, for programs that read them from a page; the page's own script is of
@@ -52,10 +52,10 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def make_page(
-    checkpoints: Sequence[Columns],
-    diff: Columns | None = None,
+    checkpoints: Sequence[JsonColumns],
+    diff: JsonColumns | None = None,
     served: bool = False,
-    plan: Columns | None = None,
+    plan: JsonColumns | None = None,
 ) -> str:
     """A page that is ``served`` may ask its server; another has at most ``MOST_NBYTES``."""
     more = ["served"] if served else ["made"] if plan is not None and "made" in plan else []

@@ -21,9 +21,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from shardvar.errors import ShardvarError
-from shardvar.view.collect import Columns
+from shardvar.view.collect import JsonColumns
 
-PageAnswer = Callable[[Mapping[str, str]], Columns]
+PageAnswer = Callable[[Mapping[str, str]], JsonColumns]
 """From the fields of a query to an object of JSON; a ``ShardvarError`` becomes its cause and
 remedy."""
 

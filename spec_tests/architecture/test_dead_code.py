@@ -96,7 +96,9 @@ def find_dead(trees: Trees) -> set[str]:
             for each in node.body:
                 for attribute in bound(each):
                     is_method = isinstance(each, ast.FunctionDef)
-                    if is_method and is_private(attribute) and is_own and not everywhere[attribute]:
+                    # ``partialmethod(_f)`` in a class reads ``_f`` as a name.
+                    read = everywhere[attribute] + uses[name][0][attribute]
+                    if is_method and is_private(attribute) and is_own and not read:
                         dead.add(f"{name}: {node.name}.{attribute}")
                     if not isinstance(each, ast.AnnAssign) or not is_dataclass(node):
                         continue

@@ -8,6 +8,7 @@ that ``OVERRIDDEN`` lists with a reason.
 import ast
 import inspect
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -97,16 +98,20 @@ def members(kind: type[Any] = Source) -> set[str]:
 
 
 def own(kind: type[Any]) -> set[str]:
-    """Return the members of ``Source`` that a class defines itself."""
-    return members() & vars(kind).keys()
+    """Return the members of ``Source`` that a class defines, or a base of it below the wrapper's."""
+    below = takewhile(lambda base: base not in (Source, WrappedSource), kind.__mro__)
+    bases = [kind] if kind is WrappedSource else below
+    return members() & {name for base in bases for name in vars(base)}
 
 
 def wrappers(kind: type[Any] = WrappedSource) -> set[type[Any]]:
-    """Return the wrappers of the library. A class with slots is made twice, and the first is dropped."""
+    """Return the wrappers of the library that no other wrapper derives from. A class with slots is
+    made twice, and the first is dropped."""
     found = {
         getattr(inspect.getmodule(each), each.__name__, each) for each in kind.__subclasses__()
     }
-    return {each for each in found if each.__module__.startswith("shardvar.")}
+    found = {each for each in found if each.__module__.startswith("shardvar.")}
+    return set().union(*(wrappers(each) or {each} for each in found))
 
 
 def test_the_base_of_wrappers_forwards_every_member() -> None:

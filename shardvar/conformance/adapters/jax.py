@@ -14,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.conformance.adapters.framework import Framework, Gradient, Slots, Steps
+from shardvar.conformance.adapters.framework import (
+    GradientArrays,
+    GradientSteps,
+    SlotArrays,
+    Trainings,
+)
 from shardvar.layout.dtypes import Array
 
 # Sixteen devices, for a grid of 4 x 4 parts, the largest that a rule asks for. Without
@@ -28,7 +33,7 @@ _Region = tuple[tuple[int, ...], tuple[int, ...]]
 """An offset and a shape."""
 
 
-class Adapter(Framework):
+class Adapter(Trainings):
     @cached_property
     def _jax(self) -> Any:
         os.environ.setdefault("XLA_FLAGS", _XLA_FLAGS)  # read when JAX is imported
@@ -185,7 +190,7 @@ class Adapter(Framework):
         states = {key: init(variable) for key, variable in variables.items()}
         return SimpleNamespace(states=states, count=0, update=update, read=read)
 
-    def _train(self, training: SimpleNamespace, gradients: Steps) -> None:
+    def _train(self, training: SimpleNamespace, gradients: GradientSteps) -> None:
         for count, step in enumerate(gradients, training.count):
             for key, state in training.states.items():
                 gradient = _gradient(self._jax, step[key], training.read(state))
@@ -198,7 +203,7 @@ class Adapter(Framework):
     def _values(self, training: SimpleNamespace) -> dict[str, Array]:
         return {key: np.asarray(leaves[0]) for key, leaves in self._leaves(training).items()}
 
-    def _slots(self, training: SimpleNamespace) -> dict[str, Slots]:
+    def _slots(self, training: SimpleNamespace) -> dict[str, SlotArrays]:
         return {
             key: {f"slot{number}": self.shards(leaf) for number, leaf in enumerate(leaves[1:])}
             for key, leaves in self._leaves(training).items()
@@ -358,7 +363,7 @@ def _region(index: Sequence[slice], shape: Sequence[int]) -> _Region:
     return tuple(a for a, _, _ in bounds), tuple(b - a for a, b, _ in bounds)
 
 
-def _gradient(jax: Any, gradient: Gradient, value: Any) -> Any:
+def _gradient(jax: Any, gradient: GradientArrays, value: Any) -> Any:
     """Return a gradient laid out like the variable; for (ids, rows) the derivative of their lookup."""
     if not isinstance(gradient, tuple):
         return jax.device_put(gradient, value.sharding)

@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 
 import shardvar as sv
-from shardvar.conformance.adapters.framework import Framework, Layout, Slots, Steps
+from shardvar.conformance.adapters.framework import (
+    CountOrSizes,
+    GradientSteps,
+    SlotArrays,
+    Trainings,
+)
 from shardvar.conformance.adapters.meshes import Meshes
 from shardvar.layout import Partition
 from shardvar.layout.dtypes import Array, dtype_name
@@ -64,7 +69,7 @@ class _Callback(sv.ShardingCallback):
         return answer
 
 
-class Adapter(Meshes, Framework):
+class Adapter(Meshes, Trainings):
     def div(self, length: int, num_shards: int) -> Any:
         return sv.div(length, num_shards)
 
@@ -151,13 +156,13 @@ class Adapter(Meshes, Framework):
 
         return self.initialize_whole(initial, *variable)
 
-    optimize_uneven = Framework.optimize
-    slots_uneven = Framework.slots
+    optimize_uneven = Trainings.optimize
+    slots_uneven = Trainings.slots
 
     def _begin(self, kind: str, variables: dict[str, Any]) -> _Training:
         return variables, _OPTIMIZERS[kind]()
 
-    def _train(self, training: _Training, gradients: Steps) -> None:
+    def _train(self, training: _Training, gradients: GradientSteps) -> None:
         variables, optimizer = training
         for step in gradients:
             pairs: list[Any] = []
@@ -172,7 +177,7 @@ class Adapter(Meshes, Framework):
     def _values(self, training: _Training) -> dict[str, Array]:
         return {key: variable.numpy() for key, variable in training[0].items()}
 
-    def _slots(self, training: _Training) -> dict[str, Slots]:
+    def _slots(self, training: _Training) -> dict[str, SlotArrays]:
         variables, optimizer = training
         return {
             key: {
@@ -182,10 +187,10 @@ class Adapter(Meshes, Framework):
             for key, variable in variables.items()
         }
 
-    def _write(self, training: _Training, path: str, _layout: Layout) -> None:
+    def _write(self, training: _Training, path: str, _layout: CountOrSizes) -> None:
         sv.Checkpoint(variables=training[0], optimizer=training[1]).write(path)
 
-    def _load(self, training: _Training, path: str, _layout: Layout) -> None:
+    def _load(self, training: _Training, path: str, _layout: CountOrSizes) -> None:
         variables, optimizer = training
         # Slots get their saved values as soon as they exist; the first step would also make them.
         for variable in variables.values():
@@ -201,7 +206,7 @@ class Adapter(Meshes, Framework):
         sv.save(path, tensors, partition=num_shards)
 
     def restore(
-        self, path: str, templates: Mapping[str, Array], layout: Layout
+        self, path: str, templates: Mapping[str, Array], layout: CountOrSizes
     ) -> dict[str, Array]:
         if not isinstance(layout, int):
             self._laid_out(templates, layout)  # refuses sizes that do not add up to the rows

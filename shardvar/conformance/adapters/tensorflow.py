@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 
 import shardvar as sv
-from shardvar.conformance.adapters.framework import Framework, Layout, Slots, Steps
+from shardvar.conformance.adapters.framework import (
+    CountOrSizes,
+    GradientSteps,
+    SlotArrays,
+    Trainings,
+)
 from shardvar.layout.dtypes import Array
 from shardvar.spec.partitions import intervals
 
@@ -42,7 +47,7 @@ _OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class Adapter(Framework):
+class Adapter(Trainings):
     @cached_property
     def _tf(self) -> Any:
         # Level 3 hides the log of the C++ runtime, which would drown the table. It is read when
@@ -208,8 +213,8 @@ class Adapter(Framework):
             )
         )
 
-    optimize_uneven = Framework.optimize
-    slots_uneven = Framework.slots
+    optimize_uneven = Trainings.optimize
+    slots_uneven = Trainings.slots
 
     def _begin(self, kind: str, variables: dict[str, Any]) -> _Training:
         optimizer = _OPTIMIZERS[kind](self._tf)
@@ -217,7 +222,7 @@ class Adapter(Framework):
         optimizer.build(_components(variables))
         return variables, optimizer
 
-    def _train(self, training: _Training, gradients: Steps) -> None:
+    def _train(self, training: _Training, gradients: GradientSteps) -> None:
         tf, (handles, optimizer) = self._tf, training
         components = _components(handles)
         for step in gradients:
@@ -236,21 +241,21 @@ class Adapter(Framework):
     def _values(self, training: _Training) -> dict[str, Array]:
         return {key: self.read(handle) for key, handle in training[0].items()}
 
-    def _slots(self, training: _Training) -> dict[str, Slots]:
+    def _slots(self, training: _Training) -> dict[str, SlotArrays]:
         handles, optimizer = training
         if len(handles) > 1:
             raise NotImplementedError("slots by variable, which Keras has in one list")
-        slots: Slots = {}
+        slots: SlotArrays = {}
         for variable in optimizer.variables:
             # Keras lists its step counter and its rate among the variables; the others are slots.
             if variable.path.rpartition("/")[2] not in ("iteration", "learning_rate"):
                 slots.setdefault(variable.path.rpartition("_")[2], []).append(np.asarray(variable))
         return dict.fromkeys(handles, slots)
 
-    def _write(self, training: _Training, path: str, _layout: Layout) -> None:
+    def _write(self, training: _Training, path: str, _layout: CountOrSizes) -> None:
         self._tf.train.Checkpoint(variables=training[0], optimizer=training[1]).write(path)
 
-    def _load(self, training: _Training, path: str, _layout: Layout) -> None:
+    def _load(self, training: _Training, path: str, _layout: CountOrSizes) -> None:
         checkpoint = self._tf.train.Checkpoint(variables=training[0], optimizer=training[1])
         checkpoint.read(path).assert_existing_objects_matched()
 
@@ -265,7 +270,7 @@ class Adapter(Framework):
         self._tf.train.Checkpoint(**variables).write(path, options)
 
     def restore(
-        self, path: str, templates: Mapping[str, Array], layout: Layout
+        self, path: str, templates: Mapping[str, Array], layout: CountOrSizes
     ) -> dict[str, Array]:
         variables = self._laid_out(templates, layout)
         # Without the assertion a variable that the checkpoint lacks would silently keep its junk.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.conformance.adapters.dtensor import SimulatedRanks
-from shardvar.conformance.adapters.framework import Framework, Slots, Steps
+from shardvar.conformance.adapters.framework import GradientSteps, SlotArrays, Trainings
 from shardvar.layout.dtypes import Array
 
 _Training = tuple[Any, Any]
@@ -25,7 +25,7 @@ _Parts = Mapping[str, Sequence[tuple[tuple[int, ...], Any]]]
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
 
-class Adapter(SimulatedRanks, Framework):
+class Adapter(SimulatedRanks, Trainings):
     def _replicated(self, handle: Any, value: Array) -> Any:
         """Return a tensor that every rank of a variable's mesh holds whole."""
         tensor = self._tensor(value)
@@ -181,7 +181,7 @@ class Adapter(SimulatedRanks, Framework):
                 model.register_parameter(key, torch.nn.Parameter(handle))
             return model, optimizers[kind](list(model.parameters()))
 
-    def _train(self, training: _Training, gradients: Steps) -> None:
+    def _train(self, training: _Training, gradients: GradientSteps) -> None:
         model, optimizer = training
         with self._ranks(next(model.parameters())):
             for step in gradients:
@@ -199,7 +199,7 @@ class Adapter(SimulatedRanks, Framework):
     def _values(self, training: _Training) -> dict[str, Array]:
         return {key: self.read(parameter) for key, parameter in training[0].named_parameters()}
 
-    def _slots(self, training: _Training) -> dict[str, Slots]:
+    def _slots(self, training: _Training) -> dict[str, SlotArrays]:
         model, optimizer = training
         # The step counter of Adam is a scalar in the state, and not a slot.
         return {

@@ -309,7 +309,7 @@ def check_joined(adapter: Calls, case: SavedParts, after: int = 1) -> None:
         expect_restored(adapter, path, {"w": case[0]}, after)
 
 
-def check_sizes(adapter: Calls, case: tuple[Array, list[int]]) -> None:
+def check_uneven_parts(adapter: Calls, case: tuple[Array, list[int]]) -> None:
     value, sizes = case
     check_joined(adapter, (value, rows_of(value, intervals(sizes))), min(2, len(value)))
 
@@ -325,9 +325,9 @@ rules(6, "001",
     ("R-POLICY-7", RESLICING, "save_parts restore",
      _parts_of(lambda rows, cut: [(cut, rows), (0, cut)]), check_joined,
      "A tensor that is saved in parts, in any order, is restored as one"),
-    ("R-POLICY-7-uneven", RESLICING, "save_parts restore", uneven_tables(((2,),), 2), check_sizes,
+    ("R-POLICY-7-uneven", RESLICING, "save_parts restore", uneven_tables(((2,),), 2), check_uneven_parts,
      "A tensor that is saved in parts of uneven sizes is restored into equal shards"),
-    ("R-POLICY-7-empty-shards", RESLICING, "save_parts restore", hollow_tables(((2,),)), check_sizes,
+    ("R-POLICY-7-empty-shards", RESLICING, "save_parts restore", hollow_tables(((2,),)), check_uneven_parts,
      "A tensor that is saved in parts, some of them empty, is restored"),
     ("R-POLICY-1-holes", PRESENT, "save_parts restore",
      _parts_of(lambda _rows, cut: [(0, cut)]) | _parts_of(lambda rows, cut: [(cut, rows)]), check_never_made_up,

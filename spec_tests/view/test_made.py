@@ -14,7 +14,7 @@ import shardvar as sv
 from shardvar.maps.map import Map, fit_map
 from shardvar.maps.plan import MapPlan, Piece, View
 from shardvar.view import collect
-from shardvar.view.collect import Columns, is_reordered, map_columns, runs_of, unpacked
+from shardvar.view.collect import JsonColumns, is_reordered, map_columns, runs_of, unpacked
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.map_arrays import Example, examples
 from spec_tests.helpers.view_pages import HOSTILE_KEYS, columns_of, keys_of
@@ -35,7 +35,7 @@ def expanded(first: int, run: int, *repeats: int) -> list[int]:
     return [start + place for start in starts for place in range(run)]
 
 
-def pieces_of(columns: Columns) -> Iterator[list[tuple[list[object], str]]]:
+def pieces_of(columns: JsonColumns) -> Iterator[list[tuple[list[object], str]]]:
     """Yield the pieces of each row: each as its pattern and its source."""
     keys, numbers = keys_of({"keys": columns["sources"]}), iter(columns["pieces"])
     for count in unpacked(columns["num_pieces"]):

@@ -212,11 +212,9 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
 
 def _formats_in(names: Sequence[str]) -> Iterator[Format]:
     marked = {form for form, known in _BUILT_IN.items() if any(map(known.mark.search, names))}
-    marks = [known.mark for known in _BUILT_IN.values()]
-    if any(
-        not (ending_of_other_files(name) or any(mark.search(name) for mark in marks))
-        for name in names
-    ):
+    mark = re.compile("|".join(known.mark.pattern for known in _BUILT_IN.values()))
+    # A Universal Checkpoint without the states of its model has folders and no file.
+    if not marked or not all(mark.search(name) or ending_of_other_files(name) for name in names):
         marked |= _ANY_NAME
     return map(format_named, [*filter(marked.__contains__, _BUILT_IN), *_added()])
 

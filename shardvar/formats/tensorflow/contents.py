@@ -381,14 +381,16 @@ def read_bundle(storage: Storage, prefix: str) -> BundleContents:
         names, path = storage.names(), f"{storage.path}/{prefix}"
         if v1_files(storage, prefix, names):
             cause = f"{path} is a checkpoint of TensorFlow's V1 format, which is not supported."
-            again = "Load it with TensorFlow and save it again with"
             raise UnsupportedError(
-                cause, f"{again} tf.train.Checkpoint or write_version=V2."
+                cause,
+                "Load it with TensorFlow and save it again with tf.train.Checkpoint or write_version=V2.",
             ) from error
         if any(data_files(prefix, names)):
             cause = f"{path}{bundle_index_name('')} is missing, but its data files exist."
-            remedy = "The data files cannot be read without it: copy the index from where it was"
-            raise MissingFile(cause, f"{remedy} written.") from error
+            raise MissingFile(
+                cause,
+                "The data files cannot be read without it: copy the index from where it was written.",
+            ) from error
         raise CheckpointNotFound(f"No TensorFlow checkpoint at {path}.", error.remedy) from error
     with prefix_errors(file.name):
         blocks = list(open_table(file.read, file.size).blocks())

@@ -43,8 +43,6 @@ _SKIPPED_NBYTES = 1 << 20
 
 
 class StreamChecksum(Protocol):
-    """A checksum of bytes that come one portion after the other."""
-
     def update(self, data: bytes | memoryview, /) -> object: ...
 
     def hexdigest(self) -> str: ...

@@ -169,8 +169,6 @@ def put_places(entries: EntryTable, at: Ints, found: EntryTable) -> EntryTable:
 
 
 class Located(NamedTuple):
-    """The place of a payload, as an entry has it."""
-
     nbytes: int  # the outline has another one for objects
     start: int
     checksum: int
@@ -242,14 +240,12 @@ class DeferredIndex:
         return DeferredFaults(self)
 
     def find(self, key: str) -> EntryTable:
-        """Return the entries of one key, or raise its error, such as ``UnknownKey``."""
         fault = self.fault_of(key)
         if fault is not None:
             raise fault
         return self._of_tensors([self._tensor_of(key)])
 
     def find_all(self, keys: Sequence[str]) -> EntryTable:
-        """Return the entries of several keys in one table, or raise the error of one of them."""
         self.expect(keys)
         for key in keys:
             fault = self.broken.get(key) or (self.errors and self.fault_of(key))
@@ -258,13 +254,11 @@ class DeferredIndex:
         return self._of_tensors([self._tensor_of(key) for key in keys])
 
     def _tensor_of(self, key: str) -> int:
-        """Return the row of a tensor, or raise ``UnknownKey``."""
         if key not in self._position():
             raise unknown_key(key, self._position())
         return self._position()[key]
 
     def _of_tensors(self, tensors: list[int]) -> EntryTable:
-        """Return the entries of some tensors, whose frames are read, over only these."""
         with self._lock:
             rows = [self._rows_of(tensor) for tensor in tensors]
             chosen = self._located.take(np.concatenate([np.zeros(0, np.int64), *rows]))
@@ -300,7 +294,6 @@ class DeferredIndex:
         return put_places(entries, at, self._located.take(rows))
 
     def learn(self, row: int, place: Located) -> None:
-        """Note the place of a payload whose frame was read with it."""
         with self._lock:
             known = self._located
             known.slices.nbytes[row], known.start[row], known.checksum[row], known.plain[row] = (
@@ -316,8 +309,7 @@ class DeferredIndex:
         return next((self.errors[row] for row in rows.tolist() if row in self.errors), None)
 
     def all_faults(self) -> dict[str, ShardvarError]:
-        """Return every key that cannot be read with its error; all frames are read, except of
-        payloads that are enclosed and to be read whole."""
+        """Return the error of every unreadable key; payloads to be read whole are not looked at."""
         # The frames of keys that are refused already may lie anywhere, and none of them is read.
         good = np.array([key not in self.broken for key in self.slices.tensors.keys], np.bool)
         rows = np.flatnonzero(good[self.slices.tensor])
@@ -435,11 +427,9 @@ def outline_of(index: Index) -> Index:
 class WholeIndex(Protocol):
     """An index that can give entries for whole reads (``formats.deferred``)."""
 
-    def prefer_whole(self, is_whole: bool) -> None:
-        """See ``DeferredIndex``."""
+    def prefer_whole(self, is_whole: bool) -> None: ...
 
-    def placed(self, entries: EntryTable) -> EntryTable:
-        """See ``DeferredIndex``."""
+    def placed(self, entries: EntryTable) -> EntryTable: ...
 
 
 def prefer_whole(index: Index, is_whole: bool = True) -> None:
@@ -455,8 +445,7 @@ def placed(index: Index, entries: EntryTable) -> EntryTable:
 
 
 def find_keys(index: Index, keys: Sequence[str]) -> EntryTable:
-    """Return the entries of several keys in one table, or raise the error of one of them. Of a
-    ``DeferredIndex``, the frames of all are read together."""
+    """Return the entries of several keys; a ``DeferredIndex`` reads their frames together."""
     if isinstance(index, DeferredIndex):
         return index.find_all(keys)
     tables = []

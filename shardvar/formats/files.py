@@ -120,7 +120,6 @@ def check_same(storage: FileOpener, name: str, stamp: str) -> None:
 
 
 def open_below(root: Storage, path: str) -> ReadableFile:
-    """Open a file in a folder, or in one below it, by its path with "/"."""
     *steps, last = path.split("/")
     for step in steps:
         root = root.folder(step)
@@ -136,15 +135,13 @@ def strangers(storage: FileOpener, wanted: Sequence[str]) -> list[str]:
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """Return the ending of a name without numbers; if they follow it, as in ``ck.data-0-of-2``, the
-    name in front belongs to the index."""
+    """Return the ending without numbers; before numbers, as in ``ck.data-0-of-2``, the name."""
     stem, _, end = name.rpartition("/")[2].rpartition(".")
     return (stem, end.split("-")[0]) if "-" in end else ("", end.rstrip("0123456789_"))
 
 
 def of_another_set(others: Sequence[str], wanted: Sequence[str], index: str = "") -> MissingFile:
-    """Return the error of an index that names none of the files that are there; ``index`` is its
-    name, if each file can also be opened by itself."""
+    """Return the error of an index whose files are all missing, given other files of its kind."""
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     cause = (
         f"No file that the index names is here, such as {named(wanted[:1])} of {len(wanted)}, but "
@@ -162,11 +159,8 @@ def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
 
 @dataclass(slots=True, eq=False)
 class DataFiles:
-    """The data files of an open checkpoint, by number; safe to use from several threads.
-
-    At most ``OPEN_FILES`` are held open. Others are dropped and not closed, since a thread may be
-    reading: a file is closed when its last user drops it.
-    """
+    """The data files by number, at most ``OPEN_FILES`` open; safe to use from several threads.
+    Others are dropped and not closed, since a thread may be reading."""
 
     storage: FileOpener
     names: Sequence[str]
@@ -190,7 +184,6 @@ class DataFiles:
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request."""
         return self.storage.traits
 
     def open(self, number: int) -> ReadableFile:
@@ -220,8 +213,7 @@ class DataFiles:
         return self.open(number).map()
 
     def view(self, number: int, start: int, stop: int) -> memoryview:
-        """Return bytes of a file: a part of its map on a disk, and a copy from elsewhere, of which
-        the last are kept."""
+        """Return bytes of a file: of its map on a disk, else a copy, of which the last are kept."""
         if self.storage.traits is None:
             return self.map(number)[start:stop]
         place = number, start, stop
@@ -237,8 +229,7 @@ class DataFiles:
         return copy
 
     def fault(self, number: int) -> CheckpointError | None:
-        """Return the damage of a file, or None. A refusal by the machine, such as a missing
-        permission, is raised when the file is read."""
+        """Return the damage of a file, or None; a missing permission is raised when it is read."""
         if number not in self._faults:
             self._faults[number] = None
             try:
@@ -305,18 +296,14 @@ class DataFiles:
 
 
 class FileSource(Source):
-    """A source whose payloads lie in data files."""
-
     __slots__ = ()
 
     @property
     @abstractmethod
-    def data(self) -> DataFiles:
-        """The data files."""
+    def data(self) -> DataFiles: ...
 
     @property
     def traits(self) -> Traits | None:
-        """The cost of a request to the files' storage; None on a local disk."""
         return self.data.storage.traits
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
@@ -330,7 +317,6 @@ class FileSource(Source):
         self.data.close()
 
     def hold_no_files(self) -> None:
-        """Open files only while they are read."""
         self.data.hold_none()
 
 
@@ -344,13 +330,10 @@ def put_in_place(
     is_shared: bool = False,
     is_checkpoint: bool = True,
 ) -> None:
-    """Rename data files, then the ``last`` file, from temporary names to their final ones.
+    """Rename data files, then the ``last`` file, whose ``content`` may still have to be written.
 
-    ``content`` is the content of the last file, if it is not written yet. ``tidy`` removes files
-    that the new checkpoint leaves unnamed. On an error, either the new checkpoint is in place whole
-    or all its files are removed. Data files that are ``is_shared``, written by others, stay under
-    either name, so that the commit can be made again.
-    """
+    On an error, either the new checkpoint is in place whole or all its files are removed, but for
+    files of others (``is_shared``), so that the commit can be made again."""
     (aside, final), moved, is_committing = last, list[str](), False
 
     def move(pair: tuple[str, str]) -> None:
@@ -404,8 +387,7 @@ def _give_up(
 
 
 def check_written(storage: Storage, names: Sequence[Sequence[str]], nbytes: Ints) -> list[str]:
-    """Return the first name that exists of the names that each file may have; ``MissingFile`` if
-    there is none, ``IncompleteCheckpoint`` if it has another size than ``nbytes``."""
+    """Return the existing name of each file; raise if it is missing, or its size is another."""
     there = []
     for may, expected in zip(names, nbytes.tolist(), strict=True):
         sizes = {
@@ -443,7 +425,6 @@ def discard_files(storage: Storage, names: Iterable[str]) -> None:
 
 
 def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str]]) -> None:
-    """Remove the files, among the names in the directory, that a commit has left unnamed."""
     with suppress(StorageError):
         names = list(unnamed(storage.names()))
         if storage.traits is None:
@@ -490,7 +471,6 @@ class Window:
 
 
 def structure_of(file: ReadableFile, traits: Traits | None) -> Window:
-    """Return a window for one pass over the structure of a file that skips payloads. One that takes
-    no longer to read than a request is read and dropped, and a larger one is jumped over."""
+    """Return a window for one pass over a file's structure, which jumps over large payloads."""
     most = WINDOW_NBYTES if traits is None else traits.small_nbytes
     return Window(file, most, most)

@@ -67,7 +67,6 @@ def _read(storage: Storage, name: str) -> Listing:
 
 
 def _add(listing: Listing, number: int, wanted: set[str] | None) -> list[str]:
-    """Add the values of one file, all or only wanted ones; return the keys of all."""
     file = listing.data.open(number)
     with prefix_errors(file.name):
         first = file.read(0, min(SNIFF_NBYTES, file.size))

@@ -80,5 +80,4 @@ class FolderSink(Sink):
 
 
 def folder_asides(stem: str, count: int, generation: str) -> list[str]:
-    """[files] Return the temporary names of the files of one writer."""
     return [f"{stem}-{number:05}.{generation}.tmp" for number in range(count)]

@@ -110,7 +110,6 @@ def _check_split(metadata: Mapping[str, Scalar | GgufArray], number: int, count:
 def _add(
     listing: Listing, header: GgufHeader, number: int, name: str, file_nbytes: int
 ) -> dict[str, BlockType]:
-    """Add the tensors of one file and their faults; return the types of blocks."""
     readable: list[ListedTensor] = []
     blocks: dict[str, BlockType] = {}
     for tensor in header.tensors:
@@ -142,7 +141,6 @@ def _add(
 def _stored(
     tensor: GgufTensor, header: GgufHeader, number: int, file_nbytes: int
 ) -> tuple[ListedTensor, BlockType | None]:
-    """Return one tensor; raise if its type, its shape or its place is impossible."""
     block, shape = BLOCKS.get(tensor.type), tensor.shape
     dtype = NUMBERS.get(tensor.type, "uint8")
     if dtype == "uint8":
@@ -174,7 +172,6 @@ def _stored(
 
 
 def _numbers(listing: Listing, blocks: Mapping[str, BlockType], big: set[str]) -> Listing:
-    """Return the same with the numbers of blocks in their place."""
     faults, tensors = dict(listing.faults), []
     for each in listing.tensors:
         block = blocks.get(each.key)

@@ -84,8 +84,6 @@ class Span(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """An array that can be read."""
-
     key: str  # its path, without the slash in front
     dtype: str
     shape: tuple[int, ...]
@@ -178,8 +176,6 @@ class _TextAttributes:
 
 
 class _NameList(NamedTuple):
-    """A list of names, or a part of one."""
-
     path: str  # of its group, which is empty or ends with a slash
     attribute: str
     names: list[bytes]
@@ -318,7 +314,6 @@ class _Walk:
         )
 
     def _dataset(self, stored: Any, key: str) -> Dataset:
-        """Return a dataset's facts; raise if it cannot or must not be read."""
         plist, h5d = stored.get_create_plist(), self.library.h5d
         layout = plist.get_layout()
         # Before the shape is asked for: a virtual dataset may be looked up in other files.
@@ -463,8 +458,6 @@ class _Pages:
 
 
 class _View(io.RawIOBase):
-    """The pages as a file of Python, for h5py."""
-
     def __init__(self, pages: _Pages) -> None:
         super().__init__()
         self._pages, self._position = pages, 0
@@ -492,7 +485,6 @@ class _View(io.RawIOBase):
 
 
 def _library() -> Any:
-    """Import h5py, when a file is opened and not before."""
     try:
         import h5py
     except ImportError:

@@ -213,7 +213,6 @@ def _find_span(file: ReadableFile, is_archive: bool) -> Span:
 
 
 def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]], str]:
-    """Return the paths of layers of each file, and the stamp of the index."""
     file = storage.open(name)
     try:
         with prefix_errors(file.name):
@@ -246,8 +245,6 @@ def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _KerasSource(ListedSource):
-    """An open file, archive or set."""
-
     listing: _KerasListing
     _compared: dict[int, bool] = field(init=False, default_factory=dict)
     """True if the member of an archive agrees with its checksum, by the number of the file."""
@@ -282,8 +279,7 @@ class _KerasSource(ListedSource):
         return findings
 
     def is_guarded(self, key: str) -> bool:
-        """Return True if the checksum of an archive covers a key and agrees. Fletcher-32 does not
-        cover places, shapes and dtypes."""
+        """Return True if an archive's checksum agrees; Fletcher-32 covers no places and shapes."""
         number = self.listing.file_of.get(key)
         return number is not None and self.listing.spans[number].crc is not None
 

@@ -128,8 +128,7 @@ _WORDS = re.compile(r"(?:(.*)\.)?(?:state\.(?:key|state|counter)|buffer)", re.DO
 
 
 def is_generator_state(value: Any) -> bool:
-    """Return True for the state of a generator of random numbers of NumPy: ``(name, words, position,
-    …)``, or a dict with the name of the ``bit_generator``."""
+    """Return True for NumPy's state of a random generator: a tuple with its name, or a dict."""
     if type(value) in (list, tuple):
         name, kinds = _LEGACY
         is_state = len(value) in (3, 5) and type(value[0]) is str and value[0] == name
@@ -138,15 +137,13 @@ def is_generator_state(value: Any) -> bool:
 
 
 def is_in_generator(key: str, leaves: Mapping[str, Any]) -> bool:
-    """Return True for the key of an array that belongs to the state of a generator among leaves."""
     found = _WORDS.fullmatch(key)
     name = "bit_generator" if found is None or found[1] is None else f"{found[1]}.bit_generator"
     return found is not None and type(leaves.get(name)) is str
 
 
 def _items(value: Any) -> tuple[Sequence[Any] | None, Sequence[Any]]:
-    """Return the steps to the items of a list, or of a dict whose keys are names, and the items; of
-    anything else None and no items."""
+    """Return the steps to the items of a list or a dict of names, and the items; else None."""
     if type(value) in (list, tuple):
         return range(len(value)), value
     if type(value) in (dict, OrderedMap):

@@ -66,8 +66,6 @@ class ListedTensor(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Listing:
-    """The contents of the files of a checkpoint."""
-
     data: DataFiles
     tensors: list[ListedTensor] = field(default_factory=list)
     entries: EntryTable | None = None
@@ -135,8 +133,6 @@ def check_size(shape: Sequence[int], itemsize: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedSource(FileSource):
-    """An open checkpoint, as it was listed."""
-
     listing: Listing
     index: TableIndex = field(init=False)
 
@@ -262,7 +258,6 @@ class FileNames:
 
 
 def begins_with(magic: bytes) -> Callable[[Storage, str], bool]:
-    """Return a function that compares the beginning of a file."""
     return lambda storage, name: read_beginning(storage, name, len(magic)) == magic
 
 
@@ -272,8 +267,7 @@ def find_files(
     suffixes: tuple[str, ...],
     begins: Callable[[Storage, str], bool] = lambda _storage, _name: False,
 ) -> list[str]:
-    """Return the files that a name may mean, if each is a checkpoint. An ending is believed; of a
-    file of another name, ``begins`` decides."""
+    """Return the files that a name may mean: an ending is believed, else ``begins`` decides."""
     names = storage.names()
     if not name:
         return [each for each in names if each.endswith(suffixes)]

@@ -31,7 +31,6 @@ _SIZED_NBYTES = 12
 
 
 def _read(storage: Storage, name: str) -> Listing:
-    """Return the contents of a file; only its header is read."""
     data = DataFiles(storage, [name], named=name)
     file = data.open(0)
     with prefix_errors(file.name):

@@ -61,7 +61,6 @@ from shardvar.wire.plain import (
 
 
 def payload_of(value: Any) -> bytes:
-    """Return the payload of a plain object: its literal, as a string tensor without axes."""
     return strings.encode(np.array(_literal(value), object))
 
 
@@ -82,8 +81,7 @@ def texts_with_objects(metadata: Metadata) -> dict[str, str]:
 
 
 def document_of(metadata: Metadata, keys: Sequence[str] = ()) -> str:
-    """Return the document of the objects; empty without objects. ``keys`` are the tensors of a
-    checkpoint that has the document under a key."""
+    """Return the document of the objects, empty without any; ``keys`` are the tensors."""
     if OBJECTS in keys:
         cause = f"A tensor has the key {OBJECTS!r}, under which the format has objects."
         raise UnsupportedError(cause, "Rename the tensor (--rename).")
@@ -92,7 +90,6 @@ def document_of(metadata: Metadata, keys: Sequence[str] = ()) -> str:
 
 
 def with_objects(source: Source, can: Capabilities) -> Source:
-    """Return the source with the objects of its document, if it has one."""
     if can.objects_in_tensor:
         if isinstance(source.index, LateIndex) and OBJECTS not in source.index.names:
             return source
@@ -131,8 +128,6 @@ def _read_tensor(source: Source) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectsIndex:
-    """The table of contents of a source, and its objects."""
-
     inner: Index
     metadata: Metadata
     """The metadata of the checkpoint, without the document."""
@@ -207,8 +202,6 @@ def _both(key: str) -> InvalidCheckpoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectsSource(WrappedSource):
-    """A source, and the objects in its metadata."""
-
     inner: Source = field()
     index: ObjectsIndex = field()
     are_guarded: bool  # by checksums of the metadata
@@ -244,8 +237,7 @@ class ObjectsSource(WrappedSource):
 
 
 def _index(source: Source, read: Callable[[], str], hidden: str | None) -> ObjectsIndex:
-    """Return the table of contents of a source whose document ``read`` returns; it may be a tensor
-    with the key ``hidden``."""
+    """Return the table of contents; the document may be the tensor with the key ``hidden``."""
     faults: dict[str, CheckpointError | UnsupportedError] = {}
     try:
         nodes = parse_objects(read())
@@ -295,7 +287,6 @@ def _index(source: Source, read: Callable[[], str], hidden: str | None) -> Objec
 
 
 def _is_there(index: Index, key: str) -> bool:
-    """Return True if an index has a tensor of that key, readable or not."""
     try:
         index.find(key)
     except UnknownKey:

@@ -91,8 +91,6 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """The folder of a model, whose files have paths with "/"."""
-
     root: Storage
 
     @property
@@ -279,8 +277,7 @@ def _number(external: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 class _Varints:
-    """The numbers of a model that are varints, which have no positions. A range is decoded from the
-    nearest place that a read has reached, so that reading block by block passes over them once."""
+    """Numbers without positions, which are decoded from the nearest place reached before."""
 
     def __init__(self, data: DataFiles) -> None:
         self._data, self._lock = data, new_lock()

@@ -194,8 +194,7 @@ def saves_in_parts(names: Iterable[str]) -> list[list[str]]:
 
 
 def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
-    """Return the kind of a folder with a save in parts; None for any other. ``found`` are the
-    checkpoints that formats know in it, by the names that they have there."""
+    """Return the kind of a folder with a save in parts; ``found`` are the checkpoints in it."""
     files = storage.names()
     kind = None
     if "fp32.pt" in files and any(each.startswith("exp_avg") for each in files):
@@ -276,8 +275,7 @@ def _a_folder_has(storage: Storage, name: str) -> bool:
 
 
 def _rankwise(storage: Storage, files: Sequence[str]) -> FileKind | None:
-    """Return the kind of a folder of torch_checkpointing; None if one rank wrote all, or without
-    its index."""
+    """Return the kind of a folder of torch_checkpointing; None if one rank wrote all."""
     if _RANKWISE_INDEX not in files:
         return None
     try:
@@ -294,8 +292,7 @@ def _rankwise(storage: Storage, files: Sequence[str]) -> FileKind | None:
 
 
 def find_part(form: Format, folder: Storage, name: str) -> tuple[FileKind | None, list[str]]:
-    """Return the save that a checkpoint is a part of, and the paths of others that are named like
-    it. The kind is None if it is whole by itself, for the numbers of the others do not count."""
+    """Return the save that a checkpoint is a part of, if any, and others named like it."""
     files, alike = folder.names(), [name]
     # The index means all ranks.
     kind = _rankwise(folder, files) if name.endswith(_MODELS) else None

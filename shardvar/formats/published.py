@@ -109,8 +109,7 @@ def published_of(
 
 
 def is_in_pairs(keys: Iterable[str]) -> bool:
-    """Return True if every key has the positions or the values of a tensor, and its other half is
-    there."""
+    """Return True if each key is one half of a pair, positions and values, of a tensor."""
     there = {*keys}
     if not all(key.endswith(_HALVES) for key in there):
         return False

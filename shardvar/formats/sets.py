@@ -36,7 +36,6 @@ def fetch_again(file: str) -> str:
 
 
 def read_weight_map(storage: Storage, name: str) -> tuple[Mapping[str, str], str]:
-    """Return the file of each key of a set, and the stamp of the index."""
     file = storage.open(name)
     try:
         with prefix_errors(file.name):
@@ -51,8 +50,7 @@ def add_files(
     names: Sequence[str],
     add: Callable[[int, set[str]], Collection[str]],
 ) -> tuple[dict[str, ShardvarError], list[Finding]]:
-    """Call ``add`` for each file, with its number and the keys that it should have, which returns all
-    keys that it has; return the faults of keys and the findings."""
+    """Call ``add`` with each file's number and wanted keys; return faults and findings."""
     faults: dict[str, ShardvarError] = {}
     findings: list[Finding] = []
     keys_of: dict[str, set[str]] = {file: set() for file in names}

@@ -87,7 +87,6 @@ class SetSink(Sink):
         return crc
 
     def sweep(self, unnamed: Callable[[list[str]], Iterable[str]]) -> Callable[[], None]:
-        """Return a function that removes the files that ``unnamed`` selects."""
         return partial(remove_unnamed, self.new.storage, unnamed)
 
 
@@ -132,8 +131,7 @@ def check_one_file(new: NewCheckpoint, form: Format) -> None:
 
 
 def aside_names(new: NewCheckpoint, name_of: Callable[[int], str]) -> list[str]:
-    """Return the temporary names of the data files, which ``name_of`` begins by number; or, after a
-    check, the names of files that are written already."""
+    """Return temporary names of the data files, or, checked, those already written."""
     if new.files is not None:
         return check_written(new.storage, [[each] for each in new.files.names], new.files.nbytes)
     return [f"{name_of(number)}.{new.generation}.tmp" for number in range(new.assignment.num_files)]
@@ -146,12 +144,10 @@ def take_away(
     *,
     has_mark: bool = False,
 ) -> None:
-    """Remove a checkpoint: its index (or its only file) in one step, and then all files that this
-    leaves unnamed.
+    """Remove a checkpoint: its index (or its only file) in one step, then files left unnamed.
 
     ``indexes`` are names, each with a temporary one. A format whose names of files differ between
-    writers, and which ``has_mark`` of the files that it removes, needs no claim.
-    """
+    writers, and which ``has_mark`` of the files that it removes, needs no claim."""
     # Commit: a rename is forced to the disk, a removal is not. If the index were removed, it could
     # be back after a power cut, and the files that it names could be gone. A bucket forgets no
     # removal; a mark is there in the place of the renamed index.

@@ -158,7 +158,6 @@ transformers and torchtune."""
 
 
 def format_names() -> list[str]:
-    """Return the names of all formats."""
     return [*_BUILT_IN, *_added()]
 
 

@@ -65,8 +65,7 @@ _PART_OF_FOLDER = re.compile(r"__\d+_\d+-[0-9a-f]{16,}\.distcp")
 
 
 def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
-    """Return the files of unfinished writes of a prefix, claims first; with an empty prefix, of all
-    in the folder."""
+    """Return the files of unfinished writes of a prefix, or of all prefixes; claims first."""
     names = [name for name in names if not is_share_file(name)]
     there = set(names)
     left = []
@@ -91,8 +90,7 @@ def final_name(name: str) -> str:
 
 
 def files_left(names: Iterable[str], prefix: str) -> list[str]:
-    """Return all files that killed writers and removals of a prefix have left, shares and marks
-    included; with an empty prefix, of all in the folder."""
+    """Return all files that killed writers and removals of a prefix, or of all, have left."""
     names, first = list(names), f"{prefix}." if prefix else ""
     parts = [each for each in names if each.removeprefix(".").startswith(first)]
     parts = [each for each in parts if is_share_file(each) or _MARK.fullmatch(each)]
@@ -106,12 +104,10 @@ def are_of_removal(left: Iterable[str]) -> bool:
 
 
 def name_unfinished(left: Sequence[str]) -> str:
-    """Return unfinished files in a few words."""
     return left[0] + (f" and {count(len(left) - 1, 'more file')}" if len(left) > 1 else "")
 
 
 def cause_of_unfinished(left: Sequence[str]) -> str:
-    """Return why a path with these unfinished files has no checkpoint."""
     if prefix := _prefix_without_index(left):
         return f"{prefix}.svindex is missing, but its data files exist"
     return f"a write of it is not finished, which has left {name_unfinished(left)}"
@@ -125,7 +121,6 @@ def _prefix_without_index(left: Sequence[str]) -> str | None:
 
 
 def remedy_of_leftovers(folder: str, left: Sequence[str]) -> str:
-    """Return the remedy for unfinished files next to a complete checkpoint."""
     if not _CLAIM.fullmatch(left[0]):
         return "Unless it is still at work, remove them."
     others = " and remove the other files" if len(left) > 1 else ""
@@ -133,8 +128,7 @@ def remedy_of_leftovers(folder: str, left: Sequence[str]) -> str:
 
 
 def remedy_of_unfinished(folder: str, left: Sequence[str], more: str = "") -> str:
-    """Return the remedy where a path has unfinished files and no checkpoint. ``more`` is added to
-    the advice to run the command again."""
+    """Return the remedy for unfinished files without a checkpoint; ``more`` is added to it."""
     if _CLAIM.fullmatch(left[0]):
         wait = f"Wait if it is at work. If it was killed, call {_breaking(folder, left)}"
         return f"{wait} and run the same command again{more}."
@@ -161,13 +155,11 @@ def _breaking(folder: str, left: Sequence[str]) -> str:
 
 
 def share_prefix(stem: str, format_name: str) -> str:
-    """Return the prefix of all shares of a checkpoint, by its name without an ending; each format
-    has another one."""
+    """Return the prefix of all shares of a checkpoint, another one in each format."""
     return stem if format_name == "shardvar" else f"{stem}.{format_name}"
 
 
 def share_name(prefix: str, token: str, process: int, count: int) -> str:
-    """Return the prefix of the share that one process of ``count`` writes."""
     return f"{prefix}.svshare-{token}-{process:05}-of-{count:05}"
 
 
@@ -182,8 +174,7 @@ def is_share_file(name: str) -> bool:
 
 
 def finished_shares(names: Iterable[str]) -> tuple[set[int], int] | None:
-    """Return the processes whose shares are whole and the number of processes, of the run with most;
-    None without any."""
+    """Return the ranks with whole shares and the number of ranks, of the fullest run, or None."""
     runs: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if match := _SHARE_INDEX.fullmatch(name):
@@ -195,7 +186,6 @@ def finished_shares(names: Iterable[str]) -> tuple[set[int], int] | None:
 
 
 def share_files(names: Iterable[str], prefix: str) -> list[str]:
-    """Return the files of all shares of a prefix, with their lock files."""
     return [name for name in names if _is_of(name, prefix) or _is_of(name, f".{prefix}")]
 
 

@@ -94,7 +94,6 @@ def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> b
 
 
 def build_central(start: int, raw_name: bytes, crc: int, nbytes: int, padding: int = 0) -> bytes:
-    """Return the directory's entry of the member whose local header is at ``start``."""
     # Size, stored size and offset, if too large for 32 bits, in this order.
     wide = [number for number in (nbytes, nbytes, start) if number >= ONES_32]
     extra = struct.pack(f"<2H{len(wide)}Q", ZIP64_EXTRA, 8 * len(wide), *wide) if wide else b""
@@ -126,7 +125,6 @@ def build_central(start: int, raw_name: bytes, crc: int, nbytes: int, padding: i
 
 
 def build_end(start: int, nbytes: int, count: int) -> bytes:
-    """Return the end records of an archive whose directory begins at ``start``."""
     end = END.pack(
         END_MAGIC,
         0,
@@ -160,7 +158,6 @@ def _zip64(nbytes: int) -> bytes:
 
 
 def _padding(nbytes: int) -> bytes:
-    """Return the extra field that fills a gap of that size."""
     field = struct.pack("<3H", _PADDING_EXTRA, max(nbytes - 4, 0), MEMBER_ALIGNMENT)
     return field.ljust(nbytes, b"\0") if nbytes else b""
 

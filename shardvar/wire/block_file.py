@@ -70,8 +70,6 @@ _T = TypeVar("_T", int, str, bytes)
 
 @dataclass(frozen=True, slots=True)
 class IndexBlock:
-    """A decoded index block, whose values are read by name and type."""
-
     values: Mapping[str, Any]
 
     def integer(self, name: str, limit: int) -> int:
@@ -119,7 +117,6 @@ class IndexBlock:
 
 
 def pack_strings(name: str, strings: Sequence[bytes]) -> dict[str, IndexValue]:
-    """Return the two values of an index block that hold these strings."""
     return {
         name: b"".join(strings),
         f"{name}_nbytes": np.fromiter(map(len, strings), "<u4", len(strings)),
@@ -204,7 +201,6 @@ class BlockFile:
 
 
 def open_block_file(read: _Read, size: int) -> BlockFile:
-    """Return the file that ``read`` reads, with footer, metadata and table checked."""
     if read(0, min(size, len(INDEX_HEADER))) != INDEX_HEADER:
         first = read(0, min(size, SNIFF_NBYTES))
         raise foreign_file("an index of shardvar", first, size, "it does not begin as one does")

@@ -104,7 +104,6 @@ def mask(crc: _Word) -> _Word:
 
 
 def unmask(masked: _Word) -> _Word:
-    """Return the checksum that ``mask`` turned into ``masked``."""
     turned: Any = (masked - MASK_DELTA) & 0xFFFFFFFF
     return cast(_Word, ((turned << 15) | (turned >> 17)) & 0xFFFFFFFF)
 

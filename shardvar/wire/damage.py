@@ -167,11 +167,7 @@ _KNOWN_MEMBERS = (
 
 
 class decoding:  # noqa: N801  # used as a function is
-    """Raise the errors of a decoder as ours, and let ours pass.
-
-    Ours derive from the builtins that a caller expects, so ``except ValueError`` around a decoder
-    would also catch the errors of its hooks.
-    """
+    """Raise a decoder's errors as ours; let ours pass, which also derive from builtins."""
 
     __slots__ = ("_kinds", "_make")
 
@@ -188,22 +184,18 @@ class decoding:  # noqa: N801  # used as a function is
 
 
 def malformed(cause: str) -> MalformedCheckpoint:
-    """Return the error for bytes that cannot be decoded."""
     return MalformedCheckpoint(cause, COPY_AGAIN)
 
 
 def invalid(cause: str) -> InvalidCheckpoint:
-    """Return the error for bytes that can be decoded and break a law of their format."""
     return InvalidCheckpoint(cause, WRITE_AGAIN)
 
 
 def corrupt(cause: str) -> CorruptCheckpoint:
-    """Return the error for bytes that disagree with their checksum."""
     return CorruptCheckpoint(cause, COPY_AGAIN)
 
 
 def past_limit(what: str, name: str) -> InvalidCheckpoint:
-    """Return the error for something that passes the limit of that name."""
     return InvalidCheckpoint(
         f"{what}, which is beyond the limit of {LIMITS[name]} ({name}).", DISTRUST
     )
@@ -233,7 +225,6 @@ def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedC
 
 
 def is_known_archive(names: Collection[str]) -> bool:
-    """Return True if ``foreign_archive`` names the program of a zip archive by its members."""
     return any(_has_member(names, known) for known, _, _ in _KNOWN_MEMBERS)
 
 

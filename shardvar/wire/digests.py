@@ -73,8 +73,7 @@ Octets = bytes | bytearray | memoryview
 
 
 def has_unused_bits(dtype: str) -> bool:
-    """Return True if an element does not use all bits of its byte, of which the others do not
-    count."""
+    """Return True if an element leaves bits of its byte unused, which do not count."""
     return dtype in _USED_BITS
 
 
@@ -90,7 +89,6 @@ def hash_leaf(dtype: str, payload: Octets) -> bytes:
 
 
 def digest_of_leaves(key: str, dtype: str, shape: tuple[int, ...], leaves: Octets) -> str:
-    """Return the digest of a tensor from the hashes of its leaves, one after the other."""
     # Keys are bytes in most formats; keys that are not UTF-8 were read with escapes.
     name = key.encode("utf-8", "surrogateescape")
     head = f"shardvar digest 1\n{dtype}\n{','.join(map(str, shape))}\n{len(name)}\n"
@@ -98,7 +96,6 @@ def digest_of_leaves(key: str, dtype: str, shape: tuple[int, ...], leaves: Octet
 
 
 def digest_of_all(tensors: Mapping[str, str]) -> str:
-    """Return the digest of a checkpoint from the digests of its tensors by key."""
     return hash_of(b"".join(sorted(map(bytes.fromhex, tensors.values())))).hex()
 
 
@@ -120,7 +117,6 @@ class LeafHashes:
         return range(-(-start // LEAF_NBYTES), last)
 
     def bounds(self, leaf: int) -> tuple[int, int]:
-        """Return the first byte of a leaf in the data, and the byte past it."""
         return leaf * LEAF_NBYTES, min((leaf + 1) * LEAF_NBYTES, self.nbytes)
 
     def add(self, dtype: str, start: int, payload: memoryview) -> None:
@@ -200,15 +196,13 @@ WRITE_AGAIN = (
 
 
 def encode_digests(tensors: Mapping[str, str]) -> str:
-    """Return the text of the digests of tensors by key."""
     lines = [HEAD, f"# checkpoint {digest_of_all(tensors)}"]
     lines += [f"# tensor {value} {json.dumps(key)}" for key, value in tensors.items()]
     return "".join(f"{line}\n" for line in lines)
 
 
 def decode_digests(text: str, place: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the digests of tensors by key, and of files by name; ``MalformedCheckpoint`` if the
-    text at ``place`` is not one of digests, or not a whole one."""
+    """Return the digests of tensors by key, and of files by name; raise unless whole."""
     head, *lines = text.split("\n")
     if head != HEAD:
         raise not_digests(place, head)
@@ -256,11 +250,7 @@ def is_digests(octets: bytes) -> bool:
 
 
 def decode_sums(octets: bytes) -> list[tuple[str, str, str]]:
-    """Return the algorithm, the digits and the name of the file of each line of checksums.
-
-    The lines are of sha256sum and its like, also with ``--tag``, on Windows, or without a
-    name, which is empty then. Other lines are left out.
-    """
+    """Return algorithm, digits and file name, if any, of each line of sha256sum and its like."""
     is_wide = octets.startswith((b"\xff\xfe", b"\xfe\xff"))  # as PowerShell writes texts
     text = (
         octets.decode("utf-16", "replace")
@@ -283,7 +273,6 @@ def decode_sums(octets: bytes) -> list[tuple[str, str, str]]:
 
 
 def not_digests(place: str, head: str) -> MalformedCheckpoint:
-    """Return the error of a text that begins with another line."""
     if head == f"{HEAD}\r":
         cause = f"The lines of {place} end in CR LF, and lines of a manifest in LF."
         return MalformedCheckpoint(cause, "Copy it again as it is, without a conversion of text.")
@@ -297,7 +286,6 @@ def not_digests(place: str, head: str) -> MalformedCheckpoint:
 
 
 def with_digests(texts: Mapping[str, str], digests: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of the user's metadata, and the text of the digests."""
     return {**texts, DIGESTS: encode_digests(digests)}
 
 
@@ -318,8 +306,7 @@ def check_digests_fit(digests: Mapping[str, str], nbytes: int) -> None:
 
 
 class CarriedDigests(Mapping[str, str]):
-    """The digests in the metadata of a checkpoint. Asking for one raises ``MalformedCheckpoint`` if
-    their text is wrong."""
+    """The digests in the metadata of a checkpoint, whose text is parsed when one is asked for."""
 
     __slots__ = ("_digests", "text")
 
@@ -365,8 +352,6 @@ MaskWords = npt.NDArray[Any]  # elements of a leaf as unsigned integers
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The change of one leaf."""
-
     leaf: int  # its number
     encoding: int  # of the mask
     nbytes: int  # of the body
@@ -411,8 +396,7 @@ def encode_mask(mask: MaskWords) -> tuple[int, int, bytes]:
 def decode_mask(
     encoding: int, count: int, body: bytes | memoryview, nbytes: int, width: int
 ) -> MaskWords:
-    """Return the mask of a leaf of ``nbytes`` bytes; ``InvalidCheckpoint`` if the body is not one.
-    Memory: a few times the bytes of a leaf, also if the body claims more."""
+    """Return the mask of a leaf in a few times its memory, also if the body claims more."""
     kind = np.dtype(f"<u{width}")
     num = nbytes // width
     if count > num:
@@ -442,7 +426,6 @@ def decode_mask(
 
 
 def apply_mask(mask: MaskWords, leaf: memoryview) -> None:
-    """Turn the old leaf into the new one, in place."""
     words = np.frombuffer(leaf, mask.dtype)
     np.bitwise_xor(words, mask, out=words)
 

@@ -176,7 +176,6 @@ def _read_version(cursor: _Cursor) -> bool:
 
 
 def _read_value(cursor: _Cursor, kind: int, name: str) -> Scalar | GgufArray:
-    """Return the next value, of the type of that number; of a long array only the beginning."""
     if kind == _ARRAY:
         return _read_array(cursor, cursor.number("I"), cursor.number("Q"), name)
     if kind == _STRING:

@@ -56,8 +56,6 @@ _COLLECTION, _OBJECT = struct.Struct("<4s4xQ"), struct.Struct("<H6xQ")
 
 @dataclass(slots=True)
 class Hdf5Texts:
-    """The texts of one file."""
-
     read: Callable[[int, int], bytes]
     nbytes: int
     _spent_nbytes: int = 0

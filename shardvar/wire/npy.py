@@ -77,8 +77,6 @@ LOST_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """The content of the header of one array."""
-
     dtype: str
     itemsize: int
     swap_nbytes: int

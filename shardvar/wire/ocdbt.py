@@ -71,8 +71,6 @@ class ValueRange:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node that was built."""
-
     key: bytes  # its first key
     octets: bytes
     totals: tuple[int, int, int]
@@ -144,7 +142,6 @@ def _runs(sizes: Sequence[int], most: int) -> Iterator[range]:
 
 
 def _leaf(entries: Sequence[tuple[bytes, bytes | ValueRange]], files: Sequence[str]) -> _Node:
-    """Return the node of keys and values."""
     spans = [value for _, value in entries if type(value) is ValueRange]
     inline = [value for _, value in entries if type(value) is bytes]
     used = sorted({span.file for span in spans}, key=lambda number: _parts(files[number]))
@@ -226,7 +223,6 @@ def _column(numbers: "Iterator[int] | Sequence[int] | map[int]") -> bytes:
 
 
 def _frame(magic: bytes, body: Sequence[bytes]) -> bytes:
-    """Return a frame around a body."""
     content = b"".join([_VERSION, _UNCOMPRESSED, *body])
     length = len(magic) + 8 + len(content) + 4
     octets = magic + length.to_bytes(8, "little") + content
@@ -252,7 +248,6 @@ class NodeRoom:
     nbytes: int = _FREE_NBYTES
 
     def add(self, stored: int) -> None:
-        """Count more bytes that are stored."""
         self.nbytes += stored * MAX_NODE_EXPANSION
 
     def take(self, nbytes: int) -> None:
@@ -368,7 +363,6 @@ class _Body:
 
 
 def parse_manifest(octets: bytes, unpack: Unpack, room: NodeRoom) -> DatabaseHead:
-    """Return the newest version that a manifest has."""
     body = _unframe(octets, MANIFEST_MAGIC, unpack, room)
     uuid, kind = body.take(16), body.byte()
     body.number(), body.number()  # sizes, which only writers obey
@@ -447,7 +441,6 @@ def _read_places(
     keys: Sequence[bytes],
     common: _Ints,
 ) -> list[NodePlace]:
-    """Return the nodes to which a branch leads."""
     count = len(keys)
     file = body.column(count, len(files) - 1)
     start, nbytes = body.column(count), body.column(count)
@@ -466,7 +459,6 @@ def _read_places(
 
 
 def _read_values(body: _Body, files: list[str], keys: list[bytes]) -> LeafNode:
-    """Return the leaf of some keys, whose values follow."""
     count = len(keys)
     nbytes, kinds = body.column(count), np.frombuffer(body.take(count), np.uint8)
     if (kinds > 1).any():

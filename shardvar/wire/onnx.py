@@ -46,8 +46,6 @@ _FREE_LENGTH = 1 << 20
 
 @dataclass(slots=True, eq=False)
 class OnnxTensor:
-    """A tensor, as the model describes it."""
-
     name: str  # with the names of the nodes around it
     kind: int = 0  # the number of its data type
     dims: tuple[int, ...] = ()
@@ -61,8 +59,6 @@ class OnnxTensor:
 
 @dataclass(slots=True, eq=False)
 class OnnxModel:
-    """All that a model has apart from its program."""
-
     tensors: list[OnnxTensor] = field(default_factory=list)  # in the order of the file
     producer: str = ""
     properties: dict[str, str] = field(default_factory=dict)
@@ -72,8 +68,6 @@ class OnnxModel:
 
 @dataclass(slots=True)
 class _Parser:
-    """Reads messages of a model."""
-
     read: _ReadAt
     room: int  # the characters that names may still have
 
@@ -94,7 +88,6 @@ class _Parser:
         return self.text(start, stop)
 
     def pair(self, start: int, stop: int) -> tuple[str, str]:
-        """Return a key and its value, two texts."""
         texts = {1: "", 2: ""}
         for number, begin, end in walk_fields(self.read, start, stop):
             if number in texts and end >= 0:
@@ -181,7 +174,6 @@ class _Parser:
                 yield self.sparse(path, begin, end)
 
     def function(self, start: int, stop: int) -> Iterator[OnnxTensor]:
-        """Yield the tensors of a function of the model, after its name."""
         name, nodes = "", list[tuple[int, int]]()
         for number, begin, end in walk_fields(self.read, start, stop):
             if number == 1 and end >= 0:
@@ -192,7 +184,6 @@ class _Parser:
             yield from self.node(f"{name}/", begin, end, 0)
 
     def node(self, path: str, start: int, stop: int, depth: int) -> Iterator[OnnxTensor]:
-        """Yield the tensors of the attributes of a node."""
         output = name = operator = ""
         attributes: list[tuple[int, int]] = []
         for number, begin, end in walk_fields(self.read, start, stop):

@@ -110,8 +110,7 @@ class Effect(NamedTuple):
 def read_usual(
     name: str, data: bytes, position: int, memo: list[Any], known: Known
 ) -> Effect | None:
-    """Return the effect of the opcodes after a name, from ``position`` on, and extend the memo; None
-    if they are unusual."""
+    """Return the effect of the opcodes after a name and extend the memo; None if unusual."""
     if data.startswith(_NEW_DICT, position):
         count, state = len(memo), dict[Any, Any]()
         node = Node(name, (), state)
@@ -177,8 +176,7 @@ def _read_fields(
 def _read_tensor(
     state: dict[Any, Any], texts: Sequence[Any], memo: list[Any], known: Known
 ) -> bool:
-    """Set an instance, a field, and a list of one instance; return False to leave one of them to the
-    opcodes."""
+    """Set an instance, a field, and a list of one instance; False leaves one to the opcodes."""
     name, called, values, field, text, list_name, item_called, *fields = texts
     classes = [memo[_integer(each[1:], "little")] for each in (called, item_called)]
     key, list_key = [known.get(each) or _key(each, memo, known) for each in (name, list_name)]
@@ -233,8 +231,7 @@ def _key(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], Any
 
 
 def _value(text: bytes, memo: list[Any], known: Known) -> tuple[Sequence[Any], Any] | None:
-    """Return the values that opcodes add to the memo, and the value; None to leave them to the
-    opcodes."""
+    """Return additions to the memo, and the value; None to leave them to the opcodes."""
     if text[0] == _LONG1:
         return (), _integer(text[2:], "little", signed=True)
     if text[0] == _TEXT1:
@@ -277,8 +274,7 @@ def parse_pickle(
     most: int = MAX_NBYTES,
     start: int = 0,
 ) -> tuple[Any, int]:
-    """Return the value of the pickle that begins at ``start``, and the offset of the byte after it;
-    ``MalformedCheckpoint`` if it is damaged."""
+    """Return the value of the pickle that begins at ``start``, and the offset after it."""
     machine = _Machine(data, check, fast, is_typed, most)
     machine.position = start
     try:
@@ -344,7 +340,6 @@ class _Machine:
         return self.stack.pop()
 
     def pop_mark(self) -> list[Any]:
-        """Take the values above the last mark from the stack."""
         items, self.stack = self.stack, self.marks.pop()
         return items
 
@@ -464,7 +459,6 @@ class _Machine:
         self.stack[-1] = call(self.stack[-1], args, self.is_typed)
 
     def build(self) -> None:
-        """Set the state of the last value, once."""
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) is Node and target.state is None:
             target.state = state

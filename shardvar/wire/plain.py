@@ -241,7 +241,6 @@ def too_large() -> UnsupportedError:
 
 
 def encode_value(value: Any) -> str:
-    """Return the encoding of a plain value; ``UnsupportedError`` if it is too large."""
     text = json.dumps(_node(value, 0), separators=(",", ":"))
     if len(text) > 8 * MAX_TEXT:
         raise too_large()
@@ -328,7 +327,6 @@ def decode_value(text: str) -> Any:
 
 
 def value_of_node(node: Any) -> Any:
-    """Return the value that parsed JSON encodes."""
     with decoding(
         lambda error: invalid(
             f"The encoding of an object is wrong: {str(error) or type(error).__name__}."
@@ -411,8 +409,7 @@ def _checked(kind: str, value: Any, is_right: object) -> Tagged:
 
 
 def tagged_array(name: str, shape: tuple[int, ...], octets: bytes) -> Tagged | None:
-    """Return an array of NumPy from its little-endian elements in C order; None if it is
-    impossible."""
+    """Return an array of NumPy from its elements in C order; None if it is impossible."""
     if name not in NUMPY_NAMES or any(type(each) is not int or each < 0 for each in shape):
         return None
     dtype = np.dtype(name)
@@ -467,7 +464,6 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
 
 
 def build_objects(objects: Mapping[str, str]) -> str:
-    """Return the document of encodings by key."""
     pairs = [f"[{encode_value(key)},{objects[key]}]" for key in sorted(objects)]
     text = f'{{"version":{VERSION},"objects":[{",".join(pairs)}]}}'
     if len(text) > MAX_OBJECTS_NBYTES:
@@ -479,7 +475,6 @@ def build_objects(objects: Mapping[str, str]) -> str:
 
 
 def parse_objects(text: str) -> dict[str, Any]:
-    """Return the parsed JSON of each value of a document, by key."""
     if len(text) > MAX_OBJECTS_NBYTES:
         raise past_limit(f"The objects have {len(text)} bytes", "MAX_OBJECTS_NBYTES")
     root = parse_json(text.encode("utf-8", "surrogatepass"), _JSON_DEPTH)
@@ -505,8 +500,7 @@ _TOLD = ("bool", "int64", "float64", "complex128")  # the dtypes that NumPy give
 
 
 def literal_of(value: Any) -> str:
-    """Return a plain value as Python writes it, for people; ``UnsupportedError`` if it is too long.
-    A ``torch.Size`` is written as a tuple, and an ``OrderedDict`` as a dict."""
+    """Return a plain value as Python writes it, for people; OrderedDicts as dicts."""
     parts: list[str] = []
     _Literal(parts).add(value)
     return "".join(parts)

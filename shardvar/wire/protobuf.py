@@ -164,7 +164,6 @@ class Field:
 
 
 def decode_fields(message: bytes) -> Iterator[Field]:
-    """Yield the fields of a message in the order in which it stores them."""
     offset = 0
     while offset < len(message):
         start = offset
@@ -220,8 +219,7 @@ _LONGEST_HEAD = 2 * MAX_VARINT_NBYTES  # bytes of a tag with a length, or with a
 
 
 def walk_fields(read: _ReadAt, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the fields in the bytes [start, stop) of a file, as ``decode_spans`` does. Only tags,
-    lengths and varints are read."""
+    """Yield fields as ``decode_spans`` does, of a file; only tags, lengths and varints are read."""
     while start < stop:
         head = read(start, min(_LONGEST_HEAD, stop - start))
         tag, at = decode_varint(head, 0)

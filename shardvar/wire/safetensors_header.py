@@ -275,11 +275,7 @@ def _are_naturals(numbers: Sequence[Any]) -> bool:
 
 
 def _product(shape: Sequence[int]) -> int:
-    """Return the product of extents, or some number above ``8 * MAX_NBYTES``.
-
-    A header may have a million extents of thousands of digits each, whose product takes a time that
-    grows with the square of their digits.
-    """
+    """Return the product, or some number above ``8 * MAX_NBYTES``: huge ones take too long."""
     if len(shape) <= MAX_RANK and max(shape, default=0) <= MAX_NBYTES:
         return prod(shape)
     product = 1

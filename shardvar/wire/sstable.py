@@ -70,7 +70,6 @@ def encode_num(value: int) -> bytes:
 
 
 def decode_num(data: bytes, start: int) -> tuple[int, int]:
-    """Return the unsigned integer at ``start``, and the offset after it."""
     # 9 is one byte more than a number can have, and refused below.
     nbytes = data[start] if start < len(data) else 9
     stop = start + 1 + nbytes
@@ -85,7 +84,6 @@ def encode_string(value: bytes) -> bytes:
 
 
 def decode_string(data: bytes, start: int) -> tuple[bytes, int]:
-    """Return the byte string at ``start``, and the offset after it."""
     match = _STRING.match(data, start)
     if match is None:
         raise malformed(f"The bytes at offset {start} are not a string in ordered code.")
@@ -102,7 +100,6 @@ def encode_signed(value: int) -> bytes:
 
 
 def decode_signed(data: bytes, start: int) -> tuple[int, int]:
-    """Return the signed integer at ``start``, and the offset after it."""
     # The first two bytes have all leading ones of the code: ten at most, since no number has more
     # bytes than ten.
     head = int.from_bytes(data[start : start + 2].ljust(2, b"\x00"), "big")
@@ -212,7 +209,6 @@ def open_table(read: _Read, size: int) -> SortedTable:
 
 
 def decode_handle(data: bytes, position: int) -> tuple[int, int, int]:
-    """Return the offset and the size of a block, and the position after the handle in ``data``."""
     offset, position = decode_varint(data, position)
     nbytes, position = decode_varint(data, position)
     return offset, nbytes, position
@@ -247,8 +243,7 @@ def read_table_block(read: _Read, offset: int, nbytes: int, limit: int) -> bytes
 
 
 def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys, which rise strictly, and the values of the block from ``offset`` of its
-    file."""
+    """Return the keys, which rise strictly, and the values; ``offset`` is for errors."""
     stop = _check_restarts(block, offset)
     keys: list[bytes] = []
     values: list[bytes] = []
@@ -294,10 +289,7 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
 
 def _check_restarts(block: bytes, offset: int) -> int:
     """Return the offset in ``block`` where its entries end.
-
-    Its restarts must rise strictly from 0 and be offsets of whole keys, whose first varint (shared)
-    is 0. Only in a block without entries may one be at their end.
-    """
+    Restarts must rise strictly from 0 and be offsets of whole keys (first varint 0)."""
     # A block ends with its restarts, 4 bytes each, and their count: 100 bytes with 3 restarts have
     # entries up to byte 100 - 4 - 12 = 84.
     count = struct.unpack_from("<I", block, len(block) - 4)[0] if len(block) >= 4 else 0
@@ -352,7 +344,6 @@ class _BlockBuilder:
         return len(self.entries) + 4 * len(self.restarts) + 4
 
     def close(self) -> bytes:
-        """Return the block as it is stored, without its trailer."""
         return bytes(self.entries) + struct.pack(
             f"<{len(self.restarts) + 1}I", *self.restarts, len(self.restarts)
         )
@@ -376,7 +367,6 @@ class _TableBuilder:
 
 
 def encode_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return the table of these keys and values; keys come in strictly rising order."""
     table, block, pending, last = _TableBuilder(), _BlockBuilder(RESTART_INTERVAL), b"", b""
     # The separator of a block lies between its last key and the first key of the next one, so a
     # closed block's handle is kept as ``pending`` until the next key is known.
@@ -415,7 +405,6 @@ def _varint(value: int) -> bytes:
 
 
 def _shared_nbytes(first: bytes, second: bytes) -> int:
-    """Return the length of the longest common prefix."""
     # As big numbers, "abX" and "abY" differ in the last byte only: their difference has at most 8
     # bits, which is one of three bytes. This takes one pass in C instead of a loop over the bytes.
     nbytes = min(len(first), len(second))

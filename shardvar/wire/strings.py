@@ -31,7 +31,6 @@ WORD_NBYTES = 4
 
 
 def encode(strings: NDArray[np.object_]) -> bytes:
-    """Return the payload of an array of ``bytes``."""
     elements = strings.ravel().tolist()
     for element in elements:
         if not isinstance(element, bytes):

@@ -105,8 +105,6 @@ _INDEX_ENTRY_NBYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class ArrayMetadata:
-    """A checked description of an array."""
-
     version: int  # 2 or 3
     dtype: str
     shape: tuple[int, ...]
@@ -135,14 +133,12 @@ class ArrayMetadata:
 
     @property
     def min_nbytes(self) -> int:
-        """The bytes that any stored chunk has at least."""
         inner = prod(
             whole // part for whole, part in zip(self.chunk_shape, self.inner_shape, strict=True)
         )
         return inner * _INDEX_ENTRY_NBYTES if self.is_sharded else 0
 
     def chunk_names(self) -> Iterator[str]:
-        """Yield the names of all chunks, in C order."""
         if not self.shape:
             yield self.prefix or "0"
             return
@@ -160,8 +156,7 @@ def _names_of_places(lead: str, separator: str, counts: Sequence[int]) -> Iterat
 
 
 def parse_array(data: bytes, version: int) -> ArrayMetadata:
-    """Return the description of an array; ``UnsupportedError`` names a dtype or codec that is not
-    read."""
+    """Return the description of an array; raise for a dtype or codec that is not read."""
     document = parse_document(data, version)
     if version == 3 and document.get("node_type") != "array":
         raise invalid("Its node_type is not 'array'.")
@@ -169,7 +164,6 @@ def parse_array(data: bytes, version: int) -> ArrayMetadata:
 
 
 def parse_document(data: bytes, version: int, most: int = MAX_DOCUMENT_NBYTES) -> dict[str, Any]:
-    """Return a document of Zarr as a dict, with its version checked."""
     if len(data) > most:
         raise malformed(f"The description has {len(data)} bytes, more than {most}.")
     document = parse_object(data, "a description of Zarr")

@@ -66,8 +66,7 @@ _METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 
 
 class Member(NamedTuple):
-    """A member as the central directory describes it; a tuple, since an archive may have very
-    many."""
+    """A member of the central directory; a tuple, since an archive may have very many."""
 
     name: str  # decoded: from UTF-8 by a flag, or from code page 437
     raw_name: bytes

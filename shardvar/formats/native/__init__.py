@@ -48,7 +48,6 @@ class NativeFormat(SharedFormat):
         return find_native(storage.names(), name)
 
     def open(self, storage: Storage, name: str) -> NativeSource:
-        """Open the checkpoint of that prefix; the end of its index is read."""
         return open_native(storage, name)
 
     def lay_out(self, new: NewCheckpoint) -> NativeSink:
@@ -80,11 +79,9 @@ class NativeFormat(SharedFormat):
         return native_data_name(name, f"{token}-{process:05}-of-{count:05}")
 
     def generation_of(self, storage: Storage, name: str) -> str:
-        """Return the generation that the index in place has; empty without a readable one."""
         return generation_of(storage, name) or ""
 
     def adopts_objects(self) -> bool:
-        """Return True: the index has them."""
         return True
 
 

@@ -66,8 +66,6 @@ RUN_NBYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overview:
-    """The metadata block of a native index."""
-
     metadata: Metadata
     generation: str
     """The token that distinguishes the data files of one commit from the files of another."""
@@ -109,7 +107,6 @@ class Overview:
 
     @classmethod
     def decode(cls, block: IndexBlock) -> Self:
-        """Return the content of a metadata block; ``InvalidCheckpoint`` if it breaks a law."""
         generation = block.text("generation")
         if not is_generation(generation):
             raise invalid(f"The generation {generation!r} is not 1 to 64 letters and digits.")
@@ -211,8 +208,6 @@ def decode_text(octets: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """The content of one block of entries."""
-
     first_key: bytes
     last_key: bytes
     table: EntryTable
@@ -261,7 +256,6 @@ def select_entries(
 
 
 def decode_entries(block: IndexBlock, nbytes: int, overview: Overview) -> Entries:
-    """Return the entries of a block that has ``nbytes`` bytes in the index."""
     file = block.numbers("file", "<u4").astype(np.int64)
     if nbytes > MAX_SHARED_NBYTES and len(file) != 1:
         raise invalid(
@@ -456,8 +450,7 @@ class _Laws:
 
 
 def _is_huge(shape: Ints, itemsize: Ints) -> npt.NDArray[np.bool]:
-    """Return [m] True where an extent, or the size of all elements, is larger than any machine can
-    hold, in floating point, which cannot overflow to a small number."""
+    """Return [m] True where a size exceeds any machine, in floats, which do not overflow."""
     nbytes = np.prod(shape, axis=1, dtype=np.float64) * np.maximum(itemsize, 1)
     huge: npt.NDArray[np.bool] = (shape > MAX_NBYTES).any(axis=1) | (nbytes > MAX_NBYTES)
     return huge
@@ -487,10 +480,7 @@ def encode_index(
     digests: NDArray[np.uint8] | None = None,
 ) -> bytes:
     """Return an index whole: of slices [m] that begin at ``start`` in the files of the overview.
-
-    ``keys`` are the keys of the tensors, as they are stored. The files of ``referred`` entries come
-    after the assignment's. [m] ``digests`` are known of the payloads.
-    """
+    The files of ``referred`` entries come after the assignment's."""
     rows = _rows_of(assignment, keys, start, checksums, digests)
     rows = rows if referred is None else _with_referred(rows, referred, assignment.num_files)
     rows = _in_order(rows)
@@ -515,7 +505,6 @@ class _Rows:
     def take(
         self, rows: Ints, tensors: TensorTable, tensor: Ints, keys: Sequence[bytes]
     ) -> "_Rows":
-        """Return some entries, over a table of other tensors."""
         slices = replace(self.slices.take(rows), tensors=tensors, tensor=tensor)
         return _Rows(
             slices,
@@ -557,7 +546,6 @@ def _rows_of(
 
 
 def _with_referred(rows: _Rows, referred: EntryTable, first_file: int) -> _Rows:
-    """Return the entries, and the entries of an older checkpoint after them."""
     slices = referred.slices
     runs = [
         referred.runs.of(row, nbytes).astype("<u4").tobytes()
@@ -588,7 +576,6 @@ def _with_referred(rows: _Rows, referred: EntryTable, first_file: int) -> _Rows:
 
 
 def _in_order(rows: _Rows) -> _Rows:
-    """Return the entries in the order of the index."""
     slices, keys = rows.slices, rows.keys
     # The tensors that have slices, in the order of their keys.
     used = np.unique(slices.tensor).tolist()
@@ -646,7 +633,6 @@ def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
-    """Return the entries ``[first, last)``, column by column."""
     slices, tensors = rows.slices, rows.slices.tensors
     tensor = slices.tensor[first:last]
     some = slice(int(tensor[0]), int(tensor[-1]) + 1)

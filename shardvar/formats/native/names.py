@@ -33,7 +33,6 @@ _MARK = re.compile(r"(?P<prefix>.+)\.sv(?P<kind>needs|gone)-[A-Za-z0-9]{1,64}", 
 
 
 def native_index_name(prefix: str) -> str:
-    """Return the name of the index file."""
     return prefix + _INDEX_SUFFIX
 
 
@@ -43,12 +42,10 @@ def aside_name(prefix: str, generation: str) -> str:
 
 
 def data_names(prefix: str, generation: str, count: int) -> list[str]:
-    """Return the names of the data files."""
     return [f"{prefix}.svdata-{generation}-{number:05}-of-{count:05}" for number in range(count)]
 
 
 def native_data_name(prefix: str, end: str) -> str:
-    """Return the name of the data file with that end, which an index of version 3 has."""
     return f"{prefix}.svdata-{end}"
 
 
@@ -73,7 +70,6 @@ def has_neighbours(names: Iterable[str], prefix: str) -> bool:
 
 
 def files_of_others(names: Iterable[str], prefix: str) -> dict[str, int]:
-    """Return the number of data files of each other checkpoint among the names."""
     owners = [owner for owner in map(owner_of, names) if owner not in (None, prefix)]
     return {owner: owners.count(owner) for owner in sorted({*filter(None, owners)})}
 
@@ -89,13 +85,11 @@ def mark_name(prefix: str, kind: str, token: str) -> str:
 
 
 def marks(names: Iterable[str], kind: str) -> list[tuple[str, str]]:
-    """Return the marks of a kind, each with its prefix."""
     found = [match for match in map(_MARK.fullmatch, names) if match and match["kind"] == kind]
     return [(match[0], match["prefix"]) for match in found]
 
 
 def is_name_end(text: str) -> bool:
-    """Return True if a data file may have a name with this end."""
     return _NAME_END.fullmatch(text) is not None
 
 
@@ -109,8 +103,7 @@ def check_generation(text: str) -> None:
 
 
 def find_native(names: Iterable[str], name: str) -> list[str]:
-    """Return the prefixes that ``name`` may mean among these files: a prefix, an index, a data file,
-    or empty for all."""
+    """Return the prefixes that a prefix, an index or a data file means; all for an empty name."""
     # An interpretation counts only if its index exists: data files without an index are not a
     # checkpoint.
     indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]

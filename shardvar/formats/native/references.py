@@ -95,7 +95,6 @@ def names_in_place(storage: Storage, prefix: str) -> list[str]:
 
 
 def names_of_others(storage: Storage, prefix: str) -> list[str]:
-    """Return the data files of other checkpoints that the index in place names."""
     # In most directories there is nothing to refer to, and the index is not read.
     there = storage.names()
     if native_index_name(prefix) not in there or all(
@@ -106,8 +105,7 @@ def names_of_others(storage: Storage, prefix: str) -> list[str]:
 
 
 def find_needs(storage: Storage, prefix: str, *, of_saves: bool = True) -> Needs:
-    """Return the files that others than the checkpoint ``prefix`` need, at one moment; without
-    ``of_saves``, only files that indexes name."""
+    """Return the files that others need at one moment; with ``of_saves``, also for running saves."""
     for _ in range(ATTEMPTS):
         fresh = storage.refreshed()
         before = _state(fresh, prefix, of_saves=of_saves)
@@ -163,12 +161,8 @@ def release(
     freed: Iterable[str] = (),
     current: str = "",
 ) -> tuple[list[str], list[str]]:
-    """Return the files that can be removed, once the index of ``prefix`` names only
-    ``named_files``, and the marks that can be removed after them.
-
-    ``freed`` are files of others that the index named before, and ``current`` is the mark of the
-    save that has just put it in place.
-    """
+    """Return the files, and then the marks, that can be removed once the index is in place.
+    ``freed`` are files of others that it named before, ``current`` is the mark of this save."""
     names = storage.names()
     left = leftovers(names, prefix, named_files)
     gone = {
@@ -243,7 +237,6 @@ def _state(storage: Storage, prefix: str, *, of_saves: bool) -> dict[str, str]:
 
 
 def _read_needs(storage: Storage, state: Iterable[str]) -> Needs:
-    """Return the needs of indexes and marks of these names; ``MissingFile`` if one is gone."""
     files: dict[str, frozenset[str]] = {}
     unread: list[str] = []
     prefixes = dict(marks(state, "needs"))
@@ -283,7 +276,6 @@ def _is_running(storage: Storage, prefix: str) -> bool:
 
 
 def _read_mark(storage: Storage, name: str) -> list[str]:
-    """Return the names in a mark; ``CheckpointError`` if it is damaged."""
     file = storage.open(name)
     try:
         content = parse_json(file.read(0, min(file.size, MAX_BLOCK_NBYTES)), 1)

@@ -91,8 +91,6 @@ class NativeWriter(FileWriter):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class NativeSink(SetSink):
-    """A native checkpoint that is being written."""
-
     keys: Sequence[bytes]
     """[n] the keys of the assignment's tensors, as they are stored."""
     ties: Mapping[bytes, bytes]
@@ -106,7 +104,6 @@ class NativeSink(SetSink):
 
     @property
     def _mark(self) -> str:
-        """The name of the mark of the files that the save needs."""
         return mark_name(self.new.name, "needs", self.overview.generation + self.token)
 
     @property
@@ -164,8 +161,7 @@ class NativeSink(SetSink):
             SetSink.withdraw(self)  # super() is lost in classes with slots
 
     def is_in_place(self) -> bool:
-        """Return True if the index in place names the files, or may do so. In a bucket, which has no
-        lock, another process may have committed the same since this write began."""
+        """Return True if the index names the files, or may: in a bucket others can commit too."""
         try:
             return (
                 generation_of(self.new.storage.refreshed(), self.new.name)
@@ -191,7 +187,6 @@ class NativeSink(SetSink):
 
 
 def native_sink(new: NewCheckpoint) -> NativeSink:
-    """Return the sink of a checkpoint; ``UnsupportedError`` if the format cannot hold the slices."""
     generation, metadata, files = new.generation, new.metadata, new.files
     for name in (generation, generation + _OTHER) if files is None else (generation,):
         check_generation(name)
@@ -286,7 +281,6 @@ def _with_files(
 
 
 def _check_assignment(assignment: Assignment, metadata: Metadata) -> None:
-    """Raise ``UnsupportedError`` unless the format can hold the slices in these files."""
     slices = assignment.slices
     if metadata.digests:
         check_digests_fit(metadata.digests, MAX_BLOCK_NBYTES // 2)
@@ -312,7 +306,6 @@ def _check_assignment(assignment: Assignment, metadata: Metadata) -> None:
 
 
 def generation_of(storage: Storage, prefix: str) -> str | None:
-    """Return the generation of the index in place; None without a readable one."""
     try:
         return read_overview(storage, prefix).generation
     except (CheckpointError, UnsupportedError):

@@ -85,7 +85,6 @@ class NativeIndex:
         return NativeFaults(self)
 
     def find(self, key: str) -> EntryTable:
-        """Return the entries of one key; ``UnknownKey`` if the checkpoint does not have it."""
         table = self.find_or_none(key)
         if table is None:
             # The keys of the block where this key would be are the nearest ones, and the error
@@ -139,7 +138,6 @@ class NativeIndex:
             yield concatenate_entries(held)
 
     def all_faults(self) -> dict[str, CheckpointError]:
-        """Return every key that cannot be read with its error; computed once, by a full scan."""
         if not self._faults:
             found: dict[str, CheckpointError] = {}
             tables = list(self.scan())
@@ -235,8 +233,6 @@ def _stored(key: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeSource(FileSource):
-    """An open native checkpoint."""
-
     storage: Storage
     prefix: str
     file: ReadableFile
@@ -268,8 +264,7 @@ class NativeSource(FileSource):
             return self.data.map(file)
 
     def findings(self) -> Sequence[Finding]:
-        """Return data files that are missing or of another size, and files of the prefix that the
-        index does not name."""
+        """Return data files that are missing or of another size, and files outside the index."""
         faults = [
             (name, self.index.file_fault(number)) for number, name in enumerate(self.index.files)
         ]
@@ -330,7 +325,6 @@ def read_native_index(storage: Storage, name: str) -> NativeIndex:
 
 
 def decode_native_index(name: str, content: bytes, prefix: str = "") -> NativeIndex:
-    """Return the index that is the content of a file, without a look at data files."""
     with prefix_errors(name):
         blocks = open_block_file(lambda start, n: content[start : start + n], len(content))
         overview = Overview.decode(blocks.metadata)

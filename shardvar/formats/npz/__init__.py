@@ -55,8 +55,6 @@ _LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class NpzWriter(FileWriter):
-    """The frame and the checksums of an archive."""
-
     objects: bytes = b""
     """The document of the objects, which is the last array; empty without objects."""
 

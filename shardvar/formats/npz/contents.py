@@ -112,8 +112,6 @@ class StoredArray:
 
 @dataclass(slots=True, eq=False)
 class ArchiveContents:
-    """The members of an archive, as their headers describe them."""
-
     places: list[PlacedMember] = field(default_factory=list)
     """All whose place is known."""
     arrays: list[StoredArray] = field(default_factory=list)
@@ -364,7 +362,6 @@ def transpose_error(array: StoredArray) -> UnsupportedError:
 
 
 def _peek(window: Window, place: PlacedMember, nbytes: int) -> bytes:
-    """Return the first ``nbytes`` bytes of a member, or all if it has fewer."""
     member, start = place
     nbytes = min(nbytes, member.nbytes)
     if member.method == STORED:

@@ -290,8 +290,6 @@ def read_transposed(read: _Read, array: StoredArray) -> memoryview:
 
 @dataclass(frozen=True, slots=True)
 class NpzSource(FileSource):
-    """An open npz archive."""
-
     archive: NpzArchive
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)
     _transposed: dict[int, memoryview] = field(default_factory=dict)

@@ -99,8 +99,6 @@ class PublishedFormat(SafetensorsFormat):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _IndexedSink(SafetensorsSink):
-    """A file and its index."""
-
     file: str
     """The final name of the file."""
     content: bytes

@@ -49,12 +49,10 @@ def set_index_name(prefix: str) -> str:
 
 
 def is_set_index(name: str) -> bool:
-    """Return True if a name belongs to the index of a set, or of a variant of it."""
     return _INDEX.fullmatch(name) is not None
 
 
 def index_name_of(name: str) -> str:
-    """Return the name of the index of a set that a checkpoint of this name is, or would be."""
     return name if is_set_index(name) else set_index_name(prefix_of(name))
 
 
@@ -64,8 +62,7 @@ def part_name(prefix: str, number: int, count: int, digits: int = 5) -> str:
 
 
 def new_part_names(prefix: str, count: int, names: Iterable[str]) -> list[str]:
-    """Return names for the files of a new set that no file has yet: of two sets of one count, one
-    has a digit more in its names."""
+    """Return unused names for a new set: of two sets of one count, one has a digit more."""
     there = set(names)
     for digits in range(5, _DIGITS):
         parts = [part_name(prefix, number + 1, count, digits) for number in range(count)]
@@ -165,12 +162,8 @@ def _indexes_of(prefix: str, names: Iterable[str]) -> list[str]:
 
 
 def _as_on_the_hub(found: list[str]) -> list[str]:
-    """Return the checkpoints that from_pretrained of Hugging Face takes a directory for, if it has
-    their names; else all.
-
-    An index speaks for the directory, and any model before the original files of Mistral. Adapters
-    and variants stay: which one is meant is a question.
-    """
+    """Return the checkpoints that from_pretrained of Hugging Face would take; else all.
+    An index comes first, Mistral's original files last; adapters and variants stay."""
     for prefix in _HUB:
         if set_index_name(prefix) in found:
             return [

@@ -60,8 +60,7 @@ class SafetensorsWriter(FileWriter):
     """The ``__metadata__`` of every file."""
 
     @property
-    def crc(self) -> None:
-        """None: payloads have no checksums."""
+    def crc(self) -> None: ...
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
@@ -71,8 +70,6 @@ class SafetensorsWriter(FileWriter):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SafetensorsSink(SetSink):
-    """A file, or a set of files with an index, that is being written."""
-
     writer: SafetensorsWriter = field()
     prefix: str
     """The prefix of the files."""
@@ -104,8 +101,6 @@ class SafetensorsSink(SetSink):
         return CommitSteps(renames, last, octets, tidy)
 
     def tidy(self, kept: Sequence[str], owns_set: bool) -> Callable[[], None]:
-        """Return a function that removes the files that are not kept."""
-
         def tidy() -> None:
             # Twice: the first pass may remove an old index, and only then are the files that it
             # named unnamed.
@@ -119,7 +114,6 @@ class SafetensorsSink(SetSink):
 
 
 def own_texts(new: NewCheckpoint) -> dict[str, str]:
-    """Return the ``__metadata__`` of every file."""
     metadata, user = new.metadata, texts_with_objects(new.metadata)
     texts = {
         FORMAT_KEY: FORMAT_VALUE,
@@ -135,8 +129,6 @@ def own_texts(new: NewCheckpoint) -> dict[str, str]:
 
 
 def safetensors_sink(new: NewCheckpoint, texts: Mapping[str, str], form: Format) -> SafetensorsSink:
-    """Return the sink of files with these metadata; ``UnsupportedError`` if it cannot hold the
-    tensors."""
     slices, file, writer = new.assignment.slices, new.assignment.file, SafetensorsWriter(texts)
     prefix, index = prefix_of(new.name), index_name_of(new.name)
     asides = aside_names(new, lambda number: f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}")
@@ -182,8 +174,7 @@ def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
 
 
 def _owns_set(index: str, names: Sequence[str]) -> bool:
-    """Return True if the index exists, or nearly did. Without any index the files of the set may be
-    a user's last copy, and are not this writer's to remove."""
+    """Return True if the index exists or nearly did: else files may be a user's last copy."""
     return index in names or bool(temporary_files(re.escape(index), names))
 
 

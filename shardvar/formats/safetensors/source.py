@@ -103,8 +103,6 @@ _UNKNOWN_NUMBER = "No file says how many shards there were: a lost last shard ca
 
 @dataclass(slots=True, eq=False)
 class _Rows:
-    """The tensors that can be read, column by column."""
-
     keys: list[str] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
     shapes: list[Sequence[int]] = field(default_factory=list)
@@ -222,7 +220,6 @@ def read_header(file: ReadableFile) -> Header:
 def _answer(
     storage: Storage, files: DataFiles, number: int
 ) -> Header | CheckpointError | StorageError:
-    """Return the header of a file of a set, or its error."""
     name = files.names[number]
     try:
         # The storage refuses names that are not bare on this system; this refuses names that are
@@ -241,7 +238,6 @@ def _answer(
 
 
 def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, SetIndex]:
-    """Return the index of a set: the open file, and its content."""
     try:
         file = storage.open(name)
     except MissingFile as error:
@@ -390,8 +386,6 @@ def _saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """A tensor, as far as its slices tell it."""
-
     dtype: str
     shape: list[int]
     rows: list[int] = field(default_factory=list)
@@ -399,8 +393,6 @@ class _Tensor:
 
 @dataclass(slots=True, eq=False)
 class _Joined:
-    """All slices, column by column, and their tensors."""
-
     tensors: dict[str, _Tensor] = field(default_factory=dict)
     offset: list[Sequence[int]] = field(default_factory=list)
     shape: list[Sequence[int]] = field(default_factory=list)

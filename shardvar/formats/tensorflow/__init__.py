@@ -158,8 +158,7 @@ class BundleSink(SetSink):
 
 
 def bundle_sink(new: NewCheckpoint, capabilities: Capabilities) -> BundleSink:
-    """Return the sink of a bundle; ``UnsupportedError`` if TensorFlow could not read the slices
-    back."""
+    """Return the sink of a bundle; raise if TensorFlow could not read the slices back."""
     prefix, slices = new.name, new.assignment.slices
     asides = aside_names(new, lambda number: f"{prefix}.data-{number:05}")
     check_readable(prefix)
@@ -217,8 +216,7 @@ class TensorFlowFormat(SharedFormat):
     capabilities: Capabilities = CAPABILITIES
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the prefixes that ``name`` may mean, also of V1 checkpoints, which ``open``
-        refuses."""
+        """Return the prefixes that ``name`` may mean, also of V1, which ``open`` refuses."""
         return find_bundles(storage, name)
 
     def open(self, storage: Storage, name: str) -> BundleSource:

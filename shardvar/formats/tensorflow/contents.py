@@ -211,14 +211,11 @@ def _decode_common(
 ) -> BundleEntry | None:
     """Return the entry if its fields are 1, 2, any of 3, 4 and 5, and 6, in that order.
 
-    ``heads`` caches the meaning of fields 1 and 2, the *head*. For a float32 tensor of shape (3,)
-    the head is
-    the head is
+    ``heads`` caches the meaning of fields 1 and 2, such as
 
         08 01           field 1, a varint of one byte: dtype 1
-        12 04           field 2, of 4 bytes (so the head has 4 + 4 bytes): the shape
-        12 02 08 03     one dim, of size 3
-    """
+        12 04           field 2, of 4 bytes: the shape
+        12 02 08 03     one dim, of size 3"""
     if (
         len(message) < 9
         or message[0] != 0x08
@@ -297,7 +294,6 @@ def encode_head(dtype: int, shape: Sequence[int]) -> bytes:
 
 
 def encode_place(shard: int, offset: int, size: int, crc: int) -> bytes:
-    """Return the fields of an entry for the place of the payload, and its checksum."""
     numbers = map(encode_varint_field, (3, 4, 5), (shard, offset, size))
     return b"".join(numbers) + encode_fixed32_field(6, crc)
 
@@ -346,8 +342,6 @@ SliceParts = list[_SlicePart]
 
 @dataclass(frozen=True, slots=True)
 class BundleContents:
-    """An index file, decoded."""
-
     file: ReadableFile
     """The file, kept open so that the file system cannot give its identity to another file."""
     header: BundleHeader
@@ -363,8 +357,6 @@ class BundleContents:
 
 @dataclass(frozen=True, slots=True)
 class BundleTensors:
-    """The rows of an index file, sorted into tensors and slices."""
-
     rows: list[int] = field(default_factory=list)
     """The rows that are tensors."""
     parts: dict[int, SliceParts] = field(default_factory=dict)
@@ -373,7 +365,6 @@ class BundleTensors:
 
 
 def read_bundle(storage: Storage, prefix: str) -> BundleContents:
-    """Return the index of the bundle of that prefix."""
     try:
         file = storage.open(bundle_index_name(prefix))
     except MissingFile as error:
@@ -489,7 +480,6 @@ def decode_key(key: bytes) -> str:
 
 
 def slice_key(name: bytes, extents: Extents) -> bytes:
-    """Return the key of a stored slice."""
     numbers = b"".join(_encode_signed(start) + _encode_signed(length) for start, length in extents)
     return encode_num(0) + encode_string(name) + encode_num(len(extents)) + numbers
 

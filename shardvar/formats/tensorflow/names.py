@@ -28,7 +28,6 @@ _V1_PART = re.compile(r"(?P<prefix>.*)-\d{5}-of-\d{5}", re.DOTALL)
 
 
 def bundle_index_name(prefix: str) -> str:
-    """Return the name of the index file."""
     return prefix + _INDEX_SUFFIX
 
 

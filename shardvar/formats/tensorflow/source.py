@@ -79,11 +79,7 @@ _MOST_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class MadePayloads:
-    """Payloads that are made as a whole, by joining or converting them, and read by blocks.
-
-    Each is made once, and kept until its last byte is read; of more than a few, the first that was
-    made is dropped.
-    """
+    """Payloads that are made whole and read by blocks; each is kept until its last byte is read."""
 
     kept: dict[_Place, bytes] = field(default_factory=dict)
 
@@ -285,8 +281,7 @@ def _check_numbers(faults: _FaultFinder, stored: Ints, shard: Ints, header: Bund
 def _check_places(
     faults: _FaultFinder, files: list[str], sizes: Ints, unreadable: dict[int, CheckpointError]
 ) -> None:
-    """Note payloads that do not end within their file: incomplete if it was cut short, and out of
-    bounds if the index is wrong."""
+    """Note payloads beyond their file: of a file that was cut short, or of a wrong index."""
     # In a file of 100 bytes that was cut short, the first payload with missing bytes begins at or
     # before 100, because payloads have no gaps between them. If it begins after 100, the index is
     # wrong.
@@ -325,8 +320,6 @@ _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleSource(FileSource):
-    """An open tensor bundle."""
-
     storage: Storage
     prefix: str
     index: TableIndex = field()

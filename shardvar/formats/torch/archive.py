@@ -132,7 +132,6 @@ class UnplacedRecord:
 
     @property
     def header(self) -> int:
-        """The first byte of its local header, in bytes of the file."""
         return self.archive.start + self.member.start
 
     @property
@@ -162,7 +161,6 @@ class Archive:
         return name in self.members
 
     def _member(self, name: str) -> Member:
-        """Return the entry of a record; raise if it is missing or occurs twice."""
         members = self.members.get(name, [])
         if not members:
             raise invalid(f"The archive has no record {name!r}.")
@@ -191,7 +189,6 @@ class Archive:
         return member.crc if self.has_checksums else NO_CHECKSUM
 
     def locate(self, member: Member, read: Read, peek_nbytes: int = 0) -> int:
-        """Return the first byte behind a local header, which must agree with the directory."""
         # The local header lies before the directory, and so do the bytes behind it.
         header, room = self.start + member.start, self.stop - LOCAL.size
         local = b""
@@ -220,7 +217,6 @@ class Archive:
             )
 
     def content(self, name: str, most: int = _MAX_TEXT_NBYTES) -> bytes:
-        """Return the bytes of a small record, with its CRC compared."""
         record = self.record(name)
         self.check_stored(name)
         if record.nbytes > most:
@@ -249,7 +245,6 @@ class Archive:
 
 
 def open_archive(read: Read, start: int, nbytes: int) -> Archive:
-    """Return the directory of the archive in the bytes [start, start + nbytes) of a file."""
     # The first attempt reads a little, which is enough unless a comment or a long directory follows
     # the records.
     for most in (_SMALL_TAIL_NBYTES, TAIL_NBYTES):
@@ -292,7 +287,6 @@ class PackedRecord(NamedTuple):
 def records_of(
     pickle: bytes, storage_nbytes: Sequence[int], leaves: Sequence[str] = ()
 ) -> list[PackedRecord]:
-    """Return the records of an archive, whose storages have these sizes."""
     storages = [
         PackedRecord(f"data/{number}", nbytes) for number, nbytes in enumerate(storage_nbytes)
     ]
@@ -306,7 +300,6 @@ def records_of(
 
 
 def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
-    """Return the call that makes a tensor of a whole storage, in C order."""
     count, strides = 1, list[int]()
     for extent in reversed(shape):
         strides.append(count)
@@ -323,7 +316,6 @@ def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
 
 
 def plan_starts(records: Sequence[PackedRecord]) -> list[int]:
-    """Return the first byte of each record, in bytes of the archive."""
     # A dry run of the archive: each record is a local header and its bytes, and begins where the
     # last one ends.
     starts, position = [], 0
@@ -337,10 +329,7 @@ def build_frame(
     records: Sequence[PackedRecord], storage_crcs: Sequence[int], padding: int = 0
 ) -> Iterator[tuple[int, bytes]]:
     """Yield all bytes of an archive outside of storages, each range with its offset in the archive.
-
-    ``storage_crcs`` are the checksums of the storages, in the order of the records. ``padding``
-    makes the directory so many bytes longer.
-    """
+    ``padding`` makes the directory so many bytes longer."""
     crcs, directory, position = iter(storage_crcs), bytearray(), 0
     for record, start in zip(records, plan_starts(records), strict=True):
         crc = next(crcs) if record.content is None else CRC32.compute(record.content)

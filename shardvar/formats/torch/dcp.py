@@ -118,8 +118,6 @@ def find_dcp(names: list[str], name: str) -> list[str]:
 
 @dataclass(slots=True, eq=False)
 class Items:
-    """The slices and objects of a checkpoint, and the place of each, column by column."""
-
     keys: list[str] = field(default_factory=list)  # [n] the keys, tensors and objects, sorted
     dtypes: list[str] = field(default_factory=list)
     """[n] the dtype of each key; ``string`` for an object."""
@@ -250,7 +248,6 @@ def _add(
     described: _Described,
     places: Mapping[tuple[str, Coordinates], _Found],
 ) -> None:
-    """Add a key with its slices, or raise the fault of it."""
     dtype, full, slices = described
     placed = []
     for offset, shape in slices:
@@ -444,7 +441,6 @@ class DcpItems:
         return int(self.file[row]), self.items.start[row], self.items.nbytes[row]
 
     def extent(self, rows: Ints) -> tuple[Ints, Ints]:
-        """[k] the first byte of each item in its file, and [k] its end."""
         start = np.array([self.items.start[row] for row in rows.tolist()], np.int64)
         return start, start + np.array([self.items.nbytes[row] for row in rows.tolist()], np.int64)
 

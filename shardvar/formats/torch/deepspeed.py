@@ -209,7 +209,6 @@ def _vector(part: Unpickled, number: int, key: str) -> _Vector:
 
 
 def _filled(key: str, shape: _Shape, ranges: Sequence[_Range]) -> list[Stored]:
-    """Return a parameter whose elements follow each other in ranges of vectors."""
     total, done, stored = prod(shape), 0, list[Stored]()
     for vector, start, stop in ranges:
         size = min(stop - start, total - done)
@@ -241,7 +240,6 @@ def _ranges(vectors: Sequence[_Vector], start: int, stop: int) -> list[_Range]:
 
 
 def find_zero(_storage: Storage, name: str, names: Sequence[str]) -> list[str]:
-    """Return the checkpoints that a name may mean: the beginning of the names of files."""
     matches = map(OF_OPTIMIZER.fullmatch, names)
     prefixes = [*dict.fromkeys(match[1] for match in matches if match)]
     model = OF_MODEL.fullmatch(name)

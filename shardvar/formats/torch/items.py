@@ -93,8 +93,6 @@ AnyRecord = Record | UnplacedRecord | HeldRecord
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A tensor in its record."""
-
     tensor: StoredTensor
     record: AnyRecord
     is_big_endian: bool
@@ -105,12 +103,10 @@ class TensorView:
 
     @property
     def start(self) -> int:
-        """The first byte of the payload of a plain view, in bytes of the file."""
         return self.record.start + self.tensor.offset * self.tensor.itemsize
 
     @property
     def is_plain(self) -> bool:
-        """Return True if the payload lies in the file byte for byte."""
         is_swapped = self.is_big_endian and self.tensor.itemsize > 1
         is_held = isinstance(self.record, HeldRecord)
         return self.tensor.is_contiguous and not is_swapped and not is_held
@@ -250,8 +246,6 @@ class _Template:
 
 @dataclass(slots=True, eq=False)
 class Frames:
-    """The files of a checkpoint, whose items are read in order."""
-
     data: DataFiles
     templates: dict[tuple[int, Kind], _Template] = field(default_factory=dict)
     """The frames that were seen, by the size of the item and the kind of the tensor."""
@@ -297,7 +291,6 @@ class Frames:
         return payload_of(plain_of(root, TextRoom.of(size))), archive.has_checksums
 
     def read_item(self, file: int, start: int, nbytes: int) -> bytes:
-        """Return an item as it is, with all its CRCs compared."""
         if nbytes > MAX_PICKLE_NBYTES:
             raise past_limit(f"The item of an object has {nbytes} bytes", "MAX_PICKLE_NBYTES")
         item = self.data.open(file).read(start, nbytes)

@@ -95,8 +95,6 @@ def _parts_of(key: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class UniversalPlan:
-    """The files that are written in addition to the tensors."""
-
     run: Mapping[str, Any]
     """The content of ``zero/optimizer_state.pt``, without a step that is a tensor."""
     documents: Mapping[str, bytes]  # The files that hold no tensor of the source, by path
@@ -280,7 +278,6 @@ class UniversalWriter(ArchiveWriter):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class UniversalSink(FolderSink):
     def own(self, folder: str) -> set[str]:
-        """Return the files of a Universal Checkpoint, and of its writers."""
         storage = LocalStorage(folder)
         paths = [*storage.tree()]
         models = filter(OF_MODEL.fullmatch, paths)

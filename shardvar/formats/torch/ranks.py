@@ -89,8 +89,6 @@ class RankLeaves(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """The file of a rank, as a dialect reads it."""
-
     rank: int
     read: Callable[[ReadableFile, int], RankLeaves]
     item: str = ""  # The beginning of its keys
@@ -166,7 +164,6 @@ def read_parts(
 def _read_ranks(
     storage: Storage, names: Sequence[str]
 ) -> tuple[DataFiles, SavedContents, _Parts, int]:
-    """Read one file of torch a rank."""
     data, contents = DataFiles(storage, names), SavedContents()
     files = [RankFile(rank, read_torch) for rank in range(len(names))]
     return data, contents, *read_parts(data, files, contents)
@@ -193,7 +190,6 @@ def join_parts(
 
 
 def check_budget_of_slices(count: int, nbytes: int, data: DataFiles) -> None:
-    """Raise if files describe more slices than the size of their pickles allows."""
     # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small file
     # very large.
     if count > max(nbytes, _MIN_SLICES):
@@ -313,7 +309,6 @@ RANK = re.compile(r"(.*world_size_\d{1,6})_rank_\d{1,6}\.pt", re.DOTALL)
 
 
 def find_ranks(_storage: Storage, name: str, names: Sequence[str]) -> list[str]:
-    """Return the checkpoints that a name may mean, such as ``model_world_size_2``."""
     matches = (
         RANK.fullmatch(file)
         for file in names

@@ -178,7 +178,6 @@ def open_rankwise(storage: Storage, _name: str) -> TorchSource:
 
 
 def _items_of(root: Mapping[Any, Any], there: Mapping[str, Any]) -> dict[str, _Item]:
-    """Return the items of an index, and the items whose files are there."""
     version, world = root.get("version", "1.0"), root.get("world_size")
     if version not in ("1.0", "2.0"):
         cause = f"The index is of version {version!r}, and 1.0 and 2.0 are read."

@@ -164,7 +164,6 @@ class SavedWriter(ArchiveWriter):
 
 
 def saved_sink(new: NewCheckpoint, form: Format) -> OneFileSink:
-    """Return the sink of a file of tensors and objects."""
     slices, final, there = new.assignment.slices, file_name(new.name), new.storage.names()
     check_one_file(new, form)
     if new.name not in there and find_ranks(new.storage, new.name, there):
@@ -209,7 +208,6 @@ def file_name(name: str) -> str:
 
 
 def _records(slices: SliceTable, writer: SavedWriter) -> list[PackedRecord]:
-    """Return the records of the file that holds these tensors, and the objects of the writer."""
     tensors, rows = slices.tensors, slices.tensor.tolist()
 
     def call_of(number: int) -> Call:

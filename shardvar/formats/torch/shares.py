@@ -145,7 +145,6 @@ def held_regions(runs: Sequence[Runs]) -> Iterator[DeviceRegion]:
 
 
 def _cut(runs: Runs, count: int, index: int, factor: int) -> Runs:
-    """Return the indices that device ``index`` of ``count`` holds."""
     if factor * len(runs) > _MAX_RUNS:
         raise UnsupportedError(
             f"It is a strided shard of {factor} parts.", "Gather it with torch before it is saved."
@@ -194,8 +193,6 @@ ViewOf = Callable[[StoredTensor], TensorView]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of a tensor that one rank holds."""
-
     dtype: str
     shape: tuple[int, ...]  # The full shape
     views: tuple[TensorView, ...]
@@ -245,7 +242,6 @@ def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
 
 
 def whole_of(value: Node, view: ViewOf) -> TensorView:
-    """Return a tensor whose elements are all in one file."""
     share = share_of(value, None, view)
     is_first = not any(map(any, share.offsets or ()))
     if is_first and len(share.views) == 1 and share.views[0].tensor.shape == share.shape:

@@ -49,8 +49,6 @@ _CONTIGUOUS = 0  # The number of C order among torch's memory formats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemTable:
-    """The items of a checkpoint, and the place of each."""
-
     slices: SliceTable  # [m] the slices of tensors
     file: Ints  # [m] the number of the file of each
     start: Ints  # [m] the first byte of the item of each, in bytes of its file
@@ -171,8 +169,6 @@ class DcpWriter(ArchiveWriter):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class DcpSink(SetSink):
-    """A distributed checkpoint that is being written."""
-
     about: Metadata  # The metadata, with the items of the objects that are carried
     item: tuple[Ints, Ints]  # [m] the first byte of each item in its file, and its size
 
@@ -206,7 +202,6 @@ class DcpSink(SetSink):
 
 
 def dcp_sink(new: NewCheckpoint, capabilities: Capabilities) -> DcpSink:
-    """Return the sink of a distributed checkpoint."""
     assignment, slices = new.assignment, new.assignment.slices
     asides = aside_names(new, _file_name)
     if new.files is not None and all(map(_PROCESS_NAME.fullmatch, asides)):
@@ -245,7 +240,6 @@ def remove_dcp(storage: Storage) -> None:
 
 
 def _frames(slices: SliceTable) -> list[ItemFrame]:
-    """[m] the frame of each slice."""
     # Many slices have one dtype and one shape: only differing ones are looked at.
     tensors = slices.tensors
     columns = tensors.codes[slices.tensor], tensors.ranks[slices.tensor], slices.shape
@@ -259,12 +253,10 @@ def _file_name(number: int) -> str:
 
 
 def process_name(process: int, token: str) -> str:
-    """Return the final name of a file that one of several processes writes."""
     return f"__{process}_0-{token}{DATA_SUFFIX}"
 
 
 def _others(there: Iterable[str], named: Sequence[str]) -> list[str]:
-    """Return the files of the folder's checkpoint that its index does not name."""
     there = list(there)
     own = [name for name in there if name not in named and _OWN.fullmatch(name)]
     return own + share_files(there, share_prefix(METADATA, "torch"))

@@ -225,8 +225,6 @@ def _slices(
 
 
 class _Extent(NamedTuple):
-    """A tensor in a record."""
-
     key: str
     start: int  # The first byte of the record that it reaches over
     stop: int  # The end of its last one; 0 of a copy, which is not read

@@ -82,7 +82,6 @@ class Unpickled:
         return StoredObject.of(plain_of(self.value(key), self.room, has_arrays))
 
     def tensor(self, key: str) -> TensorView:
-        """Return the tensor of a key, whose elements are all in the file."""
         return whole_of(self.value(key), self.view)
 
     def stored(self, key: str, number: int) -> Stored:

@@ -103,7 +103,6 @@ UNTYPED_STORAGE = "torch.storage.UntypedStorage"
 
 
 def dtype_of(name: str) -> str:
-    """Return the dtype that a name means, if NumPy has it."""
     dtype = DTYPES.get(name)
     if dtype is None or dtype not in NAMES:
         cause = f"It has the dtype {name}, which shardvar does not read."
@@ -483,12 +482,8 @@ class TextRoom:
 
 
 def plain_of(item: Any, room: TextRoom | None = None, has_arrays: bool = True) -> Any:
-    """Return the plain value of a parsed object; raise the error for the first part that is not
-    plain, or ``InvalidCheckpoint`` if its pickle has no ``room`` left.
-
-    Without ``has_arrays``, arrays of NumPy are parts of states of generators only: elsewhere their
-    numbers would become text.
-    """
+    """Return the plain value of a parsed object; raise for its first part that is not plain.
+    Without ``has_arrays``, arrays of NumPy are refused outside of states of generators."""
     if room is not None and room.left <= 0:
         cause = (
             f"The objects of the file have more than {_MAX_EXPANSION} times as many characters and "

@@ -100,7 +100,6 @@ CONVENTION = Convention(fills=True)
 
 
 def open_group(storage: Storage, name: str) -> ZarrSource:
-    """Open the group or the array of a folder, by the name of its description."""
     check_finished(storage, name)
     return open_tree(storage, name, partial(_read_group, name))
 

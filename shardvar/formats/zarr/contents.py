@@ -158,7 +158,6 @@ class ChunkIndex(TableIndex):
         self.is_framed[row] = False
 
     def _checksum(self, row: int) -> int:
-        """Return the checksum of the elements in the array."""
         file = self.data[0].open(int(self.entries.file[row]))
         nbytes = int(self.entries.slices.nbytes[row])
         stop = file.size - TRAILER_NBYTES
@@ -170,8 +169,7 @@ class ChunkIndex(TableIndex):
 
 
 def first_checksum(both: int, second: int, second_nbytes: int) -> int:
-    """Return the CRC32C of the first of two byte strings, from the CRC32C of both and of the
-    second."""
+    """Return the CRC32C of the first of two byte strings, from that of both and of the second."""
     return CRC32C.combine(both ^ second, 0, -second_nbytes % _ORDER)
 
 
@@ -182,8 +180,6 @@ _OWN = {".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json"}
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """An array as it was found."""
-
     key: str
     path: str
     """Its folder in the checkpoint."""
@@ -194,7 +190,6 @@ class Description:
 
     @property
     def document(self) -> str:
-        """The path of its description."""
         return self.path_of(DOCUMENTS[self.version])
 
     def path_of(self, name: str) -> str:
@@ -203,8 +198,6 @@ class Description:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunks:
-    """The chunks of one array."""
-
     description: Description
     metadata: ArrayMetadata
     offset: Ints
@@ -217,7 +210,6 @@ class Chunks:
     """[m] True for chunks that are stored."""
 
     def stored(self) -> list[str]:
-        """Return the paths of the chunks that are stored."""
         rows = np.flatnonzero(self.is_present).tolist()
         return [self.description.path_of(self.names[row]) for row in rows]
 
@@ -238,7 +230,6 @@ class Chunks:
 
     @property
     def is_guarded(self) -> bool:
-        """Return True if checksums cover every element."""
         return self.metadata.is_guarded and not self.is_absent.any()
 
 
@@ -256,8 +247,7 @@ class Convention:
 
 @dataclass(slots=True)
 class Allowance:
-    """The amount of a checkpoint that may still be absent. All its arrays share it: a description
-    of a few hundred bytes can claim as much as a large one."""
+    """The absent elements that all arrays together may have: a short description can claim many."""
 
     files: int
     nbytes: int  # of absent chunks, which have the fill value
@@ -287,8 +277,6 @@ class Allowance:
 
 @dataclass(slots=True, eq=False)
 class ArrayContents:
-    """The arrays of a checkpoint."""
-
     arrays: list[Chunks] = field(default_factory=list)
     """The arrays that can be read, by key."""
     faults: dict[str, ReadError] = field(default_factory=dict)
@@ -392,8 +380,7 @@ class ArrayContents:
         return ChunkIndex(entries, files, metadata, faults, is_framed=framed & plain), sizes
 
     def _place(self, names: Sequence[str], convention: Convention) -> tuple[list[str], Ints]:
-        """Return the file of each entry, and the first byte of its chunk there. Texts follow the
-        chunks, ``names``."""
+        """Return each entry's file and first byte there; texts follow the chunks ``names``."""
         texts = [convention.texts] * len(self.texts)
         values = self.values
         if values is None:
@@ -408,7 +395,6 @@ class ArrayContents:
         return [*paths, *texts], np.append(values.start[rows], np.zeros(len(texts), np.int64))
 
     def array_of(self, number: int) -> tuple[Chunks, int]:
-        """Return the array of an entry, and the number of its chunk in it."""
         array = int(np.searchsorted(self.first, number, side="right")) - 1
         return self.arrays[array], number - int(self.first[array])
 
@@ -480,7 +466,6 @@ def _absent(metadata: ArrayMetadata, names: set[str], counts: int) -> Incomplete
 
 
 def _check_files(chunks: Chunks, listing: PathListing) -> None:
-    """Raise unless the size of each file is possible."""
     metadata = chunks.metadata
     nbytes = (
         prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
@@ -502,7 +487,6 @@ def _check_files(chunks: Chunks, listing: PathListing) -> None:
 
 
 def _oddities(chunks: Chunks, listing: PathListing) -> Iterator[Finding]:
-    """Yield oddities of the files of an array that can be read."""
     path = chunks.description.path or "."
     absent = int((~chunks.is_present).sum())
     if absent and prod(chunks.metadata.shape):

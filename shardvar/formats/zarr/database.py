@@ -65,8 +65,6 @@ _FREE_NBYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DatabaseValues:
-    """The values of a database, by sorted key."""
-
     names: list[str]
     """[n] the keys, sorted."""
     rows: dict[str, int]
@@ -84,7 +82,6 @@ class DatabaseValues:
     """The nodes that have values."""
 
     def fault(self, row: int) -> CheckpointError | None:
-        """Return the error of the place of a value, or None."""
         number, stop = int(self.file[row]), int(self.start[row] + self.nbytes[row])
         if number < 0 or stop <= self.sizes[number]:
             return None
@@ -104,7 +101,6 @@ class DatabaseValues:
         return body[int(self.start[row]) :][: int(self.nbytes[row])]
 
     def check(self, names: Iterable[str]) -> None:
-        """Raise unless the places of values are possible."""
         for name in names:
             if (fault := self.fault(self.rows[name])) is not None:
                 raise fault
@@ -136,7 +132,6 @@ def _read(tree: Tree, files: Sequence[str], file: Ints, start: Ints, nbytes: Int
 
 
 def read_values(tree: Tree) -> DatabaseValues:
-    """Return the values of the newest version of the folder's database."""
     # A fifo or a device has no bytes here, and is refused by its kind.
     for path, status in tree.files.items():
         if not status.nbytes and DATABASE_FILE.fullmatch(path):
@@ -199,7 +194,6 @@ def _parse_manifest(tree: Tree, name: str, room: NodeRoom) -> DatabaseHead:
 
 
 def _join(tree: Tree, leaves: Sequence[LeafNode]) -> DatabaseValues:
-    """Return the values of leaves, which are in order."""
     names = [key.decode("utf-8", "surrogateescape") for leaf in leaves for key in leaf.keys]
     number: dict[str, int] = {}
     bodies: list[bytes] = []
@@ -251,8 +245,6 @@ PROCESS = "ocdbt.process_0"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Database:
-    """The database of a checkpoint whose chunks are to be written."""
-
     assignment: Assignment
     """The chunks, and the data file of each."""
     paths: Sequence[str]
@@ -322,7 +314,6 @@ class Database:
         return {DATABASE: manifest} | ({own: nodes} if nodes else {})
 
     def _read(self, storage: Storage) -> dict[int, bytes]:
-        """Return the bytes of the chunks that are in nodes, by row."""
         chunks: dict[int, bytes] = {}
         rows = np.flatnonzero(self.is_inline)
         asides = folder_asides(CHUNK, self.assignment.num_files, self.generation)

@@ -83,7 +83,6 @@ def is_interrupted(names: Iterable[str], index: str) -> bool:
 
 
 def asides_of(names: Iterable[str], index: str) -> list[str]:
-    """Return the temporary files of writers, and their journals."""
     return [
         name
         for name in names
@@ -166,8 +165,6 @@ Opened = TypeVar("Opened", bound=FileSource)
 
 @dataclass(frozen=True, slots=True)
 class PathListing:
-    """The contents of a folder."""
-
     names: Sequence[str]
     """The paths of all files, or the keys of the database, sorted."""
     sizes: Mapping[str, int]
@@ -178,7 +175,6 @@ class PathListing:
         return at < len(self.names) and self.names[at] == name
 
     def below(self, path: str) -> list[str]:
-        """Return the paths of the files below a folder, in it."""
         rows = self.rows_below(path)
         return [name[len(path) + bool(path) :] for name in self.names[rows.start : rows.stop]]
 
@@ -191,8 +187,7 @@ class PathListing:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A folder at one moment, whose files, also in folders, are opened by their paths. A file that
-    was replaced since then is refused."""
+    """A folder at one moment; refuses files that were replaced since, also in folders below."""
 
     root: Storage
     index: str
@@ -213,8 +208,7 @@ class Tree:
         return self.root.traits
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file; ``InvalidCheckpoint`` if its path leads out of the folder,
-        ``CorruptCheckpoint`` if it was replaced."""
+        """Open a file; raise if its path leads out of the folder, or if it was replaced."""
         try:
             file = open_below(self.root, name)
         except MissingFile:

@@ -98,8 +98,6 @@ _STRING = "string"
 
 @dataclass(frozen=True, slots=True)
 class PyTree:
-    """The leaves of a checkpoint."""
-
     arrays: list[str]
     """The keys of arrays."""
     strings: list[str] = field(default_factory=list)
@@ -280,8 +278,6 @@ _LOG = logging.getLogger("shardvar.checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class OrbaxFormat(Format):
-    """Orbax: a folder with an index and arrays."""
-
     name: str = "orbax"
     capabilities: Capabilities = CAPABILITIES
     is_plain: bool = False
@@ -378,8 +374,7 @@ def _random_keys(
 
 
 def _split_texts(objects: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Return the texts among objects, which Orbax restores itself, and the objects for the
-    metadata: all but texts that came from Orbax."""
+    """Return the texts that Orbax restores itself, and the objects for the metadata."""
     values = {key: decode_value(each.decode("ascii")) for key, each in objects.items()}
     own = {
         key: value.value
@@ -434,8 +429,6 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrbaxSource(ZarrSource):
-    """An open checkpoint of Orbax."""
-
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
         texts = {
             key: bytes(strings.decode(payload, ())[()]).decode("utf-8", "surrogatepass")

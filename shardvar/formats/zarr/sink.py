@@ -67,7 +67,6 @@ def build_document(fields: Mapping[str, Any] | str) -> bytes:
 
 
 def build_group(attributes: Mapping[str, Any]) -> bytes:
-    """Return the description of a group of version 3."""
     return build_document({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
 
 
@@ -98,7 +97,6 @@ def build_root(
 
 
 def build_array(key: str, dtype: str, shape: Sequence[int], chunk_shape: Sequence[int]) -> bytes:
-    """Return the description of an array of version 3."""
     # xarray opens only arrays whose axes have names, and takes axes of one name for the same. So the
     # key is part of them.
     is_byte = ITEMSIZES[code(dtype)] == 1
@@ -198,8 +196,6 @@ class ChunkWriter(FileWriter):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ArraysSink(FolderSink):
-    """A folder of arrays that is being written."""
-
     index: str
     content: bytes
     """The bytes of the index."""
@@ -333,8 +329,7 @@ def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
 
 
 def check_folder(storage: Storage, index: str) -> None:
-    """Raise ``TargetExists`` if a folder without an index has arrays or a database,
-    ``StorageError`` if it has a checkpoint and cannot be exchanged."""
+    """Raise if a folder has arrays without an index, or a checkpoint and cannot be exchanged."""
     names = storage.names()
     if index in names and storage.local_path is not None:
         FolderBeside(storage.local_path).check()
@@ -347,8 +342,7 @@ def check_folder(storage: Storage, index: str) -> None:
 
 
 def check_arrays(new: NewCheckpoint, form: Format, index: str, names: Sequence[str]) -> None:
-    """Raise ``UnsupportedError`` if the slices cannot be chunks of arrays, or a key in ``names``
-    no path; the errors of ``check_folder`` if the folder has other arrays."""
+    """Raise if the slices cannot be chunks, a key no path, or the folder has other arrays."""
     assignment, capabilities, slices = new.assignment, form.capabilities, new.assignment.slices
     tensors = slices.tensors
     check_holds(slices, capabilities, form.name)
@@ -378,8 +372,7 @@ def check_arrays(new: NewCheckpoint, form: Format, index: str, names: Sequence[s
 
 
 def chunk_paths(slices: SliceTable, folders: Sequence[str], version: int) -> list[str]:
-    """Return the path of the chunk of each slice; empty for slices without elements. [n]
-    ``folders`` are the arrays."""
+    """Return the path of each slice's chunk, empty without elements; [n] ``folders`` of arrays."""
     places = slices.offset // grid_steps(slices)[slices.tensor]
     ranks = slices.tensors.ranks.tolist()
     is_filled = np.asarray((slices.shape > 0).all(axis=1)).tolist()

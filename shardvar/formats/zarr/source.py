@@ -67,7 +67,6 @@ _POOLS = {"cache_pool": {"total_bytes_limit": 0}}
 
 
 def _tensorstore() -> Any:
-    """Return the module; ``MissingExtra`` if it is not installed."""
     with _lock:
         if not _loaded:
             try:
@@ -96,8 +95,6 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """The folder of a checkpoint, as TensorStore sees it."""
-
     storage: Storage
     takes_bytes: bool
     """True if it is given the bytes of chunks, and reads no file itself."""
@@ -139,7 +136,6 @@ class Decoder:
             return array[region].read(order="C")
 
     def finish_reading(self, path: str, pending: Any) -> memoryview:
-        """Return the bytes of a region, in C order."""
         with _translating(path):
             array: Array = np.ascontiguousarray(pending.result())
         return array.reshape(-1).view(np.uint8).data
@@ -186,7 +182,6 @@ def _translating(place: str) -> decoding:
 
 
 def _translated(error: Exception, place: str) -> ShardvarError:
-    """Return shardvar's error for one of TensorStore."""
     # The message goes on with the whole specification, and the source lines of the library.
     text = re.split(r" \[(?:tensorstore_spec|source)", str(error))[0].replace("\n", " ")
     cause = f"{place}: {text[:500]}."
@@ -309,8 +304,6 @@ _KEPT_BANDS = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZarrSource(FileSource):
-    """An open checkpoint."""
-
     index: ChunkIndex = field()
     """The table of contents; ``start`` of an entry that is not plain is its number."""
     data: DataFiles = field()
@@ -520,7 +513,6 @@ class ZarrSource(FileSource):
         return {row: found for each in rows for row, found in self._read_stored([each]).items()}
 
     def _ranges(self, numbers: Sequence[int]) -> list[memoryview]:
-        """Return the stored bytes of chunks, in order."""
         held = {number: self.contents.stored(number) for number in numbers}
         found = {number: octets for number, octets in held.items() if octets is not None}
         rows = np.array([number for number in numbers if number not in found], np.int64)

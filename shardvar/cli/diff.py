@@ -49,7 +49,7 @@ from shardvar.cli.view import (
     write_page,
 )
 from shardvar.errors import ArgumentError, ReadError, ShardvarError
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, is_number
 from shardvar.verbs.compare.blocks import Statistics, histograms, measure
 from shardvar.verbs.compare.comparison import (
     DiffReport,
@@ -61,7 +61,6 @@ from shardvar.verbs.compare.comparison import (
 from shardvar.verbs.compare.diff import diff
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.mapping import paths_of_ranks, renamed_reader
-from shardvar.verbs.numbers import is_number
 from shardvar.verbs.reader import Reader, open_checkpoint, open_found
 from shardvar.verbs.renaming import REGULAR, matches_any, new_names
 from shardvar.verbs.scalars import read_scalars

@@ -35,9 +35,8 @@ from shardvar.cli.usage import parse_index_text
 from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
-from shardvar.layout.dtypes import STRING, Array
+from shardvar.layout.dtypes import STRING, Array, json_number, widen_numbers
 from shardvar.planning.index import NO_CHECKSUM, unknown_key
-from shardvar.verbs.numbers import json_number, widen_numbers
 from shardvar.verbs.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.verbs.reports import SCHEMA
 from shardvar.verbs.scalars import is_setting, read_scalars

@@ -26,7 +26,7 @@ from hypothesis.errors import Flaky
 import shardvar
 from shardvar.conformance.adapter import methods_of, strangers_of
 from shardvar.conformance.calls import Broken, Calls, NotClaimed, ProcessDied
-from shardvar.conformance.registry import LEVELS, Rule, rules_of
+from shardvar.conformance.rules import LEVELS, Rule, rules_of
 from shardvar.errors import ArgumentError
 
 KEPT = "kept"

@@ -17,7 +17,6 @@ import pytest
 from shardvar.conformance import PACKAGE
 from shardvar.conformance.adapter import load_adapter
 from shardvar.conformance.calls import Isolated
-from shardvar.conformance.registry import LEVELS, Rule, all_rules, rules_of
 from shardvar.conformance.report import (
     BROKEN_SOMETIMES,
     EXPECTED_FAILURE,
@@ -33,6 +32,7 @@ from shardvar.conformance.report import (
     to_json,
     verdict_of,
 )
+from shardvar.conformance.rules import LEVELS, Rule, all_rules, rules_of
 from shardvar.errors import ArgumentError
 
 HERE = Path(__file__).resolve().parent

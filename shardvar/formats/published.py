@@ -22,12 +22,12 @@ from dataclasses import dataclass
 
 from shardvar.errors import ShardvarError, UnsupportedError
 from shardvar.formats.files import read_beginning
+from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.pictures.words import message
 from shardvar.planning.index import DELTA, Index
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import FileKind
-from shardvar.wire.set_index import DELTA_ENCODING
 from shardvar.wire.strict_json import parse_json
 
 SLIME, TRL, SKYRL, PRIME_RL, SLIME_V1, UNKNOWN = (

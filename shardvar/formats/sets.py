@@ -1,11 +1,19 @@
-"""Sets of files that each have a table of contents, and an index that names the file of each key
-(``wire.set_index``): the sets of PyTorch and of Flax.
+"""Sets of files that each have a table of contents, and an index in the form of Hugging Face: JSON
+that names the file of each key.
+
+    {"metadata": {"total_size": 13476835328}, "weight_map": {KEY: FILE, ...}}
+
+Safetensors files have it, and files of ``torch.save`` and of Flax. ``metadata`` may be missing, and
+may hold any JSON. Writers disagree on its numbers, so that they are compared and never needed.
 
 A file that cannot be read, or lacks a key, is a fault of its keys and leaves the others readable. A
 key that the index does not name in a file is a finding.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from shardvar.errors import (
     READ_ERRORS,
@@ -16,10 +24,74 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.protocol import Finding
+from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.pictures.words import named
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import DISTRUST
-from shardvar.wire.set_index import read_set_index
+from shardvar.wire import strict_json
+from shardvar.wire.damage import (
+    DISTRUST,
+    SNIFF_NBYTES,
+    check_key_nbytes,
+    foreign_file,
+    invalid,
+    malformed,
+)
+
+DELTA_ENCODING = "delta_encoding"
+"""The text in the metadata of an index that makes its set a delta (``formats.published``)."""
+_MAX_DEPTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SetIndex:
+    weight_map: Mapping[str, str]
+    """The file of each key; the name is not checked yet, and may lead anywhere."""
+    metadata: Mapping[str, Any]
+
+
+def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
+    """Return the content of an index of ``size`` bytes, read by offset and count."""
+    if size > MAX_HEADER_NBYTES:
+        raise malformed(f"The index has {size} bytes, more than {MAX_HEADER_NBYTES}.")
+    text = read(0, size)
+    if not text.lstrip().startswith((b"{", *strict_json.MARKS)):
+        raise foreign_file(
+            "the index of a set", text[:SNIFF_NBYTES], size, "it does not begin a JSON object"
+        )
+    index = strict_json.parse_json(text, _MAX_DEPTH)
+    weight_map = index.get("weight_map") if type(index) is dict else None
+    if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
+        raise invalid("The index lacks a weight_map from names of tensors to names of files.")
+    metadata = index.get("metadata", {})
+    if type(metadata) is not dict:
+        raise invalid("The metadata of the index is not a JSON object.")
+    # No library writes it, and the contents of the files next to it would be passed over. Only a
+    # published delta of a step that changed nothing has no tensor.
+    if not weight_map and DELTA_ENCODING not in metadata:
+        remedy = (
+            "Fetch it again from the source of the set. Without it, each file can be opened by its "
+            "own path."
+        )
+        raise InvalidCheckpoint("The weight_map of the index names no tensor.", remedy)
+    check_key_nbytes(max(map(len, weight_map), default=0))
+    return SetIndex({key: name.removeprefix("./") for key, name in weight_map.items()}, metadata)
+
+
+def build_set_index(weight_map: Mapping[str, str], metadata: Mapping[str, Any]) -> bytes:
+    """Return the bytes of an index, as ``save_pretrained`` of Hugging Face writes them.
+
+    >>> print(build_set_index({"w": "model-00001-of-00002.safetensors"}, {"total_size": 4}).decode(), end="")
+    {
+      "metadata": {
+        "total_size": 4
+      },
+      "weight_map": {
+        "w": "model-00001-of-00002.safetensors"
+      }
+    }
+    """
+    index = {"metadata": metadata, "weight_map": weight_map}
+    return (json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8")
 
 
 def is_bare(name: str) -> bool:

@@ -593,7 +593,7 @@ class Reader:
         the slices.
         """
         # Imported on use: commands that list tensors do not pay for it.
-        from shardvar.layout.meshes.recognition import recognize
+        from shardvar.verbs.holders import recognize
 
         slices = self._look_up(outline_of(self.index), [key]).slices
         shape = slices.tensors.shape(0)

@@ -64,7 +64,7 @@ from shardvar.formats.files import open_below
 from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Format, Source, WrappedSource
 from shardvar.formats.published import check_no_delta
-from shardvar.layout.dtypes import ITEMSIZES, STRING, is_whole, parse_dtype
+from shardvar.layout.dtypes import ITEMSIZES, STRING, is_floating, is_whole, parse_dtype
 from shardvar.maps.map import Map, numbers_sources
 from shardvar.maps.plan import plan_short_rules
 from shardvar.pictures.words import human_shape, message, named
@@ -95,7 +95,6 @@ from shardvar.verbs.mapping import (
     split_ranks,
     write_ranks,
 )
-from shardvar.verbs.numbers import is_floating
 from shardvar.verbs.payloads import check_payloads
 from shardvar.verbs.reader import Reader, find_objects, open_found
 from shardvar.verbs.renaming import Globs, matches_any, matching, new_names, select_keys, such_as

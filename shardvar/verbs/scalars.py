@@ -15,10 +15,9 @@ import numpy as np
 
 from shardvar.errors import ReadError, StorageError
 from shardvar.formats.deferred import DeferredIndex
-from shardvar.layout.dtypes import STRING, Array
+from shardvar.layout.dtypes import STRING, Array, json_number, widen_numbers
 from shardvar.planning.index import concatenate_entries
 from shardvar.verbs.compare.blocks import Blocks
-from shardvar.verbs.numbers import json_number, widen_numbers
 from shardvar.verbs.reader import Reader
 
 _MOST_READ = 1000

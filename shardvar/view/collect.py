@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Ints, Number, json_number
 from shardvar.maps.plan import MapPlan, Piece, View
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import NUM_BINS, Statistics
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.holders import holders_of
-from shardvar.verbs.numbers import Number, json_number
 from shardvar.verbs.parameters import count_in, is_optimizer_state, reading_key
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys

@@ -23,7 +23,7 @@ HOMES = {
         "layout/partition.py",
         "conformance/adapters/torch.py",
         "formats/torch/dcp.py",
-        "formats/torch/sink.py",
+        "formats/torch/__init__.py",
         "torch/storage.py",
         "verbs/lazy.py",
         "verbs/remove.py",
@@ -34,7 +34,9 @@ HOMES = {
         "wire/zarr_metadata.py",
         "wire/msgpack_tree.py",
         "formats/hdf5.py",
-        *(f"layout/meshes/{name}.py" for name in ("dtensor", "mesh", "recognition")),
+        "layout/meshes/dtensor.py",
+        "layout/meshes/mesh.py",
+        "verbs/holders.py",
     ),
     # A piece of a map, and the pieces that reads are made of.
     "piece": (

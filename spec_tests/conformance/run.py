@@ -19,7 +19,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from shardvar.conformance.registry import all_rules
+from shardvar.conformance.rules import all_rules
 from spec_tests.conformance.implementations import (
     BREACHES,
     DATA,

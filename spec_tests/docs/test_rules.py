@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from shardvar.conformance.registry import all_rules
+from shardvar.conformance.rules import all_rules
 from spec_tests.helpers import paths
 from spec_tests.helpers.programs import ENVIRONMENT, command_of
 from spec_tests.rules import extract, kept, mentions, status

@@ -22,9 +22,8 @@ from shardvar.errors import (
     UnknownKey,
     UnsupportedError,
 )
-from shardvar.formats.native import FORMAT
+from shardvar.formats.native import FORMAT, PAYLOAD_ALIGNMENT, NativeWriter, plan_places
 from shardvar.formats.native.index import RUN_NBYTES
-from shardvar.formats.native.sink import PAYLOAD_ALIGNMENT, NativeWriter, plan_places
 from shardvar.formats.native.source import NativeSource
 from shardvar.layout.dtypes import NAMES, PACKED_BITS, STRING, VARIANT, numpy_dtype
 from shardvar.layout.region import Region

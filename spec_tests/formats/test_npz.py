@@ -29,9 +29,16 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.archive_writer import build_central, build_end, build_local, plan_local_nbytes
 from shardvar.wire.npy import NPY_DTYPES
-from shardvar.wire.zip import find_directory, overlapping, parse_directory
+from shardvar.wire.zip import (
+    build_central,
+    build_end,
+    build_local,
+    find_directory,
+    overlapping,
+    parse_directory,
+    plan_local_nbytes,
+)
 from spec_tests.helpers.format_protocol import (
     damaged,
     expectation,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from shardvar.conformance.adapter import METHODS
-from shardvar.conformance.registry import all_rules
 from shardvar.conformance.report import BROKEN, judge, program
+from shardvar.conformance.rules import all_rules
 from shardvar.conformance.rules.cases import LAYOUTS
 from spec_tests.helpers import wrong_adapters
 

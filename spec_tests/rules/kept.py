@@ -6,7 +6,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
-from shardvar.conformance.registry import all_rules
+from shardvar.conformance.rules import all_rules
 from spec_tests.helpers import paths
 
 DATA = paths.DOCS / "conformance.json"

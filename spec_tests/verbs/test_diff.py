@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import numpy_dtype, widen_numbers
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
 from shardvar.verbs.compare import blocks, distances
@@ -22,7 +22,6 @@ from shardvar.verbs.compare import walk as sides
 from shardvar.verbs.compare.blocks import cut_in_order
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.compare.distances import Difference, Products, compare_arrays, products_of_same
-from shardvar.verbs.numbers import widen_numbers
 from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, arrays, shapes, tensor_dicts, values
 

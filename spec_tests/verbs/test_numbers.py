@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import numpy_dtype, widen_numbers
 from shardvar.verbs.compare.comparison import lines_of_diff
-from shardvar.verbs.numbers import widen_numbers
 from spec_tests.helpers.hypothesis_strategies import NUMBERS
 
 

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.cli.serving import answers_of
+from shardvar.cli.serving import _HEADERS, PageServer, answers_of
 from shardvar.view.collect import choose_keys
 from shardvar.view.page import embedded_json
-from shardvar.view.serve import _HEADERS, PageServer
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
 
@@ -282,8 +281,8 @@ def test_connections_that_send_nothing_are_bounded_and_make_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sv.save(tmp_path / "model", {"w": np.ones(1)})
-    monkeypatch.setattr("shardvar.view.serve._MOST_CONNECTIONS", 3)
-    monkeypatch.setattr("shardvar.view.serve._WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("shardvar.cli.serving._MOST_CONNECTIONS", 3)
+    monkeypatch.setattr("shardvar.cli.serving._WAIT_SECONDS", 0.05)
     with serving(tmp_path / "model") as server, ExitStack() as links:
         slow = [
             links.enter_context(socket.create_connection(("127.0.0.1", server.server_port)))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, MalformedCheckpoint
+from shardvar.formats.sets import build_set_index, read_set_index
 from shardvar.limits import MAX_HEADER_NBYTES
-from shardvar.wire.set_index import build_set_index, read_set_index
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _JSON = st.recursive(

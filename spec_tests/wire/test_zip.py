@@ -14,13 +14,6 @@ from shardvar.errors import (
     MalformedCheckpoint,
     UnsupportedError,
 )
-from shardvar.wire.archive_writer import (
-    MEMBER_ALIGNMENT,
-    build_central,
-    build_end,
-    build_local,
-    plan_local_nbytes,
-)
 from shardvar.wire.zip import (
     CENTRAL,
     END,
@@ -30,16 +23,21 @@ from shardvar.wire.zip import (
     LOCAL,
     LOCATOR,
     LOCATOR_MAGIC,
+    MEMBER_ALIGNMENT,
     ONES_16,
     ONES_32,
     DirectoryPlace,
     Member,
+    build_central,
+    build_end,
+    build_local,
     check_local,
     check_member,
     check_supported,
     find_directory,
     local_nbytes,
     parse_directory,
+    plan_local_nbytes,
 )
 
 START, NBYTES, COUNT = 1000, 46, 1

@@ -3,8 +3,8 @@
 import os
 from concurrent.futures import ProcessPoolExecutor
 
-from shardvar.conformance.registry import all_rules
 from shardvar.conformance.report import BROKEN, judge
+from shardvar.conformance.rules import all_rules
 from spec_tests.wrong.table import FAMILIES, mutants
 
 EXAMPLES = 60

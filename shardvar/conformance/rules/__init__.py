@@ -1,7 +1,121 @@
-"""The rules, by level. ``shardvar.conformance.registry`` defines a rule; to add one, write a
-function.
+"""The rules of the kit: an id, a sentence, a level, the methods that the rule needs, and the law to
+check.
+
+A rule has a check: a function of an adapter (wrapped in ``Calls``) and one case, drawn by
+Hypothesis, which returns if the case keeps the rule and raises ``Broken`` otherwise. ``rules``
+registers a table of rules whose checks stand elsewhere; ``rule`` registers one function, whose
+docstring is the law.
+Several rules may check one sentence; the part of their ids after the number tells them apart.
 
 Cases are the ordinary ones unless a rule is about the odd ones: at least a row a shard, float32. An
 implementation that stumbles over empty shards then breaks the rules of empty shards (``layouts``),
 and not every rule.
 """
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from hypothesis import strategies as st
+
+from shardvar.conformance.calls import Calls
+
+LEVELS = {
+    1: "partitioning",
+    2: "variables and indexing",
+    3: "lookup and updates",
+    4: "initialization",
+    5: "optimizers",
+    6: "checkpoint save and elastic restore",
+    7: "policies",
+    8: "robustness against damaged checkpoints",
+    9: "meshes and placements",
+    10: "training across layouts",
+}
+"""The subject of each level; the modules of ``rules`` give their levels."""
+
+_MODULES = "variables updates reach initialization optimizers checkpoints policies damage meshes mesh_values".split()
+_RULES: dict[str, "Rule"] = {}
+# R- is the prefix of sentences of the RFCs, V- of sentences of the documentation.
+_ID = re.compile(r"([RV]-[A-Z]+-\d+)[a-z-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    id: str
+    """The id of the sentence, with a suffix if it has several rules: ``R-SV-3-add``."""
+    level: int
+    """1 to 10."""
+    rfc: str
+    """The number of the RFC: ``000``; the path of a page of the documentation where the sentence is
+    from there."""
+    sentence: str
+    """The sentence of the RFC or of the page, verbatim."""
+    law: str
+    needs: tuple[str, ...]
+    """The methods that an adapter must have for the rule to be claimed."""
+    cases: st.SearchStrategy[Any]
+    check: Callable[[Calls, Any], None]
+    """The check of one case; it raises ``Broken`` where the case breaks the rule."""
+    isolated: bool = False
+    """True if ``restore`` runs in another process, which a damaged checkpoint may kill."""
+
+    @property
+    def source(self) -> str:
+        """The origin of the sentence: ``RFC 000`` or ``docs/layouts.md``."""
+        return f"RFC {self.rfc}" if self.rfc.isdigit() else self.rfc
+
+    @property
+    def sentence_id(self) -> str:
+        """The id of the sentence, without the suffix: ``R-SV-3``."""
+        found = _ID.fullmatch(self.id)
+        return found[1] if found else self.id
+
+
+RuleCheck = Callable[[Calls, Any], None]
+RuleRow = tuple[str, str, str, st.SearchStrategy[Any], RuleCheck, str]
+"""A rule of a table: its id, sentence, needs, cases, check and law."""
+
+
+def rule(
+    id: str,
+    level: int,
+    rfc: str,
+    sentence: str,
+    needs: str,
+    cases: st.SearchStrategy[Any],
+    isolated: bool = False,
+) -> Callable[[RuleCheck], RuleCheck]:
+    """Register the function as the check of a rule; ``needs`` lists methods."""
+
+    def register(check: RuleCheck) -> RuleCheck:
+        law = " ".join((check.__doc__ or "").split()).removesuffix(".")
+        rules(level, rfc, (id, sentence, needs, cases, check, law), isolated=isolated)
+        return check
+
+    return register
+
+
+def rules(level: int, rfc: str, *rows: RuleRow, isolated: bool = False) -> None:
+    for name, sentence, needs, cases, check, law in rows:
+        if name in _RULES or not _ID.fullmatch(name):
+            raise ValueError(f"{name} is already registered, or is not an id such as R-SV-3-add.")
+        words = tuple(needs.split())
+        _RULES[name] = Rule(name, level, rfc, sentence, law, words, cases, check, isolated)
+
+
+def refuses(method: str) -> RuleCheck:
+    return lambda adapter, case: adapter.refuses(method, *case)
+
+
+def all_rules() -> list[Rule]:
+    """Return every rule, by level and in the order of the modules."""
+    for module in _MODULES:
+        import_module(f"shardvar.conformance.rules.{module}")
+    return sorted(_RULES.values(), key=lambda rule: rule.level)
+
+
+def rules_of(levels: range) -> Iterator[Rule]:
+    return (rule for rule in all_rules() if rule.level in levels)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Broken, Calls
-from shardvar.conformance.registry import RuleCheck
+from shardvar.conformance.rules import RuleCheck
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 from shardvar.testing.arrays import bits

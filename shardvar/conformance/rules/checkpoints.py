@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Broken, Calls, expect, expect_equal, text
-from shardvar.conformance.registry import rule, rules
+from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.cases import (
     ShardSizes,
     TableCase,

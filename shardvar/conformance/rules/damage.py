@@ -15,7 +15,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
-from shardvar.conformance.registry import rules
+from shardvar.conformance.rules import rules
 from shardvar.conformance.rules.checkpoints import (
     PRESENT,
     NamedArrays,

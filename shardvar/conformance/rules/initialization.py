@@ -8,7 +8,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Calls, expect, expect_answer, expect_equal
-from shardvar.conformance.registry import rule, rules
+from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.cases import concatenated
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting

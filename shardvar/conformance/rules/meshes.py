@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Broken, Calls, expect, expect_equal, text
-from shardvar.conformance.registry import refuses, rule, rules
+from shardvar.conformance.rules import refuses, rule, rules
 from shardvar.layout.dtypes import Array
 from shardvar.spec.meshes import by_placements, fsdp, parts
 from shardvar.spec.redistribution import reduced

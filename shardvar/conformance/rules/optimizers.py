@@ -22,7 +22,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Broken, Calls, expect, expect_equal, expect_near, text
-from shardvar.conformance.registry import rule, rules
+from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.cases import (
     LAYOUTS,
     LaidOutCase,

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
-from shardvar.conformance.registry import rule, rules
+from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.checkpoints import (
     RESLICING,
     NamedArrays,

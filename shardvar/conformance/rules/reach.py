@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect, expect_equal
-from shardvar.conformance.registry import rule, rules
+from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.cases import (
     FULL,
     LAYOUTS,

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Broken, Calls, NotClaimed, expect_equal, text
-from shardvar.conformance.registry import rule, rules
+from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.cases import (
     FULL,
     ORDINARY,

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect, expect_answer, expect_equal
-from shardvar.conformance.registry import refuses, rule, rules
+from shardvar.conformance.rules import refuses, rule, rules
 from shardvar.conformance.rules.cases import (
     FULL,
     ORDINARY,

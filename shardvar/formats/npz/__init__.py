@@ -26,16 +26,17 @@ from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
 from shardvar.storage.protocol import Storage
-from shardvar.wire.archive_writer import (
+from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.npy import NPY_DTYPES, build_preamble
+from shardvar.wire.zip import (
+    LOCAL,
     build_central,
     build_end,
     build_local,
     encode_name,
+    local_nbytes,
     plan_local_nbytes,
 )
-from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.npy import NPY_DTYPES, build_preamble
-from shardvar.wire.zip import LOCAL, local_nbytes
 
 _FILE_SUFFIX = ".npz"
 

@@ -2,31 +2,212 @@
 
 names     file names, and what a person may type for a checkpoint
 source    headers and the set's index: contents, and their faults; shards, joined
-sink      writing a checkpoint
+
+Writing. Within a file, header and data keep the order of the assignment. The data begin at a
+multiple of 64 bytes and follow each other without gaps, because the format forbids gaps. So
+payloads are aligned as long as larger elements come first. One file replaces another in one step,
+and so does a set: its index is renamed last, and its files have names that no old file has
+(``names.new_part_names``). Where a file replaces a set, or a set a file, both are there for a
+moment, each whole.
 
 A delta that another program reads has its names, its texts and its index, and nothing of shardvar's
 (``PublishedFormat``): one file, or one file and an index, which is written last. The file of a
 delta that is replaced keeps its name until then, and the new one has digits more, as for any set.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from shardvar.errors import UnsupportedError
+from shardvar.formats.files import remove_unnamed
 from shardvar.formats.listing import ListedSource
-from shardvar.formats.protocol import FileChecksums, NewCheckpoint, SharedFormat
-from shardvar.formats.safetensors.names import find_safetensors, part_name, split_shard_name
-from shardvar.formats.safetensors.sink import (
-    SafetensorsSink,
-    own_texts,
-    remove_safetensors,
-    safetensors_sink,
+from shardvar.formats.objects import texts_with_objects
+from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint, SharedFormat
+from shardvar.formats.safetensors.names import (
+    SAFETENSORS_SUFFIX,
+    find_safetensors,
+    index_name_of,
+    new_part_names,
+    part_name,
+    part_names_of,
+    prefix_of,
+    split_part_name,
+    split_shard_name,
 )
-from shardvar.formats.safetensors.source import read_safetensors
-from shardvar.formats.sinks import CommitSteps
-from shardvar.planning.slices import Capabilities
+from shardvar.formats.safetensors.source import (
+    DESCRIPTION_KEY,
+    FORMAT_KEY,
+    FORMAT_VALUE,
+    GENERATION_KEY,
+    TOTALS,
+    WRITER_KEY,
+    read_safetensors,
+)
+from shardvar.formats.sets import build_set_index
+from shardvar.formats.sinks import (
+    CommitSteps,
+    SetSink,
+    aside_names,
+    check_uncut,
+    take_away,
+    temporary_files,
+)
+from shardvar.formats.unfinished import share_files, share_prefix
+from shardvar.layout.dtypes import Ints
+from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.storage.protocol import Storage
-from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
+from shardvar.wire.digests import DIGESTS, encode_digests
+from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES, build_header
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsWriter(FileWriter):
+    """The frame of a file: its header. The format has no checksums."""
+
+    metadata: Mapping[str, str]
+    """The ``__metadata__`` of every file."""
+
+    @property
+    def crc(self) -> None: ...
+
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Sequence[tuple[int, bytes]]:
+        return [(0, build_header(_rows(slices), self.metadata))]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SafetensorsSink(SetSink):
+    writer: SafetensorsWriter = field()
+    prefix: str
+    """The prefix of the files."""
+    index_name: str
+    """The name of the index that a set gets."""
+
+    def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
+        """Return a file without numbers, or a set; files without tensors are not kept."""
+        filled = np.unique(self.new.assignment.file).tolist()
+        owns_set = _owns_set(self.index_name, there)
+        if len(filled) < 2:
+            final = self.prefix + SAFETENSORS_SUFFIX
+            aside = self.asides[filled[0]] if filled else self.index_aside
+            content = None if filled else build_header([], self.writer.metadata)
+            return CommitSteps((), (aside, final), content, self.tidy([final], owns_set))
+        finals = new_part_names(self.prefix, len(filled), there)
+        renames = [
+            (self.asides[number], final) for number, final in zip(filled, finals, strict=True)
+        ]
+        tidy = self.tidy([*finals, self.index_name], owns_set)
+        last, slices = (self.index_aside, self.index_name), self.new.assignment.slices
+        number = np.unique(self.new.assignment.file, return_inverse=True)[1]
+        weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
+        totals = int(slices.nbytes.sum()), int(slices.shape.prod(axis=1).sum())
+        texts = {GENERATION_KEY: self.new.run} if self.new.run else {}
+        digests = self.new.metadata.digests
+        texts |= {DIGESTS: encode_digests(digests)} if digests else {}
+        octets = build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)) | texts)
+        return CommitSteps(renames, last, octets, tidy)
+
+    def tidy(self, kept: Sequence[str], owns_set: bool) -> Callable[[], None]:
+        def tidy() -> None:
+            # Twice: the first pass may remove an old index, and only then are the files that it
+            # named unnamed.
+            for _ in range(2):
+                remove_unnamed(
+                    self.new.storage,
+                    lambda there: _unnamed(self.prefix, self.index_name, there, kept, owns_set),
+                )
+
+        return tidy
+
+
+def own_texts(new: NewCheckpoint) -> dict[str, str]:
+    metadata, user = new.metadata, texts_with_objects(new.metadata)
+    texts = {
+        FORMAT_KEY: FORMAT_VALUE,
+        DESCRIPTION_KEY: metadata.description or new.assignment.description,
+        WRITER_KEY: metadata.writer,
+        GENERATION_KEY: metadata.generation,
+        **user,
+    }
+    # The index of a set has the digests.
+    if metadata.digests and len(np.unique(new.assignment.file)) < 2:
+        texts[DIGESTS] = encode_digests(metadata.digests)
+    return {key: text for key, text in texts.items() if text or key in user}
+
+
+def safetensors_sink(new: NewCheckpoint, texts: Mapping[str, str], form: Format) -> SafetensorsSink:
+    slices, file, writer = new.assignment.slices, new.assignment.file, SafetensorsWriter(texts)
+    prefix, index = prefix_of(new.name), index_name_of(new.name)
+    asides = aside_names(new, lambda number: f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}")
+    check_holds(slices, form.capabilities, form.name)
+    check_uncut(slices, form.name)
+    start = np.zeros(len(slices), dtype=np.int64)
+    # Payloads begin after the header, whose size is known once it was built from names, dtypes and
+    # shapes.
+    for number in range(new.assignment.num_files):
+        rows = np.flatnonzero(file == number)
+        own = slices.take(rows)
+        start[rows] = (
+            len(build_header(_rows(own), writer.metadata)) + np.cumsum(own.nbytes) - own.nbytes
+        )
+    return SafetensorsSink(
+        new=new,
+        asides=asides,
+        start=start if new.files is None else new.files.start,
+        writer=writer,
+        index_aside=f"{index}.{new.generation}.tmp",
+        prefix=prefix,
+        index_name=index,
+    )
+
+
+def remove_safetensors(storage: Storage, name: str) -> None:
+    prefix, index = prefix_of(name), index_name_of(name)
+    single = prefix + SAFETENSORS_SUFFIX
+    owns_set = _owns_set(index, storage.names())
+    indexes = [
+        (index, f"{index}.removed.tmp"),
+        (single, f"{prefix}-00001{SAFETENSORS_SUFFIX}.removed.tmp"),
+    ]
+    take_away(storage, indexes, lambda names: _unnamed(prefix, index, names, (), owns_set))
+
+
+def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
+    tensors = slices.tensors
+    return [
+        (tensors.keys[row], tensors.dtype(row), tensors.shape(row))
+        for row in slices.tensor.tolist()
+    ]
+
+
+def _owns_set(index: str, names: Sequence[str]) -> bool:
+    """Return True if the index exists or nearly did: else files may be a user's last copy."""
+    return index in names or bool(temporary_files(re.escape(index), names))
+
+
+def _unnamed(
+    prefix: str, index: str, names: Sequence[str], kept: Sequence[str], owns_set: bool
+) -> list[str]:
+    """Return files of this prefix outside its checkpoint, and dead writers' temporary ones."""
+    # Files of a set go once their index is gone or replaced. If it could not be removed, they are
+    # still a checkpoint. Without an index, only files of a set with as many files are replaced.
+    parts = part_names_of(prefix, names) if index in kept or index not in names else []
+    if not owns_set:
+        counts = {part[2] for name in kept if (part := split_part_name(name))}
+        parts = [name for name in parts if (part := split_part_name(name)) and part[2] in counts]
+    old = [
+        name
+        for name in (prefix + SAFETENSORS_SUFFIX, index, *parts)
+        if name in names and name not in kept
+    ]
+    asides = rf"{re.escape(prefix)}-\d{{5,}}\.safetensors|{re.escape(index)}"
+    shares = share_files(names, share_prefix(prefix, "safetensors"))
+    return [*old, *temporary_files(asides, names), *shares]
+
 
 CAPABILITIES = Capabilities(
     dtypes=SAFETENSORS_DTYPES,

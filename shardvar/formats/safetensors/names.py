@@ -20,10 +20,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardvar.formats.files import look_into
+from shardvar.formats.sets import read_set_index
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES
 from shardvar.wire.safetensors_header import header_nbytes
-from shardvar.wire.set_index import read_set_index
 
 SAFETENSORS_SUFFIX = ".safetensors"
 SET_INDEX_SUFFIX = ".safetensors.index.json"

@@ -6,7 +6,7 @@ index, are faults, and the others can be read. The index decides which file has 
 between the files and the index are findings: a tensor in two files, a tensor or a file that the
 index does not name, names and sizes that do not fit.
 
-While a set is overwritten, its index is missing (``sink``). A reader that found the index before
+While a set is overwritten, its index is missing. A reader that found the index before
 looks at it again after reading the headers, so that it never takes some files from the old set and
 some from the new.
 
@@ -62,7 +62,7 @@ from shardvar.formats.safetensors.names import (
     split_part_name,
     split_shard_name,
 )
-from shardvar.formats.sets import fetch_again
+from shardvar.formats.sets import SetIndex, fetch_again, read_set_index
 from shardvar.layout.dtypes import code
 from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
@@ -81,7 +81,6 @@ from shardvar.wire.safetensors_header import (
     parse_header,
     sizes_of,
 )
-from shardvar.wire.set_index import SetIndex, read_set_index
 
 DESCRIPTION_KEY = "shardvar.description"
 WRITER_KEY = "shardvar.writer"

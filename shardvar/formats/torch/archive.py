@@ -67,14 +67,6 @@ from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.protocol import ReadableFile
-from shardvar.wire.archive_writer import (
-    build_central,
-    build_end,
-    build_local,
-    encode_name,
-    plan_local_nbytes,
-    plan_padding,
-)
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, invalid, malformed, past_limit
 from shardvar.wire.opcode_writer import Call, build_pickle
@@ -88,12 +80,18 @@ from shardvar.wire.zip import (
     STORED,
     TAIL_NBYTES,
     Member,
+    build_central,
+    build_end,
+    build_local,
     check_local,
     check_member,
     check_supported,
+    encode_name,
     find_directory,
     local_nbytes,
     parse_directory,
+    plan_local_nbytes,
+    plan_padding,
 )
 
 PICKLE, LEAVES = "data.pkl", ".shardvar/leaves"

@@ -7,7 +7,7 @@
     storage_data          MetadataIndex (key, offset of the slice) -> _StorageInfo: file, offset,
                           length
     planner_data          key -> the path of its value in the nested value that was saved
-    shardvar              what shardvar adds (``formats.torch.sink``)
+    shardvar              what shardvar adds (``formats.torch``)
     storage_meta, version and unknown attributes tell nothing about bytes
 
 A slice without elements may have the offset of another one, or of the end of its axis. It is never

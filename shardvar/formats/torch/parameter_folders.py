@@ -30,9 +30,8 @@ import numpy as np
 
 from shardvar.errors import IncompleteCheckpoint, StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import put_in_place
-from shardvar.formats.folders import FolderSink
 from shardvar.formats.protocol import FileChecksums, Format, NewCheckpoint
-from shardvar.formats.sinks import check_uncut, temporary_files
+from shardvar.formats.sinks import FolderSink, check_uncut, temporary_files
 from shardvar.formats.torch.archive import (
     ArchiveWriter,
     PackedRecord,

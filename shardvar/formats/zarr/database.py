@@ -18,7 +18,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.compressed import unpack_frame
 from shardvar.formats.files import DataFiles
-from shardvar.formats.folders import folder_asides
+from shardvar.formats.sinks import folder_asides
 from shardvar.formats.zarr.files import (
     DATABASE,
     DATABASE_FILE,

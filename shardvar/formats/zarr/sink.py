@@ -2,7 +2,7 @@
 the folder of its array, or is a data file of a database (``database``).
 
 Names of files follow from the keys, so two checkpoints cannot be in one folder, and files cannot
-replace each other in one step. So on a disk the folder is replaced whole (``formats.folders``).
+replace each other in one step. So on a disk the folder is replaced whole (``FolderSink``).
 Folders of a bucket, and folders that cannot be exchanged (a mount point, the working directory),
 are filled where they are:
 
@@ -28,8 +28,8 @@ import numpy as np
 
 from shardvar.errors import MissingFile, StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import State, add_state, discard_files, remove_unnamed, write_file
-from shardvar.formats.folders import FolderSink
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
+from shardvar.formats.sinks import FolderSink
 from shardvar.formats.zarr.files import (
     DATABASE,
     DATABASE_FILE,

@@ -37,14 +37,18 @@ from shardvar.layout.dtypes import (
     STRING,
     Array,
     Ints,
+    Number,
     code,
+    is_number,
     is_opaque,
+    json_number,
     numpy_dtype,
+    python_number,
+    widen_numbers,
 )
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.verbs.numbers import Number, is_number, json_number, python_number, widen_numbers
 from shardvar.verbs.reader import Reader
 
 T = TypeVar("T")

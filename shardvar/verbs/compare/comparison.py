@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Self
 
+from shardvar.layout.dtypes import Number, is_number, json_number
 from shardvar.pictures.words import count, human_shape, short_name
-from shardvar.verbs.numbers import Number, is_number, json_number
 from shardvar.verbs.reports import MOST_ROWS, SCHEMA, Damage, lines_of_problems
 
 if TYPE_CHECKING:

@@ -45,8 +45,20 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, code, dtype_name, to_round_once
-from shardvar.verbs.numbers import Number, is_floating, is_number, python_number, widen_numbers
+from shardvar.layout.dtypes import (
+    ITEMSIZES,
+    Array,
+    Bools,
+    Ints,
+    Number,
+    code,
+    dtype_name,
+    is_floating,
+    is_number,
+    python_number,
+    to_round_once,
+    widen_numbers,
+)
 
 _Wide = tuple[float, int]
 """The number ``x * 2**e`` as (x, e) with 0.5 <= |x| < 1; (0.0, 0) for zero."""

@@ -33,7 +33,7 @@ from shardvar.engine.pool import (
     thread_buffer,
 )
 from shardvar.errors import READ_ERRORS, ReadError
-from shardvar.layout.dtypes import ITEMSIZES, Array, numpy_dtype
+from shardvar.layout.dtypes import ITEMSIZES, Array, is_number, numpy_dtype
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.compare.comparison import (
     DiffReport,
@@ -51,7 +51,6 @@ from shardvar.verbs.compare.distances import (
     only_bytes,
     products_of_same,
 )
-from shardvar.verbs.numbers import is_number
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import Damage
 from shardvar.verbs.together.executors import Opening, Payloads, portions, run_tasks

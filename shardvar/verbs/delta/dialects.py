@@ -62,13 +62,13 @@ from shardvar.errors import (
 )
 from shardvar.formats.compressed import CHECKSUMS, ReadPayload, Stream, new_checksum
 from shardvar.formats.published import PAIRS, SLIME, TRL, TRL_FORMAT, Published, published_of
+from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.delta.contents import check_faults
 from shardvar.verbs.reader import Reader
 from shardvar.wire.damage import invalid, malformed
-from shardvar.wire.set_index import DELTA_ENCODING
 from shardvar.wire.strict_json import parse_json
 
 PORTION = 1 << 16

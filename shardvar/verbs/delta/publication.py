@@ -25,6 +25,7 @@ from shardvar.formats.published import SLIME, TRL_FORMAT
 from shardvar.formats.safetensors import PublishedFormat
 from shardvar.formats.safetensors.names import set_index_name
 from shardvar.formats.safetensors.source import metadata_of_texts
+from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.pictures.words import similar
 from shardvar.planning.index import OBJECTS, Metadata
@@ -39,7 +40,6 @@ from shardvar.verbs.locate import Location, Path, check_apart
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.writing import carry_out, plan_checkpoint, preview
 from shardvar.wire.digests import LEAF_NBYTES
-from shardvar.wire.set_index import DELTA_ENCODING
 
 _INDEX = set_index_name("model")
 _OF_A_DELTA = re.compile(r"model-0{5,}-of-0{4,}1\.safetensors")

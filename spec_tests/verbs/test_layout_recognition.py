@@ -13,8 +13,8 @@ from shardvar.errors import UnknownKey
 from shardvar.layout import div
 from shardvar.layout.meshes import Layout, Shard, StridedShard, dtensor, fsdp, parameter_servers
 from shardvar.layout.meshes.mesh import Mesh
-from shardvar.layout.meshes.recognition import recognize
 from shardvar.layout.partition import columns_of
+from shardvar.verbs.holders import recognize
 
 
 def distinct(layout: Layout) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -72,8 +72,7 @@ class MoveTable(Columns):
 
 
 def lower(plan: Plan) -> tuple[MoveTable, Bools]:
-    """The moves of a plan, and [m] True for targets that moves fill; regions fill the others
-    whole."""
+    """The moves of a plan, and [m] True for targets that moves fill; regions fill the others."""
     copies, sources, targets = plan.copies, plan.sources, plan.targets
     itemsize = ITEMSIZES[targets.codes()]
     in_a, start_a = _as_range(copies.offset, copies.shape, sources, copies.source)
@@ -249,7 +248,6 @@ class ArraySource(Source):
         return None if isinstance(array, LazyPayload) else _payload_of(array)
 
     def nbytes(self, row: int) -> int:
-        """Return the size of the payload in bytes."""
         array = self.arrays[row]
         return len(array) if isinstance(array, bytes) else array.nbytes
 
@@ -314,8 +312,7 @@ _STRING_CODE = code(STRING)
 
 
 def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload | bytes]) -> ArraySource:
-    """Return the source of arrays that hold these slices; strings are encoded unless they are
-    bytes."""
+    """Return the source of arrays that hold these slices; strings other than bytes are encoded."""
     payloads: list[Array | LazyPayload | bytes] = list(arrays)
     nbytes: Ints = slices.nbytes.copy()
     # The size of strings is known only once they are encoded.
@@ -342,7 +339,6 @@ def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload | byte
 
 
 def _payload_of(array: Array) -> memoryview | None:
-    """Return the payload of an array if it lies in memory as such, else None."""
     is_payload = array.flags.c_contiguous and is_little_endian(array.dtype)
     return bytes_of(array) if is_payload else None
 

@@ -159,8 +159,7 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
 
 
 def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> None:
-    """Fill ``into``, rounded once, half to even; ``UnsupportedError`` if more than precision is
-    lost."""
+    """Fill ``into``, rounded once, half to even; raise if more than precision is lost."""
     dtype = into.dtype
     values = values.astype(_WIDER.get(values.dtype.name, values.dtype), copy=False)
     is_exact = _is_exact(values.dtype) or _is_exact(dtype)
@@ -204,8 +203,7 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
 
 
 def _is_wrapped(fractions: npt.NDArray[Any], integers: npt.NDArray[Any]) -> npt.NDArray[np.bool]:
-    """Return True for floats beyond the largest integer, infinities and NaNs, which some processors
-    convert to it: -inf becomes the least int32."""
+    """Return True for infinities, NaNs and floats beyond the largest integer, which may wrap."""
     if _is_exact(fractions.dtype) or not _is_exact(integers.dtype) or integers.dtype == np.bool:
         return np.zeros(fractions.shape, np.bool)
     # The bound max + 1 is a power of two, which float64 holds exactly; max itself would be rounded,
@@ -365,8 +363,7 @@ class ScaledSource(ComposedSource):
     # Numbers.
 
     def _numbers(self, number: int, tensor: Quantised, region: Region, first: int) -> _Floats:
-        """Return the float32 numbers of a stored region, from element ``first`` of their payload
-        on."""
+        """Return the float32 numbers of a stored region, from its element ``first`` on."""
         weights = self._weights(number, tensor, region, first)
         if tensor.scales is None:
             return weights
@@ -440,8 +437,7 @@ class ScaledSource(ComposedSource):
         return scales, top, left
 
     def _places(self, tensor: Quantised, key: str, blocks: Region) -> Region:
-        """Return the region of the stored scales with these blocks; its last axes may be
-        missing."""
+        """Return the region of the stored scales of these blocks; its last axes may be missing."""
         shape = self._shape(key)
         if shape == tensor.grid:
             return blocks

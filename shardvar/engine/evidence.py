@@ -142,8 +142,7 @@ class Evidence:
         first: Ints,
         new_buffer: Callable[[int], memoryview],
     ) -> tuple[memoryview, list[int]]:
-        """Read ranges of plain payloads, sorted by file and place; ``first`` [s] begin the
-        spans."""
+        """Read ranges of plain payloads, sorted by file and place; ``first`` [s] begin spans."""
         places, last = self.entries.start[rows] + starts, np.append(first[1:], len(rows)) - 1
         sizes = places[last] + nbytes[last] - places[first]
         into = np.cumsum(sizes) - sizes
@@ -181,8 +180,7 @@ class Evidence:
         return block[start - begin : stop - begin]
 
     def read_whole(self, row: int) -> None:
-        """Read one payload, also an unguarded one, and compare it: the plain path, whose errors
-        count."""
+        """Read and compare one payload, also an unguarded one, by the plain path."""
         nbytes, guarded, crc = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row)), 0
         buffer = thread_buffer(min(nbytes, BLOCK_NBYTES), "whole")
         try:
@@ -201,8 +199,7 @@ class Evidence:
             self.add(ReadTable.of([row, 0, nbytes, crc if guarded else NO_CHECKSUM]))
 
     def add(self, reads: ReadTable) -> None:
-        """Compare the checksums of reads with the index's. Reads of bytes that are neither a
-        payload nor a run, and reads without a checksum, are kept for ``check``."""
+        """Compare the checksums of reads with the index's; other reads are kept for ``check``."""
         promised, is_whole = self._promised(reads)
         compared = (promised != NO_CHECKSUM) & (reads.checksum != NO_CHECKSUM)
         for position in np.flatnonzero(compared & (promised != reads.checksum)).tolist():
@@ -313,8 +310,7 @@ class Evidence:
                 self.read_whole(row)
 
     def _combined(self, parts: ReadTable, firsts: list[int], lasts: list[int]) -> list[int]:
-        """The checksum of each payload from the checksums of the parts ``[first, last)`` that tile
-        it."""
+        """The checksum of each payload from those of the parts ``[first, last)`` that tile it."""
         # The CRC of a + b follows from the CRCs of a and b and the length of b, so no byte is read
         # again.
         sums, sizes, crc = parts.checksum.tolist(), parts.nbytes.tolist(), self.source.crc

@@ -141,8 +141,7 @@ def run_task(
 def run_each(
     tasks: Sequence[FileTask], source: Source, progress: Progress = lambda _nbytes: None
 ) -> Generator[tuple[FileTask, FileReport]]:
-    """Write files whole, sync each, and yield it with its report once it is finished; threads are
-    at others."""
+    """Write and sync files, and yield each with its report; threads are at others."""
     begun: list[FileWork] = []
     is_lazy = isinstance(source, ArraySource) and source.is_lazy.any()
     try:

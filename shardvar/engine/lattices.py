@@ -124,7 +124,6 @@ def strides_along(view: View, strides: Sequence[int]) -> IndexTuple:
 
 
 def c_strides(shape: Sequence[int]) -> list[int]:
-    """[rank] elements from one index to the next in the C order of a shape."""
     strides, stride = [1] * len(shape), 1
     for axis in range(len(shape) - 1, -1, -1):
         strides[axis] = stride
@@ -208,8 +207,7 @@ def lattices_of(piece: Piece, view: View, slices: SliceTable, rows: Ints) -> lis
 
 
 def factor_lattices(piece: Piece, factor: View, slices: SliceTable, rows: Ints) -> list[Lattice]:
-    """Return the parts of a factor of a piece in stored slices; the target is the factor's
-    indices."""
+    """Return the parts of a factor in stored slices; targets are the factor's indices."""
     shape = tuple(
         extent if axis >= 0 else 1
         for extent, (axis, _) in zip(piece.shape, factor.steps, strict=True)
@@ -312,8 +310,7 @@ class Strided:
         return self._of(merged, self.itemsize)
 
     def in_words(self) -> "Strided":
-        """Return the same copy with side by side elements as one word, which NumPy copies
-        faster."""
+        """Return the same copy with neighbours as one word, which NumPy copies faster."""
         axes, size = self._axes(), self.itemsize
         if axes and axes[-1][1:] == (size, size):
             nbytes = axes[-1][0] * size

@@ -365,8 +365,7 @@ class MappedSource(ComposedSource):
         return np.union1d(plain, self.inner.files_read(self.stored.take(rows.astype(np.int64))))
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        """[rows] Return True for payloads that are best read in order. Payloads that a bucket sends
-        are read one after the other: all at once would need a temporary file each."""
+        """[rows] Return True for payloads that are best read in order, such as all in a bucket."""
         answer = np.zeros(len(rows), np.bool)
         at = np.flatnonzero(~entries.plain[rows])
         numbers = entries.start[rows[at]]
@@ -501,8 +500,7 @@ class MappedSource(ComposedSource):
         np.ndarray(result.shape, result.dtype, buffer, place * size, strides)[...] = result
 
     def _factor(self, lattice: Lattice, factor: View, recipe: Recipe) -> npt.NDArray[Any]:
-        """The elements of a factor for the indices of a lattice; an extent is 1 where it has no
-        index."""
+        """The elements of a factor for a lattice; an extent is 1 where it has no index."""
         slices = self.stored.slices
         rows = [row for row in recipe.factors if slices.key(row) == factor.key]
         has_index = [axis >= 0 for axis, _ in factor.steps]
@@ -562,7 +560,6 @@ class MappedSource(ComposedSource):
 def mapped(
     source: Source, stored: EntryTable, plan: MapPlan, map_scratch: Scratch
 ) -> tuple[EntryTable, MappedSource]:
-    """Return the entries of a map's targets, and the source that reads them."""
     sources_of = dict[str, tuple[str, ...]]()
     kept = dict(zip(plan.names.values(), plan.names, strict=True))
     if not plan.targets and [*plan.names] == [*stored.slices.tensors.keys]:

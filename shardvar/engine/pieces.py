@@ -138,8 +138,8 @@ class Reading:
 def read_moves(
     reading: Reading, moves: MoveTable, buffers: Buffers | None, *, by_runs: bool = False
 ) -> None:
-    """Bring the bytes of each move to the buffer of its target; without buffers they are only
-    compared. Without ``by_runs``, parts are compared once all are read."""
+    """Bring the bytes of moves to their buffers; without buffers they are only compared.
+    Without ``by_runs``, parts are compared once all are read."""
     source, entries = reading.evidence.source, reading.entries
     if isinstance(source, ArraySource) and buffers is not None:
         source.copy_moves(entries.file[moves.source], moves, buffers)

@@ -46,8 +46,7 @@ processes, each working on a file, use more cores."""
 
 
 def worker_count(cores: int) -> int:
-    """Return the number of threads for some cores: at least two, so that work overlaps with the
-    disk."""
+    """Return the number of threads: at least two, so that work overlaps with the disk."""
     return max(2, min(MOST_WORKERS, cores))
 
 
@@ -141,8 +140,7 @@ class Together:
         self._is_done = [False] * len(parts)
 
     def finish(self) -> None:
-        """Do the parts that no other thread has, and wait for the rest; errors are each thread's
-        own."""
+        """Do the parts that no other thread has, and wait for the rest; each has its errors."""
         for waits in (False, True):
             for number, (part, lock) in enumerate(zip(self._parts, self._locks, strict=True)):
                 if self._is_done[number] or not lock.acquire(waits):
@@ -176,8 +174,7 @@ WORDS: dict[int, np.dtype[Any]] = {
 
 
 def word_of(itemsize: int) -> np.dtype[Any]:
-    """The dtype as which elements of a size are moved; NumPy moves integers several times
-    faster."""
+    """The dtype as which elements are moved: NumPy moves integers several times faster."""
     return WORDS.get(itemsize, np.dtype((np.void, itemsize)))
 
 

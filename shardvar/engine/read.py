@@ -121,8 +121,7 @@ class RegionTable(Columns):
         return cut.take(np.flatnonzero((shape > 0).all(axis=1)))
 
     def copy(self, block: memoryview, places: Ints, buffers: Buffers) -> None:
-        """Copy each region out of a block of its payload; ``places`` are its first elements
-        there."""
+        """Copy each region out of a block of its payload, where it begins at ``places``."""
         # In the order of their targets, since the parts of one row of a table come from many
         # payloads.
         order = np.argsort(self.target_start, kind="stable")
@@ -199,8 +198,7 @@ def wanted_regions(entries: EntryTable, targets: SliceTable, copies: CopyTable) 
 def read_regions(
     reading: Reading, wanted: RegionTable, buffers: Buffers, *, by_runs: bool = False
 ) -> None:
-    """Fill regions of buffers, reading shared bytes once, a block (of each thread) at a time.
-    Without ``by_runs``, parts are compared once all are read."""
+    """Fill regions of buffers; without ``by_runs``, parts are compared once all are read."""
     if by_runs:
         plain = reading.entries.plain[wanted.row]
         _read_groups(reading, wanted.take(np.flatnonzero(plain)), buffers, by_runs=True)
@@ -395,9 +393,8 @@ def read_arrays(
     bare: Bools | None = None,
     into: Places | None = None,
 ) -> list[Array]:
-    """The targets of a plan as arrays, in order; strings as object arrays of bytes. Memory: the
-    arrays, and a few blocks. Targets with a place ``into`` an array are read there, and that is
-    returned."""
+    """The targets of a plan as arrays, in order, or in their places ``into`` given arrays.
+    Memory: the arrays, and a few blocks. Strings are object arrays of bytes."""
     # Plan: every move is read once, in one of four ways.
     moves, is_range = lower(plan)
     targets = plan.targets
@@ -463,8 +460,7 @@ def costs_of_parts(source: Source, entries: EntryTable, plan: Plan, rows: Bools)
 
 
 def _with_shared_bytes(moves: MoveTable, targets: SliceTable, evidence: Evidence) -> Bools:
-    """[m] True for targets that need bytes of a payload that others need, too; as regions these
-    bytes are read and decoded once. Bytes that are only compared count."""
+    """[m] True for targets that share bytes: as regions these are read and decoded once."""
     moves = moves.take(np.lexsort((moves.source_start, moves.source)))
     is_other = moves.source[1:] != moves.source[:-1]
     size, runs = evidence.entries.slices.nbytes[moves.source], evidence.entries.runs
@@ -494,8 +490,7 @@ def read_region(
 
 
 def check_bool(array: Array, key: str, source: Source, entries: EntryTable) -> None:
-    """Raise ``InvalidCheckpoint`` for bools stored as other bytes than 0 or 1, which crash
-    NumPy."""
+    """Raise for bools stored as other bytes than 0 or 1, which crash NumPy."""
     if array.dtype == np.bool and array.size and array.view(np.uint8).max() > 1:
         rows = (row for row in range(len(entries)) if entries.slices.key(row) == key)
         files = sorted({source.index.files[int(entries.file[row])] for row in rows})

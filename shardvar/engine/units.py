@@ -52,8 +52,7 @@ class Unit:
     share: int = 0  # of a band, the bytes of each target; 0 for one range of the file
 
     def places(self, start: Ints) -> Ints:
-        """[last - first] Return the place of each target's payload, from the unit's first byte on;
-        in a band of 4 bytes from byte 8 on, they begin at -8, -4, 0."""
+        """[last - first] Return the place of each target's payload, from the unit's first byte."""
         if self.share:
             return np.arange(self.last - self.first, dtype=np.int64) * self.share - self.start
         return start[self.first : self.last] - (int(start[self.first]) + self.start)
@@ -108,9 +107,8 @@ def plan_units(
 
 
 def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Ints]:
-    """[k] the bytes of each target in a band, 0 if it has none, and [k] the first row past its
-    group: neighbours of one shape, from the same rows of one tensor, whose bands have the same
-    rows."""
+    """[k] the bytes of each target in a band, or 0, and [k] the first row past its group:
+    neighbours of one shape, from the same rows of one tensor, whose bands have the same rows."""
     count, shape = len(targets), targets.shape
     # Rows. A row is one index of the first axis with several indices, and all of the axes after it.
     # In a target of shape (1, 256, 4) it is [0:1, i:i+1, 0:4]: 256 rows of 4 elements.
@@ -157,8 +155,7 @@ def _of_fellows(targets: SliceTable, is_range: Bools, values: Ints) -> Ints:
 def batch_units(
     targets: SliceTable, units: Sequence[Unit], is_range: Bools, turn: Ints
 ) -> Iterator[list[int]]:
-    """Yield the numbers of units to read at once: one by one, or by place with regions, and by
-    ``turn``."""
+    """Yield the units to read at once: one by one, or with regions by place and ``turn``."""
     has_regions = []
     for number, unit in enumerate(units):
         if is_range[unit.first : unit.last].all():

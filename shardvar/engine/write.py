@@ -40,8 +40,7 @@ from shardvar.wire.strict_json import parse_json
 
 
 def shrink_task(task: FileTask) -> tuple[FileTask, Ints]:
-    """Return the task with only its entries, and [k] their rows in the given task. Law: both write
-    the same bytes and have the same checksums."""
+    """Return a task that writes the same bytes with only its entries, and [k] their rows."""
     copies = task.plan.copies
     # Strings without elements need no copy; the first slice of their tensor has the payload.
     opaque = np.flatnonzero(ITEMSIZES[task.plan.targets.codes()] == 0)
@@ -181,8 +180,7 @@ def _write_files(
     progress: Progress,
     begun: list[FileTask],
 ) -> list[FileReport]:
-    """Write the files, and return their reports; with ``resume``, files that agree with their
-    journals are kept. Tasks are added to ``begun`` before they begin."""
+    """Write the files; with ``resume``, keep those that agree with their journals."""
     if not tasks:
         return []
     storage = tasks[0].storage

@@ -278,8 +278,7 @@ class DeferredIndex:
         yield self._of_keys(entries, faults)
 
     def prefer_whole(self, is_whole: bool) -> None:
-        """From now on give payloads that are enclosed an address, and read no frame of them; or
-        their places."""
+        """Give enclosed payloads an address and read no frame of them; or give their places."""
         self._is_whole = is_whole
 
     def placed(self, entries: EntryTable) -> EntryTable:
@@ -433,8 +432,7 @@ class WholeIndex(Protocol):
 
 
 def prefer_whole(index: Index, is_whole: bool = True) -> None:
-    """Have ``scan`` and ``faults`` of a ``WholeIndex`` read no frame of payloads that are read whole
-    with their frames: a wrong frame is found when its payload is read."""
+    """Have ``scan`` and ``faults`` read no frame of payloads that are read whole later."""
     if isinstance(index, WholeIndex):
         index.prefer_whole(is_whole)
 

@@ -89,8 +89,7 @@ ATTEMPTS = 16
 def look_into(
     storage: Storage, name: str, look: Callable[[ReadableFile], Found], otherwise: Found
 ) -> Found:
-    """Return the result of ``look`` at a file of any format; ``otherwise`` if it cannot be read. The
-    error of a server that does not answer is raised, since the next look would wait as long."""
+    """Return the result of ``look``, or ``otherwise``; raise if a server does not answer."""
     try:
         file = storage.open(name)
         try:

@@ -174,7 +174,6 @@ def is_opaque(name: str) -> bool:
 
 
 def has_values(name: str) -> bool:
-    """True where the values can be returned as a NumPy array."""
     return name in _NUMPY or name in (STRING, HALVES)
 
 

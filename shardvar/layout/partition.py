@@ -168,8 +168,6 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
 
 
 class _SpecFields(NamedTuple):
-    """The fields of ``PartitionSpec``."""
-
     partitions: tuple[int, ...] | None
     """The number of parts along each axis, cut by div."""
     splits: tuple[tuple[int, ...], ...] | None
@@ -376,7 +374,6 @@ def check_tiles(shape: Sequence[int], parts: Sequence[Region]) -> None:
 
 
 def columns_of(parts: Sequence[Region], rank: int) -> tuple[Ints, Ints]:
-    """Offsets and shapes [parts, rank] of regions."""
     # Without the reshape, an empty list of parts would be an array of shape [0] instead of [0,
     # rank].
     offset = np.array([part.offset for part in parts], dtype=np.int64).reshape(len(parts), rank)
@@ -419,9 +416,7 @@ class DeviceParts(Protocol):
     """A cut with the device of each part: a ``shardvar.layout.meshes.Layout``."""
 
     @property
-    def shape(self) -> Shape:
-        """The full shape."""
-        ...
+    def shape(self) -> Shape: ...
 
     def distinct_parts(self) -> tuple[Ints, Ints, Ints]:
         """The parts, which tile the shape: device [n], offsets [n, rank] and shapes [n, rank]."""

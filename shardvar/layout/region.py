@@ -70,8 +70,7 @@ def read_integers(
     what: str = "shape",
     error: type[ArgumentError] = ArgumentTypeError,
 ) -> tuple[int, ...]:
-    """Integers of any kind as a tuple of Python's; ``error`` for anything else. All shapes are read
-    here."""
+    """Integers of any kind as a tuple of Python's, such as a shape; ``error`` for anything else."""
     given: Any = values
     try:
         given = tuple(values)
@@ -91,7 +90,6 @@ def read_integer(value: SupportsIndex, what: str) -> int:
 
 
 def read_shape(shape: Iterable[SupportsIndex]) -> Shape:
-    """A shape as integers; ``ArgumentError`` for a negative extent."""
     extents = read_integers(shape)
     if any(extent < 0 for extent in extents):
         raise ArgumentError(

@@ -62,7 +62,7 @@ class FixedShardsPartitioner:
         _check_positive(num_shards=self.num_shards)
 
     def __call__(self, shape: PartialShape, dtype: Any, axis: int = 0) -> list[int]:
-        """Return ``min(num_shards, rows)`` along an axis.
+        """Return the number of parts along each axis: ``min(num_shards, rows)`` along `axis`.
 
         Parameters
         ----------
@@ -72,11 +72,6 @@ class FixedShardsPartitioner:
             The dtype, which does not matter here.
         axis : int, default 0
             The axis to cut.
-
-        Returns
-        -------
-        list of int
-            The number of parts along each axis.
 
         Raises
         ------
@@ -338,7 +333,6 @@ def _answer(shape: PartialShape, axis: int, parts: Callable[[int], int]) -> list
 
 
 def _row_nbytes(shape: PartialShape, dtype: Any, axis: int, bytes_per_string: int) -> int:
-    """Return the bytes of one index along ``axis``."""
     nbytes = element_nbytes(dtype, bytes_per_string)
     for position in range(len(_known_rank(shape))):
         if position != _checked_axis(shape, axis):

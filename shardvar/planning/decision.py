@@ -157,8 +157,6 @@ def _cut_tensors(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """A policy's answer, checked, and the plan that carries it out."""
-
     assignment: Assignment  # the file of each slice; whole, and within every restriction
     plan: Plan  # the copies that fill these slices from the sources
     seconds: float
@@ -232,9 +230,7 @@ def find_mixed_tasks(
     given: SliceTable, answer: Assignment, capabilities: Capabilities
 ) -> list[str]:
     """R-POLICY-8 (RFC 001): "Tensors within a shard must belong to the same task."
-
-    A format with a single file leaves no choice; there the rule does not apply.
-    """
+    A format with a single file leaves no choice; there the rule does not apply."""
     task_of_row, tasks = given.tasks()
     if len(tasks) < 2 or not capabilities.many_files:
         return []
@@ -275,7 +271,6 @@ def check_answer(given: SliceTable, answer: Assignment, capabilities: Capabiliti
 
 
 def raise_losses(description: str, losses: list[str], remedy: str = REMEDY) -> None:
-    """Raise ``PolicyError`` of all losses, if there are any."""
     if losses:
         more = f"; and {len(losses) - _NAMED} more" if len(losses) > _NAMED else ""
         raise PolicyError(f"The policy {description!r} {'; '.join(losses[:_NAMED])}{more}.", remedy)

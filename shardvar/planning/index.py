@@ -50,8 +50,6 @@ DELTA = "shardvar.delta"
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Metadata that a writer stores about the checkpoint itself."""
-
     description: str = ""
     """The description of the policy that decided which slices share a file (RFC 001)."""
     writer: str = ""  # the program and version that wrote it
@@ -122,8 +120,6 @@ _COLUMNS = {"file": np.int64, "start": np.int64, "checksum": np.int64, "plain": 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntryTable:
-    """Columns of entries: one row for each stored slice."""
-
     slices: SliceTable
     """The slices that are stored."""
     file: Ints
@@ -246,9 +242,8 @@ class TableIndex:
 
 
 def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
-    """[m] True for payloads that share bytes in files where too many do. All payloads of a file
-    have at most ``MAX_PAYLOAD_EXPANSION`` times its bytes; beyond that, all files together
-    ``_FREE_NBYTES``."""
+    """[m] True for payloads that share bytes where too many do: payloads of a file have at most
+    ``MAX_PAYLOAD_EXPANSION`` times its bytes, and in all files ``_FREE_NBYTES`` beyond that."""
     # Floats, which do not overflow.
     total = np.bincount(entries.file, entries.slices.nbytes, len(file_nbytes))
     beyond = np.maximum(total - MAX_PAYLOAD_EXPANSION * file_nbytes.astype(np.float64), 0)

@@ -92,7 +92,6 @@ class Plan:
         check_covers(self.targets, self.copies)
 
     def copy(self, row: int) -> Copy:
-        """One copy as a value, without the padding of the columns."""
         target = int(self.copies.target[row])
         rank = self.targets.tensors.ranks[self.targets.tensor[target]]
         offset, shape = self.copies.offset[row, :rank], self.copies.shape[row, :rank]
@@ -131,8 +130,7 @@ class Assignment:
         return group_rows(self.file, self.num_files)
 
     def starts(self, nbytes: Ints) -> Ints:
-        """[m] Return the first byte of each slice in its file, where slices of ``nbytes`` follow
-        each other."""
+        """[m] Return the first byte of each slice in its file, where they follow each other."""
         # Lay all files out as one, file after file. 10, 20 and 5 bytes in the files 0, 0, 1 end at
         # 10, 30 and 35, and file 1 begins at 30: so they begin at 0, 10 and 35 - 5 - 30 = 0.
         order, bounds = self.by_file()
@@ -172,9 +170,8 @@ def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
 
 
 def check_covers(targets: SliceTable, copies: CopyTable) -> None:
-    """Raise ``IncompleteCheckpoint``, naming key and regions, unless the copies hold every element
-    of every target, or ``OverlappingSlices``. Copies from disjoint sources cover a target if their
-    sizes add up to its size."""
+    """Raise unless the copies hold every element of every target. Copies from disjoint sources
+    cover a target if their sizes add up to its size."""
     filled = sum_by(copies.target, np.prod(copies.shape, axis=1, dtype=np.int64), len(targets))
     sizes = np.prod(targets.shape, axis=1, dtype=np.int64)
     if (filled > sizes).any():
@@ -223,7 +220,6 @@ def _match(sources: TensorTable, targets: TensorTable) -> Ints:
 
 
 def _name(slices: SliceTable, row: int) -> tuple[int, str, int]:
-    """A slice's row, a name for people, and its number of elements."""
     region = slices.region(row)
     return row, f"{slices.key(row)}{region}", region.size
 

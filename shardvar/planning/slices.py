@@ -37,12 +37,9 @@ def task_of(device: str) -> str:
 
 
 class Columns:
-    """The base of tables whose fields are columns."""
-
     __slots__: tuple[str, ...] = ()
 
     def columns(self) -> tuple[Ints, ...]:
-        """The columns, in the order of the fields."""
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def __len__(self) -> int:
@@ -99,7 +96,6 @@ class TensorTable:
         return NAMES[int(self.codes[row])]
 
     def shape(self, row: int) -> tuple[int, ...]:
-        """The full shape without padding."""
         return tuple(self.shapes[row, : self.ranks[row]].tolist())
 
     def facts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -205,7 +201,6 @@ class SliceTable:
         return NAMES[int(self.tensors.codes[self.tensor[row]])]
 
     def region(self, row: int) -> Region:
-        """The slice's region, without padding."""
         rank = self.tensors.ranks[self.tensor[row]]
         return Region(self.offset[row, :rank].tolist(), self.shape[row, :rank].tolist())
 
@@ -240,9 +235,8 @@ class SliceTable:
 
 
 def group_rows(column: Ints, count: int, order: Ints | None = None) -> tuple[Ints, Ints]:
-    """Rows grouped by a column of numbers below ``count``: ``order`` [m] and ``bounds`` [count +
-    1]. The rows of the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending, or in
-    ``order``."""
+    """Rows grouped by a column of numbers below ``count``; those of the number ``k`` are
+    ``order[bounds[k] : bounds[k + 1]]``, ascending, or in ``order``."""
     # A stable sort keeps the rows of one number in order; each number begins where it would be
     # inserted. Example: the column 2, 0, 2 has the order 1, 0, 2; sorted it is 0, 2, 2, so the
     # numbers 0, 1, 2 begin at 0, 1, 1, and end at 3.
@@ -378,8 +372,7 @@ class Capabilities:
 
 
 def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:
-    """Raise ``UnsupportedError``, naming keys and dtypes, unless the format can hold every
-    tensor."""
+    """Raise ``UnsupportedError`` unless the format can hold every tensor."""
     # A character has at most four bytes: only long keys are encoded to be measured.
     for key in [key for key in slices.tensors.keys if len(key) > MAX_KEY_NBYTES // 4]:
         nbytes = len(key.encode("utf-8", "surrogatepass"))
@@ -418,8 +411,7 @@ def cuttable_rows(slices: SliceTable, capabilities: Capabilities) -> Bools:
 
 
 def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
-    """Join the slices of tensors that the format cannot cut, at the place of the first one, and
-    drop slices without elements that it cannot store next to others."""
+    """Join slices that the format cannot cut, and drop slices without elements next to others."""
     tensors = slices.tensors
     cuttable = _codes_of(capabilities.slice_dtypes)[tensors.codes] & (
         tensors.ranks <= capabilities.max_slice_rank

@@ -232,7 +232,6 @@ def usable_cores(root: str = "/") -> int:
 
 
 def _read(*path: str) -> str:
-    """The text of a small file of the kernel; empty if it cannot be read."""
     try:
         with open(os.path.join(*path), encoding="ascii", errors="replace") as file:
             return file.read(1 << 16)
@@ -242,8 +241,7 @@ def _read(*path: str) -> str:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Pause the search for cyclic garbage while many objects are made that are all kept. It would
-    take as long as making them, and only cycles wait for it."""
+    """Pause the search for cyclic garbage while many objects are made that are all kept."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

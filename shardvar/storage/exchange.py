@@ -70,8 +70,7 @@ class FolderBeside:
         self.place = os.path.realpath(self.path)
 
     def complaint(self) -> tuple[str, str]:
-        """Return why the folder cannot change places with another, and a remedy; empty if it
-        can."""
+        """Return why the folder cannot change places with another, and a remedy; or empty texts."""
         place, above = self.place, os.path.dirname(self.place)
         if os.path.join(_working_directory(), "").startswith(os.path.join(place, "")):
             return "a working directory is in it", f"Change to another directory, {_ELSEWHERE}"
@@ -130,8 +129,7 @@ class FolderBeside:
             self._folders.add(folder)
 
     def put_in_place(self, own: Own) -> None:
-        """Exchange the folders, on the disk too, and remove the old one but for the user's
-        files."""
+        """Exchange the folders, on the disk too; remove the old one but for the user's files."""
         with writing(self.path):
             new, ready, above = self._beside("new"), self._beside("old"), self._above
             # The user's files are in both folders before they are exchanged.
@@ -287,7 +285,6 @@ def _stem(place: str) -> str:
 
 
 def _listing(folder: str) -> tuple[list[str], list[str]]:
-    """Return the paths of all files (links too) and folders below one, parents first."""
     files, folders, left = list[str](), list[str](), [""]
     while left:
         below = left.pop()

@@ -460,9 +460,8 @@ def _attempt(name: str) -> str:
 
 
 def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
-    """Return the directory and the bare name that a path means; the name is empty if the path is a
-    directory. The directory is absolute, so that it means the same in another process. Nothing is
-    created, ``~`` is not expanded."""
+    """Return the directory of a path, made absolute, and the bare name, empty for a directory.
+    Nothing is created, ``~`` is not expanded."""
     try:
         text = os.fsdecode(path)
     except TypeError:

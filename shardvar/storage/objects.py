@@ -113,8 +113,7 @@ def variables_of(root: str) -> str:
 
 
 def asked_pause(root: str, store: Any) -> float:
-    """Return the pause that a service asks for after a refusal; 0 if it names none. obstore does
-    not show ``Retry-After``, so the service is asked for any file, by a signed URL."""
+    """Return the pause that a service asks for, by a signed URL: obstore hides ``Retry-After``."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
     from urllib.request import getproxies, proxy_bypass
 

@@ -391,7 +391,6 @@ def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
 
 
 def sync(descriptor: int) -> None:
-    """Force a file's bytes to the disk itself."""
     if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync returns when the bytes are in the disk's cache
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
@@ -411,8 +410,7 @@ def sync_path(path: str) -> None:
 
 
 def outer_links(folder: str) -> list[str]:
-    """Return the links in a folder, without hidden ones, to folders outside of it, or to
-    nowhere."""
+    """Return the links in a folder, except hidden ones, to folders outside of it or to nowhere."""
     inside = os.path.join(os.path.realpath(folder), "")
     links = [name for name, path in _links(folder) if not os.path.join(path, "").startswith(inside)]
     return sorted(links)
@@ -441,7 +439,6 @@ _ENDINGS = (".dist-info", ".egg-info")
 
 
 def entry_points_of(group: str) -> "list[EntryPoint]":
-    """Return the entry points of a group, of all packages."""
     # 1. Only folders are looked into: other places have finders, such as archives of packages.
     may_have = False
     for finder in sys.meta_path:

@@ -359,8 +359,7 @@ class RemoteStorage:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Begin a write: the files listed now are those that the commit replaces. Nothing is
-        locked."""
+        """Begin a write, which replaces the files that are listed now; nothing is locked."""
         self.check_writable(name)
         with _lock:
             self._listings.clear()

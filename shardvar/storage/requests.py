@@ -68,8 +68,6 @@ MOST_COPIED_NBYTES = 5 << 30
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The facts of one stored file."""
-
     nbytes: int  # its size
     version: str
     """A text that differs for other content: an entity tag, a generation, or size and time; empty
@@ -232,8 +230,7 @@ def is_sent(sent: Head, before: Head | None, after: Head | None) -> bool:
 def is_copy(
     client: Client, source: tuple[str, Head], copy: tuple[str, Head | None], before: Head | None
 ) -> bool:
-    """Return True if a file is the copy of another, each by its key. The bytes are read where the
-    version does not tell."""
+    """Return True if a file is the copy of another; the bytes are read if versions do not tell."""
     (old, head), (new, copied) = source, copy
     if copied is None or copied.nbytes != head.nbytes:
         return False
@@ -367,8 +364,7 @@ class Pace:
         fault_of: Callable[[Exception], Fault | None],
         asked_pause: Callable[[], float] = lambda: 0.0,
     ) -> Result:
-        """Return the result of a request, called with the number of the attempts before. After the
-        first of many refusals, ``asked_pause`` returns the pause that the server asks for."""
+        """Return the result of a request, called with the number of attempts before."""
         number, began = 0, self.clock()
         while True:
             self._enter()

@@ -178,8 +178,7 @@ class BucketClaim:
     """Held while the claim is made; there is one for all threads."""
 
     def hold(self, check: Callable[[Mapping[str, Head]], None]) -> Mapping[str, Head]:
-        """Claim the names, and return the files that were there then, which ``check`` accepts. A
-        claim that failed is not tried again: other threads get the same error."""
+        """Claim the names once, and return the files that were there, which ``check`` accepts."""
         with self._lock:
             if self._refusal is not None:
                 raise self._refusal
@@ -350,8 +349,7 @@ class Upload:
             self.there.pop(name, None)  # of an earlier run, which another one takes the place of
 
     def hold(self) -> Mapping[str, Head]:
-        """Keep other writers of this checkpoint out, and return the files that were there then;
-        ``LockHeld`` if a writer is at work, or has been since the beginning."""
+        """Keep out other writers of this checkpoint, and return the files that were there then."""
         return self.claim.hold(self._check_numbered)
 
     def move(self, old: str, new: str) -> None:
@@ -539,8 +537,7 @@ class Upload:
         self.there[new] = head
 
     def _check_stored(self) -> None:
-        """Raise ``StorageError`` unless the bucket has each uploaded file as it was sent. Journals
-        are left out: another process with the same plan may have removed them."""
+        """Raise unless the bucket has each uploaded file, journals aside, as it was sent."""
         names = sorted(self.own.keys() & self.there.keys())
         names = [name for name in names if name.rpartition(".")[0] not in self.announced]
         if not names:

@@ -169,7 +169,6 @@ class FilesystemClient:
 
 
 def _open_system(root: str) -> tuple[Any, str]:
-    """Return a file system, and the path of the root in it."""
     scheme = root.partition("://")[0]
     try:
         from fsspec.core import url_to_fs
@@ -194,7 +193,6 @@ def _open_system(root: str) -> tuple[Any, str]:
 
 
 def _fault(error: Exception) -> Fault | None:
-    """Return the fault of a request that failed with ``error``, if it may pass; None otherwise."""
     if isinstance(error, ShardvarError):
         return None
     # The libraries of HTTP have the answer at the error, or its status and headers.
@@ -284,7 +282,6 @@ class WebClient:
     def _ask(
         self, method: str, key: str, headers: dict[str, str], take: Callable[[Any], Taken]
     ) -> Taken:
-        """Return the value that ``take`` makes of the answer."""
         place = self.place(key)
         # Plain requests are for this machine only, and not for a proxy.
         plain = [ProxyHandler({})] if place.startswith("http:") else []
@@ -318,8 +315,6 @@ class WebClient:
 
 
 class _SameServer(HTTPRedirectHandler):
-    """Redirects, which may not leave the server."""
-
     def __init__(self, place: str) -> None:
         self.place = place
 
@@ -383,8 +378,7 @@ itself is a name."""
 
 
 def split_url(url: str) -> tuple[RemoteStorage, str]:
-    """Return the storage and the bare name that a URL means (empty for a folder); a bucket's folder
-    is listed."""
+    """Return the storage and the bare name that a URL means, empty for a folder."""
     scheme = url.partition("://")[0].lower()
     _check_url(scheme, url)
     place, _, rest = url.partition("://")[2].partition("/")

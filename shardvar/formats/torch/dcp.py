@@ -445,8 +445,7 @@ class DcpItems:
         return start, start + np.array([self.items.nbytes[row] for row in rows.tolist()], np.int64)
 
     def _groups(self, rows: Ints) -> list[Ints]:
-        """Cut rows, in the order of the files, into groups whose items are read at once: a large
-        item, of which only the ends are read, or small ones within ``GROUP_NBYTES``."""
+        """Cut rows, in the order of the files, into groups of items that are read at once."""
         start, stop = self.extent(rows)
         order = np.lexsort((start, self.file[rows]))
         rows, start, stop = rows[order], start[order], stop[order]

@@ -471,8 +471,7 @@ of 64 characters that comes again is a reference of two bytes."""
 
 @dataclass(slots=True)
 class TextRoom:
-    """The characters, digits and items that the objects of one pickle may still have: values that
-    objects share could make them as large as the square of the pickle."""
+    """The size that the objects of one pickle may still have; shared values could square it."""
 
     left: int
 

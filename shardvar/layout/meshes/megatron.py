@@ -261,7 +261,6 @@ def _sizes(
 
 
 def _stage_sizes(num_layers: int, stages: int, first: int | None, last: int | None) -> list[int]:
-    """The number of layers of each stage."""
     # The other stages share what the given ones leave: of 7 layers on 3 stages, the first with 1,
     # two stages share 6.
     given = [each for each in (first, last) if each is not None]
@@ -313,7 +312,6 @@ def _sizes_of_text(text: str, num_layers: int, stages: int, virtual: int) -> lis
 
 
 def _unrolled(text: str) -> str:
-    """The text with its repetitions written out; ``ArgumentError`` for wrong letters."""
     for pattern in (r"\(([^()]+)\)\*(\d{1,6})(?!\d)", r"([EtmL|])\*(\d{1,6})(?!\d)"):
         length = len(text)
         for match in re.finditer(pattern, text):

@@ -351,6 +351,5 @@ class Mesh:
 
 
 def check_mesh(mesh: Mesh) -> None:
-    """Raise ``ArgumentTypeError`` unless the argument is a ``Mesh``."""
     if not isinstance(mesh, Mesh):
         raise ArgumentTypeError(f"The mesh is {mesh!r}.", "Give sv.Mesh(shape, axis_names).")

@@ -90,7 +90,6 @@ def cut_as_tensorflow(
 
 
 def _split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
-    """Return the first ``count`` indices along an axis, and the rest."""
     shape, offset, rest = list(region.shape), list(region.offset), list(region.shape)
     shape[axis], offset[axis], rest[axis] = count, offset[axis] + count, rest[axis] - count
     return Region(region.offset, shape), Region(offset, rest)
@@ -116,8 +115,8 @@ def weights_of(slices: SliceTable) -> Ints:
 
 
 def strings_nbytes(payload_nbytes: int, count: int) -> int:
-    """Bytes of the elements in a payload of ``count`` strings, as if all had the same length: exact
-    for one string, and where every string is shorter than 128 bytes."""
+    """Bytes of the elements of ``count`` strings, as if all had the same length: exact for one
+    string, and where every string is shorter than 128 bytes."""
     rest = payload_nbytes - _CHECKSUM_NBYTES
     # A length is a varint, 7 bits a byte: take the fewest digits whose range holds the average
     # length. Example: one string of 300 bytes leaves rest = 302. With 1 digit it would have 301
@@ -403,17 +402,12 @@ class MaxShardSizePolicy(ColumnarPolicy):
         return self.compat is not None
 
     def exceeding(self, assignment: Assignment) -> list[Exceeding]:
-        """Return the files that are larger than the limit.
+        """Return the number, the bytes and the reason of each file that is larger than the limit.
 
         Parameters
         ----------
         assignment : Assignment
             The slices, and the file of each.
-
-        Returns
-        -------
-        list of Exceeding
-            The number, the bytes and the reason of each such file.
         """
         nbytes, weights = assignment.nbytes_of_files(), weights_of(assignment.slices)
         uncounted = "The object graph and the lengths of strings are not counted."

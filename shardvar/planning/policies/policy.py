@@ -164,7 +164,6 @@ def parse_slice_spec(spec: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...]
 
 
 def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
-    """The columns of shardable tensors, row by row."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     position: dict[str, int] = {}
     names: dict[Any, str] = {}
@@ -340,8 +339,6 @@ def _by_number(slices: SliceTable, number: Ints, description: str) -> Assignment
 
 @dataclass(frozen=True, slots=True)
 class SlicePart:
-    """A part of a slice, in one of the balanced files."""
-
     row: int
     region: Region | None
     """The part, in the coordinates of the whole tensor; None for all of the slice."""
@@ -447,8 +444,7 @@ class BalancedPolicy(ColumnarPolicy):
 def _cut_at(
     slices: SliceTable, row: int, nbytes: int, marks: list[int], unit: int
 ) -> list[SlicePart]:
-    """Cut a slice along axis 0 at the rows nearest to some places, counted in 1 / ``unit``
-    bytes."""
+    """Cut a slice along axis 0 at the rows nearest to places, in 1 / ``unit`` bytes."""
     if not marks:
         return [SlicePart(row, None, nbytes)]
     region = slices.region(row)

@@ -138,7 +138,6 @@ def components(params: VariableInterface) -> tuple[Variable, ...]:
 
 
 def row_layout_of(params: VariableInterface) -> RowLayout:
-    """Return which component holds which rows."""
     return RowLayout.of_sizes([component.shape[0] for component in components(params)])
 
 
@@ -281,11 +280,6 @@ class SparseTensor:
             The values of each row, which may differ in number.
         dtype : dtype_like, optional
             The dtype of the values.
-
-        Returns
-        -------
-        SparseTensor
-            A matrix with an entry for each value.
 
         Raises
         ------

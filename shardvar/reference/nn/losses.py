@@ -329,7 +329,6 @@ def logistic_losses(sampled: SampledLogits) -> Array:
 
 
 def softmax_losses(sampled: SampledLogits) -> Array:
-    """Return ``-S y log softmax(z)`` of each example."""
     with np.errstate(invalid="ignore"):
         return np.asarray(-np.sum(sampled.labels * log_softmax(sampled.logits), axis=1))
 

@@ -49,7 +49,6 @@ from shardvar.reference.variables.variable import Variable
 
 
 def mod_sizes(length: int, num_shards: int) -> tuple[int, ...]:
-    """Return the number of rows of each shard."""
     length, num_shards = read_counts(length, num_shards)
     # Shard s holds s, s + P, s + 2P, ... below the length.
     return tuple(len(range(shard, length, num_shards)) for shard in range(num_shards))

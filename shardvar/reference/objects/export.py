@@ -363,7 +363,6 @@ def _tensor_spec(name: str, dtype: int, shape: Sequence[int]) -> bytes:
 
 
 def _concrete_function(variable: ServedVariable) -> bytes:
-    """Return the fields of a SavedConcreteFunction."""
     ids = map_field(1, IDS, _tensor_spec(IDS, INT64, (-1,)))
     rows = map_field(1, ROWS, _tensor_spec(ROWS, variable.dtype, variable.rows))
     arguments = message(1, message(_TUPLE)) + message(1, message(_DICT, ids))

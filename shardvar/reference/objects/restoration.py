@@ -391,7 +391,6 @@ def take_states(states: Sequence[_State]) -> None:
 
 
 def open_restoration(reader: Reader) -> Restoration:
-    """Return the restoration of an open checkpoint, which it closes."""
     try:
         wanted = {key for key in reader if not is_bookkeeping(key)}
         return Restoration(reader, Matching(graph_of(reader)), UnmatchedKeys(reader.path, wanted))

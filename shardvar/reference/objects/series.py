@@ -54,8 +54,6 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The checkpoints that a manager keeps."""
-
     max_to_keep: int | None
     """The number of the newest ones to keep; None for all."""
     every_n_hours: float | None = None

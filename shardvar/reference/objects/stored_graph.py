@@ -87,7 +87,6 @@ _ESCAPED = re.compile(r"\.(.?)", re.DOTALL)
 
 
 def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
-    """Return the key of an attribute of the object at the end of a path."""
     edges = [
         name.replace(".", "..").replace("/", ".S")
         if ("." in name or "/" in name) and name is not SLOT

@@ -174,12 +174,7 @@ class Stateful(Trackable, ABC):
 
     @abstractmethod
     def state(self) -> Mapping[str, npt.ArrayLike]:
-        """Return the arrays to save.
-
-        Returns
-        -------
-        mapping of str to array_like
-            The arrays by names that this object chooses.
+        """Return the arrays to save, by names that this object chooses.
 
         Notes
         -----

@@ -95,13 +95,7 @@ class Layer(Module):
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments that make an equal layer, without the values of its variables.
-
-        Returns
-        -------
-        dict
-            Plain data.
-        """
+        """Return the arguments of an equal layer as plain data, without the values of variables."""
         raise NotImplementedError
 
     @classmethod

@@ -105,17 +105,12 @@ class Optimizer(Trackable):
         return self.hyperparameter("learning_rate")
 
     def hyperparameter(self, name: str) -> VariableInterface:
-        """Return the variable that holds a hyperparameter.
+        """Return the scalar variable that holds a hyperparameter; assigning it changes later steps.
 
         Parameters
         ----------
         name : str
             The name, as in the constructor.
-
-        Returns
-        -------
-        Variable
-            A scalar; to assign it changes later steps.
 
         Raises
         ------
@@ -148,7 +143,6 @@ class Optimizer(Trackable):
     def _update(
         self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers
     ) -> None:
-        """Apply the rule to ``value`` and ``slots`` in place, elementwise."""
         raise NotImplementedError
 
     # Training.

@@ -109,7 +109,6 @@ class SlotTable:
         return self._slots.get((id(variable), name))
 
     def get(self, variable: Any, name: str) -> VariableInterface:
-        """Return the slot; ``UnknownKey`` if it does not exist."""
         slot = self.find(_check_variable(variable), name)
         if slot is None:
             names = ", ".join(self.names) or "none yet"

@@ -61,8 +61,6 @@ _SPELLINGS = (("partition",), ("partition_shape", "partition_offset"), ("shard_i
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """The parameters of a callable, found without calling it."""
-
     names: frozenset[str]
     """All parameters, bound or not."""
     required: frozenset[str]
@@ -334,5 +332,4 @@ def name_scope(name: str | None) -> Iterator[str]:
 
 
 def scoped_name(name: str) -> str:
-    """Return ``name`` with the prefix of the name scopes that are open here."""
     return _prefix.get() + name

@@ -201,7 +201,7 @@ class Initializer(ABC):
 
     @abstractmethod
     def part(self, shape: Shape, dtype: DType, region: Region) -> Array:
-        """Return the elements of a region of a tensor, and compute only these.
+        """Return a new array of the elements of a region of a tensor, and compute only these.
 
         Parameters
         ----------
@@ -211,11 +211,6 @@ class Initializer(ABC):
             The dtype, as ``read_dtype`` returns it.
         region : Region
             The region to make.
-
-        Returns
-        -------
-        ndarray
-            A new array of the region's shape.
 
         Raises
         ------
@@ -234,17 +229,12 @@ class Initializer(ABC):
         return self
 
     def read_dtype(self, dtype: Any) -> DType:
-        """Return the dtype to make.
+        """Return the dtype to make, by default float32.
 
         Parameters
         ----------
         dtype : dtype_like or None
             The dtype that is asked for; None for the default.
-
-        Returns
-        -------
-        numpy.dtype
-            The dtype, by default float32.
 
         Raises
         ------
@@ -260,28 +250,17 @@ class Initializer(ABC):
         return kind
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments that make an equal initializer.
-
-        Returns
-        -------
-        dict
-            Plain data, except for arrays among them.
-        """
+        """Return the arguments of an equal initializer: plain data, and arrays among them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Return the initializer of a config.
+        """Return an initializer equal to the origin of a config.
 
         Parameters
         ----------
         config : mapping
             The arguments of the class, as ``get_config`` returns them.
-
-        Returns
-        -------
-        Initializer
-            An initializer equal to the origin of the config.
         """
         return cls(**config)
 
@@ -374,7 +353,6 @@ def seed_of_part(seed: int, shape: Shape, region: Region) -> int:
 
 
 def check_seed(seed: Any) -> None:
-    """Raise an error unless the seed is an integer of at most 64 bits."""
     try:
         value = index(seed)
     except TypeError:
@@ -384,7 +362,6 @@ def check_seed(seed: Any) -> None:
 
 
 def fresh_seed() -> int:
-    """Return 64 bits from the operating system's entropy."""
     return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
 
 
@@ -571,7 +548,6 @@ class ScaledInitializer(SeededInitializer):
     __slots__ = ()
 
     def law(self) -> tuple[float, str, str]:
-        """Return the scale, the fan's name and the distribution."""
         raise NotImplementedError
 
     def part(self, shape: Shape, dtype: DType, region: Region) -> Array:

@@ -302,7 +302,7 @@ class VariableInterface(NumpyProtocol, Trackable):
 
     @abstract
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
-        """Return the writes that combine all elements with a value.
+        """Return the writes, which cannot fail, that combine all elements with a value.
 
         Law: after ``commit(plan_writes(update, value))`` it is ``update.combine(old, value)``.
 
@@ -312,11 +312,6 @@ class VariableInterface(NumpyProtocol, Trackable):
             The way in which old and new elements are combined.
         value : ndarray
             [*shape], of the variable's dtype.
-
-        Returns
-        -------
-        list of Write
-            For ``commit``; everything that may fail has been done.
 
         Raises
         ------

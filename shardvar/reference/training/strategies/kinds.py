@@ -318,12 +318,7 @@ class ParameterServerStrategy(Strategy):
         return self._aggregating(made, kwargs.get("aggregation"))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the number of servers, their memory limit and the partitioner.
-
-        Returns
-        -------
-        dict
-            ``num_ps``, ``variable_partitioner`` in plain form, and ``ps_memory_limit``.
+        """Return ``num_ps``, ``ps_memory_limit``, and ``variable_partitioner`` in plain form.
 
         Raises
         ------
@@ -453,12 +448,7 @@ class HybridStrategy(Strategy):
         return chosen.create_free(next_creator, kwargs, scope)
 
     def get_config(self) -> dict[str, Any]:
-        """Return both strategies and the chooser, whose class must be registered.
-
-        Returns
-        -------
-        dict
-            ``strategy1``, ``strategy2`` and ``strategy_chooser``, in plain form.
+        """Return ``strategy1``, ``strategy2`` and ``strategy_chooser``, in plain form.
 
         Raises
         ------

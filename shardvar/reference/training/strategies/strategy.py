@@ -71,8 +71,6 @@ class VariableFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A strategy, with a partitioning and hints for the variables created inside."""
-
     strategy: VariableFactory
     partitioning: Partitioning | None = None
     hints: Hints = field(default_factory=Hints)
@@ -189,11 +187,6 @@ class Strategy:
             The arguments of ``sv.Variable``.
         scope : Scope
             The strategy's scope that is open.
-
-        Returns
-        -------
-        Variable, ShardedVariable or MirroredVariable
-            The variable.
         """
         if kwargs.get("colocated_with") is not None:
             return create_beside(next_creator, kwargs)

@@ -377,7 +377,7 @@ def _parsed(given: Any) -> str:
 
 
 def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Source:
-    """Numbers get the dtype ``dequantize``; with True the one of the model, and of GGUF float32."""
+    """Numbers get the dtype ``dequantize``; with True, the model's, or for GGUF float32."""
     check_dequantize(dequantize)
     encodings = source.encodings()
     source = source.dequantized()

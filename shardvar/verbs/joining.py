@@ -135,13 +135,7 @@ def firsts_of(places: Sequence[Place]) -> list[int]:
 def plan_join(
     sources: Sequence[Mapping[str, About]], places: Mapping[str, Sequence[Place]]
 ) -> MapPlan:
-    """Return the plan that makes tensors of their parts in numbered sources: of copies, the first.
-
-    >>> sources = [{"w": ("int8", (2, 3))}, {"w": ("int8", (2, 5))}]
-    >>> [target] = plan_join(sources, {"w": [(0, 0), (0, 1)]}).targets
-    >>> target.shape, [(piece.source.key, piece.target.start) for piece in target.pieces]
-    ((2, 8), [('0/w', (0, 0)), ('1/w', (0, 3))])
-    """
+    """Return the plan that joins the parts in numbered sources; of copies it takes the first."""
     targets, names = list[Target](), dict[str, str]()
     for key, where in places.items():
         shapes = [tensors[key][1] for tensors in sources]

@@ -500,7 +500,7 @@ def _location(form: Format, storage: Storage, name: str) -> Location:
 
 
 def find_below(place: SplitPath) -> list[Location]:
-    """Checkpoints that a path means, or the ones below its folder, in natural order."""
+    """Checkpoints that a path means, or else those below its folder, in natural order."""
     found = found_at(place.storage, place.name)
     if not place.name and all(is_companion(each.name) for each in found):
         found = found + below(place.storage)

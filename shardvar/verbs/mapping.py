@@ -161,11 +161,6 @@ def is_by_rank(path: Path, given: Map | None, *, is_made: bool = True) -> bool:
 
 
 def path_of_rank(target: Path, rank: int) -> str:
-    """Return the path of the checkpoint of a rank.
-
-    >>> path_of_rank("consolidated.{rank:02}.pth", 1)
-    'consolidated.01.pth'
-    """
     path = os.fsdecode(target)
     if "{rank" not in path:
         if format_of_name(os.path.basename(path)):

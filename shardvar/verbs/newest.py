@@ -124,11 +124,7 @@ _TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
 
 @dataclass(frozen=True, slots=True)
 class SeriesState:
-    """The content of a state file.
-
-    >>> SeriesState.decode(SeriesState("ckpt-2", ("ckpt-1", "ckpt-2")).encode())
-    SeriesState(newest='ckpt-2', kept=('ckpt-1', 'ckpt-2'), times=(), preserved=0.0)
-    """
+    """The content of a state file."""
 
     newest: str
     """The newest checkpoint; a path relative to the directory, or an absolute one."""
@@ -201,7 +197,6 @@ def read_state_file(storage: Storage, name: str) -> SeriesState | None:
 
 
 def checkpoints_in(storage: Storage) -> list[str]:
-    """Return the names of a directory's checkpoints, in any format, by their numbers."""
     found = found_at(storage, "")
     # A SavedModel's own checkpoint is in a directory below, and is not one of the series.
     return sorted(

@@ -105,11 +105,7 @@ def find_packed(tensors: Mapping[str, _Described]) -> tuple[dict[str, tuple[str,
 
 
 def layer_of(key: str) -> tuple[str, str]:
-    """Return the layer of a tensor, with what separates its names, and the name of the tensor in it.
-
-    >>> layer_of("fc/kernel"), layer_of("fc.weight:qdata"), layer_of("weight")
-    (('fc/', 'kernel'), ('fc.weight:', 'qdata'), ('', 'weight'))
-    """
+    """Return the layer with its separator, and the name in it: ``("fc/", "kernel")``."""
     start = max(map(key.rfind, "./:")) + 1
     return key[:start], key[start:]
 
@@ -261,11 +257,6 @@ class ParameterCount:
 
 
 def is_optimizer_state(key: str) -> bool:
-    """Return True for a key that names a slot or another tensor of an optimizer.
-
-    >>> is_optimizer_state("optimizer.state.w.exp_avg"), is_optimizer_state("optimizer_head/w")
-    (True, False)
-    """
     return _OPTIMIZER.search(key) is not None
 
 
@@ -346,12 +337,7 @@ _PROJECTION = re.compile(rf"({'|'.join(PROJECTIONS)})_proj")
 
 
 def reading_key(key: str) -> tuple[Any, ...]:
-    """Return a key that sorts names as a model is read.
-
-    >>> keys = ["head.w", "h.10.q_proj", "h.10.k_proj", "h.9.w", "norm.w", "optimizer.h.w.exp_avg", "wte.w"]
-    >>> sorted(keys, key=reading_key)
-    ['wte.w', 'h.9.w', 'h.10.q_proj', 'h.10.k_proj', 'norm.w', 'head.w', 'optimizer.h.w.exp_avg']
-    """
+    """A sort key for names in the order of a model: embeddings, layers, head, optimizer."""
     parts = key.split("/" if "/" in key else ".", _MOST_PARTS)
     return (is_optimizer_state(key), *map(_part_key, parts))
 

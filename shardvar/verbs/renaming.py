@@ -31,11 +31,7 @@ _NAMED = 8
 
 
 def matches_any(key: str, globs: Iterable[str]) -> bool:
-    """Return True if a key matches one of the globs, letter for letter.
-
-    >>> matches_any("layers.3.w", ["*.b", "layers.?.*"]), matches_any("W", ["w"])
-    (True, False)
-    """
+    """Globs are matched letter for letter."""
     return any(fnmatchcase(key, glob) for glob in globs)
 
 
@@ -44,14 +40,7 @@ def matching(keys: Iterable[str], glob: str) -> list[str]:
 
 
 def select_keys(keys: Sequence[str], filter: Globs, exclude: Globs) -> set[str]:
-    """Return the keys that match a glob of ``filter`` and none of ``exclude``.
-
-    ``ArgumentError`` where a list of globs selects nothing, or a glob of ``exclude`` leaves out
-    nothing.
-
-    >>> sorted(select_keys(["a/w", "a/b", "c"], "a/*", "*/b"))
-    ['a/w']
-    """
+    """``ArgumentError`` if a list selects nothing, or a glob of ``exclude`` leaves nothing out."""
     if filter is None and exclude is None:
         return set(keys)
     wanted = ["*"] if filter is None else strings_of(filter, "globs")
@@ -88,15 +77,7 @@ def new_names(
     strip_prefix: str | None = None,
     add_prefix: str | None = None,
 ) -> list[str]:
-    """Return the new name of each key; ``ArgumentError`` where a name matches nothing, or two keys
-    become one.
-
-    A key that several old names match gets the new name of the last of them. A key without the
-    prefix to strip stays.
-
-    >>> new_names(["model.layers.0.w", "model.norm"], {"layers.*.*": "h.*.*"}, strip_prefix="model.")
-    ['h.0.w', 'norm']
-    """
+    """The last old name that matches a key counts. A key without the prefix to strip stays."""
     check_mapping(rename, "names to names")
     for text in (*rename, *rename.values()):
         check_string(text, "names")
@@ -140,11 +121,7 @@ def new_names(
 
 
 def such_as(keys: Sequence[str]) -> str:
-    """Return a remedy for a pattern that matches none of the keys.
-
-    >>> such_as(["a.w", "a.b"]), such_as([])
-    ("Match a key such as 'a.w'.", 'Leave it out: there are no keys.')
-    """
+    """Return a remedy for a pattern that matches none of the keys."""
     return f"Match a key such as {keys[0]!r}." if keys else "Leave it out: there are no keys."
 
 

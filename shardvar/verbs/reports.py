@@ -136,14 +136,7 @@ _WORDS_OF_FILES = _WORDS | {
 def lines_of_problems(
     prefix: str, problems: Iterable[Damage], everything: bool = False
 ) -> Iterator[str]:
-    """Yield a line for each cause among problems.
-
-    With ``everything``, all keys and all problems are named.
-
-    >>> lost = [Damage("MissingFile", key, "f", f"{key!r}: No f.") for key in "ab"]
-    >>> list(lines_of_problems("lost: ", lost))
-    ['lost: 2 tensors (a, b): MissingFile: No f.']
-    """
+    """Yield a line for each cause; with ``everything``, all keys and all problems."""
     for each in causes_of(problems) if everything else main_causes_of(problems):
         sentences = " ".join(filter(None, (each.text, each.remedy, each.more)))
         which, keys = "", each.keys

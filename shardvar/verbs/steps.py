@@ -75,11 +75,7 @@ class Openable(Protocol):
 
 @lru_cache(1024)
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:
-    """Return a key that sorts names as people count.
-
-    >>> sorted(["step-10", "step-2", "best"], key=natural_key)
-    ['best', 'step-2', 'step-10']
-    """
+    """Return a key that sorts names as people count: ``step-2`` before ``step-10``."""
     texts = _NUMBER.split(name)  # every second one is a number
     return tuple(zip(texts[::2], [*map(int, texts[1::2]), -1], strict=True))
 
@@ -186,12 +182,7 @@ def pattern_of(name: str) -> str:
 
 
 def differing(paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return the first component of each path in which the paths differ; the last one, for a path
-    without others.
-
-    >>> differing([("runs", "step-1", "default"), ("runs", "step-2", "default")])
-    ['step-1', 'step-2']
-    """
+    """The first component in which the paths differ; of a path without others, its last."""
     depth = first_difference(paths)
     return [path[depth] for path in paths]
 

@@ -262,7 +262,6 @@ def preview(work: WritePlan, generation: str | None) -> WriteReport:
 
 
 def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, str]:
-    """Check, and plan the places of all payloads; return the sink, and the token of its files."""
     target, storage = work.target, work.target.storage
     check_may_write(work)
     # Without a generation, the token is random, and no file of an earlier run has it.

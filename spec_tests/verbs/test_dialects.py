@@ -375,8 +375,8 @@ def test_a_tensor_has_any_name_or_is_refused_before_the_write(
     [
         ("slime", "delta", None, "needs the versions"),
         ("modelexpress", "weight_v000007", None, "needs the versions"),
-        ("slime", "delta", ("6", "8"), "makes a version of the one before it"),
-        ("slime", "delta", ("a", "b"), "makes a version of the one before it"),
+        ("slime", "delta", ("6", "8"), "makes a version of its predecessor"),
+        ("slime", "delta", ("a", "b"), "makes a version of its predecessor"),
         ("slime", "delta", ("6",), "The versions are two"),
         ("slime", "delta", "67", "The versions are two"),
         ("modelexpress", "delta", ("a", "a"), "Both versions"),

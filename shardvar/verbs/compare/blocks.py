@@ -153,12 +153,7 @@ def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
 
 
 def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
-    """One tensor in contiguous slices of at most ``count`` elements (at least one), in C order.
-
-    >>> table = cut_in_order(TensorTable.of([("a", "int8", (2, 5))]), 3)
-    >>> [str(table.region(row)) for row in range(len(table))]
-    ['[0:1, 0:3]', '[0:1, 3:5]', '[1:2, 0:3]', '[1:2, 3:5]']
-    """
+    """One tensor in contiguous slices of at most ``count`` elements (at least one), in C order."""
     # The axis to cut along: the outermost axis whose single index fits. Each axis before it is cut
     # into single indices, each axis after it stays whole, so every slice is contiguous. For shape
     # (2, 5) and 3 elements it is axis 1, for 5 elements or more axis 0.
@@ -291,12 +286,6 @@ def reals(array: Array) -> Array:
 
 
 def statistics(array: Array) -> Statistics:
-    """Return the statistics of an array of numbers.
-
-    >>> s = statistics(np.array([1.0, 3.0, np.nan, 0.0]))
-    >>> s.minimum, s.maximum, s.nan, s.zero, round(s.std, 3)
-    (0.0, 3.0, 1, 1, 1.247)
-    """
     values = reals(array)
     if values.dtype.kind == "f":
         nan, inf = int(np.count_nonzero(np.isnan(values))), int(np.count_nonzero(np.isinf(values)))
@@ -372,14 +361,7 @@ NUM_BINS = 24
 
 
 def bin_counts(array: Array, low: float, high: float, num_bins: int = NUM_BINS) -> Ints:
-    """Return the numbers [num_bins] of finite elements in equal parts of ``[low, high]``; the last
-    part holds ``high``.
-
-    If all elements are the same, the first bin holds them.
-
-    >>> bin_counts(np.array([0.0, 1.0, 1.5, 4.0, np.nan]), 0.0, 4.0, 4).tolist()
-    [1, 2, 0, 1]
-    """
+    """[num_bins] Finite elements in equal parts of ``[low, high]``; equal ones are in the first."""
     values = reals(array)
     # A quarter of each, so that the width cannot overflow: from -1.7e308 to 1.7e308 it is 3.4e308,
     # beyond float64.

@@ -72,11 +72,7 @@ def carry_digests(
     *,
     is_dry: bool,
 ) -> tuple[WritePlan, str]:
-    """Give a write the digests that ``stored``, the source as it is stored, carries, or new ones.
-
-    ``are_keys`` if its tensors have the keys of the digests; ``may_lose`` to go on where it is
-    damaged. ``entries`` of ``source`` are under their new names, by the keys of ``reader``.
-    """
+    """``are_keys``: tensors have the keys of the digests; ``may_lose``: go on despite damage."""
     is_carried = stored.metadata.has_digests
     if is_asked:
         _check_can_carry(work)

@@ -277,12 +277,6 @@ class DiffReport:
 
 
 def lines_of_diff(report: DiffReport) -> Iterator[str]:
-    """Yield the verdict, then a line for each tensor that differs and for each cause why some are
-    unreadable.
-
-    >>> list(lines_of_diff(DiffReport("a", "b", ("x",), (), (), (), 3)))
-    ['1 of 4 tensors differs: 1 only in A', 'only in A: x']
-    """
     yield verdict_of_diff(report)
     for key in report.only_in_a:
         yield f"only in A: {short_name(key)}"
@@ -332,12 +326,7 @@ def agreement(only_dtype: str, tolerance: str | None) -> str:
 
 
 def only_dtypes(report: DiffReport) -> str | None:
-    """Return the verdict if nothing but dtypes differs; None if anything else does.
-
-    >>> each = TensorDifference("w", "float32", "bfloat16", (2,), (2,), None)
-    >>> only_dtypes(DiffReport("a", "b", (), (), (each,), (), 0))
-    'only in dtype, float32 to bfloat16, same values'
-    """
+    """Return the verdict if nothing but dtypes differs; None if anything else does."""
     how = {each.only_dtype for each in report.differences}
     if None in how or not how or report.only_in_a or report.only_in_b:
         return None

@@ -123,11 +123,7 @@ class Products:
 
     @property
     def cosine(self) -> float | None:
-        """The cosine of the angle between the two, in [-1, 1]; None if one of them is zero.
-
-        >>> Products.of(np.array([1e300, 0.0]), np.array([1e-300, 1e-300])).cosine
-        0.7071067811865475
-        """
+        """The cosine of the angle between the two, in [-1, 1]; None if one of them is zero."""
         if not (self.squares_a[0] and self.squares_b[0]):
             return None
         (a, exponent_a), (b, exponent_b) = self.squares_a, self.squares_b
@@ -138,11 +134,7 @@ class Products:
 
     @property
     def relative_norm(self) -> float | None:
-        """The norm of the difference over the larger of the two norms; None if no pair is finite.
-
-        >>> Products.of(np.array([3e200, 0.0]), np.array([3e200, 4e200])).relative_norm
-        0.8
-        """
+        """The norm of the difference over the larger norm; None if no pair is finite."""
         if not self.count:
             return None
         d, exponent_d = self.squares_of_difference
@@ -225,21 +217,13 @@ class Tolerance:
         return ", ".join(texts) or "the tolerances of the dtypes"
 
     def of_dtypes(self, a: str, b: str) -> tuple[float, float]:
-        """Return the relative and the absolute tolerance of elements of two dtypes.
-
-        >>> Tolerance().of_dtypes("float32", "bfloat16"), Tolerance(atol=1.0).of_dtypes("float64", "float64")
-        ((0.016, 1e-05), (1e-07, 1.0))
-        """
+        """Return the relative and the absolute tolerance of elements of two dtypes."""
         defaults = [_CLOSE.get(name, (0.0, 0.0)) for name in (a, b)]
         rtol, atol = (max(values) for values in zip(*defaults, strict=True))
         return rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol
 
     def beyond(self, a: Array, b: Array) -> Bools:
-        """[k] Return True where two numbers are further apart than allowed.
-
-        >>> Tolerance(rtol=0.5, atol=0.0).beyond(np.array([1.0, 3.0, np.nan]), np.array([2.0, 1.0, np.nan]))
-        array([False,  True, False])
-        """
+        """[k] True where two numbers are further apart than allowed."""
         rtol, atol = self.of_dtypes(a.dtype.name, b.dtype.name)
         x, y = widen_numbers(a), widen_numbers(b)
         same: Bools = (x == y) | ((x != x) & (y != y))
@@ -330,12 +314,7 @@ class Highest:
 
 
 def are_comparable(dtype_a: str, dtype_b: str) -> bool:
-    """Return True if elements of the two dtypes can be the same: the dtypes are equal, or both are
-    of numbers.
-
-    >>> are_comparable("float32", "bfloat16"), are_comparable("string", "int8"), are_comparable("string", "string")
-    (True, False, True)
-    """
+    """True for equal dtypes, and for any two dtypes of numbers."""
     return dtype_a == dtype_b or (is_number(dtype_a) and is_number(dtype_b))
 
 
@@ -346,16 +325,7 @@ def compare_arrays(
     tolerance: Tolerance | None = None,
     highest: Highest | None = None,
 ) -> Difference:
-    """Return the difference of two arrays of one shape; ``start`` is the flat index of their first
-    element.
-
-    Numbers within the ``tolerance`` are the same. Distances below the ``highest`` of a tensor may
-    be left out, since they are not its largest.
-
-    >>> found = compare_arrays(np.array([1, 2, 3]), np.array([1, 2, 5]), start=10)
-    >>> found.count, found.first, found.absolute, found.relative
-    (1, 12, (2, 12), (0.4, 12))
-    """
+    """``start`` is the first flat index. Distances below ``highest`` may be left out."""
     a, b = a.reshape(-1), b.reshape(-1)
     is_near = tolerance is not None and a.dtype.kind != "O"
     mask = tolerance.beyond(a, b) if tolerance and is_near else _differ(a, b)
@@ -395,7 +365,6 @@ def products_of_same(array: Array) -> Products:
 
 
 def _differ(a: Array, b: Array) -> Bools:
-    """[k] True where two elements differ."""
     mask: Bools
     if a.dtype.kind == "O":
         mask = a != b

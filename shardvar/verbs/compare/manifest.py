@@ -265,7 +265,6 @@ def summed_files(
 
 
 def is_manifest(storage: Storage, name: str) -> bool:
-    """Return True if a file is one that ``read_manifest`` reads, whole or not."""
     head = read_beginning(storage, name, 64)
     return is_digests(head) or head.lstrip().startswith(b"{")
 
@@ -604,7 +603,6 @@ def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
 
 
 def check_lists_some(manifest: Manifest, keys: Collection[str], path: str) -> None:
-    """Raise ``CorruptCheckpoint`` if a manifest lists tensors, but none of a checkpoint's."""
     if manifest.tensors and keys and manifest.tensors.keys().isdisjoint(keys):
         raise CorruptCheckpoint(
             f"{manifest.place} is the manifest of another checkpoint: it lists none of the "

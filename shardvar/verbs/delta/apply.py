@@ -94,10 +94,7 @@ _OTHER_BASE = "Give the checkpoint that it was made of, or copy the delta again.
 def apply_published(
     base: Reader, deltas: Sequence[PublishedDelta], scratch: ScratchFile
 ) -> "tuple[ResultSource, PatchedSource]":
-    """Return the result of deltas that follow each other, and the tensors that they change.
-
-    Only the scratch file is written.
-    """
+    """Return the result and the tensors that change; only the scratch file is written."""
     blocks = Blocks.of(base)
     rows = blocks.tensors.rows()
     check_faults(base)
@@ -169,7 +166,6 @@ def count_published(base: Reader, deltas: Sequence[PublishedDelta]) -> int:
 
 
 def _checksum_of(kind: str, blocks: Blocks, rows: Sequence[int]) -> str:
-    """Return the checksum of some tensors, one after the other."""
     checksum = new_checksum(kind)
     for row in rows:
         for _, _, (read,) in leaf_reads(blocks.flat(row)):

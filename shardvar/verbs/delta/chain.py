@@ -55,7 +55,6 @@ _ANOTHER_BASE = (
 
 
 def open_deltas(found: Sequence[Location], stack: ExitStack) -> list[Delta]:
-    """Open deltas of shardvar; they are closed with the stack."""
     own, others = by_kind(open_all(found, stack))
     if others:
         raise UnsupportedError(
@@ -84,9 +83,7 @@ def open_all(found: Sequence[Location], stack: ExitStack) -> list[Delta | Publis
 
 
 def find_deltas(paths: Path | Iterable[Path]) -> list[Location]:
-    """Find one delta or several; they may be other checkpoints. ``UnsupportedError`` names one of several
-    files that is not read.
-    """
+    """The paths may be of other checkpoints. ``UnsupportedError`` names one of several files."""
     given = paths_of(paths)
     if not given:
         raise ArgumentError("There is no delta.", "Give the path of one, or of several in order.")
@@ -123,14 +120,14 @@ def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
 
 
 def by_kind(deltas: Sequence[Delta | PublishedDelta]) -> tuple[list[Delta], list[PublishedDelta]]:
-    """Return the deltas of shardvar and the deltas of another program; one list is empty."""
+    """Either list may be empty: a mixture is refused."""
     own = [each for each in deltas if isinstance(each, Delta)]
     others = [each for each in deltas if isinstance(each, PublishedDelta)]
     if own and others:
         raise ArgumentError(
             f"{own[0].path} is a delta of shardvar, and {others[0].path} of another program: nothing "
             "says that they follow each other.",
-            "Apply the ones of each kind by themselves.",
+            "Apply each kind by itself.",
         )
     return own, others
 
@@ -142,7 +139,7 @@ def check_follows(deltas: Sequence[Delta]) -> None:
         order = ", ".join(each.path for each in chain_order(deltas))
         raise ArgumentError(
             f"{after.path} does not follow {before.path}: its base is {_short(after.contents.base)}, "
-            f"and the one before it makes {_short(before.contents.result)}.",
+            f"and its predecessor makes {_short(before.contents.result)}.",
             f"Give them in the order {order}."
             if order
             else "Give the delta between them, or leave one out.",
@@ -197,10 +194,7 @@ def another_base(base: str, delta: str, key: str, how: str) -> ArgumentError:
 
 
 def count_applied(reader: Reader, deltas: Sequence[Delta], has_texts: bool) -> int:
-    """Return the last delta, counted from 1, whose result an open checkpoint is; 0 if there is none.
-
-    A result also has the metadata of the last delta, if its format has any.
-    """
+    """Count from 1; 0 if there is none. A result also has the last delta's metadata."""
     keys = [*reader]
     numbers = [n for n, each in enumerate(deltas) if each.contents.num_after == len(keys)]
     # Tensors that change tell results apart.
@@ -221,10 +215,7 @@ def count_applied(reader: Reader, deltas: Sequence[Delta], has_texts: bool) -> i
 
 
 def errors_of_delta(reader: Reader, storage: Storage, notes: list[str]) -> dict[str, ReadError]:
-    """Return the errors of an open delta by its own keys; none for other checkpoints.
-
-    Add notes on the rest. A payload that cannot be read is left to ``verify``.
-    """
+    """Add notes on the rest. A payload that cannot be read is left to ``verify``."""
     if not is_delta(reader):
         marks = marks_of(reader, storage)
         return {} if marks is None else _errors_of_published(reader, marks, notes)

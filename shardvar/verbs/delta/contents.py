@@ -61,8 +61,6 @@ _MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class DeltaRow:
-    """The change of one tensor: a row of the table."""
-
     key: str
     kind: str
     """``EQUAL``, ``CHANGED``, ``WHOLE`` or ``REMOVED``."""
@@ -176,7 +174,7 @@ class Contents:
             if change.tie is not None:
                 contents._check_tie(change, change.tie)
         if (contents.base, contents.result) != digests:
-            raise corrupt("The digests of the tensors do not give the ones of the checkpoints.")
+            raise corrupt("The digests of the tensors do not give the checkpoints' digests.")
         return contents
 
     def _check_tie(self, change: DeltaRow, tie: str) -> None:

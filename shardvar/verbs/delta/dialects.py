@@ -330,10 +330,7 @@ class _ChangedFrame(ChangedTensor):
 
 
 def _overwritten(read: ReadPayload, stored: int) -> tuple[Iterator[Ints], Stream]:
-    """Return the positions of an overwrite, and a stream that is at its values.
-
-    All positions come before all values, so that the frame is unpacked twice, and never held.
-    """
+    """All positions come before all values, so the frame is unpacked twice, and never held."""
     first, second = Stream(read, stored), Stream(read, stored)
     (count,) = np.frombuffer(first.read(_POSITION.itemsize), _POSITION).tolist()
     second.skip(_POSITION.itemsize * (1 + count))
@@ -528,7 +525,7 @@ def check_versions(deltas: Sequence[PublishedDelta]) -> None:
             continue
         raise ArgumentError(
             f"{after.path} does not follow {before.path}: its base is the version "
-            f"{after.base_version or '?'}, and the one before it makes {before.version or '?'}.",
+            f"{after.base_version or '?'}, and its predecessor makes {before.version or '?'}.",
             "Give them in order, and each one between the first and the last.",
         )
 

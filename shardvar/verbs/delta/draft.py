@@ -122,8 +122,6 @@ class DeltaDraft:
 
 
 class LeafChange(NamedTuple):
-    """One leaf of a tensor, before and after."""
-
     number: int
     before: bytes
     """Its hash before; empty where deltas are joined, which do not have it."""
@@ -150,10 +148,7 @@ def draft_tensors(
     work: Generator[LeafWork],
     see: Callable[[str, LeafChange], None] = lambda _key, _leaf: None,
 ) -> Generator[tuple[str, list[LeafChange]]]:
-    """Let threads compare leaves; yield each tensor with its leaves while the draft has its frames.
-
-    ``see`` gets every leaf in order, with its body and steps.
-    """
+    """Threads compare leaves; ``see`` gets every leaf in order, with its body and steps."""
     leaves: list[LeafChange] = []
     with closing(work), closing(map_ahead(lambda each: (each, each.compare()), work)) as compared:
         for task, changes in compared:
@@ -175,9 +170,7 @@ ReadLeaf = Callable[[], memoryview]
 
 
 def leaf_reads(*tensors: FlatTensor) -> Generator[tuple[int, int, list[ReadLeaf]]]:
-    """Yield the bounds and the reads of each leaf of one or two tensors of one size; of an empty one, a
-    leaf without bytes.
-    """
+    """Bounds and reads of leaves of one or two tensors; of an empty one, a leaf without bytes."""
     nbytes = tensors[0].nbytes
     for start, stop in block_ranges(0, nbytes, LEAF_NBYTES):
         uses = zip(tensors, ("unit", "span"), strict=False)
@@ -277,10 +270,7 @@ def write_delta(
     num_joined: int = 0,
     progress: Progress = lambda _nbytes: None,
 ) -> DeltaReport:
-    """Write a delta and commit it, or only report it.
-
-    ``result`` has the whole tensors; ``check``, before the commit, raises if they are damaged.
-    """
+    """``result`` has the whole tensors; ``check`` raises before the commit if they are damaged."""
     # Plan: the table and the frames from the scratch file, behind the whole tensors.
     keys, table = contents.whole_keys(), contents.table()
     draft.scratch.write(draft.stop, table)

@@ -170,7 +170,7 @@ def _versions(goal: Location, dialect: Dialect, versions: Sequence[str] | None) 
     if isinstance(versions, str) or len(versions) != 2:
         raise ArgumentError(
             f"The versions are two, and {versions!r} was given.",
-            "Give the one of the base and the one of the result: versions=('6', '7').",
+            "Give the versions of the base and of the result: versions=('6', '7').",
         )
     base, version = map(str, versions)
     if not dialect.has_numbers:
@@ -185,7 +185,7 @@ def _versions(goal: Location, dialect: Dialect, versions: Sequence[str] | None) 
         return base, version
     if not is_numeral(base) or not is_numeral(version) or int(version) != int(base) + 1:
         raise ArgumentError(
-            f"A delta of {dialect.name} makes a version of the one before it, and the versions are "
+            f"A delta of {dialect.name} makes a version of its predecessor, and the versions are "
             f"{base!r} and {version!r}.",
             "Give two numbers that follow each other, such as 6 and 7.",
         )

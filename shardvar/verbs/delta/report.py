@@ -107,7 +107,6 @@ def apply_report(written: WriteReport, notes: tuple[str, ...]) -> ApplyReport:
 
 
 def lines_of_delta(report: DeltaReport) -> Iterator[str]:
-    """Yield the summary of a delta, then a line for each tensor that is not equal."""
     yield summary_of(report)
     for each in report.tensors:
         if each.kind == EQUAL:
@@ -130,12 +129,7 @@ def lines_of_delta(report: DeltaReport) -> Iterator[str]:
 
 
 def summary_of(report: DeltaReport) -> str:
-    """Return one line: how many tensors became what, and the sizes.
-
-    >>> one = TensorChange("w", "changed", 1000, 10, 3, 1)
-    >>> summary_of(DeltaReport("d", "", "", (one, TensorChange("b", "equal", 24, 0))))
-    '1 of 2 tensors changed; 10 B for 1.02 kB (0.98 %)'
-    """
+    """One line: how many tensors changed and how, and the sizes."""
     kinds = Counter(each.kind for each in report.tensors)
     total = count(len(report.tensors), "tensor")
     words = [f"{kinds[kind]:,} {kind}" for kind in (CHANGED, "new", WHOLE, REMOVED) if kinds[kind]]

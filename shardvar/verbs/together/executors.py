@@ -118,11 +118,7 @@ def check_executor(executor: Any) -> None:
 def run_tasks(
     executor: Executor, tasks: Iterable[tuple[Callable[..., Done], Sequence[Any]]]
 ) -> Iterator[Done]:
-    """Yield the results of calls, each a function and its arguments, as they come; a bounded number is ahead.
-
-    After an error, or if the caller stops, tasks that have not begun are cancelled, and the others are
-    waited for.
-    """
+    """Results come as they are ready. If the caller stops, tasks not yet begun are cancelled."""
     todo, pending = iter(tasks), set[Future[Done]]()
     try:
         while True:
@@ -156,11 +152,7 @@ def run_tasks(
 
 
 def _is_cut_off(executor: Executor) -> bool:
-    """Return True if an executor of distributed has lost its scheduler.
-
-    Its client forgets all tasks then, also if the scheduler comes back, and its executor leaves
-    some of their futures unfinished for ever. Only the client's status shows it.
-    """
+    """If distributed has lost its scheduler, only the client's status shows it."""
     client = vars(executor).get("_client")
     return getattr(client, "status", "running") != "running"
 
@@ -292,11 +284,7 @@ class Payloads:
 
 
 def portions(nbytes: Ints) -> Iterator[Ints]:
-    """Yield rows for one task each: at most 64 MiB and 65,536 rows, or one larger row.
-
-    >>> [rows.tolist() for rows in portions(np.array([60 << 20, 1, 70 << 20, 5, 5]))]
-    [[0, 1], [2], [3, 4]]
-    """
+    """Yield rows for one task each: at most 64 MiB and 65,536 rows, or one larger row."""
     first, total = 0, 0
     for row, count in enumerate(nbytes.tolist()):
         if row > first and (total + count > _TASK_NBYTES or row - first == _TASK_ROWS):
@@ -363,9 +351,7 @@ def runner_of(
 def run_file(
     version: str, number: int, payloads: Payloads, task: FileTask, rows: Ints, is_cast: bool
 ) -> tuple[int, Ints, FileReport]:
-    """Write one file, in a worker, with ``is_cast`` by entries before the cast; return its number, the
-    rows, and its report.
-    """
+    """In a worker; with ``is_cast``, by entries before the cast. Return (number, rows, report)."""
     with payloads.opened(version) as source, task.storage.borrowed(task.name) as storage:
         task = replace(task, storage=storage)
         if is_cast:

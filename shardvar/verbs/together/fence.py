@@ -95,10 +95,7 @@ class Vanished(Exception):
 
 
 def read_end(run: Run, token: str, *, known: set[str] | None = None) -> str | ShardvarError | None:
-    """Return the end of an attempt: None, "commit", or the error that all processes raise.
-
-    ``known`` has the marks of commits, which are read once.
-    """
+    """The end is None, "commit" or an error for all. ``known`` has marks of commits, read once."""
     name = run.mark(token, END)
     if name not in run.target.storage.names():
         return None
@@ -134,10 +131,7 @@ def is_ended(run: Run, token: str, *, known: set[str] | None = None) -> bool:
 
 
 def give_up(run: Run, token: str, error: BaseException) -> str | ShardvarError:
-    """End an attempt with an error, and return its end: the error, or another end that it has already.
-
-    "commit" is also the end of an attempt whose marks are gone, since it is committed.
-    """
+    """The end is also "commit" if the marks are gone, since the attempt is committed."""
     if not isinstance(error, ShardvarError):
         cause = f"A process of the run {run.name!r} was ended by {type(error).__name__}."
         error = StorageError(cause, SAVE_AGAIN)
@@ -251,10 +245,7 @@ def commit_token(run: Run, token: str) -> None:
 
 
 def _revoke(run: Run, token: str, error: BaseException) -> None:
-    """Turn "commit" into an error of the commit, before another process tries again.
-
-    Only on a disk, where the lock keeps others from it; in a bucket they may finish the commit.
-    """
+    """Only on a disk, where the lock keeps others away; in a bucket they may finish the commit."""
     storage = run.target.storage
     with suppress(ShardvarError):
         if storage.local_path is not None and not run.is_committed(token):
@@ -271,11 +262,7 @@ def wait_for_end(
     commits: bool,
     check: Callable[[Run], None] = lambda _run: None,
 ) -> None:
-    """Wait until an attempt is committed, and commit it if this process does that.
-
-    ``check`` raises if the attempt cannot go on, by a state of the directory. With an ``own`` share, a
-    process finishes a commit that another has decided.
-    """
+    """``check`` may raise. With an ``own`` share, finish a commit that another has decided."""
     known: set[str] = set()
     held: LockHeld | None = None
     while True:
@@ -414,10 +401,7 @@ def has_begun(run: Run) -> bool:
 
 
 def save_open(run: Run, held: Holding) -> None:
-    """Write a share under the fixed token of a run, or find that it is written.
-
-    Other values, or a process that disagrees on the run, poison the run before they are an error.
-    """
+    """Other values, or a process that disagrees on the run, poison the run before an error."""
     token = run.fixed_token
     # Check.
     _pass_old_end(run, token)
@@ -444,12 +428,7 @@ def save_open(run: Run, held: Holding) -> None:
 
 
 def _pass_old_end(run: Run, token: str) -> None:
-    """Remove the error of an earlier try at a fixed token, which this one follows; raise any other.
-
-    A process that has raised it and saves again is alive; without an attempt, the first call of a
-    thread begins a new try. What does not fit together is found again, but for a number that two
-    processes have.
-    """
+    """Remove the error of an earlier try at a fixed token that this call follows; raise others."""
     is_own = getattr(thread, "failed", None) == (identity(run), token)
     thread.failed = None
     end = read_end(run, token)
@@ -471,9 +450,7 @@ def _call_known(run: Run, held: Holding, token: str, *, waits: bool = False) -> 
 
 
 def _check_same(run: Run, held: Holding, token: str) -> bool:
-    """Raise, and poison the run, unless the share that is there holds the same; return False for one
-    whose data a failed commit has renamed, and remove it.
-    """
+    """Return False if a failed commit has renamed the share's data; then remove the share."""
     share = read_share(run, token, held.process)
     if not is_same_share(run, share, held):
         raise _poisoned(run, token, twice_error(run, held.process))
@@ -555,7 +532,6 @@ def save_called(run: Run, held: Holding) -> None:
 
 
 def _answer_calls(run: Run, held: Holding, pace: WaitPace) -> None:
-    """Answer the last call of process 0, and each one that comes after it."""
     key, after = _last_failed(run, held.process)
     data, reason = _Data(held), None
     try:
@@ -644,11 +620,7 @@ _TELL_SECONDS = 30.0
 
 @contextmanager
 def telling(find: Callable[[], Run], process: int) -> Iterator[None]:
-    """End the attempt for all with an error inside, which this process has before it has a share.
-
-    The error is raised here once process 0 has begun the attempt. If it does not soon, the others
-    wait until their time is over.
-    """
+    """The error is raised once process 0 has begun the attempt, or its time is over."""
     try:
         yield
     except Exception as error:
@@ -683,10 +655,7 @@ def _end_early(run: Run, process: int, error: Exception) -> None:
 
 
 def commit_left(saved: Run) -> None:
-    """Wait for the shares of the fixed token, and commit them, unless that is done.
-
-    Shares that do not fit together poison the run; missing ones may still come.
-    """
+    """Shares that do not fit together poison the run; missing ones may still come."""
     token, pace, held = saved.fixed_token, pace_of(saved), None
     while True:
         if saved.is_committed(token):

@@ -71,10 +71,7 @@ def _digest(text: str) -> str:
 
 
 class Peers(Protocol):
-    """The processes of a job, as the group knows them that their framework has made.
-
-    Nothing waits for an answer here: a save goes on if a process is late, and fails if it has ended.
-    """
+    """The processes of a job. A save goes on if one is late, and fails if one has ended."""
 
     def tell(self, key: str, text: str) -> None:
         """Keep a text for all processes under a key, in place of the last text."""
@@ -180,10 +177,7 @@ class Run:
         return share_name(self.prefix, token, 0, self.count) + CALL
 
     def data(self, nonce: str, process: int) -> str:
-        """Return the name of the data file of one call: no other call writes a file of that name.
-
-        A bucket cannot rename, so there the name is final if the format allows.
-        """
+        """A bucket cannot rename, so there the name is final if the format allows."""
         if self.target.storage.local_path is None:
             name = self.form.process_file(self.target.name, nonce, process, self.count)
             if name:
@@ -276,11 +270,7 @@ class Run:
                     yield found
 
     def current_version(self) -> str:
-        """Return a text that no other checkpoint of this path has: the generation of its index, or its stamp.
-
-        Empty if there is none. Of a file and a set with one name, both. In a bucket the listing has the
-        stamps, so nothing is asked for.
-        """
+        """The generation or stamp of the index; of a file and a set, both. Empty without any."""
         if self.target.storage.local_path is not None:
             return " ".join(self.current_generations())
         indexes = indexes_of(self.target)
@@ -323,10 +313,7 @@ class OwnShare:
         return cls(process, None if path is None else HeldDirectory(path))
 
     def is_moved(self, run: Run, token: str) -> bool:
-        """Return True if an attempt is committed, and its directory has another name since.
-
-        Only a commit removes a share: one that is still in the directory was moved before.
-        """
+        """Only a commit removes a share: one that is still in the directory was moved before."""
         held = self.directory
         return (
             held is not None
@@ -460,14 +447,7 @@ _WRONG = TypeError, KeyError
 
 
 def keys_of_some(keys: Sequence[Set[str]]) -> dict[str, str]:
-    """Return the text for the keys of each process, by its name; none if all have the same.
-
-    Of keys that begin with the same steps, the text has only the beginning, unless all processes
-    have one of the keys.
-
-    >>> keys_of_some([{"step", "rng.0", "m.1.w", "m.1.b"}, {"step", "rng.1", "m.2.w"}])
-    {'shardvar.keys_of_some_processes': '{"keys": [], "beginnings": ["m.", "rng."]}'}
-    """
+    """Of keys that begin alike only the beginning, unless all processes have one of them."""
     every, common = frozenset().union(*keys), frozenset(keys[0]).intersection(*keys)
     if every == common:
         return {}

@@ -163,7 +163,6 @@ class SavedShare:
 
     @property
     def nonce(self) -> str:
-        """The nonce of the call that wrote it, which its data file's name has."""
         return self.index.overview.generation
 
     @property
@@ -468,11 +467,7 @@ class _Merged:
 
 
 def merge_shares(run: Run, token: str, about: Metadata) -> tuple[Sink, FileChecksums]:
-    """Return the sink that commits one checkpoint of the shares of all processes; the caller holds the lock.
-
-    ``about`` has the generation of the checkpoint; the user's metadata come from the shares. Raises
-    the errors of ``planning.plan``, and ``ArgumentError`` for metadata that differ.
-    """
+    """The caller holds the lock. ``about`` has the generation; the shares have the metadata."""
     # Check, and plan: nothing is changed until the merged entries are proven whole.
     by_process: dict[int, SavedShare] = {}
 
@@ -525,12 +520,7 @@ def merge_shares(run: Run, token: str, about: Metadata) -> tuple[Sink, FileCheck
 def _numbered(
     shares: Sequence[SavedShare], owners: Sequence[int]
 ) -> tuple[list[EntryTable], list[tuple[int, int]]]:
-    """Return the entries of all shares with one numbering of files, and the meaning of the last numbers.
-
-    First come the files of the ``owners``; then one number for slices in no file, which were not
-    written; then the files of the older checkpoint, for each process that refers to them: the process,
-    and the number of the file in the older index.
-    """
+    """In order: files of ``owners``, one for slices not written, and each process's older files."""
     number, none = {process: file for file, process in enumerate(owners)}, len(owners)
     tables: list[EntryTable] = []
     borrowed: list[tuple[int, int]] = []
@@ -560,10 +550,7 @@ def _references(
 
 
 def _metadata(run: Run, shares: Sequence[SavedShare], about: Metadata, keys: Set[str]) -> Metadata:
-    """The metadata of all shares together; ``keys`` are of tensors.
-
-    Texts that differ are refused, and objects unless the first replica counts.
-    """
+    """Texts that differ are refused, and objects unless the first replica counts."""
     texts, objects = dict[str, tuple[int, str]](), dict[str, tuple[int, bytes]]()
     for process, share in enumerate(shares):
         for name, text in share.metadata.user.items():
@@ -592,10 +579,7 @@ def _metadata(run: Run, shares: Sequence[SavedShare], about: Metadata, keys: Set
 
 
 def _ties(shares: Sequence[SavedShare]) -> dict[str, str]:
-    """The ties of all shares together, each key with the tensor whose bytes it has.
-
-    Processes with values of either must agree.
-    """
+    """Return the key of the tied tensor by key; processes with values of either must agree."""
     ties = {key: first for share in shares for key, first in share.metadata.ties.items()}
     for process, share in enumerate(shares):
         slices, own = share.entries.slices, share.metadata.ties

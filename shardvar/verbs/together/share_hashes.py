@@ -405,7 +405,6 @@ class _Stream:
         self._is_in_order = True
 
     def add(self, start: int, array: Array) -> None:
-        """Add rows from ``start`` on."""
         self._is_in_order &= start * self._row_nbytes == self._nbytes
         octets = _octets_of(array)
         self._nbytes += len(octets)
@@ -446,11 +445,7 @@ def _replaced(name: str) -> CorruptCheckpoint:
 def older_of_shares(
     storage: Storage, run: str, notes: Sequence[BaseNote | None]
 ) -> OlderIndex | None:
-    """Return the base of all shares, [processes] as their notes name it; None without one.
-
-    ``ArgumentError`` if processes name different bases, ``CorruptCheckpoint`` if it is another
-    checkpoint now.
-    """
+    """Raise unless the notes name one base, and that is still the same checkpoint."""
     names = [None if note is None else note.prefix for note in notes]
     if len({*names}) > 1:
         other = next(process for process, name in enumerate(names) if name != names[0])
@@ -505,11 +500,7 @@ class _Part(NamedTuple):
 def hashed(
     source: ArraySource, rows: Ints, slices: SliceTable
 ) -> Iterator[dict[SlicePlace, dict[int, bytes]]]:
-    """Hash the leaves of slices; the result is complete once the block, which writes them, has ended.
-
-    [m] ``rows`` has the row of each slice in the source. Lazy arrays are hashed when their values
-    are made inside of the block, and no value is made twice.
-    """
+    """Lazy arrays are hashed as the block makes their values; [m] ``rows`` are of the source."""
     found: dict[SlicePlace, dict[int, bytes]] = {}
     itemsizes, parts = ITEMSIZES[slices.codes()].tolist(), list[_Part]()
     for each, itemsize in zip(map(slices.__getitem__, range(len(slices))), itemsizes, strict=True):
@@ -607,10 +598,7 @@ def decode_leaves(values: Any) -> StoredLeaves:
 def digests_of_shares(
     blocks: Blocks, known: Sequence[Mapping[int, bytes]], ties: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the digest of each tensor by key, and of the tied ones, which have the leaves of another.
-
-    [m] ``known`` has the leaves of each row of the entries of ``blocks``. Missing leaves are read.
-    """
+    """[m] ``known`` has the leaves of each row; missing leaves are read."""
     tensors, rest = blocks.tensors, []
     tied = {first: [key for key in ties if ties[key] == first] for first in ties.values()}
     found: dict[str, str] = {}

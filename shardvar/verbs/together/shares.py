@@ -143,10 +143,7 @@ regions of one."""
 
 
 def source_of_shards(tensors: LocalTensors) -> ArraySource:
-    """Return the values of a process as a source, one entry for each local shard.
-
-    ``InconsistentTensor`` if the shards of one key disagree on dtype or full shape.
-    """
+    """One entry for each shard; ``InconsistentTensor`` if shards of a key disagree."""
     check_mapping(tensors, "keys to arrays or local shards")
     check_keys(list(tensors))
     rows: list[tuple[str, str, tuple[int, ...]]] = []
@@ -255,7 +252,7 @@ def save_shards(
         Keep the digest of each tensor in the checkpoint, as ``sv.digest`` computes it; the same in
         every process.
     base : path_like, optional
-        A checkpoint in the same directory, such as the one before, the same in every process. Local
+        A checkpoint in the same directory, such as the previous one, the same in every process. Local
         shards that lie in it unchanged are not written: the new checkpoint refers to the files that
         hold them. Only the format ``'shardvar'`` can do this.
 
@@ -317,10 +314,7 @@ def save_shards(
 def save_with_objects(
     saved: Run, process: int, tensors: LocalTensors, about: Metadata
 ) -> WriteReport:
-    """Write the values that this process holds, and the objects of ``about``.
-
-    Of a training state, values that other processes write have no shards here.
-    """
+    """Values of a training state that other processes write have no shards here."""
     # Check, and plan.
     options = saved.options
     about = replace(about, description=DESCRIPTION, writer=WRITER)
@@ -461,10 +455,7 @@ def _check_cuts(slices: SliceTable, form: Format) -> None:
 
 
 def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, SliceTable]:
-    """Return the slices that a share holds, and their rows, without empty slices that a format cannot hold.
-
-    A tensor that has no elements at all is held whole.
-    """
+    """No empty slices if the format has none, but a tensor without elements is held whole."""
     rows = np.arange(len(stored))
     if capabilities.empty_slices:
         return rows, stored
@@ -481,7 +472,6 @@ def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, 
 
 
 def _report_of_share(held: Holding, work: WritePlan) -> WriteReport:
-    """Return the report of a written share; slices in the base are not written."""
     free = work.target.storage.free_nbytes()
     if held.base is None or not held.base.is_equal.any():
         return replace(report_of(work, free), dry_run=False)

@@ -121,11 +121,7 @@ def cast_array(array: Array, dtype: str, key: str) -> Array:
 
 
 def in_portions(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield items in lists, each of about ``PORTION_NBYTES``.
-
-    >>> [*in_portions([1, 2, 3], lambda item: item << 27)]
-    [[1, 2], [3]]
-    """
+    """Yield items in lists, each of about ``PORTION_NBYTES``."""
     batch: list[T] = []
     held = 0
     for item in items:
@@ -142,10 +138,7 @@ def in_portions(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list
 
 
 def encode_object(value: Any) -> bytes:
-    """Return the encoding of a plain value (``wire.plain``); ``UnsupportedError`` for another.
-
-    A text is as Orbax stores texts. Items of sets are sorted by their encodings, so that equal sets
-    have one encoding in all processes.
+    """Sets are sorted by encoding, so that they are equal in all processes.
 
     >>> encode_object({"b", "a"})
     b'{"set":["a","b"]}'

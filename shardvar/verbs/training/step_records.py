@@ -80,12 +80,7 @@ class StepRules:
 
 
 def best_steps(values: Mapping[int, float | None], rules: StepRules, count: int) -> list[int]:
-    """Return the numbers of the steps with the best values, the best first; of equal values, the
-    earlier step.
-
-    >>> best_steps({1: 0.5, 2: 0.25, 3: None, 4: 0.25}, StepRules(), 2)
-    [2, 4]
-    """
+    """The best comes first; of equal values, the earlier step."""
     sign = -1.0 if rules.mode == "max" else 1.0
     known = [
         (sign * value, number)
@@ -96,11 +91,7 @@ def best_steps(values: Mapping[int, float | None], rules: StepRules, count: int)
 
 
 def plan_removal(values: Mapping[int, float | None], rules: StepRules) -> list[int]:
-    """Return the numbers of the whole steps that no rule keeps, the oldest first.
-
-    >>> plan_removal({10: 0.1, 20: 0.4, 30: 0.3, 40: 0.2}, StepRules(last=1, every=20, best=1))
-    [30]
-    """
+    """Return the numbers of the whole steps that no rule keeps, the oldest first."""
     numbers = sorted(values)
     if rules.last is None:
         return []

@@ -123,8 +123,7 @@ def _arrow() -> str:
 def _print_columns(
     headers: Sequence[str], rows: Sequence[_Row], right: Sequence[int], drop: Sequence[int]
 ) -> None:
-    """Print a table without the columns that do not fit, or whose cells are empty or all "1". If no
-    choice fits, all columns stay."""
+    """Leave out columns that do not fit, or are empty or all "1"; all stay if no choice fits."""
     if not rows:
         return
     kept = [

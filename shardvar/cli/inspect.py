@@ -107,7 +107,6 @@ def settings_lines(keys: Sequence[str], scalars: Mapping[str, ScalarValue]) -> l
 
 
 def _place(key: str) -> int:
-    """Return where the last part of a key begins, without its separator."""
     separator = "/" if "/" in key else "."
     return max(key.rfind(separator), 0)
 

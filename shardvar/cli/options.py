@@ -263,12 +263,7 @@ def with_cuts(words: Sequence[str]) -> list[str]:
 
 
 def options_first(words: list[str]) -> list[str]:
-    """Return the arguments of ``show`` with the options in front.
-
-    An INDEX may begin with a minus sign, as in ``show model table -1 --json``. argparse would take
-    it for an option. It also fills the optional INDEX as soon as it can, and would miss one that
-    follows an option.
-    """
+    """argparse takes an INDEX such as ``-1`` for an option, and misses one behind options."""
     (block,) = (each for each in _COMMANDS.split("\n\n") if each.startswith("show: "))
     declared = [_OPTION.fullmatch(line.partition("  ")[0]) for line in _lines(block)]
     with_values = [

@@ -109,12 +109,7 @@ _SYMBOLS = MappingProxyType(
 
 
 def answer(mark: Mark, text: str, verdict: str = "") -> None:
-    """Print the line that answers a command; at a terminal it begins with the symbol of its
-    meaning, in its colour.
-
-    The words of the ``verdict`` in it have that colour too, and are bold. A pipe, and a terminal
-    that lacks the symbol, get only the words, so no line needs the symbol to be understood.
-    """
+    """The symbol and colour are for terminals only, so no line needs them to be understood."""
     symbol, style = _SYMBOLS[mark]
     text = one_line(text)
     if not sys.stdout.isatty() or not can_print(symbol):
@@ -272,12 +267,7 @@ class _ClosedNotes(io.TextIOBase):
 
 
 def replace_closed_streams() -> None:
-    """Put something in the place of standard streams that the caller has closed, as cron jobs and
-    daemons do.
-
-    Python makes them None then. A result that cannot be printed must be an error, and a note may be
-    lost.
-    """
+    """Cron jobs have none: printing a result must then fail, and a note may be lost."""
     if sys.stdout is None or sys.stderr is None:
         # A file that is opened gets the lowest free number. If it were 1 or 2, what libraries print
         # would go into it.
@@ -291,11 +281,7 @@ def replace_closed_streams() -> None:
 
 
 def drop_output() -> None:
-    """Lead standard output to the null device after an error in writing it.
-
-    Python flushes it once more when it exits, and would then print an error or leave with another
-    code.
-    """
+    """Python flushes it once more when it exits, and would then print another error."""
     _drop(sys.stdout)
 
 
@@ -318,12 +304,7 @@ _NARROW = 60
 
 @contextmanager
 def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar at a terminal with control codes; yield the function that advances it by
-    some bytes.
-
-    ``total`` computes the number of all bytes. It may read an index, so it is called only where
-    there is a bar.
-    """
+    """``total`` may read an index, so it is called only where there is a bar."""
     if not sys.stderr.isatty() or _is_dumb():
         yield lambda _nbytes: None
         return
@@ -414,14 +395,8 @@ def print_table(
     bold: Collection[int] = (),
     widest: int = _WIDEST,
 ) -> None:
-    """Print rows of cells under headers; columns whose number is in ``right`` are set flush right.
-
-    In a pipe, columns are padded up to ``widest``; a longer cell shifts its row.
-
-    If a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then names
-    in the first column are cut in their middle. Without ``drop`` nothing goes and nothing is cut.
-    At a terminal with colours, columns and cells (row, column) have the ``styles``, the names of
-    the rows ``bold`` are so, and the branches of a tree are dim.
+    """At a narrow terminal, columns in ``drop`` go in order, then names are cut; not without ``drop``.
+    In a pipe, cells are padded up to ``widest``. ``styles`` are by column or (row, column).
     """
     if sys.stdout.isatty():
         rows = [[one_line(encodable(cell)) for cell in row] for row in rows]
@@ -545,12 +520,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def share_bar(part: float) -> str:
-    """Return a bar for a part of the whole, from 0 to 1, in eighths of a cell; at least one eighth
-    for any part.
-
-    >>> share_bar(0.5), share_bar(0.01), share_bar(0.0)
-    ('█████', '▏', '')
-    """
+    """A bar for 0 to 1 in eighths of a cell; at least one eighth for any part."""
     eighths = max(round(8 * _BAR * part), 1) if part else 0
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 

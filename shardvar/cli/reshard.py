@@ -69,11 +69,7 @@ _MESH = "Give the axes of the mesh, the slowest first: --mesh 'dp=2,tp=4'."
 
 
 def parse_mesh(text: str) -> Mesh:
-    """Return the mesh of ``NAME=SIZE`` pairs, the axis that varies slowest first.
-
-    >>> str(parse_mesh("dp=2,tp=4"))
-    '(dp=2, tp=4)'
-    """
+    """The axis that varies slowest comes first."""
     names, sizes = [], []
     for word in text.split(","):
         name, equals, size = (part.strip() for part in word.partition("="))
@@ -91,14 +87,7 @@ def parse_mesh(text: str) -> Mesh:
 
 
 def parse_joins(texts: Sequence[str], mesh: Mesh | None = None) -> dict[str, Join]:
-    """Return, by glob, the axis along which parts follow each other, or the mesh with an entry for
-    each axis.
-
-    >>> parse_joins(["*.weight=0", "*.out.*=-1"])
-    {'*.weight': 0, '*.out.*': -1}
-    >>> parse_joins(["*.weight=-,tp"], parse_mesh("tp=2"))["*.weight"][1]
-    (None, ('tp',))
-    """
+    """By glob, the axis along which parts follow each other, or the mesh and an entry per axis."""
     joins: dict[str, Join] = {}
     for glob, text in parse_pairs(texts, "--concat", "GLOB=AXIS").items():
         if re.fullmatch(r"-?[0-9]{1,3}", text):

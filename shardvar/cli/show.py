@@ -157,7 +157,6 @@ def describe_selection(
 
 
 def has_checksums(reader: Reader, key: str) -> bool:
-    """Return True if the format guards all bytes of a tensor."""
     answer = reader.source.is_guarded(key)  # of what a map makes, by its sources
     if answer is not None:
         return answer
@@ -242,13 +241,7 @@ def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes, width: int) -> str:
 
 
 def _excerpt(reader: Reader, key: str, axes: Axes) -> Array:
-    """Return an array that NumPy prints as it would print the selection, reading only the corners
-    that it shows.
-
-    A long axis has one index more than is shown, 3 + 1 + 3, so that NumPy abbreviates it: a table
-    of 10^6 rows and 2 columns becomes an array of shape (7, 2) whose middle row stays zero and is
-    printed as dots.
-    """
+    """NumPy prints only corners, so only these are read: of a long axis 3 + 1 + 3 indices."""
     # For each axis the ranges that are read, and the places in the excerpt where their values go.
     ends: list[list[tuple[int | range, slice | None]]] = []
     shape = []

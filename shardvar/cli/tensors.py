@@ -232,11 +232,7 @@ def fold_state(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], l
 
 
 def slot_name(key: str) -> str:
-    """Return the name of the slot of an optimizer that has this key; empty for another key.
-
-    >>> slot_name("optimizer.state.w.exp_avg")
-    'exp_avg'
-    """
+    """``"exp_avg"`` for ``optimizer.state.w.exp_avg``; empty for other keys."""
     found = _SLOT.fullmatch(key.removesuffix(SUFFIX))
     return (found[2] or found[4]) if found else ""
 

@@ -410,11 +410,6 @@ _FILE_NUMBER = re.compile("-([0-9]{1,9})-of-[0-9]{1,9}")
 
 
 def file_number(name: str) -> int | None:
-    """Return the number of a file of several in its name; None for a name without one.
-
-    >>> file_number("model-00002-of-00004.safetensors")
-    2
-    """
     found = _FILE_NUMBER.search(name)
     return int(found[1]) if found else None
 
@@ -523,11 +518,7 @@ def _details(cause: Cause) -> Iterator[str]:
 
 
 def _cause_lines(head: str, details: Sequence[str], width: int, least: int) -> Iterator[str]:
-    """Yield the lines of a cause: its details next to the head, or below it if that leaves fewer
-    than ``least`` columns.
-
-    A word that is longer than the terminal, such as the name of a file, stays whole: it is copied.
-    """
+    """Details next to the head, or below it if that leaves fewer than ``least`` columns."""
     beside = len(head) + _BETWEEN
     if width - beside < least:
         yield head.rstrip()

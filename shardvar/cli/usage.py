@@ -15,12 +15,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_size(text: str) -> int:
-    """Return a number of bytes from a number with an optional unit, of powers of 1000 (``MB``) or
-    1024 (``MiB``).
-
-    >>> parse_size("64MB"), parse_size("64MiB"), parse_size("1.5 kB"), parse_size("4096")
-    (64000000, 67108864, 1500, 4096)
-    """
+    """The unit is optional: of powers of 1000 (``MB``) or 1024 (``MiB``)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ArgumentError(
@@ -117,11 +112,7 @@ def _read_renames(path: str) -> dict[str, str]:
 
 
 def parse_casts(texts: Sequence[str]) -> dict[str, str] | str:
-    """Return dtypes by globs, or the one dtype of all floating-point tensors.
-
-    >>> parse_casts(["bf16"]), parse_casts(["a*=f32", "b=f16"])
-    ('bfloat16', {'a*': 'float32', 'b': 'float16'})
-    """
+    """Return dtypes by globs, or the one dtype of all floating-point tensors."""
     bare = next((text for text in texts if "=" not in text), None)
     if bare is not None and len(texts) > 1:
         cause = f"--cast {bare} is for all floating-point tensors, and another --cast is given."
@@ -141,17 +132,7 @@ def parse_casts(texts: Sequence[str]) -> dict[str, str] | str:
 
 
 def parse_index_text(text: str, shape: Sequence[int]) -> list[int | range]:
-    """Return what a NumPy basic index selects along each axis: one position, or a range of them.
-
-    The text has integers, slices with any step and one ``...``; the brackets around it are
-    optional. It is read by hand: text that a user types is never evaluated. ``layout.indexing``
-    defines the selection.
-
-    >>> parse_index_text("3:7, 0", (13, 4))
-    [range(3, 7), 0]
-    >>> parse_index_text("..., ::-1", (2, 3, 4))
-    [range(0, 2), range(0, 3), range(3, -1, -1)]
-    """
+    """Return the positions of a basic index along each axis; the text is read, not evaluated."""
     body = text.strip()
     if body.startswith("[") and body.endswith("]"):
         body = body[1:-1]

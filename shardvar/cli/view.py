@@ -80,11 +80,7 @@ def names_of_plan(sources: Sequence[tuple[Location, str]], target: str) -> list[
 
 
 def page_path(found: Location, typed: str) -> str:
-    """Return the path of the page of a checkpoint: next to its files, or next to its folder.
-
-    The folder of a model is uploaded as it is, so no page is put into it. The page of a checkpoint
-    in a bucket is in the current directory.
-    """
+    """Not in a model's folder, which people upload; for a bucket, in the current directory."""
     if found.storage.local_path is None:
         name = found.stem if _folder(found, typed) is None else _place(found, typed)[-1]
         return f"{name}.html"

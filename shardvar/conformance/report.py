@@ -82,12 +82,7 @@ class Verdict:
 
 
 def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
-    """Return the declarations by rule; ``ArgumentError`` for a line without a reason, an unknown or
-    a repeated rule.
-
-    >>> read_expected("# upstream\\nR-DIV-1: our own rule\\n", {"R-DIV-1"})
-    {'R-DIV-1': Expected(reason='our own rule', sometimes=False)}
-    """
+    """``ArgumentError`` for a line without a reason, or an unknown or a repeated rule."""
     expected: dict[str, Expected] = {}
     for number, line in enumerate(text.splitlines(), 1):
         # A reason therefore cannot hold a ``#``, as in the number of an issue; a link to the issue
@@ -156,11 +151,7 @@ def _outcome(broken: bool, expected: Expected | None) -> str:
 
 
 class _Ended(BaseException):
-    """The end of a search in which a process died.
-
-    It derives from ``BaseException`` so that Hypothesis does not shrink the case: each further one
-    may cost a process.
-    """
+    """Of ``BaseException``, or Hypothesis would shrink the case at the cost of many processes."""
 
 
 @dataclass(slots=True)
@@ -299,7 +290,6 @@ def table_lines(report: Report, width: int | None) -> Iterator[tuple[str, str]]:
 
 
 def details(rule: Rule, verdict: Verdict, spec: str) -> str:
-    """Return the reason why a rule is not kept, with a program that shows it."""
     head = f'{rule.id} ({rule.source}, level {rule.level}): "{rule.sentence}"\n{rule.law}.\n'
     # Only an unexpected pass fails without a counterexample.
     if verdict.counterexample is None:

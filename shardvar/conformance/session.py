@@ -82,12 +82,7 @@ def start(config: pytest.Config) -> None:
 
 
 def levels_of(text: str | None) -> range:
-    """Return the levels of ``--level``; ``ArgumentError`` for a text that is not a level or a range
-    of levels.
-
-    >>> levels_of("3"), levels_of("6-8"), levels_of(None)
-    (range(1, 4), range(6, 9), range(1, 11))
-    """
+    """``ArgumentError`` unless the text is a level, which means all up to it, or a range."""
     first, dash, last = (text or str(max(LEVELS))).partition("-")
     if not dash:
         first, last = "1", first

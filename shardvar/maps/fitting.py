@@ -107,9 +107,7 @@ def is_rename(rule: MapRule) -> bool:
 def renamed_keys(
     fitted: FittedRule, found: Sequence[tuple[str, Values]], tensors: Mapping[str, TensorFacts]
 ) -> dict[str, str] | None:
-    """Return ``{match.key: target_key(match) for match in find_matches(found)}``; None where the plain
-    way must look.
-    """
+    """``{match.key: target_key(match) for match in find_matches(found)}``, or None if unsure."""
     rule, extents, size_of = fitted.rule, fitted.extents, fitted.size_of
     if rule.target is None or not found:
         return {}
@@ -199,11 +197,7 @@ def join_contributions(
     others: Collection[str],
     known: KnownTargets,
 ) -> tuple[Target, list[tuple[str, Use]]]:
-    """Return a target, and the uses of factors; ``MapError`` if the contributions do not make one.
-
-    A missing source may be among ``others``, misspelt. Most targets of a rule differ only in their
-    names: one of them is made, and noted in ``known``.
-    """
+    """Most targets of a rule differ only in names, so one is made, and noted in ``known``."""
     if any(contribution.fitted.rule.has_arithmetic for contribution in contributions):
         return _join(key, contributions, tensors, others)
     cause = tuple(map(_cause, contributions))

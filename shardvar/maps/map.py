@@ -118,11 +118,7 @@ def sizes_of_ranks(
 def copies_left_out(
     rules: Sequence[MapRule], left_out: Mapping[str, int], keys: Collection[str], size_of: SizeOf
 ) -> dict[str, str]:
-    """Return the keys that are left out as copies, each with the key of the kept tensor.
-
-    A rule ``{rank}/norm.weight @ rank=1: -> nothing`` leaves out some ranks of a tensor. Only comparing
-    them with the kept one shows that nothing is lost.
-    """
+    """By key, the kept tensor, with which each copy must be compared so that nothing is lost."""
     found: dict[str, str] = {}
     kept: dict[str, list[int]] = {}
     for key in keys:
@@ -460,7 +456,6 @@ def fit_map(
 
 
 def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, TensorFacts], list[str]]:
-    """Return the tensors of a checkpoint, and the keys that are objects."""
     found: dict[str, TensorFacts] = reader.entries().slices.tensors.facts()
     for key in reader.faults:
         found.pop(key, None)

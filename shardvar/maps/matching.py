@@ -140,13 +140,7 @@ _MOST_CANDIDATES = 5_000
 
 
 def nearest_names(name: str, names: Iterable[str], count: int = 1) -> list[str]:
-    """Return up to ``count`` names like ``name``, the nearest first.
-
-    Where no name is a typing error away, names that have most of its letters in their order count.
-
-    >>> nearest_names("num_heads", ["hidden_size", "num_attention_heads"])
-    ['num_attention_heads']
-    """
+    """If no name is a typing error away, names that have most of its letters in order count."""
     some = list(islice(names, _MOST_CANDIDATES))
     return similar(name, some, count) or get_close_matches(name, some, count)
 

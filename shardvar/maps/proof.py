@@ -335,10 +335,7 @@ def axes_of(
     *,
     may_cut: bool = False,
 ) -> tuple[TensorAxes, dict[str, int]]:
-    """Return the axes of a side for a tensor, and the selected extents of its free indices.
-
-    With ``may_cut``, the last block of an axis ``(a p)`` may be shorter than the others.
-    """
+    """With ``may_cut``, the last block of an axis ``(a p)`` may be shorter than the others."""
     others = len(side.axes) - (ELLIPSIS in side.axes)
     more = len(shape) - others
     if more < 0 or (more and ELLIPSIS not in side.axes):
@@ -376,10 +373,8 @@ def axes_of(
 def blocks(
     placed: TensorAxes, selected: Mapping[str, int], at: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """Yield fixed indices and selected extents: of the whole blocks, and of each that is cut.
-
-    Of an axis (a p) of 20 with p = 8: a = 0 and 1 with all of p, then a = 2 with 4 of p. Indices
-    ``at`` one value have no others. Like the fixed ones, they count from the start of a range.
+    """Yield (fixed indices, selected extents). Of an axis (a p) of 20 with p = 8: a = 0 and 1 with
+    all of p, then a = 2 with 4 of p. Indices ``at`` one value count from the start of a range.
     """
     choices = []
     for (block, within), extent in placed.cut.items():
@@ -406,12 +401,7 @@ def blocks(
 
 
 def merge(counts: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...], list[View]]:
-    """Merge neighbouring indices that count as one in all views, and drop indices of one element.
-
-    >>> a, b = View("a", (0,), ((0, 3), (0, 1))), View("b", (0, 0), ((1, 3), (1, 1)))
-    >>> merge([2, 3], [a, b])[0]
-    (6,)
-    """
+    """Merge neighbouring indices that count as one in all views; drop indices of one element."""
     shape, steps = list[int](), list[list[tuple[int, int]]]()
     for row, count in enumerate(counts):
         if count == 1:
@@ -569,10 +559,7 @@ def _write(
     full_of: Callable[[str], int | None],
     value_of: Callable[[str, int | None], int],
 ) -> str:
-    """Return a key with the texts of a match, and the values of indices.
-
-    ``value_of`` also gets the full extent of an index that has one: all but the first of a number's.
-    """
+    """``value_of`` also gets the full extent of an index that has one: not of a number's first."""
     given = list[int | str]()
     for part in key.parts:
         if isinstance(part, str):

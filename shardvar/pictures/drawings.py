@@ -41,11 +41,7 @@ def colour(number: int) -> str:
 
 
 def drawn_axes(shape: Sequence[int], rectangles: Sequence[Rectangle]) -> tuple[int, ...]:
-    """Return the axes to draw, at most two: axes that are cut before axes that are not.
-
-    >>> drawn_axes((2, 3, 4), [((0, 0, 0), (2, 3, 2)), ((0, 0, 2), (2, 3, 2))])
-    (0, 2)
-    """
+    """At most two: axes that are cut before axes that are not."""
     axes = range(len(shape))
     cut = [axis for axis in axes if any(extent[axis] != shape[axis] for _, extent in rectangles)]
     return tuple(sorted([*cut, *(axis for axis in axes if axis not in cut)][:2]))
@@ -275,11 +271,7 @@ def ledger_html(
 
 
 def region_text(offset: Sequence[int], shape: Sequence[int]) -> str:
-    """Return a region as NumPy writes an index.
-
-    >>> region_text((5, 0), (4, 4))
-    '[5:9, 0:4]'
-    """
+    """As NumPy writes an index: ``[5:9, 0:4]``."""
     return f"[{', '.join(f'{start}:{start + extent}' for start, extent in zip(offset, shape, strict=True))}]"
 
 

@@ -20,12 +20,7 @@ class Markup(str):
 
 
 def shown(text: object) -> str:
-    """Return HTML that shows a text: without tags, and without characters that move a cursor or
-    reverse letters.
-
-    >>> shown("<b>\\u202e&"), shown(Markup("<b>"))
-    ('&lt;b&gt;\\\\u202e&amp;', '<b>')
-    """
+    """As HTML without tags, or characters that move a cursor or reverse letters."""
     return text if isinstance(text, Markup) else escape(one_line(str(text)))
 
 

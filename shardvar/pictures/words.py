@@ -44,17 +44,7 @@ def one_line(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """Return a sentence of an error, a finding or a log that is safe to print and of a length that
-    a person reads.
-
-    It is ``one_line``; in words of more than ``MAX_WORD_LENGTH`` characters, which are mostly keys
-    of files, and in a text of more than ``MAX_MESSAGE_LENGTH`` the middle is left out, and counted.
-    A message of a message is the same.
-
-    >>> text = message("No tensor " + 1000 * "a" + "\\x1b.")
-    >>> len(text), text[-20:]
-    (305, 'aaaaaaaaaaaaaaa\\\\x1b.')
-    """
+    """As ``one_line``, with the middle of long words and long texts left out and counted."""
     # Nearly all messages are short and plain: these two tests are a pass each in C.
     if len(text) > MAX_WORD_LENGTH:
         text = _LONG_WORD.sub(lambda word: _shortened(word[0], MAX_WORD_LENGTH), text)
@@ -66,12 +56,7 @@ def message(text: str) -> str:
 
 
 def named(names: Collection[str]) -> str:
-    """Return names in quotation marks for a message: the first ``MAX_NAMED``, and the number of the
-    others.
-
-    >>> named([f"w{number}" for number in range(10)])
-    "'w0', 'w1', 'w2', 'w3', 'w4', 'w5', 'w6', 'w7' and 2 more"
-    """
+    """Return the first ``MAX_NAMED`` names in quotation marks, and the number of the others."""
     more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
     return (
         ", ".join(_shortened(repr(name), MAX_WORD_LENGTH) for name in islice(names, MAX_NAMED))
@@ -80,17 +65,7 @@ def named(names: Collection[str]) -> str:
 
 
 def similar(name: str, names: Iterable[str], count: int = 1) -> list[str]:
-    """Return up to ``count`` of the names that are spelled most like ``name``, the nearest first.
-
-    A name may be two edits away, a short one fewer: one that is added, left out, replaced or
-    exchanged with its neighbour. Case does not count. If no name is so near, the names that contain
-    it. Long names are not compared.
-
-    >>> similar("kernal", ["kernel", "bias"]), similar("embed", ["bias", "model/embed/tokens"])
-    (['kernel'], ['model/embed/tokens'])
-    >>> similar("lama", ["llama"]), similar("lmma", ["llama"]), similar("verfiy", ["diff", "verify"])
-    (['llama'], [], ['verify'])
-    """
+    """Names at most two edits away in any case, the nearest first; else names that contain it."""
     if len(name) > MAX_SUGGESTED_LENGTH:
         return []
     short = [each for each in islice(names, _MOST_CANDIDATES) if len(each) <= MAX_SUGGESTED_LENGTH]

@@ -284,7 +284,6 @@ def max_norms(rows: Array) -> st.SearchStrategy[float]:
 
 
 def norms_of(rows: Array) -> Array:
-    """Return the l2 norm of each row in float64, with axes of extent 1 for the axes of a row."""
     wide = rows.astype(np.float64)
     return np.asarray(np.sqrt((wide * wide).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)))
 

@@ -228,12 +228,7 @@ def describe_diff(report: DiffReport, keys: Sequence[str]) -> JsonColumns:
 
 
 def front_coded(keys: Sequence[str]) -> JsonColumns:
-    """Return, for each key, the number of characters that it shares with the key before it, and the
-    rest of it.
-
-    >>> front_coded(["dense/bias", "dense/kernel", "step"])
-    {'shared': [0, 6, 0], 'rest': ['dense/bias', 'kernel', 'step']}
-    """
+    """The length of the prefix that each key shares with the previous key, and its rest."""
     # No paths.
     shared = [len(commonprefix(pair)) for pair in zip(["", *keys], keys, strict=False)]  # noqa: RUF071
     return {
@@ -243,23 +238,14 @@ def front_coded(keys: Sequence[str]) -> JsonColumns:
 
 
 def ranges_of(chosen: Sequence[bool]) -> list[list[int]]:
-    """Return the half-open ranges of the rows that are chosen.
-
-    >>> ranges_of([False, True, True, False, True])
-    [[1, 3], [4, 5]]
-    """
+    """Return the half-open ranges of the rows that are chosen."""
     edges = np.flatnonzero(np.diff(np.array([False, *chosen, False], np.int8)))
     ranges: list[list[int]] = edges.reshape(-1, 2).tolist()
     return ranges
 
 
 def packed(column: Sequence[Any]) -> Sequence[Any] | JsonColumns:
-    """Return a column, or where its values repeat, its runs: each value, and how often it comes in
-    a row.
-
-    >>> packed([0, 0, 0, 0, 0, 7]), packed([1, 1, 2]), packed([])
-    ({'runs': [0, 5, 7, 1]}, [1, 1, 2], [])
-    """
+    """Return a column, or if values repeat, runs of (value, count): ``{"runs": [0, 5, 7, 1]}``."""
     runs = [(value, sum(1 for _ in equal)) for value, equal in groupby(column)]
     # Three rows a run, or the numbers of rows would take more characters than the values that they
     # stand for.
@@ -271,11 +257,6 @@ def packed(column: Sequence[Any]) -> Sequence[Any] | JsonColumns:
 
 
 def unpacked(column: Sequence[Any] | JsonColumns) -> Sequence[Any]:
-    """Return the column that was packed.
-
-    >>> unpacked({"runs": [0, 2, 7, 1]}), unpacked([1, 2])
-    ([0, 0, 7], [1, 2])
-    """
     if not isinstance(column, dict):
         return column
     runs = column["runs"]
@@ -296,11 +277,7 @@ def gaps(files: Sequence[int], starts: Sequence[int], nbytes: Sequence[int]) -> 
 
 
 def bar_heights(counts: Ints) -> str:
-    """Return a histogram as one character a bar; only a count of zero has height zero.
-
-    >>> bar_heights(np.array([0, 1, 350, 700]))
-    '01iz'
-    """
+    """One character a bar; only a count of zero has height zero."""
     # Rounded up, so that one value among a million still shows: ceil(1 * 35 / 700) = 1.
     highest = max(int(counts.max()), 1)
     scaled = -(-counts * (len(HEIGHTS) - 1) // highest)
@@ -444,11 +421,7 @@ def map_columns(plan: MapPlan, rules: Sequence[str], keys: Sequence[str]) -> Jso
 
 
 def runs_of(view: View, counts: Sequence[int]) -> list[AxisRuns]:
-    """Return the coordinates of a piece along each axis of a tensor.
-
-    >>> runs_of(View("w", (0, 0), ((0, 6), (0, 1), (1, 1))), [3, 2, 4])
-    [(0, 2, [(3, 6)]), (0, 4, [])]
-    """
+    """Return the coordinates of a piece along each axis of a tensor."""
     found = list[AxisRuns]()
     for axis, first in enumerate(view.start):
         run, more = 1, list[tuple[int, int]]()

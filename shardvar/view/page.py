@@ -104,11 +104,7 @@ def room_left(page: str) -> int:
 
 
 def embedded_json(value: Any) -> str:
-    """Return JSON for a script element: no tag, comment or character reference can begin in it.
-
-    >>> embedded_json(["</script><!--", "\\u2028"])
-    '["\\\\u003c/script\\\\u003e\\\\u003c!--","\\\\u2028"]'
-    """
+    """For a script element: no tag, comment or character reference can begin in it."""
     # A browser ends a script element at ``</script`` even inside a JSON string.
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

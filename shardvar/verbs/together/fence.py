@@ -620,7 +620,7 @@ _TELL_SECONDS = 30.0
 
 @contextmanager
 def telling(find: Callable[[], Run], process: int) -> Iterator[None]:
-    """The error is raised once process 0 has begun the attempt, or its time is over."""
+    """The error waits until process 0 begins the attempt, or the others wait in vain."""
     try:
         yield
     except Exception as error:

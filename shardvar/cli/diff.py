@@ -50,7 +50,7 @@ from shardvar.cli.view import (
 )
 from shardvar.errors import ArgumentError, ReadError, ShardvarError
 from shardvar.layout.dtypes import Ints, is_number
-from shardvar.verbs.compare.blocks import Statistics, histograms, measure
+from shardvar.verbs.compare.blocks import Statistics, histograms, measure, read_scalars
 from shardvar.verbs.compare.comparison import (
     DiffReport,
     TensorDifference,
@@ -63,7 +63,6 @@ from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.mapping import paths_of_ranks, renamed_reader
 from shardvar.verbs.reader import Reader, open_checkpoint, open_found
 from shardvar.verbs.renaming import REGULAR, matches_any, new_names
-from shardvar.verbs.scalars import read_scalars
 from shardvar.view.collect import (
     JsonColumns,
     StatisticsByKey,

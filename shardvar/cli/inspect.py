@@ -61,13 +61,12 @@ from shardvar.formats.published import delta_of
 from shardvar.limits import MAX_NAMED
 from shardvar.planning.index import find_ties, take_tensors
 from shardvar.storage.concurrency import without_collection
-from shardvar.verbs.compare.blocks import Statistics, measure
+from shardvar.verbs.compare.blocks import ScalarValue, Statistics, measure, read_scalars
 from shardvar.verbs.locate import look_at, only_one
 from shardvar.verbs.newest import candidates_of
 from shardvar.verbs.parameters import ParameterCount, empty_note, is_optimizer_state
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import SCHEMA, Damage
-from shardvar.verbs.scalars import ScalarValue, read_scalars
 from shardvar.wire.damage import FileKind
 
 _MOST_PLACES = 3

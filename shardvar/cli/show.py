@@ -37,9 +37,9 @@ from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
 from shardvar.layout.dtypes import STRING, Array, json_number, widen_numbers
 from shardvar.planning.index import NO_CHECKSUM, unknown_key
+from shardvar.verbs.compare.blocks import is_setting, read_scalars
 from shardvar.verbs.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.verbs.reports import SCHEMA
-from shardvar.verbs.scalars import is_setting, read_scalars
 from shardvar.verbs.steps import natural_key
 
 _PRINTED = 1000

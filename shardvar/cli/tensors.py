@@ -31,11 +31,11 @@ from shardvar.errors import ReadError
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import without_collection
+from shardvar.verbs.compare.blocks import ScalarValue, has_settings
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import Damage
-from shardvar.verbs.scalars import ScalarValue, has_settings
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes.layout import Layout

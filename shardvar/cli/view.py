@@ -40,11 +40,10 @@ from shardvar.formats.published import delta_of
 from shardvar.formats.table import stem_of_name
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.local import is_url, split_path
-from shardvar.verbs.compare.blocks import Statistics, histograms, measure
+from shardvar.verbs.compare.blocks import Statistics, histograms, measure, read_scalars
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import SCHEMA, WriteReport
-from shardvar.verbs.scalars import read_scalars
 from shardvar.view.collect import (
     JsonColumns,
     StatisticsByKey,

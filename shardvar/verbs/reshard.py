@@ -95,12 +95,11 @@ from shardvar.verbs.mapping import (
     split_ranks,
     write_ranks,
 )
-from shardvar.verbs.payloads import check_payloads
 from shardvar.verbs.reader import Reader, find_objects, open_found
 from shardvar.verbs.renaming import Globs, matches_any, matching, new_names, select_keys, such_as
 from shardvar.verbs.reports import Damage, WriteReport
 from shardvar.verbs.save import WRITER, check_keys
-from shardvar.verbs.together.executors import Opening, check_executor, runner_of
+from shardvar.verbs.together.executors import Opening, check_executor, check_payloads, runner_of
 from shardvar.verbs.writing import (
     Partitions,
     WritePlan,

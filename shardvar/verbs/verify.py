@@ -4,7 +4,7 @@ exactly once.
 1. Open. A damaged index is reported like any other damage. Often nothing else can be checked then.
 2. Laws. Report keys that cannot be read, slices that overlap, leave a hole or reach out of their
    tensor, and oddities of the files.
-3. Payloads. Read all of them, and compare their checksums (``payloads``).
+3. Payloads. Read all of them, and compare their checksums (``together.executors``).
 4. Values. Bools must be 0 or 1, and strings as long as announced, or a load would refuse them.
 5. Digests. Where digests are kept of the checkpoint, in its metadata or in a manifest, compute
    them and compare (``compare.manifest``), and the checksums that other programs have of its files.
@@ -54,7 +54,6 @@ from shardvar.verbs.arguments import check_progress
 from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.parameters import empty_note
-from shardvar.verbs.payloads import Check, payload_checker
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import (
@@ -67,7 +66,7 @@ from shardvar.verbs.reports import (
     Unverified,
     VerifyReport,
 )
-from shardvar.verbs.together.executors import check_executor
+from shardvar.verbs.together.executors import Check, check_executor, payload_checker
 
 
 def verify(

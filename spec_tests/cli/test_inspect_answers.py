@@ -17,8 +17,8 @@ import shardvar as sv
 from shardvar.cli.tensors import Table, Tensor, fit, positions_of
 from shardvar.cli.tree import tree_lines
 from shardvar.errors import CorruptCheckpoint, StorageError
+from shardvar.verbs.compare.blocks import ScalarValue
 from shardvar.verbs.parameters import count_parameters
-from shardvar.verbs.scalars import ScalarValue
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.paths import GOLDEN
 
@@ -600,7 +600,7 @@ def test_values_that_may_not_be_read_leave_a_shape(
         raise StorageError("data cannot be read: permission denied.", "Ask for it.")
 
     sv.save(tmp_path / "model", {"step": np.int64(7), "w": np.ones(2)})
-    monkeypatch.setattr("shardvar.verbs.scalars.Blocks.read", refuse)
+    monkeypatch.setattr("shardvar.verbs.compare.blocks.Blocks.read", refuse)
     found = run("inspect", tmp_path / "model")
     assert found.code == 0 and re.search(r"step +int64 +\[\] ", found.out)
     monkeypatch.undo()

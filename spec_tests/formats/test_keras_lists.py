@@ -20,7 +20,7 @@ from shardvar.errors import (
     InvalidCheckpoint,
     MalformedCheckpoint,
 )
-from shardvar.wire.hdf5_texts import Hdf5Texts
+from shardvar.formats.hdf5 import Hdf5Texts
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed")
 

@@ -1,1 +1,92 @@
-"""Adapters of real implementations: ``shardvar.conformance.adapters.NAME:Adapter``."""
+"""Adapters of real implementations: ``shardvar.conformance.adapters.NAME:Adapter``.
+
+``Trainings`` has the methods that the adapters of frameworks share: a training is begun, stepped,
+written and loaded in the way of each framework, and these steps are put together here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardvar.layout.dtypes import Array
+from shardvar.spec.partitions import intervals
+
+CountOrSizes = int | Sequence[int]
+"""A number of shards, or the rows of each."""
+GradientArrays = Array | tuple[Array, Array]
+GradientSteps = Sequence[Mapping[str, GradientArrays]]
+SlotArrays = dict[str, list[Array]]
+
+
+class Trainings:
+    """Levels 5 and 10 by six methods of a framework; a training is any object that it makes."""
+
+    create: Callable[..., Any]
+    shards: Callable[..., list[Array]]
+    _begin: Callable[..., Any]
+    """Of a kind, variables and the values that they had before their layout."""
+    _train: Callable[..., None]
+    _values: Callable[..., dict[str, Array]]
+    _slots: Callable[..., dict[str, SlotArrays]]
+    _write: Callable[..., None]
+    _load: Callable[..., None]
+
+    def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
+        # One byte a row, since only the number of rows matters.
+        shards = self.shards(self.create(np.zeros(length, np.int8), num_shards))
+        return intervals([len(shard) for shard in shards])
+
+    def _laid_out(self, values: Mapping[str, Array], layout: CountOrSizes) -> dict[str, Any]:
+        create = self.create if isinstance(layout, int) else getattr(self, "create_uneven", None)
+        if create is None:
+            raise NotImplementedError("shards of given sizes")
+        return {key: create(value, layout) for key, value in values.items()}
+
+    def optimize(
+        self, kind: str, value: Array, layout: CountOrSizes, gradients: Sequence[GradientArrays]
+    ) -> Array:
+        return self._values(self._trained(kind, value, layout, gradients))["w"]
+
+    def slots(
+        self, kind: str, value: Array, layout: CountOrSizes, gradients: Sequence[GradientArrays]
+    ) -> SlotArrays:
+        return self._slots(self._trained(kind, value, layout, gradients))["w"]
+
+    def _trained(
+        self, kind: str, value: Array, layout: CountOrSizes, gradients: Sequence[GradientArrays]
+    ) -> Any:
+        training = self._begin(kind, self._laid_out({"w": value}, layout))
+        self._train(training, [{"w": gradient} for gradient in gradients])
+        return training
+
+    def save_training(
+        self,
+        path: str,
+        kind: str,
+        values: Mapping[str, Array],
+        layout: CountOrSizes,
+        gradients: GradientSteps,
+    ) -> None:
+        training = self._begin(kind, self._laid_out(values, layout))
+        self._train(training, gradients)
+        self._write(training, path, layout)
+
+    def resume_training(self, *training: Any) -> dict[str, Array]:
+        return self._values(self._resumed(*training))
+
+    def resumed_slots(self, *training: Any) -> dict[str, SlotArrays]:
+        return self._slots(self._resumed(*training))
+
+    def _resumed(
+        self,
+        path: str,
+        kind: str,
+        templates: Mapping[str, Array],
+        layout: CountOrSizes,
+        gradients: GradientSteps,
+    ) -> Any:
+        training = self._begin(kind, self._laid_out(templates, layout))
+        self._load(training, path, layout)
+        self._train(training, gradients)
+        return training

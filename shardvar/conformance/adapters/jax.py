@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.conformance.adapters.framework import (
+from shardvar.conformance.adapters import (
     GradientArrays,
     GradientSteps,
     SlotArrays,

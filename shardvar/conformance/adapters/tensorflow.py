@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import shardvar as sv
-from shardvar.conformance.adapters.framework import (
+from shardvar.conformance.adapters import (
     CountOrSizes,
     GradientSteps,
     SlotArrays,

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from shardvar.conformance.adapters import GradientSteps, SlotArrays, Trainings
 from shardvar.conformance.adapters.dtensor import SimulatedRanks
-from shardvar.conformance.adapters.framework import GradientSteps, SlotArrays, Trainings
 from shardvar.layout.dtypes import Array
 
 _Training = tuple[Any, Any]

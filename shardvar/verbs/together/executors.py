@@ -10,6 +10,9 @@ another release of shardvar, and one whose files have changed.
 Tasks are idempotent: one that is done twice writes the same bytes. Inside a task there is one
 thread, since the executor decides how many tasks run at a time. A worker that dies is a
 ``WorkerLost``; what others finished stays.
+
+Payloads are checked by threads of this process, small neighbours in one read, or by the workers of
+an executor. An error stays with its row, and the other rows are still read.
 """
 
 import os
@@ -27,6 +30,7 @@ from concurrent.futures import (
 )
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import parent_process
 from threading import Thread
 from typing import Any, Self
@@ -34,17 +38,23 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar._version import __version__
+from shardvar.engine.arrays import MoveTable
 from shardvar.engine.cast import CastSource
+from shardvar.engine.evidence import Evidence
 from shardvar.engine.files import FileReport, FileTask, run_task
 from shardvar.engine.mapped import MapPart, map_parts
-from shardvar.engine.pool import Done, Progress, in_this_thread
+from shardvar.engine.pieces import Reading, read_moves
+from shardvar.engine.pool import Done, Progress, block_ranges, in_this_thread, new_buffer
+from shardvar.engine.read import check_bool
 from shardvar.engine.write import FileRunner, restore_rows, shrink_entries, shrink_task
 from shardvar.errors import (
+    READ_ERRORS,
     ArgumentTypeError,
     CheckpointError,
     CheckpointNotFound,
     CorruptCheckpoint,
     MissingFile,
+    ReadError,
     StorageError,
     UnsupportedError,
     WorkerLost,
@@ -52,12 +62,13 @@ from shardvar.errors import (
 from shardvar.forks import new_lock
 from shardvar.formats.files import open_below
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.planning.index import EntryTable
 from shardvar.storage.requests import first_line
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.joined_source import join_sources
 from shardvar.verbs.locate import Location
+from shardvar.wire import strings
 
 _AHEAD = 1024
 """Tasks that are with the executor at a time: more than a cluster has workers."""
@@ -384,3 +395,77 @@ def _open(opening: Opening) -> Source:
         while len(_sources) > _OPEN:
             _sources.popitem(last=False)  # not closed: another thread may read from it
         return source
+
+
+Check = Callable[[EntryTable], dict[int, ReadError]]
+"""Reads the payloads of entries, and returns the errors of damaged ones, by row."""
+
+
+def check_payloads(
+    source: Source, entries: EntryTable, progress: Progress = lambda _nbytes: None
+) -> dict[int, ReadError]:
+    """Read every payload; the error of each row that is damaged."""
+    # Move: small neighbours together and large payloads in blocks, by threads; their bytes are
+    # dropped.
+    errors: dict[int, ReadError] = {}
+    evidence = Evidence(source, entries, errors=errors)
+    reading = Reading(evidence, progress)
+    rows = np.arange(len(entries))
+    zeros = np.zeros_like(rows)
+    read_moves(reading, MoveTable(rows, zeros, rows, zeros, entries.slices.nbytes), None)
+    evidence.check()
+    # A payload without bytes may have stored bytes all the same.
+    for row in np.flatnonzero(~entries.plain & (entries.slices.nbytes == 0)).tolist():
+        evidence.read_whole(row)
+    # Values, of payloads that are not damaged.
+    for row in np.flatnonzero(
+        np.isin(entries.slices.codes(), (code(STRING), code("bool")))
+    ).tolist():
+        if row in errors:
+            continue
+        # The bytes are read once more, so their checksum is compared once more.
+        evidence, nbytes = Evidence(source, entries), int(entries.slices.nbytes[row])
+        try:
+            if entries.slices.dtype(row) == STRING:
+                payload = new_buffer(nbytes)
+                evidence.read(row, 0, payload)
+                evidence.check()
+                strings.decode(payload, entries.slices.region(row).shape)
+                continue
+            # Bools: a block at a time, for a tensor of any size.
+            for start, stop in block_ranges(0, nbytes):
+                block = new_buffer(stop - start)
+                evidence.read(row, start, block)
+                check_bool(np.frombuffer(block, np.bool), entries.slices.key(row), source, entries)
+            evidence.check()
+        except READ_ERRORS as error:
+            errors[row] = error
+    return errors
+
+
+def payload_checker(
+    executor: Executor | None, found: Location, source: Source, progress: Progress
+) -> Check:
+    if executor is None:
+        return partial(check_payloads, source, progress=progress)
+    opening = Opening(found)
+
+    def check(entries: EntryTable) -> dict[int, ReadError]:
+        calls = (
+            (check_portion, (__version__, Payloads.of(opening, source, entries.take(rows)), rows))
+            for rows in portions(entries.slices.nbytes)
+        )
+        errors: dict[int, ReadError] = {}
+        for rows, damaged in run_tasks(executor, calls):
+            errors |= {int(rows[row]): error for row, error in damaged.items()}
+            progress(int(entries.slices.nbytes[rows].sum()))
+        return errors
+
+    return check
+
+
+def check_portion(
+    version: str, payloads: Payloads, rows: Ints
+) -> tuple[Ints, dict[int, ReadError]]:
+    with payloads.opened(version) as source:
+        return rows, check_payloads(source, payloads.entries)

@@ -1,7 +1,7 @@
 """A run of the kit under pytest: one item a rule, and reports at the end.
 
 The plugin calls this module once a run names the kit. The steps: read the options, construct the
-adapter, collect one item a rule, judge each item, write the reports. Rules come from the registry
+adapter, collect one item a rule, judge each item, write the reports. Rules come from their table
 and are not found by name, so that no setting of the user (``python_files``, ``--import-mode``)
 hides or doubles them.
 """
@@ -35,7 +35,7 @@ from shardvar.conformance.report import (
 from shardvar.conformance.rules import LEVELS, Rule, all_rules, rules_of
 from shardvar.errors import ArgumentError
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve()
 PROPERTY = "shardvar.conformance"
 
 
@@ -131,9 +131,9 @@ class Conformance:
     def pytest_collect_file(
         self, file_path: Path, parent: pytest.Collector
     ) -> pytest.Collector | None:
-        """Collect the rules where pytest comes to the registry, and nothing elsewhere."""
+        """Collect the rules where pytest comes to this file, and nothing elsewhere."""
         # One file stands for the whole kit, so that each rule is collected once.
-        if file_path != HERE / "registry.py":
+        if file_path != HERE:
             return None
         rules: Rules = Rules.from_parent(parent, path=file_path, nodeid=PACKAGE, kit=self)
         return rules

@@ -86,7 +86,7 @@ def _decoding(place: Place, count: int) -> Run:
     path = place.room(f"graph of {count}") / "model"
     small_model(count).write(path, format="tensorflow")
     with sv.open_checkpoint(path) as reader:
-        message, keys = reader.read(GRAPH_KEY).item(), dict.fromkeys(reader.keys())
+        message, keys = reader.read(GRAPH_KEY).item(), dict.fromkeys(reader)
     return Run(partial(decode_graph, message, keys))
 
 

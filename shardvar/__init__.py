@@ -1,5 +1,4 @@
-"""shardvar: inspect, verify and reshard checkpoints of sharded tensors, without the framework that
-wrote them.
+"""Inspect, verify, compare, convert and reshard checkpoints, without the framework that wrote them.
 
     import shardvar as sv
 
@@ -7,11 +6,16 @@ wrote them.
     sv.reshard("model", "model-of-five", partition=5)
     assert sv.diff("model", "model-of-five").equal
 
-This module is the face. It imports nothing until one of its names is used (SPEC 1), so that the
-command line starts quickly and a program that wants only ``sv.div`` pays for nothing else. The stub
-``__init__.pyi`` next to it is the only table of public names: type checkers read it as Python, this
-module reads it line by line. To add a name, add its import to the stub.
+``load``, ``save``, ``open_checkpoint``, ``reshard``, ``verify``, ``diff`` and ``digest`` work on
+checkpoints, and ``delta`` and ``apply`` on what changed between two. ``SavedSteps`` and
+``save_shards`` are for programs that train. ``Variable``, ``ShardedVariable``, ``Checkpoint``, ``nn``
+and ``optimizers`` are the RFCs in NumPy, and ``shardvar.spec`` has each of their rules as a function.
 """
+
+# This module is the face. It imports nothing until one of its names is used (SPEC 1), so that the
+# command line starts quickly and a program that wants only ``sv.div`` pays for nothing else. The stub
+# ``__init__.pyi`` next to it is the only table of public names: type checkers read it as Python, this
+# module reads it line by line. To add a name, add its import to the stub.
 
 from importlib import import_module
 

@@ -43,14 +43,11 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         print_json(report.to_json())
         return 0
-    done = "would write" if report.dry_run else "wrote"
-    summary, *lines = lines_of_delta(report)
-    joined = f" of {report.num_joined} deltas" if report.num_joined else ""
-    text = f"{done} {short_path(report.path)}{joined}: {summary}"
+    text, *lines = lines_of_delta(report, short_path)
     if report.dry_run:
         say(text)
     else:
-        answer("good", text, done)
+        answer("good", text, "wrote")
     shown = lines if arguments.all or len(lines) <= _MOST_LINES else lines[: _MOST_LINES - 1]
     for line in shown:
         say(line)

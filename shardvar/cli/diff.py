@@ -508,7 +508,7 @@ def execute(arguments: Namespace) -> int:
         report = diff(
             a,
             b,
-            advance,
+            progress=advance,
             filter=arguments.filter,
             exclude=arguments.exclude,
             rename=rename,

@@ -57,7 +57,7 @@ def execute(arguments: Namespace) -> int:
         check_without_manifest(find_checkpoint(arguments.path), arguments.force)
     total, begin = partial(payload_nbytes, arguments.path), perf_counter()
     with executor_of(arguments) as executor, progress("reading", total) as advance:
-        report = digest(arguments.path, advance, executor=executor)
+        report = digest(arguments.path, progress=advance, executor=executor)
     found = {} if manifest is None else differences(manifest, report)
     fields = report.to_json()
     if manifest is not None:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from shutil import get_terminal_size
+from typing import Any
 
 from shardvar.cli.listing import print_choices
 from shardvar.cli.output import (
@@ -30,6 +31,7 @@ from shardvar.cli.output import (
     note_numbers,
     num_lines,
     path_on_a_line,
+    print_csv,
     print_json,
     printable,
     progress,
@@ -412,6 +414,11 @@ def execute(arguments: Namespace) -> int:
     unwanted = _unwanted(arguments)
     place = look_at(arguments.path)
     found = candidates_of(place)
+    if arguments.csv and arguments.json:
+        raise ArgumentError("--csv and --json are both given.", "Leave one of them out.")
+    if arguments.csv and len(found) > 1:
+        cause = f"--csv lists the tensors of one checkpoint, and {arguments.path} has {len(found)}."
+        raise ArgumentError(cause, "Give the path of one; without --csv, they are listed.")
     if len(found) > 1:
         taken = num_lines(arguments.notes)
         print_choices(place, found, arguments.json, arguments.all, taken)
@@ -431,6 +438,8 @@ def execute(arguments: Namespace) -> int:
         delta = delta_of(one.storage, reader.format, reader.metadata.user, table)
         if arguments.json:
             _print_json(reader, tensors, measured, arguments, delta)
+        elif arguments.csv:
+            print_csv(_json_rows(reader, tensors, measured, arguments))
         else:
             if delta:
                 warn(f"! This is {delta.what}. {delta.remedy}")
@@ -459,14 +468,9 @@ def _unwanted(arguments: Namespace) -> list[Callable[[Statistics], bool]]:
     return [ODD[name][1] for name in names]
 
 
-def _print_json(
-    reader: Reader,
-    tensors: Sequence[Tensor],
-    measured: _StatisticsByKey,
-    arguments: Namespace,
-    delta: FileKind | None,
-) -> None:
-    listed = []
+def _json_rows(
+    reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace
+) -> Iterator[dict[str, Any]]:
     keys = [each.key for each in tensors if each.shape == ()]
     scalars = read_scalars(reader, keys, is_listing=True)
     for tensor in tensors:
@@ -483,7 +487,16 @@ def _print_json(
                 row |= {"stats": None, "stats_error": error}
             else:
                 row["stats"] = found and found.to_json()
-        listed.append(row)
+        yield row
+
+
+def _print_json(
+    reader: Reader,
+    tensors: Sequence[Tensor],
+    measured: _StatisticsByKey,
+    arguments: Namespace,
+    delta: FileKind | None,
+) -> None:
     metadata = reader.metadata
     counted = {
         each.key: (each.counted_as, each.num_parameters) for each in tensors if each.counted_as
@@ -507,6 +520,6 @@ def _print_json(
             "files": list(reader.index.files),
             "refers_to": dict(referred(reader)),
             "num_settings": sum(each.is_setting for each in tensors),
-            "tensors": listed,
+            "tensors": [*_json_rows(reader, tensors, measured, arguments)],
         }
     )

@@ -192,7 +192,7 @@ def _content(location: Location) -> _Content:
         with Reader(location.path, location.format.name, location.open()) as reader:
             faults, nbytes = reader.listed_faults(), reader.listed().slices.nbytes
             wrong = f"{count(len(faults), 'tensor')} unreadable" if faults else ""
-            return _Content(len(reader.keys()), int(nbytes.sum()), wrong)
+            return _Content(len(reader), int(nbytes.sum()), wrong)
     except CheckpointError:
         return _Content(None, None, "unreadable")
 

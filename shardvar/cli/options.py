@@ -336,6 +336,7 @@ $ model.safetensors --sort size --stats
 --brief  print only the totals
 --all  fold nothing, and list every unreadable tensor
 -v, --verbose  also print writer, policy, metadata, dtypes
+--csv  print a table for other programs: a line a tensor, under the names of `--json`
 <output>
 
 show: Print the values of a tensor, or of a part of it.

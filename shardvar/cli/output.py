@@ -74,6 +74,19 @@ def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
+def print_csv(rows: Iterable[dict[str, Any]]) -> None:
+    """Print rows as RFC 4180 has them, lists and objects in JSON."""
+    for number, row in enumerate(rows):
+        for cells in [row.values()] if number else [row, row.values()]:
+            put(",".join(map(_csv_cell, cells)))
+
+
+def _csv_cell(cell: Any) -> str:
+    text = json.dumps(cell) if isinstance(cell, list | dict) else "" if cell is None else str(cell)
+    quoted = text.replace('"', '""')
+    return f'"{quoted}"' if any(mark in text for mark in ',"\r\n') else text
+
+
 _ASCII = str.maketrans("├└│─…→×", "|`|-~>x")
 """The characters for the symbols of tables where the encoding of a terminal lacks these."""
 

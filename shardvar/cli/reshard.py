@@ -20,7 +20,6 @@ from shardvar.cli.output import (
     answer,
     count,
     human_size,
-    human_tensors,
     note,
     note_dequantized,
     one_line,
@@ -49,7 +48,6 @@ from shardvar.layout.dtypes import NAMES
 from shardvar.layout.meshes import Layout, named_sharding, parameter_servers
 from shardvar.layout.meshes.mesh import Mesh
 from shardvar.layout.partition import Cut
-from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import message
 from shardvar.planning.index import EntryTable
 from shardvar.planning.policies import (
@@ -62,7 +60,13 @@ from shardvar.storage.local import is_url
 from shardvar.verbs.joining import Join, Spec
 from shardvar.verbs.locate import exact_path, find_target
 from shardvar.verbs.reader import open_checkpoint
-from shardvar.verbs.reports import VerifyReport, WriteReport, lines_of_problems
+from shardvar.verbs.reports import (
+    VerifyReport,
+    WriteReport,
+    facts_of_write,
+    lines_of_problems,
+    sizes_of_write,
+)
 from shardvar.verbs.reshard import Conversions, reshard
 
 _MESH = "Give the axes of the mesh, the slowest first: --mesh 'dp=2,tp=4'."
@@ -379,17 +383,13 @@ def parse_policy(arguments: Namespace) -> TablePolicy | None:
 def print_write(
     report: WriteReport, sources: Sequence[str], verified: Sequence[VerifyReport], verbose: bool
 ) -> None:
-    done = "would write" if report.dry_run else "wrote"
-    what = human_tensors(report.num_tensors, report.num_slices)
-    size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
-    line = f"{done} {short_path(_file(report))} ({report.format}): {what}, {size}"
+    line, *ranks = sizes_of_write(report, lambda one: short_path(_file(one)))
     if report.dry_run:
         say(line)
     else:
-        answer("bad" if report.lost else "good", line, done)
-    for each in report.ranks:
-        size = f"{count(each.num_tensors, 'tensor')}, {human_size(each.nbytes)}"
-        say(f"  {short_path(_file(each))}: {size}")
+        answer("bad" if report.lost else "good", line, "wrote")
+    for each in ranks:
+        say(each)
     if verbose:
         say(f"policy: {one_line(report.description)}")
     if sys.stdout.isatty() and report.lost:
@@ -398,12 +398,7 @@ def print_write(
     else:
         for problem in lines_of_problems("lost: ", report.lost, everything=True):
             say(problem)
-    if report.num_objects:
-        put(f"carried {count(report.num_objects, 'object')} with the tensors")
-    if report.untied:
-        pairs = [f"{key!r} and {first!r}" for key, first in report.untied]
-        more = f" and {len(pairs) - MAX_NAMED} more pairs" if len(pairs) > MAX_NAMED else ""
-        put(f"written twice, and one in the source: {', '.join(pairs[:MAX_NAMED])}{more}")
+    put(*facts_of_write(report))
     if report.left_out:
         keys = ", ".join(map(printable, report.left_out))
         note(
@@ -411,8 +406,6 @@ def print_write(
         )
     if report.digests:
         note(f"note: {message(report.digests)}")
-    if report.reused_files:
-        put(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:
         print_plan(report, sources)
     for found in verified:

@@ -71,7 +71,7 @@ def execute(arguments: Namespace) -> int:
         if arguments.key is None and len(reader) != 1:
             _print_keys(reader, arguments.json)
             return 0
-        key = reader.keys()[0] if arguments.key is None else _find_key(reader, arguments.key)
+        key = next(iter(reader)) if arguments.key is None else _find_key(reader, arguments.key)
         if arguments.json:
             tensor = reader[key]
             axes = parse_index_text(arguments.index, tensor.shape)

@@ -265,7 +265,7 @@ def verify_with_progress(
         return nbytes
 
     with progress("verifying", total) as advance:
-        return verify(path, advance, executor=executor, **options)
+        return verify(path, progress=advance, executor=executor, **options)
 
 
 def payload_nbytes(path: str) -> int:

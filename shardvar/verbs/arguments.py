@@ -5,18 +5,53 @@ Types are checked only here. What a value means is checked where it is used.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.layout.dtypes import Array, code, dtype_name, numpy_dtype
+from shardvar.pictures.words import similar
 from shardvar.planning.index import OBJECTS
 from shardvar.wire.digests import DIGESTS
 
 if TYPE_CHECKING:
     from shardvar.engine.arrays import LazyPayload
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SPELLINGS = {
+    "shards": "partition",
+    "num_shards": "partition",
+    "overwrite": "force",
+    "dtype": "cast",
+}
+"""The arguments that names of the command line and of other libraries mean."""
+
+
+def named_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Make an unknown keyword an error that names the argument that it may mean."""
+    code = cast(FunctionType, function).__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(function)
+    def call(*given: P.args, **options: P.kwargs) -> T:
+        for name in options:
+            if name not in names:
+                meant = [_SPELLINGS.get(name, ""), *similar(name, names)]
+                near = next((f"Did you mean {each}=? " for each in meant if each in names), "")
+                raise ArgumentTypeError(
+                    f"{code.co_name}() has no argument {name!r}.",
+                    f"{near}`help(shardvar.{code.co_name})` lists its arguments.",
+                )
+        return function(*given, **options)
+
+    return call
 
 
 def as_array(key: str, value: Any) -> Array:

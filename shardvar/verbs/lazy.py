@@ -55,6 +55,15 @@ class LazyArray(ABC):
     def size(self) -> int:
         return Region.whole(self.shape).size
 
+    @property
+    def T(self) -> Array:  # noqa: N802
+        """The values with their axes reversed, as a fresh array."""
+        return self.numpy().T
+
+    def astype(self, dtype: npt.DTypeLike) -> Array:
+        """Return the values as another dtype, which may also be named, such as ``'bfloat16'``."""
+        return self.numpy().astype(numpy_dtype(parse_dtype(dtype)))
+
     def __len__(self) -> int:
         if not self.shape:
             cause = f"{self!r} has no axes and therefore no length."

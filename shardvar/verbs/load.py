@@ -19,7 +19,7 @@ from shardvar.formats.published import delta_error
 from shardvar.layout.dtypes import HALVES, NAMES, STRING, Array, Ints, has_values, numpy_dtype
 from shardvar.planning.index import DELTA, EntryTable
 from shardvar.planning.plan import plan_copies
-from shardvar.verbs.arguments import strings_of
+from shardvar.verbs.arguments import named_arguments, strings_of
 from shardvar.verbs.locate import Path
 from shardvar.verbs.mapping import MapLike, as_map, map_reader
 from shardvar.verbs.reader import Reader, check_verify, open_checkpoint
@@ -29,6 +29,7 @@ _READ = (STRING, HALVES, "bool")
 must be refused."""
 
 
+@named_arguments
 def load(
     path: Path,
     keys: Iterable[str] | None = None,

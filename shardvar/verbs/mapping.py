@@ -371,7 +371,7 @@ def map_and_report(
     is_ranked, stored = reads_ranks(given.parsed), reader
     keys = None
     if filter is not None or exclude is not None:
-        keys = select_keys(reader.keys(), filter, exclude)
+        keys = select_keys(list(reader), filter, exclude)
     if is_ranked:
         reader, given = number_ranks(reader, given, ranks)
         if keys is not None and reader is not stored:
@@ -400,7 +400,7 @@ def map_and_report(
 def renamed_reader(reader: Reader, rename: Mapping[str, str]) -> Reader:
     if not rename:
         return reader
-    keys, stored = reader.keys(), reader.entries().slices.tensors.keys
+    keys, stored = list(reader), reader.entries().slices.tensors.keys
     names = dict(zip(keys, new_names(keys, rename), strict=True))
     plan = MapPlan([], {}, {key: names[key] for key in stored})
     return planned_reader(reader, plan, {key: names[key] for key in reader.index.faults})

@@ -68,6 +68,7 @@ from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.pictures.words import count, message, named
 from shardvar.storage.posix import outer_links
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.arguments import named_arguments
 from shardvar.verbs.locate import (
     Location,
     Path,
@@ -349,6 +350,7 @@ class Newest:
         )
 
 
+@named_arguments
 def newest_checkpoint(path: Path, *, item: str | None = None) -> str:
     """Return the path of the newest checkpoint in a folder.
 

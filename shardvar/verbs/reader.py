@@ -25,8 +25,8 @@ are wanted, they are read bare, and the requests that need them are noted, unles
 verified.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import prod
 from types import TracebackType
@@ -42,6 +42,7 @@ from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
     CheckpointError,
+    ShardvarError,
     UnknownKey,
     UnsupportedError,
 )
@@ -51,10 +52,11 @@ from shardvar.formats.protocol import Format, Source
 from shardvar.layout.dtypes import Array, Bools, is_whole, numpy_dtype
 from shardvar.layout.indexing import Gather, Pick, cut_steps, plan_gather
 from shardvar.layout.region import Region
+from shardvar.pictures.words import count, human_size
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries, take_tensors
 from shardvar.planning.plan import Plan, find_faults, plan_copies
 from shardvar.planning.slices import SliceTable, widen
-from shardvar.verbs.arguments import check_string
+from shardvar.verbs.arguments import check_string, named_arguments
 from shardvar.verbs.lazy import LazyArray
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 
@@ -310,6 +312,8 @@ class LazyTensor(LazyArray):
     """The name of its element type."""
     shape: tuple[int, ...] = field()
     """Its full shape."""
+    nbytes: int = field(repr=False)
+    """The bytes of its values in the checkpoint."""
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         # To NumPy, None is a new axis.
@@ -320,13 +324,13 @@ class LazyTensor(LazyArray):
         return self.reader.read(self.key)
 
 
-@dataclass(slots=True)
-class Reader:
-    """An open checkpoint, and a context manager that closes it.
+@dataclass(slots=True, eq=False, repr=False)
+class Reader(Mapping[str, LazyTensor]):
+    """An open checkpoint: a mapping of keys to tensors, and a context manager that closes it.
 
     ``reader["table"]`` is a ``LazyTensor``. Values are read when asked for, and only those:
-    ``reader["table"][3:7]``, or ``reader.read("table", np.s_[3:7])``, reads four rows. ``"table" in
-    reader`` and ``len(reader)`` ask for keys.
+    ``reader["table"][3:7]``, or ``reader.read("table", np.s_[3:7])``, reads four rows. The other
+    methods of a mapping, such as ``items`` and ``get``, read no values either.
 
     Examples
     --------
@@ -344,14 +348,24 @@ class Reader:
     """The path of the checkpoint."""
     format: str
     """The name of its format."""
-    source: Source = field(repr=False)
+    source: Source
     """The source that payloads are read from."""
-    unverified: list[tuple[str, Region]] = field(default_factory=list, repr=False)
+    unverified: list[tuple[str, Region]] = field(default_factory=list)
     """The parts that were returned without comparing a checksum, since it covers many more bytes, as
     the region around each; ``verify="full"`` reads all of these instead."""
-    _table: EntryTable | None = field(default=None, repr=False)
-    _keys: dict[str, None] | None = field(default=None, repr=False)
-    _faults: dict[str, CheckpointError] | None = field(default=None, repr=False)
+    _table: EntryTable | None = None
+    _keys: dict[str, None] | None = None
+    _faults: dict[str, CheckpointError] | None = None
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        known = ""
+        with suppress(ShardvarError, OSError, ValueError):  # also of a closed one
+            size = human_size(int(self.listed().slices.nbytes.sum()))
+            known = f", {count(len(self), 'tensor')}, {size}"
+        return f"{type(self).__name__}(path={self.path!r}, format={self.format!r}{known})"
 
     @property
     def index(self) -> Index:
@@ -415,15 +429,15 @@ class Reader:
             self._faults = find_faults(self.entries().slices) | dict(self.index.faults.items())
         return self._faults
 
-    def keys(self) -> list[str]:
-        """Return the names of all tensors, including unreadable ones.
+    def keys(self) -> KeysView[str]:
+        """Return the names of all tensors, including unreadable ones, in the order of the index.
 
         Returns
         -------
-        list of str
-            The names in the order of the index.
+        KeysView of str
+            The names: a set that has an order, as ``dict.keys()``.
         """
-        return list(self._names())
+        return self._names().keys()
 
     def _names(self) -> dict[str, None]:
         index = self.index
@@ -448,8 +462,9 @@ class Reader:
         return key in self._names()
 
     def __getitem__(self, key: str) -> LazyTensor:
-        tensors = self._look_up(outline_of(self.index), [key]).slices.tensors
-        return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0))
+        slices = self._look_up(outline_of(self.index), [key]).slices
+        tensors, nbytes = slices.tensors, int(slices.nbytes.sum())
+        return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0), nbytes)
 
     def read(self, key: str, region: Any = None, verify: str = "auto") -> npt.NDArray[Any]:
         """Return a tensor, or a part of it, as a fresh array. Only the bytes that the part needs
@@ -599,12 +614,60 @@ class Reader:
         shape = slices.tensors.shape(0)
         return recognize(shape, slices.offset[:, : len(shape)], slices.shape[:, : len(shape)])
 
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the list of tensors as columns: a name for each, and its cells.
+
+        Returns
+        -------
+        dict
+            ``key``, ``dtype``, ``encoding`` of quantised tensors, ``shape`` as a tuple, ``nbytes``
+            and ``num_slices`` as they are stored, and ``fault``, the name of the error's class of a
+            tensor that cannot be read. An unknown cell is None.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import shardvar as sv
+        >>> path = f"{tempfile.mkdtemp()}/model"
+        >>> _ = sv.save(path, {"table": np.ones((13, 2)), "b": np.ones(3)}, partition={"table": 5})
+        >>> with sv.open_checkpoint(path) as reader:
+        ...     columns = reader.columns()
+        >>> columns["key"], columns["shape"], columns["num_slices"]
+        (['b', 'table'], [(3,), (13, 2)], [1, 5])
+        """
+        slices, faults, encodings = self.listed().slices, self.listed_faults(), self.encodings
+        facts, row_of = slices.tensors.facts(), slices.tensors.rows()
+        nbytes = slices.nbytes_of_tensors().tolist()
+        counts = np.bincount(slices.tensor, minlength=len(nbytes)).tolist()
+        columns: dict[str, list[Any]] = {name: [] for name in _KINDS}
+        for key in self:
+            row, (dtype, shape) = row_of.get(key), facts.get(key, (None, None))
+            known = (None, None) if row is None else (nbytes[row], counts[row])
+            fault = type(faults[key]).__name__ if key in faults else None
+            cells = (key, dtype, encodings.get(key), shape, *known, fault)
+            for column, cell in zip(columns.values(), cells, strict=True):
+                column.append(cell)
+        return columns
+
+    def to_pandas(self) -> Any:
+        """Return ``columns`` as a ``pandas.DataFrame``."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The columns for libraries of Arrow: ``pyarrow.table(reader)``, ``polars.from_arrow``."""
+        from shardvar.verbs.arrow import arrow_stream
+
+        return arrow_stream(self.columns(), _KINDS)
+
     def _repr_html_(self) -> str:
         """The first tensors as a table, for notebooks. Looks at all entries, at no payload."""
         from shardvar.verbs.reports import as_html
 
         entries, faults, num_files = self.listed(), self.listed_faults(), len(self.index.files)
-        return as_html(self.path, self.format, entries, self.keys(), faults, num_files)
+        return as_html(self.path, self.format, entries, list(self), faults, num_files)
 
     def drop_tables(self) -> None:
         """Drop the tables that grow with the number of tensors; they are read again on demand."""
@@ -653,6 +716,7 @@ class Reader:
         self.close()
 
 
+@named_arguments
 def open_checkpoint(path: Path, *, dequantize: bool | str = False) -> Reader:
     """Open a checkpoint for reading. Formats with an index open in constant time, however many
     tensors they hold.
@@ -688,6 +752,17 @@ def open_checkpoint(path: Path, *, dequantize: bool | str = False) -> Reader:
 def open_found(found: Location, *, dequantize: bool | str) -> Reader:
     return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
 
+
+_KINDS = {
+    "key": "text",
+    "dtype": "text",
+    "encoding": "text",
+    "shape": "ints",
+    "nbytes": "int",
+    "num_slices": "int",
+    "fault": "text",
+}
+"""The columns of the list of tensors, and the kinds of their cells."""
 
 _ARRAY = b'{"numpy.ndarray"'
 """The beginning of the encoding of an array of NumPy."""

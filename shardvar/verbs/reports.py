@@ -18,7 +18,7 @@ shards, callback description)."
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +26,16 @@ import numpy as np
 
 from shardvar.engine.evidence import LISTS_MORE
 from shardvar.errors import CheckpointError, ReadError
-from shardvar.pictures.words import count, human_shape, human_size, one_line, short_name
+from shardvar.limits import MAX_NAMED
+from shardvar.pictures.words import (
+    count,
+    human_shape,
+    human_size,
+    human_tensors,
+    one_line,
+    printable,
+    short_name,
+)
 from shardvar.planning.index import EntryTable
 
 if TYPE_CHECKING:
@@ -278,6 +287,10 @@ class WriteReport:
         """The path, so that the report of a checkpoint may be given where its path is asked for."""
         return self.path
 
+    def __str__(self) -> str:
+        lost = lines_of_problems("lost: ", self.lost, everything=True)
+        return "\n".join([*sizes_of_write(self), *lost, *facts_of_write(self)])
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
         lists: dict[str, Any] = {
@@ -315,6 +328,30 @@ class WriteReport:
             policy,
             html_table(("", "bytes", ""), rows, (1,), len(sizes) - len(rows)),
         )
+
+
+def sizes_of_write(
+    report: WriteReport, name: Callable[[WriteReport], str] = lambda report: printable(report.path)
+) -> Iterator[str]:
+    """Yield a line of what was written, and one for each rank; ``name`` gives the file to name."""
+    done = "would write" if report.dry_run else "wrote"
+    what = human_tensors(report.num_tensors, report.num_slices)
+    size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
+    yield f"{done} {name(report)} ({report.format}): {what}, {size}"
+    for each in report.ranks:
+        size = f"{count(each.num_tensors, 'tensor')}, {human_size(each.nbytes)}"
+        yield f"  {name(each)}: {size}"
+
+
+def facts_of_write(report: WriteReport) -> Iterator[str]:
+    if report.num_objects:
+        yield f"carried {count(report.num_objects, 'object')} with the tensors"
+    if report.untied:
+        pairs = [f"{key!r} and {first!r}" for key, first in report.untied]
+        more = f" and {len(pairs) - MAX_NAMED} more pairs" if len(pairs) > MAX_NAMED else ""
+        yield f"written twice, and one in the source: {', '.join(pairs[:MAX_NAMED])}{more}"
+    if report.reused_files:
+        yield f"kept {count(report.reused_files, 'file')} that an interrupted run had finished"
 
 
 # What ``verify`` found, as values.

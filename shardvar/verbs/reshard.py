@@ -72,7 +72,13 @@ from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensor
 from shardvar.planning.policies import Policy
 from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY
 from shardvar.storage.scratch import map_scratch
-from shardvar.verbs.arguments import check_globs, check_policy, check_progress, strings_of
+from shardvar.verbs.arguments import (
+    check_globs,
+    check_policy,
+    check_progress,
+    named_arguments,
+    strings_of,
+)
 from shardvar.verbs.dequantization import DTYPES, keys_of_numbers
 from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.joining import Join, open_numbered, open_sources
@@ -297,6 +303,7 @@ def _blocks(source: Source) -> bytes:
     return _blocks(source.inner) if isinstance(source, WrappedSource) else b""
 
 
+@named_arguments
 def reshard(
     source: Path | Sequence[Path],
     target: Path,
@@ -495,7 +502,7 @@ def rewrite(
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
     is_one = len(found) == 1
-    kept = select_keys(reader.keys(), changes.filter, changes.exclude) if is_one else set(reader)
+    kept = select_keys(list(reader), changes.filter, changes.exclude) if is_one else set(reader)
     left_out = graph_left_out(reader, goal.format, kept) if OBJECT_GRAPH_KEY in kept else ()
     kept.difference_update(left_out)
     objects = find_objects(reader, goal.format, kept)

@@ -21,7 +21,14 @@ from shardvar.layout.dtypes import code
 from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.planning.slices import TensorTable, pad
-from shardvar.verbs.arguments import as_array, check_mapping, check_policy, stored_dtype, texts_of
+from shardvar.verbs.arguments import (
+    as_array,
+    check_mapping,
+    check_policy,
+    named_arguments,
+    stored_dtype,
+    texts_of,
+)
 from shardvar.verbs.lazy import as_values
 from shardvar.verbs.locate import Path, find_target
 from shardvar.verbs.reports import WriteReport
@@ -31,6 +38,7 @@ WRITER = f"shardvar {__version__}"
 """The name and version that checkpoints keep of the program that wrote them."""
 
 
+@named_arguments
 def save(
     path: Path,
     tensors: Mapping[str, npt.ArrayLike],

@@ -50,7 +50,7 @@ from shardvar.pictures.words import count
 from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, take_tensors
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import TensorTable, concatenate
-from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.parameters import empty_note
@@ -69,10 +69,11 @@ from shardvar.verbs.reports import (
 from shardvar.verbs.together.executors import Check, check_executor, payload_checker
 
 
+@named_arguments
 def verify(
     path: Path,
-    progress: Progress = lambda _nbytes: None,
     *,
+    progress: Progress = lambda _nbytes: None,
     filter: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
     against: Path | None = None,

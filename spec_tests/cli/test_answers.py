@@ -1,7 +1,9 @@
 """Tests of the lines that answer a command: a symbol at a terminal, words everywhere, and numbers
 that are true."""
 
+import csv
 import io
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli import main
+from shardvar.cli.output import printable
 from shardvar.errors import StorageError
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.command_line import Run, run, saved, terminal
@@ -356,3 +359,44 @@ def test_a_page_that_cannot_be_written_is_told_so(
             told = run("view", path, "-o", target)
         assert told.code == 3 and "page.html" in told.err and reason in told.err
         assert "read" not in told.err and ".shardvar-" not in told.err
+
+
+def test_the_text_of_a_report_is_what_its_command_prints(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = np.arange(12.0).reshape(4, 3)
+    sv.save("a", {"table": table, "b": np.ones(2)}, partition={"table": 2})
+    sv.save("b", {"table": table + 1, "c": np.ones(2)})
+    here = f"{tmp_path}/"
+
+    def prints(report: object, *words: str) -> None:
+        assert str(report).replace(here, "") + "\n" == run(*words).out
+
+    prints(sv.digest("a"), "digest", "a")
+    prints(sv.diff("a", "b"), "diff", "a", "b")
+    prints(sv.reshard("a", "c", force=True), "reshard", "a", "c", "--force")
+    prints(sv.reshard("a", "d.npz"), "reshard", "a", "d.npz", "--force")
+    delta = sv.delta("a", "b", "delta")
+    told = run("delta", "a", "b", "delta", "--force").out.splitlines()
+    assert told[:-2] == str(delta).replace(here, "").splitlines()
+    applied = sv.apply("a", "delta", "e")
+    assert str(applied).splitlines()[0].replace(here, "") + "\n" == run(
+        "apply", "a", "delta", "e2"
+    ).out.replace("e2", "e")
+
+
+def test_csv_has_the_rows_of_json(tmp_path: Path, run: Run) -> None:
+    table = {'a"b,c': np.ones((2, 3)), "new\nline": np.ones(2, np.int32), "step": np.array(7)}
+    sv.save(tmp_path / "model", table)
+    listed = run("inspect", tmp_path / "model", "--json").json["tensors"]
+    rows = [*csv.DictReader(run("inspect", tmp_path / "model", "--csv").out.splitlines())]
+    assert [*rows[0]] == [*listed[0]]
+    for row, known in zip(rows, listed, strict=True):
+        assert row["key"] == printable(known["key"])
+        assert json.loads(row["shape"]) == known["shape"] and row["dtype"] == known["dtype"]
+        assert int(row["nbytes"]) == known["nbytes"] and json.loads(row["files"]) == known["files"]
+    assert run("inspect", tmp_path / "model", "--csv", "--json").code == 2
+    sv.save(tmp_path / "other", table)
+    refused = run("inspect", tmp_path, "--csv")
+    assert (refused.code, refused.out) == (2, "") and "has 2." in refused.err

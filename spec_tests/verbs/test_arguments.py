@@ -199,7 +199,7 @@ def test_a_lazy_tensor_has_a_length_a_short_name_and_never_a_view(model: Path) -
         with pytest.raises(TypeError):
             len(reader["z"])
         assert repr(reader["b"]) == "LazyTensor(key='b', dtype='float64', shape=(4, 3))"
-        assert repr(reader) == f"Reader(path={str(model)!r}, format='shardvar')"
+        assert repr(reader) == f"Reader(path={str(model)!r}, format='shardvar', 3 tensors, 140 B)"
         with pytest.raises(ValueError, match="copy"):
             np.array(reader["b"], copy=False)
 

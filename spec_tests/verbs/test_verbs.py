@@ -38,6 +38,7 @@ from shardvar.formats.table import all_formats, format_named
 from shardvar.layout import Region
 from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.indexing import cut_steps, plan_region
+from shardvar.pictures.words import count, human_size
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies import (
@@ -205,11 +206,18 @@ def test_what_is_saved_is_loaded(form: str, data: st.DataObject) -> None:
             assert reader.format == report.format == form
             assert sorted(reader.keys()) == sorted(tensors)
             assert dict(reader.faults) == {}
+            assert isinstance(reader, Mapping) and reader.keys() == tensors.keys()
+            assert reader.get("not/in/it") is None and reader == reader and {reader}
+            check_same({key: each.numpy() for key, each in reader.items()}, tensors)
             for key, array in tensors.items():
-                assert (reader[key].shape, reader[key].dtype) == (
-                    array.shape,
-                    dtype_name(array.dtype),
-                )
+                tensor = reader[key]
+                assert (tensor.shape, tensor.dtype) == (array.shape, dtype_name(array.dtype))
+                assert same(tensor.T, array.T)
+                if array.dtype.kind in "biufc":
+                    assert tensor.nbytes == array.nbytes
+                    assert same(tensor.astype(array.dtype), array)
+            nbytes = sum(each.nbytes for each in reader.values())
+            assert f"{count(len(tensors), 'tensor')}, {human_size(nbytes)})" in repr(reader)
 
 
 @pytest.mark.parametrize("form", SLICED)
@@ -257,7 +265,7 @@ def test_an_empty_checkpoint_is_one(form: str, tmp_path: Path) -> None:
     save(target(tmp_path, form), {}, format=form)
     assert load(target(tmp_path, form)) == {}
     with open_checkpoint(target(tmp_path, form)) as reader:
-        assert reader.keys() == []
+        assert list(reader.keys()) == []
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -497,7 +497,7 @@ def test_diff_writes_a_page_of_both_and_answers_as_without_it(tmp_path: Path, ru
     assert "wrote " in with_page.err
     columns = columns_of(page.read_text(encoding="utf-8"))
     a, b = columns["checkpoints"]
-    assert keys_of(b) == sv.open_checkpoint(tmp_path / "two.npz").keys()
+    assert keys_of(b) == list(sv.open_checkpoint(tmp_path / "two.npz"))
     report = sv.diff(one, tmp_path / "two.npz")
     (difference,) = report.differences
     row, change, *values = columns["diff"]["differences"][0]

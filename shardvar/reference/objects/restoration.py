@@ -401,7 +401,7 @@ def open_restoration(reader: Reader) -> Restoration:
 
 def graph_of(reader: Reader) -> list[StoredNode]:
     """Return the stored objects of a checkpoint: from its message, or without one from its keys."""
-    keys = dict.fromkeys(reader.keys())
+    keys = dict.fromkeys(reader)
     if GRAPH_KEY not in keys:
         return nodes_of_keys(keys)
     message = reader.read(GRAPH_KEY)

@@ -233,6 +233,9 @@ class DiffReport:
 
         return replace(self, differences=tuple(sorted(self.differences, key=order)))
 
+    def __str__(self) -> str:
+        return "\n".join(lines_of_diff(self))
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
         return {

@@ -16,7 +16,7 @@ from shardvar.engine.pool import Progress
 from shardvar.formats.published import delta_error
 from shardvar.maps.report import MapReport
 from shardvar.planning.index import DELTA
-from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.compare.distances import Tolerance
@@ -36,11 +36,12 @@ from shardvar.verbs.renaming import new_names, select_keys
 from shardvar.verbs.together.executors import Opening, check_executor
 
 
+@named_arguments
 def diff(
     a: Path,
     b: Path,
-    progress: Progress = lambda _nbytes: None,
     *,
+    progress: Progress = lambda _nbytes: None,
     filter: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
     rename: Mapping[str, str] | None = None,
@@ -146,7 +147,7 @@ def diff(
             ranks = len(found[0]) if len(found[0]) > 1 else None
             one, report_of_map = map_and_report(one, given, ranks=ranks)
             check_numbered(other, given)
-        made = one.keys()
+        made = list(one)
         one = renamed_reader(one, rename or {})
         chosen = select_keys(list(dict.fromkeys([*one, *other])), filter, exclude)
         keys_a, keys_b = ([key for key in each if key in chosen] for each in (one, other))

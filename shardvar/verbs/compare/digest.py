@@ -41,12 +41,13 @@ from shardvar.engine.pool import (
 )
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, code
+from shardvar.pictures.words import one_line
 from shardvar.planning.index import take_tensors
-from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.reports import SCHEMA, Damage
+from shardvar.verbs.reports import SCHEMA, Damage, lines_of_problems
 from shardvar.verbs.steps import natural_key
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.wire.digests import (
@@ -84,6 +85,12 @@ class DigestReport:
         """The digest of all tensors together; None where one of them cannot be read."""
         return None if self.unreadable else digest_of_all(self.tensors)
 
+    def __str__(self) -> str:
+        lines = [f"{value}  {one_line(key)}" for key, value in self.tensors.items()]
+        # A line that begins with no digit.
+        lines += [f"checkpoint {self.checkpoint}"] if self.checkpoint else []
+        return "\n".join([*lines, *lines_of_problems("error: ", self.unreadable)])
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as values that JSON can hold.
 
@@ -102,8 +109,9 @@ class DigestReport:
         }
 
 
+@named_arguments
 def digest(
-    path: Path, progress: Progress = lambda _nbytes: None, *, executor: Executor | None = None
+    path: Path, *, progress: Progress = lambda _nbytes: None, executor: Executor | None = None
 ) -> DigestReport:
     """Return the digests of a checkpoint's tensors, which no format, slicing or number of files
     changes.

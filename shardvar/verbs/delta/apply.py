@@ -43,7 +43,7 @@ from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries,
 from shardvar.planning.policies import Policy
 from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
-from shardvar.verbs.arguments import check_policy, check_progress
+from shardvar.verbs.arguments import check_policy, check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.chain import (
@@ -313,6 +313,7 @@ class ResultSource(WrappedSource):
 # The verb.
 
 
+@named_arguments
 def apply(
     base: Path,
     deltas: Path | Sequence[Path],

@@ -52,7 +52,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableInde
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.storage.scratch import ScratchFile
-from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digest_array, digests_of
 from shardvar.verbs.delta.chain import another_base, check_follows, find_deltas, open_deltas
@@ -427,6 +427,7 @@ class PatchedSource(Source):
 # Joining deltas to one, without the base.
 
 
+@named_arguments
 def compact_deltas(
     deltas: Path | Iterable[Path],
     path: Path,

@@ -25,7 +25,7 @@ from shardvar.formats.published import check_no_delta
 from shardvar.layout.dtypes import OWN_SIZE, Array
 from shardvar.planning.index import find_ties
 from shardvar.storage.scratch import ScratchFile
-from shardvar.verbs.arguments import check_progress
+from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.contents import (
@@ -58,6 +58,7 @@ _ESCAPED = re.compile("[\udc80-\udcff]")
 """The bytes of a key that is not UTF-8."""
 
 
+@named_arguments
 def delta(
     a: Path,
     b: Path,

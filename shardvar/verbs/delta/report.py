@@ -1,11 +1,11 @@
 """Reports of ``delta`` and of a chain, as values with stable JSON."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from shardvar.pictures.words import count, human_size, short_name
+from shardvar.pictures.words import count, human_size, one_line, printable, short_name
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE
 from shardvar.verbs.reports import SCHEMA, WriteReport
 
@@ -71,6 +71,9 @@ class DeltaReport:
         """The path, so that the report may be given where the path is asked for."""
         return self.path
 
+    def __str__(self) -> str:
+        return "\n".join(lines_of_delta(self))
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
         return {
@@ -96,6 +99,10 @@ class ApplyReport(WriteReport):
     already: bool = False
     """True if the target was the result already, so that nothing was written."""
 
+    def __str__(self) -> str:
+        written = () if self.already else (WriteReport.__str__(self),)
+        return "\n".join([*written, *map(one_line, self.notes)])
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
         return WriteReport.to_json(self) | {"notes": list(self.notes), "already": self.already}
@@ -106,8 +113,10 @@ def apply_report(written: WriteReport, notes: tuple[str, ...]) -> ApplyReport:
     return ApplyReport(**values, notes=notes)
 
 
-def lines_of_delta(report: DeltaReport) -> Iterator[str]:
-    yield summary_of(report)
+def lines_of_delta(report: DeltaReport, name: Callable[[str], str] = printable) -> Iterator[str]:
+    done = "would write" if report.dry_run else "wrote"
+    joined = f" of {report.num_joined} deltas" if report.num_joined else ""
+    yield f"{done} {name(report.path)}{joined}: {summary_of(report)}"
     for each in report.tensors:
         if each.kind == EQUAL:
             continue

@@ -52,7 +52,7 @@ from shardvar.planning.slices import (
 )
 from shardvar.storage.local import split_place
 from shardvar.storage.remote import RemoteStorage
-from shardvar.verbs.arguments import check_mapping, stored_dtype, texts_of
+from shardvar.verbs.arguments import check_mapping, named_arguments, stored_dtype, texts_of
 from shardvar.verbs.lazy import as_values
 from shardvar.verbs.locate import Location, Path
 from shardvar.verbs.reports import WriteReport
@@ -197,6 +197,7 @@ def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
 # --- The public functions
 
 
+@named_arguments
 def save_shards(
     path: Path,
     tensors: LocalTensors,
@@ -340,6 +341,7 @@ def save_with_objects(
     return _report_of_share(held, work)
 
 
+@named_arguments
 def commit_shards(
     path: Path,
     *,

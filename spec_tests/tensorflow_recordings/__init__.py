@@ -4,6 +4,8 @@ inputs.
 The recordings lie in `spec_tests/golden/variables`. One module a group. A module offers
 
     OPS     op -> function(inputs) that does the same here and returns what the recording's `expected` describes
+    LAWS    op -> function(expected), for ops whose recordings may have no inputs: what the law in the op's
+            name gives for the values of the answer
     RULES   the deviations that the group knows, each a `Rule` whose id stands in docs/deviations.md
 
 Another layer adds a group by adding a module and its name to `GROUPS`; a group of ops for a group

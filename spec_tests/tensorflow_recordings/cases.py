@@ -120,13 +120,22 @@ class Allowance:
 EXACT = Allowance()
 
 
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Values of which each is right, because the recording does not say what was done, or in which
+    form it tells the outcome."""
+
+    values: tuple[Any, ...]
+    """The values."""
+
+
 class Skipped(Exception):
     """Raised by an op that does not know what a case's inputs mean."""
 
 
 def judge(case: Mapping[str, Any], module: ModuleType | None) -> Verdict:
     """Run one case and judge it."""
-    op = module.OPS.get(case["op"]) if module is not None else None
+    op = op_of(case, module)
     if module is None or op is None:
         return Verdict(case["id"], "failed", f"no layer offers the op {case['op']!r}")
     try:
@@ -148,9 +157,77 @@ def judge(case: Mapping[str, Any], module: ModuleType | None) -> Verdict:
     )
 
 
+def op_of(case: Mapping[str, Any], module: ModuleType | None) -> Callable[[Any], Any] | None:
+    """Return the function of a case's op.
+
+    A recording without inputs tells its answer only. Then the group's `LAWS` has a function that
+    takes the answer: it builds the variable of which the answer must come by the law in the op's
+    name, such as the rows of ``iter_rows``.
+    """
+    if module is None:
+        return None
+    law = getattr(module, "LAWS", {}).get(case["op"])
+    if law is not None and "expected" in case and not case["inputs"].keys() - {"mode"}:
+        return lambda inputs: law(case["expected"])
+    return module.OPS.get(case["op"])
+
+
 def _refused_too(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """Both refuse, TensorFlow by whatever stumbled first over the input."""
     return case.get("error", {}).get("class") in _STUMBLES and outcome.refused
+
+
+def any_integers(ops: Mapping[str, Callable[[Any], Any]]) -> Rule:
+    """D-ID-1: ids of any integer dtype address rows. Right is what the same op gives for int64."""
+
+    def covers(case: Mapping[str, Any], outcome: Outcome) -> bool:
+        wide = _recoded(case["inputs"], "int64", lambda name: name not in ("int32", "int64"))
+        return wide != case["inputs"] and _same(outcome, ops[case["op"]], wide)
+
+    return Rule("D-ID-1", covers)
+
+
+def reals_are_cast(ops: Mapping[str, Callable[[Any], Any]]) -> Rule:
+    """D-ASSIGN-2: one rule for all writes: a value is cast where its kind allows. Right is what the
+    same op gives for values of the variable's dtype."""
+
+    def covers(case: Mapping[str, Any], outcome: Outcome) -> bool:
+        inputs = case["inputs"]
+        wanted = next(value[0]["dtype"] for key, value in inputs.items() if key.endswith("shards"))
+        cast = _recoded(inputs, wanted, lambda name: name != wanted, kind="float")
+        return cast != inputs and _same(outcome, ops[case["op"]], cast)
+
+    return Rule("D-ASSIGN-2", covers)
+
+
+def _recoded(inputs: Any, dtype: str, is_other: Callable[[str], bool], kind: str = "int") -> Any:
+    """The inputs with their arrays of a kind of dtype, but for shards, in another dtype."""
+    if is_array(inputs):
+        of_kind = inputs["dtype"].removeprefix("u").removeprefix("b").startswith(kind)
+        return {**inputs, "dtype": dtype} if of_kind and is_other(inputs["dtype"]) else inputs
+    if not isinstance(inputs, Mapping):
+        return inputs
+    return {
+        key: value if key.endswith("shards") else _recoded(value, dtype, is_other, kind)
+        for key, value in inputs.items()
+    }
+
+
+def _same(outcome: Outcome, op: Callable[[Any], Any], inputs: Any) -> bool:
+    return outcome.error is None and difference(outcome.value, encoded(op(inputs))) is None
+
+
+def encoded(value: Any) -> Any:
+    """Return a value in the recordings' encoding."""
+    if isinstance(value, Mapping):
+        return {key: encoded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(each) for each in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return {
+            "dtype": dtype_name(value.dtype), "shape": list(value.shape), "data": value.tolist()
+        }  # fmt: skip
+    return value
 
 
 _STUMBLES = (
@@ -210,6 +287,9 @@ def difference(
 ) -> str | None:
     """Return the first difference of two values, or None; dicts are compared by the expected keys
     alone."""
+    if isinstance(actual, AnyOf):
+        each = [difference(value, expected, path, allowance) for value in actual.values]
+        return None if None in each else each[0]
     if is_array(expected):
         return _array_difference(actual, decode(expected), path, allowance)
     if isinstance(expected, dict):
@@ -264,7 +344,12 @@ def decode(value: Mapping[str, Any]) -> np.ndarray[Any, Any]:
 def _array_difference(
     actual: Any, expected: np.ndarray[Any, Any], path: str, allowance: Allowance
 ) -> str | None:
-    found = np.asarray(actual)
+    try:
+        found = np.asarray(actual)
+    except ValueError:
+        return f"{path}: {_short(actual)} is no array"
+    if found.dtype.kind == "U" or (found.dtype == object and expected.dtype != object):
+        return f"{path}: {_short(actual)} is no array of {expected.dtype}"
     if dtype_name(found.dtype) != dtype_name(expected.dtype) or found.shape != expected.shape:
         return f"{path}: {found.dtype} {found.shape} is not {expected.dtype} {expected.shape}"
     return (

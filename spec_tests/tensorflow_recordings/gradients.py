@@ -1,14 +1,14 @@
 """Gradients by the shards: of lookups, products, indexing."""
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from shardvar import nn
 from shardvar.reference.variables import IndexedSlices
-from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode
+from spec_tests.tensorflow_recordings.cases import AnyOf, Outcome, Rule, any_integers, decode
 from spec_tests.tensorflow_recordings.nn_tables import sparse, table
 
 
@@ -62,13 +62,33 @@ def _getitem(key: Any) -> Any:
     return op
 
 
-OPS = {
+def _getitem_int(inputs: Mapping[str, Any]) -> Any:
+    """Of one row, which some recordings do not name."""
+    rows = [inputs[name] for name in ("key", "index", "row", "i") if name in inputs]
+    return AnyOf(tuple(_getitem(row)(inputs) for row in rows or range(table(inputs).shape[0])))
+
+
+def _square_sum(inputs: Mapping[str, Any]) -> list[Any]:
+    """Of the sum of the squares of all elements: the gradient by the elements is twice each."""
+    value, pullback = nn.vjp(operator.getitem, table(inputs), ...)
+    return encoded(pullback(2 * value)[0])
+
+
+def _whole(inputs: Mapping[str, Any]) -> list[Any]:
+    """Of the sum of all elements, or of the rows at the ids, by the variable: by its shards."""
+    return (_lookup if inputs.get("ids") else _getitem(...))(inputs)
+
+
+OPS: dict[str, Callable[[Any], Any]] = {
+    "grad_wrt_sharded_variable_itself": _whole,
     "grad_sum_of_weighted_lookup": _lookup,
     "grad_lookup_max_norm": _lookup,
     "grad_sparse_read": _lookup,
     "grad_gather_dense": _lookup,
     "grad_embedding_lookup_sparse": _lookup_sparse,
     "grad_dense_matmul": _matmul,
+    "grad_getitem_int": _getitem_int,
+    "grad_square_sum": _square_sum,
     **{f"grad_getitem_{row}": _getitem(row) for row in range(14)},
     **{
         f"grad_getitem_{start}_{stop}": _getitem(slice(start, stop))
@@ -91,5 +111,15 @@ def _weights_in_the_order_of_ids(case: Mapping[str, Any], outcome: Outcome) -> b
     return ours == theirs and np.isclose(total, sum(weights) * row)
 
 
-RULES = [Rule("D-NN-3", _weights_in_the_order_of_ids)]
+def _by_its_shards(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["op"] == "grad_wrt_sharded_variable_itself" and len(outcome.value) == len(
+        case["inputs"]["shards"]
+    )
+
+
+RULES = [
+    Rule("D-NN-7", _by_its_shards),
+    Rule("D-NN-3", _weights_in_the_order_of_ids),
+    any_integers(OPS),
+]
 TOLERANCE = 1e-6

@@ -32,7 +32,9 @@ def SUMMAND(inputs: Mapping[str, Any]) -> float:
 
 def make(name: str, ctor: Mapping[str, Any]) -> initializers.Initializer:
     """The initializer that a vector names."""
-    made: initializers.Initializer = getattr(initializers, NAMES.get(name, name))(**ctor)
+    # Every initializer takes a partition here, so there is no argument that allows it.
+    given = {key: value for key, value in ctor.items() if key != "support_partition"}
+    made: initializers.Initializer = getattr(initializers, NAMES.get(name, name))(**given)
     return made
 
 
@@ -111,6 +113,16 @@ def _takes_a_partition(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return np.array_equal(outcome.value, whole[part.slices])
 
 
+def _gives_the_part(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """With `support_partition`, TensorFlow's constants accept a partition and give the whole."""
+    inputs = case["inputs"]
+    if "support_partition" not in inputs.get("ctor", {}) or inputs.get("partition_shape") is None:
+        return False
+    part = Region(inputs["partition_offset"], inputs["partition_shape"])
+    whole = OPS[case["op"]]({**inputs, "partition_shape": None})
+    return outcome.error is None and np.array_equal(outcome.value, whole[part.slices])
+
+
 def _needs_a_seed(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """A part of an unseeded orthogonal matrix fits no other part."""
     is_orthogonal = (
@@ -156,4 +168,5 @@ RULES = [
     Rule("D-INIT-3", _needs_a_seed),
     Rule("D-INIT-4", _of_any_dtype),
     Rule("D-INIT-5", _decomposed_by_another_library),
+    Rule("D-INIT-6", _gives_the_part),
 ]

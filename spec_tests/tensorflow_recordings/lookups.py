@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardvar import nn
-from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode
+from spec_tests.tensorflow_recordings.cases import Outcome, Rule, any_integers, decode
 from spec_tests.tensorflow_recordings.nn_tables import NO_STRATEGIES, by_its_own_layout, table
 
 
@@ -29,5 +29,10 @@ def _tuple_of_shards(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 OPS = {"embedding_lookup": _lookup}
-RULES = [NO_STRATEGIES, Rule("D-NN-5", _tuple_of_shards), by_its_own_layout(_lookup)]
+RULES = [
+    NO_STRATEGIES,
+    Rule("D-NN-5", _tuple_of_shards),
+    by_its_own_layout(_lookup),
+    any_integers(OPS),
+]
 TOLERANCE = 1e-6

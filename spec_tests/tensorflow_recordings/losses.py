@@ -1,6 +1,7 @@
 """Sampled losses with given samples, and their gradients by the shards."""
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -8,32 +9,42 @@ import numpy as np
 from shardvar import nn
 from shardvar.reference.nn.losses import sampled_logits
 from shardvar.reference.variables import IndexedSlices
-from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, is_array
+from spec_tests.tensorflow_recordings.cases import (
+    AnyOf,
+    Outcome,
+    Rule,
+    any_integers,
+    decode,
+    is_array,
+)
 from spec_tests.tensorflow_recordings.gradients import encoded
 from spec_tests.tensorflow_recordings.nn_tables import NO_STRATEGIES, equal, table
 
 
 def _arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "weights": table(inputs, "weights_shards"),
+    """The arguments; those that a recording leaves to their defaults are left to ours."""
+    weights = table(inputs, "weights_shards")
+    given = {
+        "weights": weights,
         "biases": table(inputs, "biases_shards"),
         "labels": decode(inputs["labels"]),
         "inputs": decode(inputs["inputs"]),
-        "num_sampled": inputs["num_sampled"],
-        "num_classes": inputs["num_classes"],
-        "num_true": inputs["num_true"],
-        "sampled_values": (
-            inputs["sampled"],
-            decode(inputs["true_expected_count"]),
-            decode(inputs["sampled_expected_count"]),
-        ),
-        "remove_accidental_hits": inputs["remove_accidental_hits"],
+        "num_sampled": inputs.get("num_sampled", len(inputs.get("sampled") or [0])),
+        "num_classes": inputs.get("num_classes", weights.shape[0]),
     }
+    if inputs.get("sampled") is not None:
+        counts = (decode(inputs[f"{kind}_expected_count"]) for kind in ("true", "sampled"))
+        given["sampled_values"] = (inputs["sampled"], *counts)
+    optional = ("num_true", "remove_accidental_hits", "seed", "name")
+    return given | {name: inputs[name] for name in optional if inputs.get(name) is not None}
 
 
 def _loss(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
     def op(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        sampled = sampled_logits(**_arguments(inputs))
+        given = _arguments(inputs)
+        defaults = _defaults(function)
+        every = {name: given.get(name, defaults[name]) for name in _OF_LOGITS} | given
+        sampled = sampled_logits(**every)
         return {
             "loss": function(**_arguments(inputs)),
             "logits": sampled.logits,
@@ -56,9 +67,35 @@ def _gradient(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any
     return op
 
 
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    return {
+        name: parameter.default
+        for name, parameter in signature(function).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+
+
+_OF_LOGITS = ("num_true", "sampled_values", "remove_accidental_hits", "seed", "name")
+
+
+def _by_default(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
+    """The defaults themselves, or a loss whose arguments have them, alone or with its parts."""
+
+    def op(inputs: Mapping[str, Any]) -> Any:
+        if "weights_shards" not in inputs:
+            return _defaults(function)
+        parts = _loss(function)(inputs)
+        return AnyOf((parts, parts["loss"]))
+
+    return op
+
+
 OPS = {
     "nce_loss": _loss(nn.nce_loss),
     "sampled_softmax_loss": _loss(nn.sampled_softmax_loss),
+    "nce_loss_defaults": _by_default(nn.nce_loss),
+    "sampled_softmax_defaults": _by_default(nn.sampled_softmax_loss),
+    "sampled_softmax_loss_defaults": _by_default(nn.sampled_softmax_loss),
     "nce_loss_grad": _gradient(nn.nce_loss),
     "sampled_softmax_loss_grad": _gradient(nn.sampled_softmax_loss),
 }
@@ -104,5 +141,6 @@ RULES = [
     NO_STRATEGIES,
     Rule("D-NN-1", _by_its_own_layout),
     Rule("D-NN-4", _gradient_of_the_converted_table),
+    any_integers(OPS),
 ]
 TOLERANCE = 1e-5

@@ -11,7 +11,14 @@ import numpy as np
 from shardvar.layout.dtypes import dtype_name
 from shardvar.reference.variables import ShardedVariable, Variable, name_scope
 from spec_tests.tensorflow_recordings.building import sharded
-from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, difference, is_array
+from spec_tests.tensorflow_recordings.cases import (
+    Outcome,
+    Rule,
+    decode,
+    difference,
+    encoded,
+    is_array,
+)
 from spec_tests.tensorflow_recordings.constructor import OF_THE_INTERFACE
 from spec_tests.tensorflow_recordings.tf_names import namespace
 
@@ -135,7 +142,7 @@ def _numpys(case: Mapping[str, Any]) -> Any:
 def _is_numpys(case: Mapping[str, Any], outcome: Outcome) -> bool:
     if case["op"] != "expr" or outcome.error is not None:
         return False
-    return difference(outcome.value, _encoded(np.asarray(_numpys(case)))) is None
+    return difference(outcome.value, encoded(np.asarray(_numpys(case)))) is None
 
 
 def _promotes_as_numpy(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -219,10 +226,6 @@ def _is_a_variable(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 def _has_the_truth_of_an_array(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return case["inputs"].get("expr") in ("bool(s)", "not s") and outcome.refused
-
-
-def _encoded(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    return {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "data": array.tolist()}
 
 
 RULES = [

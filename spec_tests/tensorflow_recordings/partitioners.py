@@ -14,7 +14,7 @@ def _call(
     make: Callable[..., Any], *, has_axis: bool, **fixed: Any
 ) -> Callable[[Mapping[str, Any]], list[int]]:
     def op(inputs: Mapping[str, Any]) -> list[int]:
-        partitioner = make(**inputs["ctor"], **fixed)
+        partitioner = make(**inputs.get("ctor", {}), **fixed)
         shape = inputs["shape"] if inputs["shape"] is None else tuple(inputs["shape"])
         if inputs.get("shape_kind") == "list" and shape is not None:
             shape = list(shape)
@@ -26,6 +26,7 @@ def _call(
 
 
 OPS = {
+    "Partitioner": _call(rules.Partitioner, has_axis=True),
     "FixedShardsPartitioner": _call(rules.FixedShardsPartitioner, has_axis=True),
     "MinSizePartitioner": _call(rules.MinSizePartitioner, has_axis=True, rounding="ceil"),
     "MaxSizePartitioner": _call(rules.MaxSizePartitioner, has_axis=True),
@@ -67,8 +68,13 @@ def _plain_list_or_position(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return outcome.error is None and outcome.value == OPS[case["op"]](like)
 
 
+def _is_a_protocol(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["op"] == "Partitioner" and isinstance(outcome.error, TypeError)
+
+
 RULES = [
     Rule("D-PART-1", _has_nothing_to_cut),
     Rule("D-PART-2", _counts_below_one),
     Rule("D-PART-3", _plain_list_or_position),
+    Rule("D-PART-4", _is_a_protocol),
 ]

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 
 from shardvar import nn
-from spec_tests.tensorflow_recordings.cases import Allowance, Outcome, Rule, decode, difference
+from spec_tests.tensorflow_recordings.cases import (
+    Allowance,
+    Outcome,
+    Rule,
+    any_integers,
+    decode,
+    difference,
+)
 from spec_tests.tensorflow_recordings.nn_tables import (
     NO_STRATEGIES,
     by_its_own_layout,
@@ -88,5 +95,6 @@ RULES = [
     Rule("D-NN-6", _rows_of_any_rank),
     by_its_own_layout(_safe),
     by_its_own_layout(_sparse),
+    any_integers(OPS),
 ]
 TOLERANCE = 1e-6

@@ -16,6 +16,7 @@ from shardvar.layout.shard_counts import (
     variable_axis_size_partitioner,
 )
 from shardvar.reference.variables import ShardedVariable, create_sharded_variable, initializers
+from spec_tests.tensorflow_recordings.building import told
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, difference
 
 _CALL = re.compile(r"(?:v1\.)?(\w+)\((.*)\)")
@@ -34,7 +35,7 @@ def partitioner_of(text: str) -> Callable[..., Any]:
     """The partitioner that ``fixed(2,axis=1)``, ``min_max(3,min_slice=4)`` or ``returns [5]``
     names."""
     if text.startswith("returns "):
-        answer = ast.literal_eval(text.removeprefix("returns "))
+        answer = told(text.removeprefix("returns "))
         return lambda shape, dtype: answer
     found = _CALL.fullmatch(text)
     name = "" if found is None else found[1].removesuffix("_partitioner").removesuffix("_variable")
@@ -53,6 +54,9 @@ def arguments_of(text: str) -> tuple[list[Any], dict[str, Any]]:
     return args, {item.arg: ast.literal_eval(item.value) for item in call.keywords}  # type: ignore[attr-defined]
 
 
+_RANDOM = ("random", "normal", "uniform", "orthogonal", "scaling", "glorot")
+
+
 def _initial_value(text: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The full value that an initializer's name means. The random ones of TensorFlow 1 draw from a
     stateful stream."""
@@ -61,7 +65,9 @@ def _initial_value(text: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         return initializers.Constant(_constant(text, shape))(shape)
     if name == "identity":
         return initializers.Identity()(shape)
-    return np.ones(shape, np.float32) if name == "ones" else np.zeros(shape, np.float32)
+    if name in ("ones", "zeros") or any(word in text for word in _RANDOM):
+        return np.ones(shape, np.float32) if name == "ones" else np.zeros(shape, np.float32)
+    return np.asarray(told(text, shape), np.float32)
 
 
 def _constant(text: str, shape: tuple[int, ...]) -> Any:
@@ -144,9 +150,7 @@ def _stateful_random(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """The streams of TensorFlow 1's random operations belong to a session; everything but the
     values is as there."""
     name = case["inputs"]["initializer"]
-    if not any(
-        word in name for word in ("random", "normal", "uniform", "orthogonal", "scaling", "glorot")
-    ):
+    if not any(word in name for word in _RANDOM):
         return False
     rest = {key: value for key, value in case.get("expected", {}).items() if key != "values"}
     return bool(rest) and difference(outcome.value, rest) is None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.reference.training import Module
-from shardvar.reference.variables import ShardedVariable, Variable
+from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable
 from spec_tests.tensorflow_recordings import tf_functions
 
 Array = np.ndarray[Any, Any]
@@ -107,6 +107,8 @@ def namespace() -> _Names:
         newaxis=None,
         nn=functions,
         raw_ops=_RawOps(),
+        IndexedSlices=IndexedSlices,
+        TensorShape=lambda dims: None if dims is None else tuple(dims),
         is_tensor=lambda x: isinstance(x, np.ndarray),
         Module=Module,
         Variable=Variable,

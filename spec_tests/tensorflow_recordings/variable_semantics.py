@@ -2,14 +2,23 @@
 
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
 
 from shardvar.layout.dtypes import numpy_dtype
-from shardvar.reference.variables import Variable, variable_creator_scope
-from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, difference
+from shardvar.reference.variables import IndexedSlices, Variable, variable_creator_scope
+from spec_tests.tensorflow_recordings.building import evaluated, told
+from spec_tests.tensorflow_recordings.cases import (
+    AnyOf,
+    Outcome,
+    Rule,
+    decode,
+    difference,
+    is_array,
+)
 
 OF_GRAPHS = {
     "caching_device",
@@ -40,18 +49,34 @@ def _creator_order(inputs: Mapping[str, Any]) -> list[str]:
 
 
 def _creator_kwargs(inputs: Mapping[str, Any]) -> list[str]:
-    if inputs["call"] != "tf.Variable(1., foo=3)":
-        raise Skipped(inputs["call"])
     seen: list[str] = []
 
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         seen.extend(sorted(kwargs))
-        kwargs.pop("foo")
+        kwargs.pop("foo", None)
         return next_creator(**kwargs)
 
     with variable_creator_scope(creator):
-        Variable(1.0, foo=3)
+        evaluated(inputs["call"])
     return seen
+
+
+def _positional_next(inputs: Mapping[str, Any]) -> Any:
+    """A creator that gives the initial value by position."""
+    return _created_by(lambda next_creator, **kwargs: next_creator(kwargs["initial_value"]), 1.0)
+
+
+def _thread_local(inputs: Mapping[str, Any]) -> AnyOf:
+    """A variable of another thread: a truth value, or the creators that were called for it."""
+    called: list[str] = []
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        called.append("creator")
+        return next_creator(**kwargs)
+
+    with variable_creator_scope(creator), ThreadPoolExecutor(1) as other:
+        other.submit(Variable, 1.0).result()
+    return AnyOf((not called, called, len(called)))
 
 
 def _created_by(creator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -113,6 +138,100 @@ def _snapshots(inputs: Mapping[str, Any]) -> list[Any]:
     return [*read, variable.numpy()]
 
 
+def _iterated(expected: Any) -> list[Any]:
+    return [np.asarray(row) for row in Variable(np.stack([*map(decode, expected)]))]
+
+
+def _gathered(expected: Any) -> np.ndarray[Any, Any]:
+    """The elements, found by their places in a variable that has them in its last column."""
+    value = decode(expected)
+    table = np.stack([value - 1, value], axis=-1)
+    places = np.stack(np.indices((*value.shape, 1)), axis=-1)[..., 0, :]
+    places[..., -1] = 1
+    return Variable(table).gather_nd(places)
+
+
+def _read_in_order(expected: Any) -> np.ndarray[Any, Any]:
+    """Rows that lie in the reverse order, read by descending ids."""
+    value = decode(expected)
+    return Variable(value[::-1]).sparse_read(np.arange(len(value))[::-1])
+
+
+def _last_wins(expected: Any) -> np.ndarray[Any, Any]:
+    """Each row is written twice, and its last update is the expected row."""
+    value = decode(expected)
+    variable, ids = Variable(np.zeros_like(value)), np.arange(len(value))
+    updates = IndexedSlices(np.concatenate([value + 1, value]), np.concatenate([ids, ids]))
+    return variable.scatter_update(updates).numpy()
+
+
+def _scalar_update(expected: Any) -> np.ndarray[Any, Any]:
+    """One number for all rows that have it."""
+    value = decode(expected)
+    numbers, counts = np.unique(value, return_counts=True)
+    number = numbers[counts.argmax()]
+    rows = np.flatnonzero((value.reshape(len(value), -1) == number).all(axis=1))
+    variable = Variable(value.copy())
+    variable.scatter_update(
+        IndexedSlices(np.zeros((len(rows), *value.shape[1:]), value.dtype), rows)
+    )
+    return variable.scatter_update(IndexedSlices(number, rows)).numpy()
+
+
+LAWS: dict[str, Callable[[Any], Any]] = {
+    "iter_rows": _iterated,
+    "plain_gather_nd": _gathered,
+    "plain_sparse_read_order": _read_in_order,
+    "plain_scatter_duplicates_last_wins": _last_wins,
+    "plain_scatter_scalar_update": _scalar_update,
+    "callable_initial_value": lambda expected: Variable(lambda: decode(expected)).numpy(),
+}
+"""Recordings that have no inputs: the law in the op's name, on the values of the answer."""
+
+
+def _of(inputs: Mapping[str, Any], name: str, default: Any) -> Any:
+    """An argument as an array, a number, a list or a text."""
+    value = inputs.get(name, default)
+    if isinstance(value, str):
+        return told(value, (3,))
+    return decode(value) if is_array(value) else value
+
+
+def _initial(inputs: Mapping[str, Any]) -> Any:
+    name = next((name for name in ("initial", "initial_value", "value") if name in inputs), "")
+    return _of(inputs, name, [1.0, 2.0, 3.0])
+
+
+def _steps(default: str) -> Callable[[Mapping[str, Any]], Any]:
+    """The last value of a recording's steps, which are expressions of `v`; or that of a method."""
+
+    def op(inputs: Mapping[str, Any]) -> Any:
+        variable = Variable(_initial(inputs))
+        ids = next((_of(inputs, n, None) for n in ("indices", "ids") if n in inputs), [0, 2])
+        values = next((_of(inputs, n, None) for n in ("updates", "values") if n in inputs), 9.0)
+        told_steps = inputs.get("steps", inputs.get("call", inputs.get("expr", default)))
+        found: Any = None
+        for step in [told_steps] if isinstance(told_steps, str) else told_steps:
+            found = evaluated(step.partition("=")[2] if re.match(r"\w+=v", step) else step,
+                              v=variable, ids=ids, values=values)  # fmt: skip
+        return found.numpy() if isinstance(found, Variable) else found
+
+    return op
+
+
+def _callable_value(inputs: Mapping[str, Any]) -> Any:
+    value = _initial(inputs)
+    return Variable(value if callable(value) else lambda: value).numpy()
+
+
+def _hash(inputs: Mapping[str, Any]) -> Any:
+    return AnyOf((isinstance(hash(_three()), int), "int"))
+
+
+def _mismatch(inputs: Mapping[str, Any]) -> Any:
+    return Variable(_initial(inputs), shape=inputs.get("shape", [2])).numpy()
+
+
 VALUES: dict[str, Any] = {
     "short": np.array([1.0, 2.0], np.float32),
     "scalar": np.float32(1.0),
@@ -139,12 +258,14 @@ def _value(kind: str) -> Any:
     if kind in VALUES:
         return VALUES[kind]
     words = re.findall(r"[a-z0-9]+", kind.lower())
+    if "python" in words and words[-1] in _NUMBERS:
+        return _NUMBERS[words[-1]](1)
     if words[-1] in ("list", "tuple"):
         items = [{"bool": bool, "float": float}.get(words[0], int)(item) for item in (1, 2, 3)]
         return items if words[-1] == "list" else tuple(items)
     name = next((_DTYPES[word] for word in words if word in _DTYPES), None)
     if name is None and not set(words) & _FORMS:
-        raise Skipped(kind)
+        return told(kind, (3,))
     array = np.array([1, 2, 3], numpy_dtype(name or "float32"))
     return Variable(array) if "variable" in words else array
 
@@ -165,6 +286,7 @@ _DTYPES = {
         "int": "int64",
     },
 }
+_NUMBERS = {"bool": bool, "complex": complex, "float": float, "int": int}
 _FORMS = {"array", "ndarray", "np", "numpy", "tensor", "tf", "variable"}
 
 
@@ -238,6 +360,17 @@ OPS: dict[str, Callable[[Any], Any]] = {
     ],
     "callable_with_args": _callable_with_arguments,
     "dynamic_shape_assign": _dynamic_shape,
+    "creator_positional_next": _positional_next,
+    "creator_scope_is_thread_local": _thread_local,
+    "hash": _hash,
+    "iter_rows": lambda inputs: [np.asarray(row) for row in Variable(_initial(inputs))],
+    "plain_scatter_scalar_update": _steps("v.scatter_update(IndexedSlices(values, ids))"),
+    "plain_scatter_duplicates_last_wins": _steps("v.scatter_update(IndexedSlices(values, ids))"),
+    "plain_gather_nd": _steps("v.gather_nd(ids)"),
+    "plain_sparse_read_order": _steps("v.sparse_read(ids)"),
+    "callable_initial_value": _callable_value,
+    "shape_mismatch": _mismatch,
+    "initial_value_none": lambda inputs: Variable(None),
     "bad_scope_nesting": _bad_nesting,
 }
 
@@ -277,7 +410,22 @@ def _no_part_of_a_value_is_dropped(case: Mapping[str, Any], outcome: Outcome) ->
     return outcome.refused and np.asarray(_value(kind)).dtype.kind == "c"
 
 
+def _variables_are_keys(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["op"] == "hash" and outcome.error is None
+
+
+def _by_position_too(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["op"] == "creator_positional_next" and isinstance(outcome.value, Variable)
+
+
+def _a_row_for_each_id(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["op"] == "plain_scatter_scalar_update" and outcome.refused
+
+
 RULES = [
+    Rule("D-VAR-3", _variables_are_keys),
+    Rule("D-VAR-4", _by_position_too),
+    Rule("D-SCATTER-3", _a_row_for_each_id),
     Rule("D-VAR-1", _no_graph_arguments),
     Rule("D-VAR-2", _says_that_a_creator_returned_none),
     Rule("D-ASSIGN-2", _arrays_are_cast),

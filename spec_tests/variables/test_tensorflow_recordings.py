@@ -15,6 +15,7 @@ from spec_tests.tensorflow_recordings import GROUPS, group_module
 from spec_tests.tensorflow_recordings.__main__ import main
 from spec_tests.tensorflow_recordings.cases import (
     COMMON_RULES,
+    AnyOf,
     Outcome,
     Rule,
     decode,
@@ -118,6 +119,9 @@ def test_values_are_compared_by_dtype_shape_and_bits() -> None:
     assert difference({"a": 1, "more": 2}, {"a": 1}) is None
     assert difference({"a": True}, {"a": 1}) is not None
     assert difference([1], [1, 2]) is not None
+    assert difference(AnyOf((1, [2])), [2]) is None
+    assert difference(AnyOf((1, [2])), 2) is not None
+    assert difference("text", one) is not None
 
 
 def test_an_outcome_is_refused_only_by_an_error_of_the_tree() -> None:

@@ -7,7 +7,8 @@ import shardvar as sv
 from benchmarks.figures import Figure
 from benchmarks.holes import one_tensor, write_holes
 from benchmarks.setting import Setting
-from shardvar.planning.plan import find_faults, plan_copies
+from shardvar.planning.index import find_faults
+from shardvar.planning.plan import plan_copies
 
 TARGET = 10.0
 

@@ -101,6 +101,9 @@ __all__ = [
 COPY_AGAIN = "Copy the file again from where it was written, or use another checkpoint."
 """The remedy for a file that is missing, cut or changed."""
 
+LISTS_MORE = "`shardvar verify` lists all that is damaged."
+"""The end of the remedy for damage that a read found; it is useful only before a verify."""
+
 
 class ShardvarError(Exception):
     """The root of the tree; ``str(error)`` is the cause and then the remedy.
@@ -335,3 +338,11 @@ def prefix_errors(place: str) -> Iterator[None]:
         if error.cause.startswith((f"{place}:", f"{place} ")):
             raise
         raise error.at(place) from error
+
+
+def log_warning(text: str, part: str = "checkpoint", **about: Any) -> None:
+    """Log a problem that stops nothing, for the loggers ``shardvar.checkpoint`` and
+    ``shardvar.storage``; escaped as the text of an error."""
+    import logging  # few commands warn
+
+    logging.getLogger(f"shardvar.{part}").warning("%s", message(text), **about)

@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import isfinite
-from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
 from shardvar.cli.maps import map_of, print_rules, through_map
@@ -36,6 +35,7 @@ from shardvar.cli.output import (
     progress,
     say,
     short_path,
+    terminal_size,
 )
 from shardvar.cli.tree import fold_keys, fold_words, print_problems
 from shardvar.cli.usage import parse_renames
@@ -137,7 +137,7 @@ def _print_columns(
     for num_gone in range(len(drop) + 1):
         rest = [number for number in kept if number not in drop[:num_gone]]
         between = _BETWEEN * (len(rest) - 1)
-        if sum(widths[number] for number in rest) + between <= get_terminal_size().columns:
+        if sum(widths[number] for number in rest) + between <= terminal_size().columns:
             kept = rest
             break
     print()

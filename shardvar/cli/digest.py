@@ -9,7 +9,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from functools import partial
-from shutil import get_terminal_size
 from time import perf_counter
 
 from shardvar.cli.output import (
@@ -28,6 +27,7 @@ from shardvar.cli.output import (
     say,
     short_path,
     shortened,
+    terminal_size,
 )
 from shardvar.cli.verify import executor_of, payload_nbytes
 from shardvar.errors import ArgumentError
@@ -86,7 +86,7 @@ def execute(arguments: Namespace) -> int:
 
 
 def _print_short(report: DigestReport, arguments: Namespace, seconds: float) -> None:
-    columns = get_terminal_size().columns
+    columns = terminal_size().columns
     if report.checkpoint is None:
         unreadable = count(len(report.unreadable), "tensor")
         answer("bad", f"no digest: {unreadable} cannot be read", "no digest")

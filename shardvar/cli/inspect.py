@@ -18,10 +18,8 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from shutil import get_terminal_size
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shardvar.cli.listing import print_choices
 from shardvar.cli.output import (
     count,
     folded,
@@ -37,6 +35,7 @@ from shardvar.cli.output import (
     progress,
     put,
     say,
+    terminal_size,
     warn,
 )
 from shardvar.cli.tensors import (
@@ -63,13 +62,13 @@ from shardvar.formats.published import delta_of
 from shardvar.limits import MAX_NAMED
 from shardvar.planning.index import find_ties, take_tensors
 from shardvar.storage.concurrency import without_collection
-from shardvar.verbs.compare.blocks import ScalarValue, Statistics, measure, read_scalars
-from shardvar.verbs.locate import look_at, only_one
-from shardvar.verbs.newest import candidates_of
+from shardvar.verbs.locate import find_below, look_at, only_one
 from shardvar.verbs.parameters import ParameterCount, empty_note, is_optimizer_state
 from shardvar.verbs.reader import Reader, open_found
-from shardvar.verbs.reports import SCHEMA, Damage
-from shardvar.wire.damage import FileKind
+
+if TYPE_CHECKING:
+    from shardvar.verbs.compare.blocks import ScalarValue, Statistics
+    from shardvar.wire.damage import FileKind
 
 _MOST_PLACES = 3
 """The places of a tree that have a line."""
@@ -90,7 +89,7 @@ _LONGEST = 24
 """The characters of the longest value in a line."""
 
 
-def settings_lines(keys: Sequence[str], scalars: Mapping[str, ScalarValue]) -> list[str]:
+def settings_lines(keys: Sequence[str], scalars: "Mapping[str, ScalarValue]") -> list[str]:
     """Return the settings of these keys in a heading and at most three more lines."""
     groups: dict[str, list[str]] = {}
     for key in keys:
@@ -112,12 +111,12 @@ def _place(key: str) -> int:
     return max(key.rfind(separator), 0)
 
 
-def _line(text: str, keys: Sequence[str], scalars: Mapping[str, ScalarValue]) -> str:
+def _line(text: str, keys: Sequence[str], scalars: "Mapping[str, ScalarValue]") -> str:
     """Return as many settings of one place as fit a line, and the number of the others."""
-    width = get_terminal_size().columns
+    width = terminal_size().columns
     settings = [(key[_place(key) :].lstrip("./"), scalars.get(key)) for key in keys]
 
-    def rank(setting: tuple[str, ScalarValue | None]) -> tuple[bool, int]:
+    def rank(setting: "tuple[str, ScalarValue | None]") -> tuple[bool, int]:
         name, value = setting
         is_off = (value is None or value.text in _OFF) and name not in _FIRST
         return is_off, _FIRST.index(name) if name in _FIRST else len(_FIRST)
@@ -150,7 +149,7 @@ are counted."""
 def print_overview(
     reader: Reader,
     tensors: Sequence[Tensor],
-    measured: Mapping[str, Statistics | ReadError],
+    measured: "Mapping[str, Statistics | ReadError]",
     arguments: Namespace,
 ) -> None:
     heading = [*_heading(reader, tensors, arguments.verbose)]
@@ -158,7 +157,7 @@ def print_overview(
     for line in heading:
         first = line.split(",", maxsplit=1)[0]
         say(line, [path] if line.startswith(path) else [first] if " parameter" in first else [])
-    faults = [Damage.of(each.fault, each.key) for each in tensors if each.fault is not None]
+    faults = [*filter(None, (each.damage() for each in tensors))]
     # The lines around the tree.
     taken = sum(len(folded(line)) for line in heading) + num_lines(arguments.notes)
     taken += len(problem_lines(faults, most=_MOST_CAUSES)) + 3 if faults else 0
@@ -196,7 +195,7 @@ def print_overview(
 
 def lines_left(taken: int) -> int:
     """Return the lines of the terminal for a tree, with the blank line and the headers above it."""
-    return min(max(get_terminal_size().lines - _PROMPTS - 2 - taken, _FEWEST_LINES), _MOST_LINES)
+    return min(max(terminal_size().lines - _PROMPTS - 2 - taken, _FEWEST_LINES), _MOST_LINES)
 
 
 def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterator[str]:
@@ -302,11 +301,19 @@ def _print_tensors(
         print_rows([*table.of_lines(kept)], bool(table.numbers))
 
 
+def _scalars(reader: Reader, tensors: Sequence[Tensor]) -> "dict[str, ScalarValue]":
+    keys = [each.key for each in tensors if each.shape == ()]
+    if not keys:
+        return {}
+    from shardvar.verbs.compare.blocks import read_scalars  # it reads, and a listing does not
+
+    return read_scalars(reader, keys, is_listing=True)
+
+
 def _table(
     reader: Reader, tensors: Sequence[Tensor], arguments: Namespace, nbytes: int = 0
 ) -> Table:
-    keys = [each.key for each in tensors if each.shape == ()]
-    scalars = read_scalars(reader, keys, is_listing=True)
+    scalars = _scalars(reader, tensors)
     if not sys.stdout.isatty():
         return Table(reader, tensors, scalars, arguments.slices, nbytes=0, numbers={})
     numbers = file_numbers(reader.index.files)
@@ -406,24 +413,23 @@ def _gaps(lines: Sequence[Line]) -> Iterator[str]:
 _FOUND = 1
 """The exit code where values are found that ``--fail-on`` lists."""
 
-_StatisticsByKey = dict[str, Statistics | ReadError]
+_StatisticsByKey = dict[str, "Statistics | ReadError"]
 
 
 def execute(arguments: Namespace) -> int:
     arguments.depth = None if arguments.depth is None else parse_count(arguments.depth, "--depth")
     unwanted = _unwanted(arguments)
     place = look_at(arguments.path)
-    found = candidates_of(place)
     if arguments.csv and arguments.json:
         raise ArgumentError("--csv and --json are both given.", "Leave one of them out.")
-    if arguments.csv and len(found) > 1:
-        cause = f"--csv lists the tensors of one checkpoint, and {arguments.path} has {len(found)}."
-        raise ArgumentError(cause, "Give the path of one; without --csv, they are listed.")
-    if len(found) > 1:
-        taken = num_lines(arguments.notes)
-        print_choices(place, found, arguments.json, arguments.all, taken)
-        return 0
-    one = only_one(place, [each.location for each in found])
+    found = find_below(place)
+    folder = place.storage
+    if len(found) > 1 or not (place.name or (folder.local_path and not folder.folders())):
+        from shardvar.cli.listing import print_choices  # a path of one checkpoint needs no list
+
+        if print_choices(place, found, arguments):
+            return 0
+    one = only_one(place, found)
     with open_found(one, dequantize=arguments.dequantize) as reader:
         note_numbers(reader, arguments.dequantize)
         tensors = list_tensors(
@@ -431,6 +437,8 @@ def execute(arguments: Namespace) -> int:
         )
         measured: _StatisticsByKey = {}
         if arguments.stats:
+            from shardvar.verbs.compare.blocks import measure
+
             total = sum(tensor.nbytes for tensor in tensors)
             with progress("reading", lambda: total) as advance:
                 measured = dict(measure(reader, [tensor.key for tensor in tensors], advance))
@@ -448,7 +456,7 @@ def execute(arguments: Namespace) -> int:
     return _FOUND if any(is_odd(each) for each in values for is_odd in unwanted) else 0
 
 
-def _unwanted(arguments: Namespace) -> list[Callable[[Statistics], bool]]:
+def _unwanted(arguments: Namespace) -> "list[Callable[[Statistics], bool]]":
     """Return the tests of the odd values that ``--fail-on`` lists."""
     if arguments.fail_on is None:
         return []
@@ -471,8 +479,7 @@ def _unwanted(arguments: Namespace) -> list[Callable[[Statistics], bool]]:
 def _json_rows(
     reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace
 ) -> Iterator[dict[str, Any]]:
-    keys = [each.key for each in tensors if each.shape == ()]
-    scalars = read_scalars(reader, keys, is_listing=True)
+    scalars = _scalars(reader, tensors)
     for tensor in tensors:
         scalar = scalars.get(tensor.key)
         row = tensor.to_json() | {"setting": tensor.is_setting, "value": scalar and scalar.value}
@@ -495,8 +502,10 @@ def _print_json(
     tensors: Sequence[Tensor],
     measured: _StatisticsByKey,
     arguments: Namespace,
-    delta: FileKind | None,
+    delta: "FileKind | None",
 ) -> None:
+    from shardvar.verbs.reports import SCHEMA  # lines need no report
+
     metadata = reader.metadata
     counted = {
         each.key: (each.counted_as, each.num_parameters) for each in tensors if each.counted_as

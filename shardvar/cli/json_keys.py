@@ -6,11 +6,10 @@ the keys below with what the commands print.
 
 from argparse import Namespace
 from collections.abc import Iterator
-from shutil import get_terminal_size
 from textwrap import wrap
 
 from shardvar.cli.options import row_lines
-from shardvar.cli.output import put
+from shardvar.cli.output import put, terminal_size
 
 INTRODUCTION = (
     "With --json, a command prints one JSON object, in ASCII. Keys are written here as in jq: "
@@ -349,7 +348,7 @@ _COLUMN = 30
 
 def execute(arguments: Namespace) -> int:
     del arguments  # the topic, and there is one
-    for line in lines_of_keys(min(get_terminal_size().columns, 100)):
+    for line in lines_of_keys(min(terminal_size().columns, 100)):
         put(line)
     return 0
 

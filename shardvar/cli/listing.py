@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from shutil import get_terminal_size
 from time import time
 
 from shardvar.cli.output import (
@@ -21,19 +20,21 @@ from shardvar.cli.output import (
     human_age,
     human_size,
     note,
+    num_lines,
     path_on_a_line,
     print_json,
     print_table,
     printable,
     say,
     short_path,
+    terminal_size,
     warn,
 )
-from shardvar.errors import CheckpointError, ShardvarError
+from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
 from shardvar.formats.parts import PartsFormat
 from shardvar.storage.posix import inner_links
 from shardvar.verbs.locate import Location, SplitPath, arrays_alone, exact_path
-from shardvar.verbs.newest import Candidate, find_newest, newest_among
+from shardvar.verbs.newest import Candidate, candidates_of, find_newest, newest_among
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA
 
@@ -80,21 +81,21 @@ def _newest_in(folder: str, item: str | None) -> str:
     return newest.path
 
 
-def print_choices(
-    place: SplitPath,
-    found: Sequence[Candidate],
-    as_json: bool,
-    everything: bool = False,
-    taken: int = 0,
-) -> None:
-    """Print the checkpoints that a path may mean; ``taken`` lines of the terminal are for notes."""
+def print_choices(place: SplitPath, locations: Sequence[Location], arguments: Namespace) -> bool:
+    """Print the checkpoints that a path may mean, and return True; False if it means one."""
+    found = candidates_of(place, locations)
+    if len(found) < 2:
+        return False
+    if arguments.csv:
+        cause = f"--csv lists the tensors of one checkpoint, and {arguments.path} has {len(found)}."
+        raise ArgumentError(cause, "Give the path of one; without --csv, they are listed.")
     try:
         newest = [*newest_among(place.storage, found).newest]
     except ShardvarError as error:  # the file that should name it cannot be read
         note(f"note: {error.cause}")
         newest = []
     contents = _contents(found)
-    if as_json:
+    if arguments.json:
         listed = [
             {
                 "path": name,
@@ -110,7 +111,7 @@ def print_choices(
             for each, content, name in zip(found, contents, _paths(found), strict=True)
         ]
         print_json({"schema": SCHEMA, "checkpoints": listed})
-        return
+        return True
     links = _links(place.storage.local_path, found)
     choose = "one of them"
     if newest:
@@ -125,11 +126,14 @@ def print_choices(
     ]
     if sys.stdout.isatty():
         print()
-    most = min(_MOST_LISTED, max(get_terminal_size().lines - _LINES_AROUND - taken, 1))
-    if sys.stdout.isatty() and not everything and len(rows) > most:
+    most = min(
+        _MOST_LISTED, max(terminal_size().lines - _LINES_AROUND - num_lines(arguments.notes), 1)
+    )
+    if sys.stdout.isatty() and not arguments.all and len(rows) > most:
         say(f"{len(rows) - most:,} before these, from {rows[0][0]} on (--all lists them)")
         rows = rows[-most:]
     _print_rows(rows)
+    return True
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:

@@ -29,13 +29,13 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
-from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, NoReturn
 
 from shardvar import __version__
-from shardvar.cli.output import is_styled
+from shardvar.cli.output import is_styled, terminal_size
 from shardvar.errors import ArgumentError
 from shardvar.pictures.words import similar
 
@@ -201,6 +201,10 @@ def listed_commands() -> str:
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
 
 
+_FORMATTER = partial(argparse.HelpFormatter, width=_WIDEST)
+"""Looks at no terminal: argparse makes a formatter for each argument."""
+
+
 class Usage(Exception):
     """The end of parsing: help was printed, or the arguments are wrong."""
 
@@ -213,7 +217,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that neither prints errors nor exits."""
 
     def format_help(self) -> str:
-        return help_of(self, get_terminal_size().columns, is_styled())
+        return help_of(self, terminal_size().columns, is_styled())
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("shardvar").strip()
@@ -547,10 +551,13 @@ def _lines(block: str) -> Iterator[str]:
         yield from _lines(_SHARED[line[1:-1]]) if line.startswith("<") else [line]
 
 
-def add_commands(commands: "Commands[Parser]") -> None:
+def add_commands(commands: "Commands[Parser]", only: Sequence[str]) -> None:
     for block in _COMMANDS.strip().split("\n\n"):
+        name = block.partition(": ")[0]
+        if name not in only:
+            continue
         head, *lines = _lines(block)
-        name, _, text = head.partition(": ")
+        text = head.removeprefix(f"{name}: ")
         command = commands.add_parser(
             name,
             help=ABOUT[name],
@@ -558,6 +565,7 @@ def add_commands(commands: "Commands[Parser]") -> None:
             # An abbreviation in a script would become ambiguous when another option is added.
             allow_abbrev=False,
             add_help=False,
+            formatter_class=_FORMATTER,
         )
         examples = ["examples:"]
         group: argparse._ActionsContainer = command
@@ -658,10 +666,11 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
         remedy = f"Options follow the command, as in `shardvar {command} PATH {first}`."
         raise Usage(2, ArgumentError(f"{first} is before the command.", remedy))
     words = options_first(words) if words[0] == "show" else with_cuts(words)
-    return make_parser().parse_args(words)
+    return make_parser([words[0]] if words[0] in COMMANDS else COMMANDS).parse_args(words)
 
 
-def make_parser() -> Parser:
+def make_parser(only: Sequence[str] = COMMANDS) -> Parser:
+    """Return the parser of all commands, or of the only one that was given."""
     parser = Parser(
         prog="shardvar",
         usage="shardvar COMMAND PATH [options]   (`shardvar COMMAND --help` lists them)",
@@ -672,6 +681,7 @@ def make_parser() -> Parser:
         "  shardvar reshard ckpt-1200 model.safetensors --filter 'dense/*'\n"
         "exit codes: 0 done; 1 damage or differences; 2 usage; 3 cannot read or write",
         add_help=False,
+        formatter_class=_FORMATTER,
     )
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -688,5 +698,5 @@ def make_parser() -> Parser:
         help=argparse.SUPPRESS,
         prog="shardvar",
     )
-    add_commands(commands)
+    add_commands(commands, only)
     return parser

@@ -19,7 +19,6 @@ from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
-from shutil import get_terminal_size
 from textwrap import wrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
@@ -103,9 +102,16 @@ def is_styled() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
 
 
+def terminal_size() -> os.terminal_size:
+    """Return the columns and lines of the terminal; the environment may set them."""
+    from shutil import get_terminal_size  # a pipe needs neither it nor the codecs that it imports
+
+    return get_terminal_size()
+
+
 def line_width() -> int:
     """Return the longest line of values: the terminal's width, at most 120; 120 for a pipe."""
-    return min(get_terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
+    return min(terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
 
 
 Mark = Literal["good", "bad", "attention", "different"]
@@ -203,7 +209,7 @@ def _columns(stream: TextIO | None) -> int:
     with suppress(OSError, ValueError):
         if stream is not None and "COLUMNS" not in os.environ:
             return os.get_terminal_size(stream.fileno()).columns
-    return get_terminal_size().columns
+    return terminal_size().columns
 
 
 def warn(text: str) -> None:
@@ -460,7 +466,7 @@ def _print_rich(
 
     # Rich takes a terminal without control codes (TERM=dumb) for 80 columns wide unless both
     # extents are given.
-    width, height = get_terminal_size()
+    width, height = terminal_size()
     console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
     widths = [
         max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))

@@ -10,7 +10,6 @@ import sys
 from argparse import Namespace
 from itertools import product
 from math import prod
-from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from shardvar.cli.output import (
     put,
     say,
     short_path,
+    terminal_size,
 )
 from shardvar.cli.tensors import Table, list_tensors, print_keys
 from shardvar.cli.usage import parse_index_text
@@ -36,11 +36,11 @@ from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
 from shardvar.layout.dtypes import STRING, Array, json_number, widen_numbers
+from shardvar.pictures.words import natural_key
 from shardvar.planning.index import NO_CHECKSUM, unknown_key
-from shardvar.verbs.compare.blocks import is_setting, read_scalars
-from shardvar.verbs.reader import LazyTensor, Reader, open_checkpoint
+from shardvar.verbs.compare.blocks import read_scalars
+from shardvar.verbs.reader import LazyTensor, Reader, is_setting, open_checkpoint
 from shardvar.verbs.reports import SCHEMA
-from shardvar.verbs.steps import natural_key
 
 _PRINTED = 1000
 """Elements up to which a selection is printed in full."""
@@ -124,9 +124,7 @@ def _print_keys(reader: Reader, as_json: bool) -> None:
         f"{path_on_a_line(reader.path)} ({reader.format}): {count(len(tensors), 'key')}; give the "
         "KEY of one:"
     )
-    most = (
-        max(get_terminal_size().lines - _LINES_AROUND, 1) if sys.stdout.isatty() else len(tensors)
-    )
+    most = max(terminal_size().lines - _LINES_AROUND, 1) if sys.stdout.isatty() else len(tensors)
     shown = tensors[:most]
     scalars = read_scalars(reader, [each.key for each in shown if each.shape == ()])
     table = Table(reader, shown, scalars, with_slices=False, nbytes=0, numbers={})

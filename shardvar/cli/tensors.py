@@ -12,7 +12,6 @@ import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from shardvar.cli.output import (
@@ -25,20 +24,21 @@ from shardvar.cli.output import (
     print_table,
     printable,
     share_bar,
+    terminal_size,
 )
 from shardvar.cli.tree import Line, file_number, number_ranges
 from shardvar.errors import ReadError
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import without_collection
-from shardvar.verbs.compare.blocks import ScalarValue, has_settings
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, has_settings
 from shardvar.verbs.renaming import select_keys
-from shardvar.verbs.reports import Damage
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes.layout import Layout
+    from shardvar.verbs.compare.blocks import ScalarValue
+    from shardvar.verbs.reports import Damage
 
 
 _MARKS = {
@@ -102,8 +102,16 @@ class Tensor:
         """A word for the fault; empty for a tensor without one."""
         return "" if self.fault is None else _MARKS.get(type(self.fault).__name__, "unreadable")
 
+    def damage(self) -> "Damage | None":
+        """Return the problem of its fault; None for a tensor without one."""
+        if self.fault is None:
+            return None
+        from shardvar.verbs.reports import Damage  # most tensors have none
+
+        return Damage.of(self.fault, self.key)
+
     def to_json(self) -> dict[str, Any]:
-        fault = self.fault and Damage.of(self.fault, self.key).to_json()
+        damage = self.damage()
         return {
             "key": self.key,
             "dtype": self.dtype,
@@ -113,7 +121,7 @@ class Tensor:
             "nbytes": self.nbytes,
             "num_slices": self.num_slices,
             "files": list(self.files),
-            "fault": fault,
+            "fault": damage and damage.to_json(),
         }
 
 
@@ -368,7 +376,7 @@ class Table:
     reader: Reader
     tensors: Sequence[Tensor]
     """The tensors, by the positions that lines of the tree have."""
-    scalars: Mapping[str, ScalarValue]
+    scalars: "Mapping[str, ScalarValue]"
     """The values of scalars and settings, by key."""
     with_slices: bool
     """True if the slices of each tensor are shown below it."""
@@ -578,7 +586,7 @@ def _columns(rows: Sequence[TableRow]) -> list[int]:
         for column in range(len(_HEADERS))
     ]
     has_bars = is_styled() and can_print(share_bar(1))
-    room = get_terminal_size().columns + _BETWEEN - sum(widths[column] for column in kept)
+    room = terminal_size().columns + _BETWEEN - sum(widths[column] for column in kept)
     for more in ((_BAR, _SHARE) if has_bars else (_SHARE,), (_SHARE,)):
         if len(cells) > 1 and sum(widths[column] for column in more) <= room:
             return sorted({*kept, *more})

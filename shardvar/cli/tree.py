@@ -19,8 +19,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
-from shutil import get_terminal_size
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from shardvar.cli.output import (
     count,
@@ -32,10 +32,13 @@ from shardvar.cli.output import (
     say,
     seen_from_here,
     short_name,
+    terminal_size,
 )
+from shardvar.pictures.words import natural_key
 from shardvar.verbs.parameters import PROJECTIONS
-from shardvar.verbs.reports import Cause, Damage, lines_of_problems, main_causes_of
-from shardvar.verbs.steps import natural_key
+
+if TYPE_CHECKING:
+    from shardvar.verbs.reports import Cause, Damage
 
 _MOST_LEVELS = 32
 """The most times that a key is cut; the rest stays together, which bounds the recursion."""
@@ -434,7 +437,7 @@ _BETWEEN = 2
 
 
 def print_problems(
-    problems: Sequence[Damage],
+    problems: "Sequence[Damage]",
     everything: bool = False,
     indent: str = "",
     *,
@@ -442,6 +445,8 @@ def print_problems(
     most: int | None = None,
 ) -> bool:
     """Print problems, at a terminal at most ``most`` causes; return True if each tensor was named."""
+    from shardvar.verbs.reports import lines_of_problems
+
     if everything or not sys.stdout.isatty():
         for line in lines_of_problems(indent + pipe, problems, everything):
             say(line)
@@ -458,7 +463,7 @@ def print_problems(
 
 
 def problem_lines(
-    problems: Sequence[Damage], indent: str = "", most: int | None = None
+    problems: "Sequence[Damage]", indent: str = "", most: int | None = None
 ) -> list[tuple[str, str]]:
     """Return the lines of problems for a terminal, each with its bold word, and the remedies."""
     causes = _causes(problems)
@@ -475,7 +480,7 @@ def problem_lines(
         (len(text) for _, _, details in rows for each in details for text in each.split()),
         default=0,
     )
-    width = get_terminal_size().columns - len(indent)
+    width = terminal_size().columns - len(indent)
     lines = []
     for place, word, details in rows:
         head = "  ".join(filter(None, (place.ljust(places), word.ljust(words))))
@@ -490,8 +495,10 @@ def problem_lines(
     return lines
 
 
-def _causes(problems: Sequence[Damage]) -> list[Cause]:
+def _causes(problems: "Sequence[Damage]") -> "list[Cause]":
     """Return the causes of problems, causes with a file first, in natural order."""
+    from shardvar.verbs.reports import main_causes_of  # most checkpoints have no problem
+
     # The file and the word are not repeated for each tensor.
     told = main_causes_of(
         replace(each, cause="") if each.is_told_by_file else each for each in problems
@@ -499,7 +506,7 @@ def _causes(problems: Sequence[Damage]) -> list[Cause]:
     return sorted(told, key=lambda each: (each.file is None, natural_key(each.file or "")))
 
 
-def _details(cause: Cause) -> Iterator[str]:
+def _details(cause: "Cause") -> Iterator[str]:
     """Yield what file and word lack: the name of the file, the sentence, and the tensors."""
     text = cause.text
     if cause.file is not None:

@@ -34,15 +34,19 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer, thread_buffer
-from shardvar.errors import COPY_AGAIN, READ_ERRORS, ArgumentError, CorruptCheckpoint, ReadError
+from shardvar.errors import (
+    COPY_AGAIN,
+    LISTS_MORE,
+    READ_ERRORS,
+    ArgumentError,
+    CorruptCheckpoint,
+    ReadError,
+)
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.slices import Columns
-
-LISTS_MORE = "`shardvar verify` lists all that is damaged."
-"""The end of the remedy for damage that a read found; it is useful only before a verify."""
 
 _MOST_NOTED = 64  # Reads after which their checksums are compared, so that damage is found soon
 

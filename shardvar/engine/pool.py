@@ -8,15 +8,17 @@ of the checkpoint nor, beyond ``MOST_WORKERS``, of the machine.
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from shardvar.forks import new_lock
 from shardvar.storage.concurrency import Threads, usable_cores
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")

@@ -33,6 +33,24 @@ There may be a hundred thousand regions of a few bytes. So they are columns, one
 all are cut to a block at once; only the copying of the elements, which NumPy does, is one step for
 each region and block.
 
+A batch of reads:
+
+    requests --plan_gather--> regions --plan_copies--> one plan --read_arrays--> arrays, picked
+
+One request or a thousand have one plan. Each tensor is looked up once, neighbours in a file are
+read together, and all requests to a bucket are under way at once.
+
+    request                          regions that are read              into
+    a tensor, or a region of it      that region                        its array
+    integers, slices                 the smallest region around them    an array, and picked from it
+    slices of long steps             some indices at a time             likewise, one part after the other
+    lists of rows, masks             a region for each run of rows      one array of all these rows
+    strings, packed elements         the whole tensor                   a fresh array, likewise
+
+A checksum of a whole payload does not verify a part of it. Where only parts of such a payload
+are wanted, they are read bare, and the requests that need them are noted, unless all is to be
+verified.
+
 Flat reads. A digest, a delta and a comparison count the bytes of a tensor in C order. Slices that
 are rows hold ranges of these bytes, and columns hold parts of each row. So a range is lowered like
 a target of a write: to byte ranges of payloads where it can be, else to regions.
@@ -44,7 +62,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from operator import mul
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -60,7 +78,7 @@ from shardvar.engine.pool import (
     new_buffer,
     word_of,
 )
-from shardvar.errors import InvalidCheckpoint
+from shardvar.errors import ArgumentError, ArgumentTypeError, InvalidCheckpoint
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (
     HALVES,
@@ -71,11 +89,13 @@ from shardvar.layout.dtypes import (
     Bools,
     Ints,
     code,
+    is_whole,
     numpy_dtype,
     unpack_halves,
 )
+from shardvar.layout.indexing import Gather, Pick, cut_steps, plan_gather
 from shardvar.layout.region import Region, intersect, regions_of_range
-from shardvar.planning.index import EntryTable
+from shardvar.planning.index import EntryTable, take_tensors
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.slices import Columns, SliceTable, widen
 from shardvar.wire import strings
@@ -615,3 +635,231 @@ class FlatTensor:
 
     def check(self) -> None:
         self.evidence.check()
+
+
+# A batch of reads.
+
+Request = tuple[str, Any]
+"""A key, and the part that is wanted: a region, an index, or None for all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Item:
+    key: str
+    tensor: int
+    """The number of its tensor in the batch."""
+    dtype: np.dtype[Any]
+    asked: Gather
+    gather: Gather
+    """The regions that are read: the same, or the whole tensor, from which they are cut then."""
+    parts: list[tuple[Region, Pick]]
+    """The parts to read one after the other; empty if all is read at once."""
+    axis: int
+    """The axis along which the parts follow each other in the result."""
+    into: Array | None
+    """The caller's array, or None."""
+
+    def place(self) -> Array | None:
+        """Return the array that its regions are read into; None for a fresh one of one region."""
+        if self.asked is not self.gather:
+            return None
+        if self.into is not None and self.gather.is_direct and self.into.flags.c_contiguous:
+            return self.into
+        return np.empty(self.gather.full, self.dtype) if len(self.gather.offset) != 1 else None
+
+    def arrange(self, array: Array) -> Array:
+        if array is self.into:
+            return array
+        if self.asked is not self.gather:
+            # The ellipsis keeps an array of objects without axes an array.
+            regions = map(Region, self.asked.offset.tolist(), self.asked.shape.tolist())
+            indexes: list[Any] = [(*region.slices, ...) for region in regions]
+            parts = [array[index].reshape(-1) for index in indexes]
+            array = np.concatenate([array.reshape(-1)[:0], *parts])
+        return self.give(self.asked.take(array.reshape(self.asked.full)))
+
+    def give(self, array: Array) -> Array:
+        if self.into is None:
+            return array
+        self.into[...] = array
+        return self.into
+
+
+def read_batch(
+    source: Source,
+    requests: Sequence[Request],
+    entries: EntryTable,
+    *,
+    is_full: bool,
+    out: Sequence[Array | None] | None = None,
+) -> tuple[list[Array], list[tuple[str, Region]]]:
+    """The arrays, and the requests with bytes that were not compared, none with ``is_full``, as the
+    region around each. ``entries`` are of all keys."""
+    given = [None] * len(requests) if out is None else list(out)
+    if len(given) != len(requests):
+        raise ArgumentError(
+            f"out has {len(given)} arrays for {len(requests)} requests.",
+            "Give one for each; None where an array is to be made.",
+        )
+    tensors = entries.slices.tensors
+    number = tensors.rows()
+    items = [
+        _item(source, entries, number[key], wanted, is_full, into)
+        for (key, wanted), into in zip(requests, given, strict=True)
+    ]
+    parts = {key for key in tensors.keys if source.is_part(key)}
+    for error in source.storage_errors(parts).values() if is_full and parts else ():
+        raise error
+    found: list[Array | None] = [None] * len(items)
+    is_bare = [item.key in parts and not is_full for item in items]
+    # Items that are read at once.
+    rows = [row for row, item in enumerate(items) if not item.parts]
+    if rows:
+        arrays, bare = _read_at_once(source, entries, [items[row] for row in rows], is_full)
+        for row, array, is_part_bare in zip(rows, arrays, bare, strict=True):
+            found[row] = array
+            is_bare[row] |= is_part_bare
+    # Items that are read part by part, so that bytes between their steps are not held.
+    for row, item in enumerate(items):
+        if not item.parts:
+            continue
+        alone = take_tensors(entries, {item.key})
+        picked = []
+        for part, pick in item.parts:
+            (array,), unverified = read_batch(source, [(item.key, part)], alone, is_full=is_full)
+            picked.append(np.asarray(array[(*pick, ...)]).copy())
+            is_bare[row] |= bool(unverified)
+        found[row] = item.give(np.concatenate(picked, item.axis))
+    noted = [
+        (item.key, item.asked.around) for item, bare in zip(items, is_bare, strict=True) if bare
+    ]
+    return [each for each in found if each is not None], noted
+
+
+def _item(
+    source: Source,
+    entries: EntryTable,
+    tensor: int,
+    wanted: Any,
+    is_full: bool,
+    into: Any,
+) -> _Item:
+    tensors = entries.slices.tensors
+    key, shape, name = tensors.keys[tensor], tensors.shape(tensor), tensors.dtype(tensor)
+    dtype = numpy_dtype(name)
+    asked = gather = plan_gather(wanted, shape)
+    if into is not None:
+        if not isinstance(into, np.ndarray):
+            raise ArgumentTypeError(
+                f"out has a {type(into).__name__} for {key!r}.", "Give NumPy arrays, or None."
+            )
+        if into.shape != asked.picked_shape or into.dtype != dtype:
+            raise ArgumentError(
+                f"{key!r} gives {dtype}{list(asked.picked_shape)}, and its array in out is "
+                f"{into.dtype}{list(into.shape)}.",
+                "Shapes and dtypes are never changed unasked; give an array of the same.",
+            )
+        if not into.flags.writeable:
+            raise ArgumentError(
+                f"The array in out for {key!r} is read-only.", "Give one that may be written."
+            )
+    parts: list[tuple[Region, Pick]] = []
+    axis = 0
+    # The place of a string follows from the lengths of all before it, and packed elements share
+    # bytes: these are read whole, and cut then.
+    if is_whole(name):
+        gather = plan_gather(None, shape)
+    elif len(asked.offset) == 1 and not any(isinstance(each, np.ndarray) for each in asked.pick):
+        # What lies between long steps is left out.
+        region = asked.around
+        most = BLOCK_NBYTES // dtype.itemsize
+        # Elements from the first to the last of a region: column 1 of rows 2 to 7 of (10, 1000)
+        # spans these rows.
+        axis = next((axis for axis, extent in enumerate(region.shape) if extent > 1), region.rank)
+        spanned = max(prod((*region.shape[: axis + 1], *shape[axis + 1 :])), 1)
+        parts, axis = cut_steps(region, asked.pick, most * region.size // spanned)
+        if len(parts) > 1:
+            alone = take_tensors(entries, {key})
+            parts = [] if _is_read_at_once(source, alone, region, is_full) else parts
+        else:
+            parts = []
+    return _Item(key, tensor, dtype, asked, gather, parts, axis, into)
+
+
+def _read_at_once(
+    source: Source, entries: EntryTable, items: Sequence[_Item], is_full: bool
+) -> tuple[list[Array], list[bool]]:
+    """The arrays, and True for items with bytes that were not compared."""
+    # Plan.
+    counts = np.array([len(item.gather.offset) for item in items], np.int64)
+    item_of = np.repeat(np.arange(len(items)), counts)
+    first = np.cumsum(counts) - counts
+    tensors = entries.slices.tensors
+    rank = tensors.shapes.shape[1]
+    tensor = np.repeat(np.array([item.tensor for item in items], np.int64), counts)
+    offset, shape = (
+        np.concatenate([widen(getattr(item.gather, name), rank, fill) for item in items])
+        for name, fill in (("offset", 0), ("shape", 1))
+    )
+    targets = SliceTable.of(tensors, tensor, offset, shape)
+    places = [item.place() for item in items]
+    plan = plan_copies(entries.slices, targets)
+    bare = np.zeros(len(entries), np.bool) if is_full else _bare_rows(source, entries, plan)
+    # Move.
+    given = [(item, each) for item, each in enumerate(places) if each is not None]
+    array = np.full(len(places), -1)
+    array[[item for item, _ in given]] = np.arange(len(given))
+    # The regions of an item follow each other in its array.
+    before = np.cumsum(targets.nbytes) - targets.nbytes
+    start = before - before[first[item_of]] if len(targets) else before
+    arrays = read_arrays(
+        plan,
+        source,
+        entries,
+        bare=bare,
+        into=Places([each for _, each in given], array[item_of], start),
+    )
+    # Arrange.
+    found = [
+        item.arrange(arrays[row] if place is None else place)
+        for item, row, place in zip(items, first.tolist(), places, strict=True)
+    ]
+    is_bare = np.zeros(len(items), np.bool)
+    is_bare[item_of[plan.copies.target[bare[plan.copies.source]]]] = True
+    return found, is_bare.tolist()
+
+
+def _bare_rows(source: Source, entries: EntryTable, plan: Plan) -> Bools:
+    """[entries] True for payloads of which a part is read without its checksum, which covers more."""
+    none = np.zeros(len(entries), np.bool)
+    if entries.runs is not None and source.traits is None:
+        return none
+    copies = plan.copies
+    size = np.prod(entries.slices.shape, axis=1, dtype=np.int64)
+    is_part = np.prod(copies.shape, axis=1, dtype=np.int64) != size[copies.source]
+    bare, whole = none.copy(), none.copy()
+    bare[copies.source[is_part]] = True
+    whole[copies.source[~is_part]] = True
+    bare &= ~whole & Evidence(source, entries).is_guarded(np.arange(len(entries)))
+    if entries.runs is None or source.traits is None or not bare.any():
+        return bare
+    least, most = costs_of_parts(source, entries, plan, bare)
+    return bare if most > max(2 * least, least + source.traits.waste_nbytes) else none
+
+
+def _is_read_at_once(source: Source, entries: EntryTable, region: Region, is_full: bool) -> bool:
+    """True for payloads that are compared whole, or decompressed from their beginning."""
+    if entries.runs is not None:
+        return False
+    guarded = Evidence(source, entries).is_guarded(np.arange(len(entries)))
+    is_compared = guarded.any()
+    if is_compared and not is_full:
+        # A checksum that covers more than the region cannot be compared. If the rows 3:7 are wanted,
+        # the slice 0:5 meets them and is not covered; 4:6 is covered.
+        slices, rank = entries.slices, region.rank
+        offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
+        low, high = np.array(region.offset, dtype=np.int64), np.array(region.stop, dtype=np.int64)
+        meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
+        is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
+        is_compared = not (guarded & meets & ~is_covered).any()
+    return bool(is_compared or not entries.plain.all())

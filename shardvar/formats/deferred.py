@@ -417,6 +417,13 @@ class LateIndex:
         yield from self.read().scan()
 
 
+def has_key(index: Index, key: str) -> bool:
+    """Return True if a key may be looked up; a late index is not read for the answer."""
+    if isinstance(index, LateIndex):
+        return key in index.names
+    return any(key in entries.slices.tensors.keys for entries in index.scan())
+
+
 def outline_of(index: Index) -> Index:
     """Return an index that reads no payload files."""
     return index.outline if isinstance(index, DeferredIndex) else index

@@ -473,3 +473,18 @@ def structure_of(file: ReadableFile, traits: Traits | None) -> Window:
     """Return a window for one pass over a file's structure, which jumps over large payloads."""
     most = WINDOW_NBYTES if traits is None else traits.small_nbytes
     return Window(file, most, most)
+
+
+def find_files(
+    storage: Storage,
+    name: str,
+    suffixes: tuple[str, ...],
+    begins: Callable[[Storage, str], bool] = lambda _storage, _name: False,
+) -> list[str]:
+    """Return the files that a name may mean: an ending is believed, else ``begins`` decides."""
+    names = storage.names()
+    if not name:
+        return [each for each in names if each.endswith(suffixes)]
+    if name in names and (name.endswith(suffixes) or begins(storage, name)):
+        return [name]
+    return [name + suffix for suffix in suffixes if name + suffix in names]

@@ -36,7 +36,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.forks import new_lock
-from shardvar.formats.files import DataFiles, FileSource, check_same, read_beginning
+from shardvar.formats.files import DataFiles, FileSource, check_same, find_files, read_beginning
 from shardvar.formats.hdf5 import Dataset, Hdf5File, Span
 from shardvar.formats.listing import (
     ListedFormat,
@@ -44,7 +44,6 @@ from shardvar.formats.listing import (
     ListedTensor,
     Listing,
     ReadSpan,
-    find_files,
 )
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare

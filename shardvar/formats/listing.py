@@ -261,21 +261,6 @@ def begins_with(magic: bytes) -> Callable[[Storage, str], bool]:
     return lambda storage, name: read_beginning(storage, name, len(magic)) == magic
 
 
-def find_files(
-    storage: Storage,
-    name: str,
-    suffixes: tuple[str, ...],
-    begins: Callable[[Storage, str], bool] = lambda _storage, _name: False,
-) -> list[str]:
-    """Return the files that a name may mean: an ending is believed, else ``begins`` decides."""
-    names = storage.names()
-    if not name:
-        return [each for each in names if each.endswith(suffixes)]
-    if name in names and (name.endswith(suffixes) or begins(storage, name)):
-        return [name]
-    return [name + suffix for suffix in suffixes if name + suffix in names]
-
-
 @dataclass(frozen=True, slots=True)
 class ListedFormat(Format):
     """A format that is only read."""

@@ -10,14 +10,13 @@ from functools import partial
 import numpy as np
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, UnsupportedError, prefix_errors
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, find_files
 from shardvar.formats.listing import (
     ListedFormat,
     ListedTensor,
     Listing,
     ReadSpan,
     begins_with,
-    find_files,
     swapped,
 )
 from shardvar.storage.protocol import Storage

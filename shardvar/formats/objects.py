@@ -32,7 +32,6 @@ from shardvar.errors import (
     UnknownKey,
     UnsupportedError,
 )
-from shardvar.formats.deferred import LateIndex
 from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import STRING, Bools, Ints
 from shardvar.limits import MAX_OBJECTS_NBYTES
@@ -90,16 +89,11 @@ def document_of(metadata: Metadata, keys: Sequence[str] = ()) -> str:
 
 
 def with_objects(source: Source, can: Capabilities) -> Source:
+    """Return a source with the objects of the document that it has."""
     if can.objects_in_tensor:
-        if isinstance(source.index, LateIndex) and OBJECTS not in source.index.names:
-            return source
-        if not any(OBJECTS in entries.slices.tensors.keys for entries in source.index.scan()):
-            return source
         index = _index(source, lambda: _read_tensor(source), OBJECTS)
     else:
-        text = source.index.metadata.user.get(OBJECTS)
-        if text is None:
-            return source
+        text = source.index.metadata.user[OBJECTS]
         index = _index(source, lambda: text, None)
     return ObjectsSource(source, index, can.guards_metadata)
 

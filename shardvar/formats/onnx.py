@@ -39,7 +39,14 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.forks import new_lock
-from shardvar.formats.files import DataFiles, of_another_set, open_below, strangers, structure_of
+from shardvar.formats.files import (
+    DataFiles,
+    find_files,
+    of_another_set,
+    open_below,
+    strangers,
+    structure_of,
+)
 from shardvar.formats.listing import (
     ListedFormat,
     ListedSource,
@@ -47,7 +54,6 @@ from shardvar.formats.listing import (
     Listing,
     ReadSpan,
     check_size,
-    find_files,
 )
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare

@@ -21,7 +21,6 @@ with it. A format that joins such files comes first, as pt does for
 ``model_world_size_4_rank_0.pt``. To add a kind, add it to ``_FILES`` or to ``kind_of_parts``.
 """
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
     UnsupportedError,
+    log_warning,
 )
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
@@ -43,7 +43,6 @@ from shardvar.planning.slices import Capabilities
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import FileKind
-from shardvar.wire.pickle import parse_pickle
 
 INTERRUPTED = "The save was interrupted: take the step before it, and remove this folder."
 """The remedy for a folder of a save that was cut short."""
@@ -126,7 +125,6 @@ COMMON, _RANKWISE_INDEX = "common.pt", "metadata.pkl"
 _INDEX_NBYTES = 1 << 26
 _LEVELS = 3
 """The folders above a checkpoint whose names may be of a rank: RANK/checkpoints/STEP/model.pt."""
-_LOG = logging.getLogger("shardvar.checkpoint")
 
 
 def split_numbers(name: str) -> tuple[str, tuple[int, ...]]:
@@ -278,6 +276,8 @@ def _rankwise(storage: Storage, files: Sequence[str]) -> FileKind | None:
     """Return the kind of a folder of torch_checkpointing; None if one rank wrote all."""
     if _RANKWISE_INDEX not in files:
         return None
+    from shardvar.wire.pickle import parse_pickle  # few folders have that index
+
     try:
         root, _ = parse_pickle(read_beginning(storage, _RANKWISE_INDEX, _INDEX_NBYTES))
     except ShardvarError:  # not plain data
@@ -369,7 +369,7 @@ def check_not_a_part(form: Format, folder: Storage, name: str, is_alone: bool) -
     if kind is None:
         if others:
             text = f"{path} is taken for whole, though others are named like it: {named(others)}."
-            _LOG.warning("%s", message(text))
+            log_warning(text)
         return
     cause = (
         f"{path} is one part of a larger save: {kind.what}. Its tensors may be parts of the tensors "

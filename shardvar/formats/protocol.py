@@ -37,10 +37,12 @@ from shardvar.errors import ReadError, UnsupportedError
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import message
 from shardvar.planning.index import EntryTable, Index, Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import Capabilities, SliceTable
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import CRC32C, Checksum
+
+if TYPE_CHECKING:
+    from shardvar.planning.plan import Assignment
 
 __all__ = [
     "READ_ONLY",
@@ -339,7 +341,7 @@ class NewCheckpoint:
     """The directory for the files."""
     name: str
     """A name that ``locate`` returns, or a new one."""
-    assignment: Assignment
+    assignment: "Assignment"
     """The slices, and the file of each."""
     metadata: Metadata
     """The metadata, with the objects."""
@@ -399,7 +401,7 @@ class Format(ABC):
         self,
         storage: Storage,
         name: str,
-        assignment: Assignment,
+        assignment: "Assignment",
         metadata: Metadata,
         generation: str,
     ) -> Sink:
@@ -465,7 +467,7 @@ class SharedFormat(Format):
         self,
         storage: Storage,
         name: str,
-        assignment: Assignment,
+        assignment: "Assignment",
         metadata: Metadata,
         files: WrittenFiles,
     ) -> Sink:

@@ -15,10 +15,10 @@ their use:
 Only ``slice_nbytes`` computes the bytes of a slice.
 """
 
+from functools import cache
 from math import isfinite
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -42,6 +42,8 @@ _EXTENDED = (
     "float8_e5m2 float8_e5m2fnuz "
     "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn int2 int4 uint2 uint4"
 ).split()
+_SIZES = {name: np.dtype(name).itemsize for name in _NATIVE} | dict.fromkeys(_EXTENDED, 1)
+_SIZES["bfloat16"] = 2
 # Neither NumPy nor ml_dtypes has these types. The sizes are for TensorFlow's payloads.
 _QUANTIZED = {"qint8": 1, "quint8": 1, "qint16": 2, "quint16": 2, "qint32": 4}
 # Neither NumPy nor ml_dtypes has these types of PyTorch.
@@ -60,10 +62,7 @@ HALVES = "float4_e2m1fn_packed"
 STRING = "string"
 VARIANT = "variant"
 
-_NUMPY: dict[str, DType] = {name: np.dtype(name) for name in _NATIVE} | {
-    name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED
-}
-NAMES: tuple[str, ...] = (*_NUMPY, STRING, VARIANT, *_FIXED, *PACKED_BITS)
+NAMES: tuple[str, ...] = (*_SIZES, STRING, VARIANT, *_FIXED, *PACKED_BITS)
 """Every dtype name, in the order of its code: ``code(NAMES[i]) == i``. Codes live in memory only,
 never on disk."""
 
@@ -78,11 +77,8 @@ cannot be stored."""
 
 _CODES = {name: index for index, name in enumerate(NAMES)}
 _BITS = np.array([PACKED_BITS.get(name, 0) for name in NAMES], dtype=np.int64)
-_NAME_OF = {dtype: name for name, dtype in _NUMPY.items()}
-ITEMSIZES = np.array(
-    [_NUMPY[name].itemsize if name in _NUMPY else _FIXED.get(name, 0) for name in NAMES],
-    dtype=np.int64,
-)
+_NAME_OF = {np.dtype(name): name for name in _NATIVE}
+ITEMSIZES = np.array([(_SIZES | _FIXED).get(name, 0) for name in NAMES], dtype=np.int64)
 """Bytes of one element by code; 0 where the payload tells its own size (strings, variants), and
 where elements share bytes."""
 OWN_SIZE: Bools = (ITEMSIZES == 0) & (_BITS == 0)
@@ -99,23 +95,26 @@ def code(name: str) -> int:
         ) from None
 
 
+@cache
 def numpy_dtype(name: str) -> DType:
     """The NumPy dtype of the elements, little-endian where it matters; ``object`` for strings."""
     if name == STRING:
         return np.dtype(object)
-    if name == HALVES:
-        return _NUMPY["float4_e2m1fn"]
-    try:
-        return _NUMPY[name]
-    except KeyError:
-        # An unknown name gets the error of ``code``; a known one without a NumPy type gets the
-        # error below.
-        code(name)
-        raise UnsupportedError(
-            f"The values of dtype {name} are not readable: NumPy has no such type.",
-            "The tensor can be listed, verified and carried to another checkpoint that holds "
-            "this dtype.",
-        ) from None
+    if name in _NATIVE:
+        return np.dtype(name)
+    if name in _EXTENDED or name == HALVES:
+        import ml_dtypes  # few checkpoints have its types
+
+        kind: type = getattr(ml_dtypes, name.removesuffix("_packed"))
+        return np.dtype(kind)
+    # An unknown name gets the error of ``code``; a known one without a NumPy type gets the error
+    # below.
+    code(name)
+    raise UnsupportedError(
+        f"The values of dtype {name} are not readable: NumPy has no such type.",
+        "The tensor can be listed, verified and carried to another checkpoint that holds this "
+        "dtype.",
+    )
 
 
 def dtype_name(dtype: DType) -> str:
@@ -124,6 +123,8 @@ def dtype_name(dtype: DType) -> str:
     # NumPy's variable-width text has no byte order to ask for.
     if name is None and dtype.kind != "T":
         name = _NAME_OF.get(dtype.newbyteorder("="))
+    if name is None and dtype.type.__module__ == "ml_dtypes" and dtype.name in _EXTENDED:
+        name = dtype.name
     if name is not None:
         return name
     if dtype.kind in "SO":
@@ -174,7 +175,7 @@ def is_opaque(name: str) -> bool:
 
 
 def has_values(name: str) -> bool:
-    return name in _NUMPY or name in (STRING, HALVES)
+    return name in _SIZES or name in (STRING, HALVES)
 
 
 def to_round_once(values: Array, dtype: DType) -> Array:
@@ -204,7 +205,7 @@ def to_round_once(values: Array, dtype: DType) -> Array:
 def unpack_halves(packed: npt.NDArray[np.uint8]) -> Array:
     """Return the elements of ``HALVES``, two of each byte."""
     halves = np.stack([packed & 0xF, packed >> 4], axis=-1)
-    return halves.reshape(-1).view(_NUMPY["float4_e2m1fn"])
+    return halves.reshape(-1).view(numpy_dtype(HALVES))
 
 
 def slice_nbytes(codes: Ints, shapes: Ints) -> Ints:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from itertools import islice
 
 from shardvar.limits import MAX_MESSAGE_LENGTH, MAX_NAMED, MAX_SUGGESTED_LENGTH, MAX_WORD_LENGTH
@@ -220,3 +221,15 @@ def _escaped(character: str) -> str:
     if number < 0x80:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+# At most 18 digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may
+# hold.
+_NUMBER = re.compile("([0-9]{1,18})")
+
+
+@lru_cache(1024)
+def natural_key(name: str) -> tuple[tuple[str, int], ...]:
+    """Return a key that sorts names as people count: ``step-2`` before ``step-10``."""
+    texts = _NUMBER.split(name)  # every second one is a number
+    return tuple(zip(texts[::2], [*map(int, texts[1::2]), -1], strict=True))

@@ -29,7 +29,8 @@ from shardvar.errors import ArgumentError, PolicyError
 from shardvar.layout.dtypes import Bools, Ints, is_whole
 from shardvar.layout.partition import Cut, check_part_count, part_columns
 from shardvar.layout.region import Region
-from shardvar.planning.plan import Assignment, Plan, find_faults, plan_copies
+from shardvar.planning.index import find_faults
+from shardvar.planning.plan import Assignment, Plan, plan_copies
 from shardvar.planning.policies.policy import Exceeding, Policy, TablePolicy
 from shardvar.planning.slices import (
     LOCAL_DEVICE,

@@ -7,18 +7,8 @@ moves.
 
 are one question: which region of which source slice fills which target slice?
 
-1. ``find_faults`` holds the laws of a well-formed index, key by key: each slice lies within its
-   tensor (``OutOfBounds``), no two slices hold the same element (``OverlappingSlices``), and every
-   element is held by one (``IncompleteCheckpoint``, naming the missing regions). A key that breaks
-   a law is listed with its error; the other keys can still be read.
-2. ``plan_copies`` matches tensors by key and searches overlaps. A ``Plan`` can only be constructed
-   if its copies cover every target exactly, so a missing slice is an error here and never zeros
-   later.
-
-Slices of almost every tensor are cut along only one axis; their laws are checked for all tensors at
-once, by sorting. Tensors that are cut along several axes are looked at one by one: a few slices are
-searched, and the search ends at the first overlap; many are proven to tile the tensor
-(``layout.region``), which takes about n log n for any arrangement.
+``plan_copies`` matches tensors by key and searches overlaps. A ``Plan`` can only be constructed if
+its copies cover every target exactly, so a missing slice is an error here and never zeros later.
 
 Merging. The slices of several processes become the entries of one checkpoint (``merge_entries``),
 and are proven to be whole:
@@ -26,12 +16,12 @@ and are proven to be whole:
 1. Processes agree on the dtype and the full shape of each tensor.
 2. Slices of the same region are replicas: the process of the lowest number is taken. Their
    checksums must agree, unless the caller lets the first one count.
-3. The slices that are left are disjoint and cover every tensor (``plan.find_faults``).
+3. The slices that are left are disjoint and cover every tensor (``find_faults``).
 
 Each error names the processes that it is about.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,21 +31,20 @@ from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
     InconsistentTensor,
-    OutOfBounds,
     OverlappingSlices,
 )
 from shardvar.layout.dtypes import Bools, Ints
-from shardvar.layout.region import Region, find_flaw, find_overlap, intersect, overlapping_pairs
-from shardvar.planning.index import EntryTable, concatenate_entries, unknown_key
+from shardvar.layout.region import Region, intersect, overlapping_pairs
+from shardvar.planning.index import (
+    EntryTable,
+    concatenate_entries,
+    find_faults,
+    incomplete_key,
+    unknown_key,
+)
 from shardvar.planning.slices import Columns, SliceTable, TensorTable, group_rows, sum_by, widen
 
-_NAMED = 8  # Missing regions that an error names; the others it counts
-
-_SEARCHED = 64  # Slices of a tensor up to which overlaps are searched: it is faster for a handful
-
-_SUBTRACTED = 1024  # Slices up to which missing regions are computed: of one tensor, and of all
-
-_MOST_REGIONS = 64  # Regions that a tensor may fall into while its slices are taken away
+_NAMED = 8  # Processes that an error names; the others it counts
 
 
 # Values.
@@ -188,7 +177,7 @@ def check_covers(targets: SliceTable, copies: CopyTable) -> None:
     own = copies.take(np.flatnonzero(copies.target == row))
     rank = targets.tensors.ranks[targets.tensor[row]]
     columns = own.offset[:, :rank].tolist(), own.shape[:, :rank].tolist()
-    error = _incomplete(targets.key(row), targets.region(row), [*map(Region, *columns)])
+    error = incomplete_key(targets.key(row), targets.region(row), [*map(Region, *columns)])
     more = f" {len(short) - 1} more slices are incomplete." if len(short) > 1 else ""
     raise IncompleteCheckpoint(error.cause + more, error.remedy)
 
@@ -226,153 +215,6 @@ def _name(slices: SliceTable, row: int) -> tuple[int, str, int]:
 
 def _described(tensors: TensorTable, row: int) -> str:
     return f"{tensors.dtype(row)}{list(tensors.shape(row))}"
-
-
-# Faults.
-
-
-def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
-    """The keys that break a law, each with its error."""
-    # Most tensors are one slice, the whole of it. An index of such tensors breaks no law.
-    full = slices.tensors.shapes
-    if (
-        len(slices) == len(full)
-        and np.array_equal(slices.tensor, np.arange(len(full)))
-        and np.array_equal(slices.shape, full)
-        and not slices.offset.any()
-        and (full >= 0).all()
-    ):
-        return {}
-    faults = _out_of_bounds(slices)
-    if faults:
-        # The other laws add offsets and extents, which cannot overflow for slices within their
-        # tensors.
-        slices = slices.take(np.flatnonzero(~np.isin(slices.tensor, list(faults))))
-    # Overlaps first: where slices overlap, the sum of their sizes does not tell if there is a hole.
-    holes = np.zeros(len(slices.tensors), dtype=np.bool)
-    for tensor, error in (*_overlaps(slices, holes), *_holes(slices, holes)):
-        faults.setdefault(tensor, error)
-    return {slices.tensors.keys[tensor]: error for tensor, error in sorted(faults.items())}
-
-
-def _out_of_bounds(slices: SliceTable) -> dict[int, CheckpointError]:
-    full = slices.tensors.shapes[slices.tensor]
-    # Not offset + shape > full, which may overflow: both come from a file.
-    bad = (slices.offset < 0) | (slices.shape < 0) | (slices.shape > full - slices.offset)
-    faults: dict[int, CheckpointError] = {}
-    for row in np.flatnonzero(bad.any(axis=1)).tolist():
-        tensor = int(slices.tensor[row])
-        if tensor not in faults:
-            full_shape = slices.tensors.shape(tensor)
-            # Not a Region: a slice out of bounds may have negative or overflowing numbers.
-            axes = zip(slices.offset[row].tolist(), slices.shape[row].tolist(), strict=True)
-            texts = [f"{offset}:{offset + count}" for offset, count in axes]
-            extents = ", ".join(texts[: len(full_shape)])
-            faults[tensor] = OutOfBounds(
-                f"The slice [{extents}] of {slices.key(row)!r} reaches out of the shape "
-                f"{full_shape}.",
-                "The index is damaged, or its writer was wrong; the other tensors can be read.",
-            )
-    return faults
-
-
-def _overlaps(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, CheckpointError]]:
-    """The tensors with overlaps; holes that are found on the way are marked in ``holes``."""
-    # axes[t, d] is True if some slice of tensor t is cut along axis d.
-    cut = slices.shape != slices.tensors.shapes[slices.tensor]
-    axes = np.zeros((len(slices.tensors), cut.shape[1]), dtype=np.bool)
-    np.logical_or.at(axes, slices.tensor, cut)
-    # A slice without elements overlaps with nothing, wherever it lies.
-    filled = (slices.shape > 0).all(axis=1)
-    one_axis = axes.sum(axis=1) <= 1
-    yield from _overlaps_on_one_axis(slices, np.flatnonzero(filled & one_axis[slices.tensor]), axes)
-    order = np.flatnonzero(filled & ~one_axis[slices.tensor])
-    order = order[np.argsort(slices.tensor[order], kind="stable")]
-    ends = np.flatnonzero(np.diff(slices.tensor[order])) + 1
-    for rows in np.split(order, ends) if len(order) else ():
-        regions = slices.offset[rows], slices.shape[rows]
-        if len(rows) <= _SEARCHED:
-            pair = find_overlap(*regions)
-        else:
-            flaw = find_flaw(*regions, slices.tensors.shapes[slices.tensor[rows[0]]].tolist())
-            pair = (flaw.rows[0], flaw.rows[1]) if flaw and flaw.rows else None
-            holes[slices.tensor[rows[0]]] = flaw is not None and not flaw.rows
-        if pair is not None:
-            yield _overlap(slices, int(rows[pair[0]]), int(rows[pair[1]]))
-
-
-def _overlaps_on_one_axis(
-    slices: SliceTable, rows: Ints, axes: Bools
-) -> Iterator[tuple[int, CheckpointError]]:
-    """Overlaps of slices that are cut along one axis at most: sorted, neighbours meet."""
-    if not axes.shape[1]:  # scalars: each slice is their element
-        start = np.zeros(len(rows), dtype=np.int64)
-        stop = start + 1
-    else:
-        axis = axes.argmax(axis=1)[slices.tensor[rows]]
-        start = slices.offset[rows, axis]
-        stop = start + slices.shape[rows, axis]
-    order = np.lexsort((start, slices.tensor[rows]))
-    rows, start, stop = rows[order], start[order], stop[order]
-    # If any two intervals overlap, then so do two neighbours: if one reaches beyond the start of a
-    # later one, it also reaches beyond the start of the next one. [0, 5), [1, 2), [3, 4) meet at
-    # the first two.
-    meet = (slices.tensor[rows[1:]] == slices.tensor[rows[:-1]]) & (start[1:] < stop[:-1])
-    seen: set[int] = set()
-    for position in np.flatnonzero(meet).tolist():
-        if int(slices.tensor[rows[position]]) not in seen:
-            tensor, error = _overlap(slices, int(rows[position]), int(rows[position + 1]))
-            seen.add(tensor)
-            yield tensor, error
-
-
-def _overlap(slices: SliceTable, first: int, second: int) -> tuple[int, CheckpointError]:
-    a, b = slices.region(first), slices.region(second)
-    cause = f"The slices {a} and {b} of {slices.key(first)!r} overlap in {a.intersect(b)}."
-    return int(slices.tensor[first]), OverlappingSlices(
-        cause, "Which of them is right cannot be known; write it again."
-    )
-
-
-def _holes(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, CheckpointError]]:
-    """The tensors with holes: the marked ones, and any with too few elements in slices."""
-    # Sizes as floats, which do not overflow, decide only which tensors are looked at; the exact
-    # sizes decide.
-    held = np.zeros(len(slices.tensors))
-    with np.errstate(over="ignore", invalid="ignore"):
-        np.add.at(held, slices.tensor, np.prod(slices.shape, axis=1, dtype=np.float64))
-        full = np.prod(slices.tensors.shapes, axis=1, dtype=np.float64)
-    order, bounds = slices.by_tensor()
-    subtracted = 0
-    for tensor in np.flatnonzero(holes | (np.diff(bounds) > 0) & (held != full)).tolist():
-        regions = list(map(slices.region, order[bounds[tensor] : bounds[tensor + 1]].tolist()))
-        whole = Region.whole(slices.tensors.shape(tensor))
-        # Python's integers are exact. A sum that is larger than the tensor would be an overlap,
-        # which is reported.
-        if holes[tensor] or sum(region.size for region in regions) < whole.size:
-            # One budget for all tensors, so that an index with a hole in every tensor is reported
-            # in bounded time.
-            subtracted += len(regions)
-            named = regions if subtracted <= _SUBTRACTED else None
-            yield tensor, _incomplete(slices.tensors.keys[tensor], whole, named)
-
-
-def _incomplete(key: str, wanted: Region, stored: list[Region] | None) -> IncompleteCheckpoint:
-    """The error that names the missing regions of ``wanted``, if found quickly."""
-    remedy = (
-        "These elements are stored nowhere: find the missing file, or the other files of its "
-        "writer."
-    )
-    lacking = f"some of the {wanted.size} elements of {wanted}"
-    if stored is not None and len(stored) <= _SUBTRACTED:
-        rest = [wanted]
-        for region in sorted(stored):
-            if len(rest) <= _MOST_REGIONS:
-                rest = [part for old in rest for part in old.subtract(region)]
-        if len(rest) <= _MOST_REGIONS:
-            more = f" and {len(rest) - _NAMED} more regions" if len(rest) > _NAMED else ""
-            lacking = f"{', '.join(map(str, rest[:_NAMED]))}{more}"
-    return IncompleteCheckpoint(f"{key!r} lacks {lacking}.", remedy)
 
 
 REPLICAS = ("equal", "first")

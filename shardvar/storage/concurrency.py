@@ -35,14 +35,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from threading import Condition
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shardvar.forks import new_lock
 from shardvar.storage.protocol import Traits
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,18 +59,20 @@ _local = threading.local()
 within ``exactly``."""
 
 
-class Threads(ThreadPoolExecutor):
+class Threads:
     """Threads that end with the ``with`` block; ``check_wanted`` raises in their functions then."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(count)
+        from concurrent.futures import ThreadPoolExecutor  # work on a disk often needs no thread
+
+        self._pool = ThreadPoolExecutor(count)
         self.is_left = False
         self._busy: set[int] = set()
         self._above: tuple[Threads, ...] = getattr(_local, "executors", ())
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override]
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
         """Do as any executor does; ``CancelledError`` is the error of what began too late."""
-        return super().submit(self._run, function, arguments)
+        return self._pool.submit(self._run, function, arguments)
 
     def _run(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
         me = threading.get_ident()
@@ -80,6 +84,9 @@ class Threads(ThreadPoolExecutor):
         finally:
             self._busy.discard(me)
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(self, *error: Any) -> None:
         self.is_left, interrupt = True, None
         # Not by ``join``: of a thread that is joined, CPython up to 3.12 reports after an interrupt
@@ -89,7 +96,7 @@ class Threads(ThreadPoolExecutor):
                 time.sleep(_PAUSE_SECONDS)
             except KeyboardInterrupt as another:
                 interrupt = another
-        super().__exit__(*error)
+        self._pool.shutdown()
         if interrupt is not None:
             raise interrupt
 
@@ -97,6 +104,8 @@ class Threads(ThreadPoolExecutor):
 def check_wanted() -> None:
     """Raise ``CancelledError`` in a thread of ``Threads`` whose block was left."""
     if any(executor.is_left for executor in getattr(_local, "executors", ())):
+        from concurrent.futures import CancelledError
+
         raise CancelledError
 
 
@@ -175,8 +184,10 @@ def do_all(
             pass
 
 
-def _answers(pending: dict[Future[Result], int]) -> Iterator[Result]:
+def _answers(pending: "dict[Future[Result], int]") -> Iterator[Result]:
     """Wait for one result at least, and yield and forget the available ones, errors last."""
+    from concurrent.futures import FIRST_COMPLETED, wait
+
     done = wait(pending, return_when=FIRST_COMPLETED).done
     for future in sorted(done, key=lambda future: future.exception() is not None):
         del pending[future]

@@ -27,7 +27,6 @@ import errno
 import hashlib
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
@@ -57,7 +56,7 @@ class FolderBeside:
     """A new folder that is to take the place of another."""
 
     path: str  # the folder in place, as the caller calls it
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    token: str = field(default_factory=lambda: os.urandom(8).hex())
     place: str = field(init=False)  # the folder itself, where the path leads through links
     _folders: set[str] = field(default_factory=set)  # the folders of the new folder that were made
     _made: tuple[int, int] | None = None  # Device and inode of the new folder

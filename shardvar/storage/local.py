@@ -28,7 +28,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
@@ -456,7 +455,7 @@ class ListedDirectory(LocalStorage):
 
 def _attempt(name: str) -> str:
     """Return a name for one attempt at a file (``formats.unfinished.JOURNAL_ENDING``)."""
-    return f"{name}.{secrets.token_hex(8)}.tmp"
+    return f"{name}.{os.urandom(8).hex()}.tmp"
 
 
 def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:

@@ -43,10 +43,8 @@ money. So the next writer of the checkpoint finds the mark, names them, and remo
 """
 
 import json
-import logging
 import os
 import re
-import secrets
 import shutil
 import socket
 import tempfile
@@ -58,9 +56,15 @@ from threading import RLock
 from typing import Any
 
 from shardvar._version import __version__
-from shardvar.errors import CheckpointError, LockHeld, MissingFile, ShardvarError, StorageError
+from shardvar.errors import (
+    CheckpointError,
+    LockHeld,
+    MissingFile,
+    ShardvarError,
+    StorageError,
+    log_warning,
+)
 from shardvar.forks import new_lock
-from shardvar.pictures.words import message
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import (
@@ -85,8 +89,6 @@ from shardvar.storage.requests import (
     untrue_error,
 )
 from shardvar.wire.strict_json import parse_json
-
-_LOG = logging.getLogger("shardvar.storage")
 
 _MOST_NBYTES = 4096  # No claim has more
 _WORD = re.compile(r"[^\w.:+-]")
@@ -249,13 +251,13 @@ class UploadsMark:
                 f"{join_key(self.folder, self.stem)!r}. List and end them with the tools of the "
                 "service, or by a lifecycle rule."
             )
-            _LOG.warning("%s", message(warning))
+            log_warning(warning, "storage")
 
     def make(self) -> None:
         """Make the mark before the first upload in parts."""
         with self._lock:
             if not self.made:
-                token = secrets.token_hex(8)
+                token = os.urandom(8).hex()
                 self.made.append(f".{self.stem}.{token}.uploads")
                 with suppress(LockHeld):  # by its own first attempt, of which the answer was lost
                     key = join_key(self.folder, self.made[0])
@@ -304,7 +306,7 @@ class Upload:
         self.mark.find(self.there)
 
     def create(self, name: str) -> LocalWritableFile:
-        path = os.path.join(self.folder, secrets.token_hex(8))
+        path = os.path.join(self.folder, os.urandom(8).hex())
         file = create_local(path, is_forced=False)
         self.staged[name] = path
         return file
@@ -455,7 +457,7 @@ class Upload:
         if self.left:
             # Errors of a removal are suppressed, since its cause tells more. Nothing else
             # names these files.
-            _LOG.warning("%s", message(left_warning(self.client.place(self.key), self.left)))
+            log_warning(left_warning(self.client.place(self.key), self.left), "storage")
 
     def _commit(self, key: str, content: bytes, old: Head | None) -> Head:
         """Make the conditional request, and find out what became of it if its answer was lost."""

@@ -16,7 +16,6 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.layout.dtypes import Array, code, dtype_name, numpy_dtype
 from shardvar.pictures.words import similar
 from shardvar.planning.index import OBJECTS
-from shardvar.wire.digests import DIGESTS
 
 if TYPE_CHECKING:
     from shardvar.engine.arrays import LazyPayload
@@ -163,6 +162,8 @@ def texts_of(metadata: Any) -> dict[str, str]:
             raise ArgumentError(
                 f"The metadata {name!r}: {text!r} are not valid Unicode.", "Give other text."
             ) from None
+    from shardvar.wire.digests import DIGESTS  # of a write
+
     kept = {OBJECTS: ("objects", ""), DIGESTS: ("digests", ", or save with digest=True (--digest)")}
     for name in filter(kept.__contains__, metadata):
         what, remedy = kept[name]

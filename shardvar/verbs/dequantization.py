@@ -45,8 +45,13 @@ from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Ints, parse_dtype
 from shardvar.layout.region import Region
 from shardvar.pictures.words import count, human_shape, named
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex, concatenate_entries
-from shardvar.planning.plan import find_faults
+from shardvar.planning.index import (
+    NO_CHECKSUM,
+    EntryTable,
+    TableIndex,
+    concatenate_entries,
+    find_faults,
+)
 from shardvar.planning.slices import SliceTable, TensorTable, widen
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.joined_source import JoinedSource, RankSource

@@ -13,7 +13,6 @@ announcement.
 """
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import index
@@ -26,55 +25,12 @@ from shardvar.engine.arrays import LazyPayload
 from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
 from shardvar.formats.files import State
 from shardvar.layout.dtypes import STRING, Array, dtype_name, numpy_dtype, parse_dtype
-from shardvar.layout.region import Region, read_shape
+from shardvar.layout.region import read_shape
 from shardvar.verbs.arguments import as_array, without_torch
+from shardvar.verbs.reader import LazyArray
 
 PORTION_NBYTES = 16 << 20
 """Rows that are made at a time take about so much: as four blocks, of which each is read at once."""
-
-
-class LazyArray(ABC):
-    """An array of a known shape that is read by ``np.asarray``, and each time again."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """The shape."""
-
-    @abstractmethod
-    def numpy(self) -> Array:
-        """The values, as a fresh array."""
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return Region.whole(self.shape).size
-
-    @property
-    def T(self) -> Array:  # noqa: N802
-        """The values with their axes reversed, as a fresh array."""
-        return self.numpy().T
-
-    def astype(self, dtype: npt.DTypeLike) -> Array:
-        """Return the values as another dtype, which may also be named, such as ``'bfloat16'``."""
-        return self.numpy().astype(numpy_dtype(parse_dtype(dtype)))
-
-    def __len__(self) -> int:
-        if not self.shape:
-            cause = f"{self!r} has no axes and therefore no length."
-            raise ArgumentTypeError(cause, "Ask for its size, which is 1.")
-        return self.shape[0]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        if copy is False:  # as NumPy's protocol has it
-            raise ArgumentError(f"An array of {self!r} is always a copy.", "Leave copy out.")
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

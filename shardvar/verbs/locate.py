@@ -50,6 +50,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
+from shardvar.formats.deferred import has_key
 from shardvar.formats.parts import COMMON, INTERRUPTED, PartsFormat, kind_of_parts
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
@@ -74,14 +75,12 @@ from shardvar.formats.unfinished import (
     remedy_of_unfinished,
     unfinished_files,
 )
-from shardvar.pictures.words import count, message, named, similar
+from shardvar.pictures.words import count, message, named, natural_key, similar
 from shardvar.planning.index import OBJECTS
 from shardvar.storage.local import ListedDirectory, split_path, split_place
 from shardvar.storage.posix import inner_links, outer_links
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.steps import differing, in_series, natural_key
 from shardvar.wire.damage import SNIFF_NBYTES, UNPACK, FileKind, kind_of
-from shardvar.wire.zip import read_directory
 
 _LOOKED_AT = 4
 """The files of a folder whose heads are read."""
@@ -239,6 +238,8 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
     # An archive of torch.save or of NumPy would have been found.
     kind = _kind(name, first)
     if first.startswith(b"PK") and not (kind and kind.is_lost):
+        from shardvar.wire.zip import read_directory  # only to explain
+
         with closing(storage.open(name)) as file, prefix_errors(name):
             names = [each.name for each in read_directory(file.read, file.size)[0]]
         inside = [each for each in names if format_of_name(os.path.basename(each))]
@@ -409,7 +410,8 @@ class Location:
             source, can = self.format.open(self.storage, self.name), self.format.capabilities
         except MissingFile as error:
             raise self._unfinished(error) from None
-        if can.objects_in_tensor or OBJECTS in source.index.metadata.user:
+        index = source.index
+        if has_key(index, OBJECTS) if can.objects_in_tensor else OBJECTS in index.metadata.user:
             from shardvar.formats.objects import with_objects  # few have any
 
             source = with_objects(source, can)
@@ -575,6 +577,8 @@ def only_one(place: SplitPath, found: Sequence[Location]) -> Location:
 
 
 def several(place: SplitPath, found: Sequence[Location]) -> AmbiguousPath:
+    from shardvar.verbs.steps import differing, in_series  # only to explain
+
     if len(found) > _MOST_LISTED:
         first, last = exact_path(found[0]), exact_path(found[-1])
         listed = f"{len(found):,} checkpoints, from {first} to {last}"

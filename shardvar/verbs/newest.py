@@ -40,7 +40,6 @@ and NumPy next to them, nor checkpoints in folders below (``locate``), and links
 are not followed. People must know of checkpoints that they do not see.
 """
 
-import logging
 import math
 import os
 import re
@@ -59,13 +58,14 @@ from shardvar.errors import (
     MalformedCheckpoint,
     MissingFile,
     ShardvarError,
+    log_warning,
     prefix_errors,
 )
 from shardvar.formats.files import put_in_place
 from shardvar.formats.parts import INTERRUPTED, PartsFormat
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, side_of
 from shardvar.limits import MAX_STATE_NBYTES
-from shardvar.pictures.words import count, message, named
+from shardvar.pictures.words import count, named, natural_key
 from shardvar.storage.posix import outer_links
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import named_arguments
@@ -88,7 +88,6 @@ from shardvar.verbs.steps import (
     in_series,
     is_step,
     may_be_parts,
-    natural_key,
     pattern_of,
 )
 from shardvar.wire.damage import FileKind
@@ -315,7 +314,6 @@ _POINTERS = ("latest", "latest_universal", "last_checkpoint")
 _LINKS = ("latest", "last")
 _POINTER_NBYTES = 256
 _EMPTY = FileKind("a step without a checkpoint", INTERRUPTED, True)
-_LOG = logging.getLogger("shardvar.checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +389,7 @@ def newest_checkpoint(path: Path, *, item: str | None = None) -> str:
     """
     found, choice = find_newest(path, item)
     for each in choice.notes:
-        _LOG.warning("%s", message(f"{os.fspath(path)}: {each}"))
+        log_warning(f"{os.fspath(path)}: {each}")
     return found.path
 
 
@@ -432,9 +430,8 @@ def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
     raise AmbiguousPath(cause, f"{reason[:1].upper()}{reason[1:]}: give the path of one of them.")
 
 
-def candidates_of(place: SplitPath) -> list[Candidate]:
-    """Checkpoints in natural order, and folders of steps without one."""
-    found = find_below(place)
+def candidates_of(place: SplitPath, found: Sequence[Location]) -> list[Candidate]:
+    """Return the checkpoints of a path, and folders of steps without one, in natural order."""
     if not place.name:
         return _candidates(place.storage, found)
     return [_candidate(each, "") for each in found]
@@ -442,7 +439,7 @@ def candidates_of(place: SplitPath) -> list[Candidate]:
 
 def _steps_of(place: SplitPath) -> list[Candidate]:
     """The checkpoints that a path means, or the steps next to a single one."""
-    found, storage = candidates_of(place), place.storage
+    found, storage = candidates_of(place, find_below(place)), place.storage
     # The folders in a checkpoint that is a folder itself are its arrays.
     own = found[0].location if len(found) == 1 else None
     if place.name or own is None or own.storage != storage or own.is_folder:

@@ -39,9 +39,8 @@ from math import prod
 from typing import Any
 
 from shardvar.layout.dtypes import ITEMSIZES, code
-from shardvar.pictures.words import count, named
+from shardvar.pictures.words import count, named, natural_key
 from shardvar.planning.slices import TensorTable
-from shardvar.verbs.steps import natural_key
 
 _Shape = tuple[int, ...]
 _Described = tuple[str | None, _Shape | None]

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from shardvar.engine.evidence import LISTS_MORE
-from shardvar.errors import CheckpointError, ReadError
+from shardvar.errors import LISTS_MORE, CheckpointError, ReadError
 from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import (
     count,

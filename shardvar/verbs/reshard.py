@@ -44,7 +44,6 @@ entries; all that is made of them on the way; and the plan.
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
@@ -58,7 +57,13 @@ import numpy as np
 from shardvar.engine.cast import CastSource, ScaledSource, cast_entries
 from shardvar.engine.mapped import MappedSource, mapped
 from shardvar.engine.pool import Progress
-from shardvar.errors import ArgumentError, CorruptCheckpoint, ReadError, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    CorruptCheckpoint,
+    ReadError,
+    UnsupportedError,
+    log_warning,
+)
 from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.files import open_below
 from shardvar.formats.parts import check_not_a_part
@@ -67,7 +72,7 @@ from shardvar.formats.published import check_no_delta
 from shardvar.layout.dtypes import ITEMSIZES, STRING, is_floating, is_whole, parse_dtype
 from shardvar.maps.map import Map, numbers_sources
 from shardvar.maps.plan import plan_short_rules
-from shardvar.pictures.words import human_shape, message, named
+from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY
@@ -115,7 +120,6 @@ from shardvar.verbs.writing import (
     preview,
 )
 
-_LOG = logging.getLogger("shardvar.checkpoint")
 _NEW = "Globs are of the names in the target. "
 
 
@@ -191,7 +195,7 @@ def warn_without_scales(path: str, source: Source, entries: EntryTable) -> None:
         remedy = (
             "Programs that run such models expect scales (weight_scale): quantise with their tools."
         )
-        _LOG.warning("%s", message(f"{cause} {remedy}"))
+        log_warning(f"{cause} {remedy}")
 
 
 def _cast(

@@ -23,17 +23,14 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from functools import lru_cache
 from typing import Protocol
 
 from shardvar.errors import ShardvarError
 from shardvar.formats.parts import are_parts, count_as_ranks, is_of_several, split_numbers
 from shardvar.formats.protocol import Format, Source
+from shardvar.pictures.words import natural_key
 from shardvar.storage.protocol import Storage
 
-# At most 18 digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may
-# hold.
-_NUMBER = re.compile("([0-9]{1,18})")
 _FIXED = re.compile(
     r"(?<![a-z])(?:fp|bf|b?float|u?int|i?q|(?:layer|block|stage|expert|head|fold|split|slice|"
     r"seed|trial|task|group|member|client|agent|encoder|adapter|lora|v)s?[-_.= ]?)[0-9]+|([0-9]{1,18})",
@@ -71,13 +68,6 @@ class Openable(Protocol):
 
     def open(self) -> Source:
         """Open it for reading."""
-
-
-@lru_cache(1024)
-def natural_key(name: str) -> tuple[tuple[str, int], ...]:
-    """Return a key that sorts names as people count: ``step-2`` before ``step-10``."""
-    texts = _NUMBER.split(name)  # every second one is a number
-    return tuple(zip(texts[::2], [*map(int, texts[1::2]), -1], strict=True))
 
 
 def in_series(names: Sequence[str], found: Sequence[Openable] = ()) -> list[str]:

@@ -47,8 +47,7 @@ from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.protocol import Finding, Source
 from shardvar.formats.published import delta_of
 from shardvar.pictures.words import count
-from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, take_tensors
-from shardvar.planning.plan import find_faults
+from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, find_faults, take_tensors
 from shardvar.planning.slices import TensorTable, concatenate
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.manifest import Choose, confirmed, read_against

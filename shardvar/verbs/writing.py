@@ -8,7 +8,6 @@ replaced unasked and that the disk has room, lets the engine write one task a fi
 index last.
 """
 
-import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from shardvar.errors import (
     MissingFile,
     StorageError,
     TargetExists,
+    log_warning,
 )
 from shardvar.formats.deferred import ADDRESSES, placed
 from shardvar.formats.files import State, add_state
@@ -36,7 +36,7 @@ from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, unfinished_files
 from shardvar.layout.partition import Cut
-from shardvar.pictures.words import human_size, message
+from shardvar.pictures.words import human_size
 from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
@@ -51,7 +51,6 @@ from shardvar.verbs.callbacks.shardable_tensor import SliceSource
 from shardvar.verbs.locate import Location, find_in_other_formats
 from shardvar.verbs.reports import WriteReport
 
-_LOG = logging.getLogger("shardvar.checkpoint")
 _NO_OBJECTS: Mapping[str, Any] = MappingProxyType({})
 
 Partitions = Cut | dict[str, Cut] | None
@@ -186,7 +185,7 @@ def carry_out(
     """A ``generation`` lets a second run go on where a first was killed."""
     target = work.target
     for each in work.decision.exceeding:
-        _LOG.warning("%s", message(f"{target.path}: {each}"), extra={"is_in_report": True})
+        log_warning(f"{target.path}: {each}", extra={"is_in_report": True})
     if work.substitutes is not None:
         source = overlay(source, work.entries, work.substitutes)
     check_new_folder(work, generation)
@@ -228,9 +227,7 @@ def carry_out(
                     f"{target.path}: an earlier write was not finished, and has left "
                     f"{name_unfinished(left)}."
                 )
-                _LOG.warning(
-                    "%s", message(f"{cause} {remedy_of_leftovers(target.storage.path, left)}")
-                )
+                log_warning(f"{cause} {remedy_of_leftovers(target.storage.path, left)}")
     except Exception:
         if is_new and target.storage.local_path is not None:
             with suppress(OSError):  # of a folder with other files

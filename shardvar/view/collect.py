@@ -19,17 +19,11 @@ from shardvar.layout.dtypes import Ints, Number, json_number
 from shardvar.maps.plan import MapPlan, Piece, View
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.compare.blocks import (
-    NUM_BINS,
-    ScalarValue,
-    Statistics,
-    has_settings,
-    is_setting,
-)
+from shardvar.verbs.compare.blocks import NUM_BINS, ScalarValue, Statistics
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.holders import holders_of
 from shardvar.verbs.parameters import count_in, is_optimizer_state, reading_key
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, has_settings, is_setting
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.verify import guarded_keys

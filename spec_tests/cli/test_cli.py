@@ -245,7 +245,7 @@ def test_show_leaves_out_what_lies_between_long_steps_and_prints_the_same(
     """NumPy's answer, whatever the number of bytes above which what lies between is left out."""
     array = np.arange(9 * 5 * 7, dtype=np.int16).reshape(9, 5, 7)
     sv.save(tmp_path / "model", {"t": array}, partition=4)
-    monkeypatch.setattr("shardvar.verbs.reader.BLOCK_NBYTES", block)
+    monkeypatch.setattr("shardvar.engine.read.BLOCK_NBYTES", block)
     wanted = eval(f"array[{index or '...'}]")  # noqa: S307  # NumPy's reading of the index
     assert run("show", tmp_path / "model", "t", index, "--json").json["values"] == wanted.tolist()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import UnsupportedError
 from shardvar.layout.dtypes import NAMES
-from shardvar.planning.plan import find_faults
+from shardvar.planning.index import find_faults
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds, join_whole
 from spec_tests.helpers.hypothesis_strategies import slice_tables
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.layout import Partition, PartitionSpec, Region, check_tiles, div
 from shardvar.planning.decision import cut_slices
-from shardvar.planning.plan import find_faults
+from shardvar.planning.index import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import (
     cuts,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from shardvar.errors import IncompleteCheckpoint, OutOfBounds, OverlappingSlices
 from shardvar.layout import Region
 from shardvar.layout.region import subtract_all
-from shardvar.planning import plan
-from shardvar.planning.plan import find_faults
+from shardvar.planning import index
+from shardvar.planning.index import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import (
     named_regions,
@@ -80,7 +80,7 @@ def test_tilings_have_no_fault(slices: SliceTable) -> None:
 @pytest.fixture
 def nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor that is cut along several axes is treated as one of many slices."""
-    monkeypatch.setattr(plan, "_SEARCHED", 0)
+    monkeypatch.setattr(index, "_SEARCHED", 0)
 
 
 @pytest.mark.usefixtures("nothing_is_searched")
@@ -162,7 +162,7 @@ def test_many_holes_are_counted() -> None:
 def test_more_slices_than_are_subtracted_are_still_called_incomplete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plan, "_SUBTRACTED", 3)
+    monkeypatch.setattr(index, "_SUBTRACTED", 3)
     error = find_faults(of((40,), *(((2 * n,), (1,)) for n in range(20))))["w/b"]
     assert error.cause == "'w/b' lacks some of the 40 elements of [0:40]."
 
@@ -180,7 +180,7 @@ def test_all_tensors_share_one_budget_of_slices_that_are_subtracted(
 ) -> None:
     """An index with a hole in every tensor is reported in bounded time: the first holes are named,
     the others not."""
-    monkeypatch.setattr(plan, "_SUBTRACTED", 4)
+    monkeypatch.setattr(index, "_SUBTRACTED", 4)
     tensors = TensorTable.of([(f"t{number}", "int8", (6,)) for number in range(3)])
     held = [(tensor, Region((start,), (2,))) for tensor in range(3) for start in (0, 4)]
     causes = [error.cause for error in find_faults(table_of(tensors, held)).values()]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import NAMES
-from shardvar.planning.plan import Assignment, find_faults
+from shardvar.planning.index import find_faults
+from shardvar.planning.plan import Assignment
 from shardvar.planning.policies import (
     AllInOnePolicy,
     BalancedPolicy,

@@ -25,9 +25,10 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
+from shardvar.pictures.words import natural_key
 from shardvar.verbs import locate
 from shardvar.verbs.locate import find_below, look_at
-from shardvar.verbs.steps import in_series, natural_key
+from shardvar.verbs.steps import in_series
 from spec_tests.helpers.command_line import Run, run, terminal
 
 __all__ = ["run"]

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from shardvar.pictures.words import natural_key
 from shardvar.verbs.parameters import reading_key
-from shardvar.verbs.steps import natural_key
 
 LLAMA = [
     "model.embed_tokens.weight",

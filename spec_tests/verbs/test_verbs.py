@@ -462,7 +462,7 @@ def test_a_part_is_what_numpy_indexes(form: str, data: st.DataObject) -> None:
         with pytest.MonkeyPatch.context() as patch, open_checkpoint(home(path, form)) as reader:
             # The bytes above which what lies between long steps is left out.
             patch.setattr(
-                "shardvar.verbs.reader.BLOCK_NBYTES", data.draw(st.sampled_from([8, 64, 1 << 22]))
+                "shardvar.engine.read.BLOCK_NBYTES", data.draw(st.sampled_from([8, 64, 1 << 22]))
             )
             for _ in range(3):
                 index = data.draw(basic_indexes(array.shape))

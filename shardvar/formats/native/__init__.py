@@ -19,7 +19,6 @@ that another checkpoint needs stay (``references``).
 """
 
 import os
-import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -246,7 +245,7 @@ def native_sink(new: NewCheckpoint) -> NativeSink:
         overview=overview,
         names=names,
         # In a bucket several processes may commit this at a time: each removes only its own mark.
-        token=secrets.token_hex(8) if files is not None and metadata.references is not None else "",
+        token=os.urandom(8).hex() if files is not None and metadata.references is not None else "",
     )
 
 

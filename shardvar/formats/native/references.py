@@ -27,7 +27,6 @@ To add a step, ask what a kill before and after it leaves, and what another proc
 """
 
 import json
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from shardvar.errors import (
     ServerError,
     StorageError,
     UnsupportedError,
+    log_warning,
     prefix_errors,
     replaced_error,
 )
@@ -53,7 +53,7 @@ from shardvar.formats.native.names import (
     owner_of,
 )
 from shardvar.limits import MAX_BLOCK_NBYTES
-from shardvar.pictures.words import message, named
+from shardvar.pictures.words import named
 from shardvar.planning.index import References
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
@@ -61,8 +61,6 @@ from shardvar.wire.block_file import open_block_file
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import invalid
 from shardvar.wire.strict_json import parse_json
-
-_LOG = logging.getLogger("shardvar.checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ def release(
             f"{storage.path}: Files of removed checkpoints stay, since other checkpoints that "
             f"cannot be read may need them: {named([*needs.unread])}."
         )
-        _LOG.warning("%s", message(f"{cause} Remove or repair these."))
+        log_warning(f"{cause} Remove or repair these.")
         with suppress(StorageError):  # so that the next removal in the directory looks again
             write_mark(storage, mark_name(prefix, "gone", "kept"), wanted)
         wanted = set()

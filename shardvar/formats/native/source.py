@@ -45,10 +45,10 @@ from shardvar.planning.index import (
     Metadata,
     ScannedFaults,
     concatenate_entries,
+    find_faults,
     find_shared,
     unknown_key,
 )
-from shardvar.planning.plan import find_faults
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C, Checksum

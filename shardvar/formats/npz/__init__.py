@@ -11,17 +11,15 @@ paths, but an archive may be unpacked: a key that would lead out of the director
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import look_into
-from shardvar.formats.listing import find_files
+from shardvar.formats.files import find_files, look_into
 from shardvar.formats.npz.contents import MEMBER_SUFFIX, open_npz
 from shardvar.formats.npz.source import NpzSource
-from shardvar.formats.objects import document_of
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
-from shardvar.formats.sinks import OneFileSink, check_one_file, one_file, remove_one_file
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
@@ -37,6 +35,9 @@ from shardvar.wire.zip import (
     local_nbytes,
     plan_local_nbytes,
 )
+
+if TYPE_CHECKING:
+    from shardvar.formats.sinks import OneFileSink
 
 _FILE_SUFFIX = ".npz"
 
@@ -122,8 +123,11 @@ class NpzFormat(Format):
     def open(self, storage: Storage, name: str) -> NpzSource:
         return NpzSource(open_npz(storage, name))
 
-    def lay_out(self, new: NewCheckpoint) -> OneFileSink:
+    def lay_out(self, new: NewCheckpoint) -> "OneFileSink":
         """Lay out an archive. Of the metadata only objects are kept, as an array."""
+        from shardvar.formats.objects import document_of  # likewise
+        from shardvar.formats.sinks import check_one_file, one_file  # of a write
+
         slices = new.assignment.slices
         check_one_file(new, self)
         leading_out = next(filter(_LEADS_OUT.match, slices.tensors.keys), None)
@@ -151,6 +155,8 @@ class NpzFormat(Format):
         return one_file(new, _file_name(new.name), starts, writer, empty)
 
     def remove(self, storage: Storage, name: str) -> None:
+        from shardvar.formats.sinks import remove_one_file  # of a write
+
         remove_one_file(storage, _file_name(name))
 
 

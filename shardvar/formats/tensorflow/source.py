@@ -47,8 +47,14 @@ from shardvar.formats.tensorflow.contents import (
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
 from shardvar.layout.region import Region
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, find_shared
-from shardvar.planning.plan import find_faults
+from shardvar.planning.index import (
+    NO_CHECKSUM,
+    EntryTable,
+    Metadata,
+    TableIndex,
+    find_faults,
+    find_shared,
+)
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings

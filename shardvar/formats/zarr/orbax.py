@@ -14,7 +14,6 @@ are a few files. Otherwise, and as ``orbax-plain``, each chunk is a file.
 """
 
 import json
-import logging
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from shardvar.errors import (
     MissingFile,
     ReadError,
     UnsupportedError,
+    log_warning,
     prefix_errors,
 )
 from shardvar.extras import install_command
@@ -70,7 +70,6 @@ from shardvar.formats.zarr.sink import (
 )
 from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.pictures.words import message
 from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, grid_steps
 from shardvar.storage.protocol import Storage
@@ -273,8 +272,6 @@ RANDOM_KEYS = "array_metadatas/process_0"
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 """The part of Orbax that writes such a checkpoint, and restores it."""
 
-_LOG = logging.getLogger("shardvar.checkpoint")
-
 
 @dataclass(frozen=True, slots=True)
 class OrbaxFormat(Format):
@@ -292,7 +289,7 @@ class OrbaxFormat(Format):
                 "which reads databases."
             )
             remedy = f"For a database, install it: {install_command('orbax')}"
-            _LOG.warning("%s", message(f"{cause} {remedy}"))
+            log_warning(f"{cause} {remedy}")
             return PLAIN
         return self
 

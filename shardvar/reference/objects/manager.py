@@ -25,7 +25,6 @@ Example, with ``max_to_keep=2``, a crash while checkpoint 4 is written:
                                                            ckpt-4 is removed
 """
 
-import logging
 import operator
 import os
 import re
@@ -34,8 +33,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shardvar.errors import ArgumentError, ArgumentTypeError, LockHeld
-from shardvar.pictures.words import message
+from shardvar.errors import ArgumentError, ArgumentTypeError, LockHeld, log_warning
 from shardvar.planning.policies import Policy
 from shardvar.reference.objects.checkpoint import Checkpoint
 from shardvar.reference.objects.image import CheckpointOptions, ObjectOptions, policy_of
@@ -61,7 +59,6 @@ from shardvar.verbs.newest import SeriesState, read_state, resolve, write_state
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.writing import is_new_folder
 
-_LOG = logging.getLogger("shardvar.checkpoint")
 _LOCK = "checkpoint.manager"
 """The lock that a manager holds while it saves. No file has this name."""
 
@@ -380,7 +377,7 @@ def _take_over(
         what = (
             f"{directory}: the clock is {behind:.0f} seconds behind the last preserved checkpoint."
         )
-        _LOG.warning("%s", message(what))
+        log_warning(what)
     preserved = min(state.preserved, now)
     times = state.times or (preserved,) * len(state.kept)
     kept = [

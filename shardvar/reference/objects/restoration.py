@@ -25,7 +25,6 @@ A program asserts by the status that a restore did as it expects. ``restore(None
 program that restores its latest checkpoint, also has a status.
 """
 
-import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -36,8 +35,8 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from shardvar.errors import UnmatchedObjects
-from shardvar.pictures.words import message, named
+from shardvar.errors import UnmatchedObjects, log_warning
+from shardvar.pictures.words import named
 from shardvar.reference.objects.stored_graph import (
     GRAPH_KEY,
     Keyed,
@@ -181,7 +180,6 @@ States = Sequence[tuple[Stateful, Mapping[str, str]]]
 _State = tuple[Stateful, Mapping[str, npt.NDArray[Any]]]
 """An object, and the arrays that it takes."""
 
-_LOG = logging.getLogger("shardvar.checkpoint")
 _IGNORED = "/.ATTRIBUTES/OBJECT_CONFIG_JSON"
 """The end of keys that Keras 2 wrote for each layer. Objects need not take them."""
 _TURN = "_restore_turn"
@@ -208,7 +206,7 @@ class UnmatchedKeys:
                 f"{self.path} has values that no object took: {named(sorted(self.keys))}. If that "
                 "is intended, call "
             )
-            _LOG.warning("%s", message(what + "expect_partial() on the status of the restore."))
+            log_warning(what + "expect_partial() on the status of the restore.")
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)

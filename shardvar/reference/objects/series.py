@@ -9,7 +9,6 @@ the files that it left are removed. A number whose checkpoint exists, in any for
 out, even if the state file was lost.
 """
 
-import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,10 +25,10 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
     UnsupportedError,
+    log_warning,
 )
 from shardvar.formats.sinks import take_away
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, stem_of_name
-from shardvar.pictures.words import message
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location, Path, find_checkpoints, find_target
@@ -140,12 +139,11 @@ def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
                 formats = [series.format]
             remove_at(Location(formats[0], storage, name))
         except ShardvarError as error:
-            _LOG.warning("%s", message(f"{name} could not be removed: {error}"))
+            log_warning(f"{name} could not be removed: {error}")
             left.append(name)
     return left
 
 
-_LOG = logging.getLogger("shardvar.checkpoint")
 PlanWrite = Callable[[], Callable[[], WriteReport]]
 """Plans a checkpoint, and returns a function that writes it."""
 SaveSteps = Callable[[Location, PlanWrite], WriteReport]
@@ -332,8 +330,5 @@ def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> st
             each for each in checkpoints_in(storage) if NUMBER.fullmatch(each.rpartition("-")[2])
         ]
         if there:
-            _LOG.warning(
-                "%s",
-                message(f"{path} is missing, so there is no newest checkpoint; {listed(there)}."),
-            )
+            log_warning(f"{path} is missing, so there is no newest checkpoint; {listed(there)}.")
     return newest

@@ -26,7 +26,7 @@ from shardvar.planning.index import EntryTable
 from shardvar.planning.policies import ColumnarPolicy, TensorSliceDict
 from shardvar.planning.policies.policy import slice_spec
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, task_of
-from shardvar.verbs.lazy import LazyArray
+from shardvar.verbs.reader import LazyArray
 
 
 class ShardableTensor(NamedTuple):

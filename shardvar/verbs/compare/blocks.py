@@ -56,7 +56,7 @@ from shardvar.layout.dtypes import (
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, has_settings
 
 T = TypeVar("T")
 
@@ -418,16 +418,6 @@ class ScalarValue:
     """The value as a person writes it: ``0.001``, ``True``, ``'adamw'``."""
     value: bool | int | float | str
     """The value for JSON; a text for a setting, and for a number that JSON lacks."""
-
-
-def has_settings(reader: Reader) -> bool:
-    """Settings are listed as strings without a shape."""
-    # No keys and no format are asked about, so that nothing is read.
-    return reader.source.objects((), "") is not None
-
-
-def is_setting(reader: Reader, dtype: str | None, shape: tuple[int, ...] | None) -> bool:
-    return dtype == STRING and shape == () and has_settings(reader)
 
 
 def read_scalars(

@@ -41,14 +41,13 @@ from shardvar.engine.pool import (
 )
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, code
-from shardvar.pictures.words import one_line
+from shardvar.pictures.words import natural_key, one_line
 from shardvar.planning.index import take_tensors
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import SCHEMA, Damage, lines_of_problems
-from shardvar.verbs.steps import natural_key
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.wire.digests import (
     LEAF_NBYTES,

@@ -54,7 +54,7 @@ from shardvar.formats.files import look_into, open_below, read_beginning, write_
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target
 from shardvar.limits import MAX_MANIFEST_NBYTES
-from shardvar.pictures.words import count
+from shardvar.pictures.words import count, natural_key
 from shardvar.storage.local import LocalStorage, split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
@@ -62,7 +62,6 @@ from shardvar.verbs.locate import DOWNLOADS, UNFINISHED_DOWNLOAD, Location, Path
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.remove import find_named
 from shardvar.verbs.reports import DAMAGED, OK, VALUES_MATCH, Damage, VerifyReport
-from shardvar.verbs.steps import natural_key
 from shardvar.wire.damage import past_limit
 from shardvar.wire.digests import (
     HEAD,

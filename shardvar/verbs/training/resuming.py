@@ -20,7 +20,6 @@ silent    where nothing can be written, processes hear nothing from each other
 """
 
 import json
-import logging
 import re
 import secrets
 import time
@@ -39,8 +38,8 @@ from shardvar.errors import (
     MissingFile,
     ShardvarError,
     StorageError,
+    log_warning,
 )
-from shardvar.pictures.words import message
 from shardvar.planning.plan import name_processes
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.together.run import Peers, WaitPace, pace_at
@@ -309,7 +308,6 @@ def _absent(names: Sequence[str], there: set[str]) -> list[int]:
     return [number for number, name in enumerate(names) if name not in there]
 
 
-_LOG = logging.getLogger("shardvar.checkpoint")
 _FAILED, _LOADED, _DAMAGED, _GONE = range(-1, 3)
 """The outcomes of a load, as processes tell them each other; the first one also in place of steps."""
 _RESTART = "Its error says why. Restart all processes."
@@ -452,5 +450,5 @@ def _load(
         cause = f"{record.name} was removed while processes loaded it."
         damage = CheckpointNotFound(cause, "Use another step.")
     elif damage is not None and not is_gone and len(outcomes) > 1:
-        _LOG.warning("%s", message(f"{record.name} is damaged: {damage}"))
+        log_warning(f"{record.name} is damaged: {damage}")
     return loaded, damage

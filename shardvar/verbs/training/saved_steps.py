@@ -20,7 +20,6 @@ No process sends a message, and process 0 removes. These races end well:
 A step that is broken is passed over and never removed; neither is a file that is not of a step.
 """
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,9 +32,9 @@ from shardvar.errors import (
     CorruptCheckpoint,
     LockHeld,
     ShardvarError,
+    log_warning,
 )
 from shardvar.layout.region import read_integer
-from shardvar.pictures.words import message
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.locate import Path
 from shardvar.verbs.remove import remove_found, remove_leftovers
@@ -58,8 +57,6 @@ from shardvar.verbs.training.step_records import (
     read_value,
     steps_storage,
 )
-
-_LOG = logging.getLogger("shardvar.checkpoint")
 
 
 class SavedSteps:
@@ -441,7 +438,7 @@ class SavedSteps:
 
     def _warn(self, text: str) -> None:
         if not self._using.processes()[0]:
-            _LOG.warning("%s", message(f"{self._directory}: {text}"))
+            log_warning(f"{self._directory}: {text}")
 
 
 def _number(number: Any) -> int:

@@ -107,15 +107,11 @@ def help_of(parser: argparse.ArgumentParser, columns: int, is_styled: bool = Fal
     parts = [f"usage: {usage_of(parser)}", *_filled(parser.description or "", width)]
     parts += ["\n".join(options_of(parser, width))] if sections_of(parser) else []
     text = "\n\n".join([*parts, *_filled(parser.epilog or "", width)]) + "\n"
-    return _NAME.sub(_CYAN, _TITLE.sub(_BOLD, text)) if is_styled else text
+    return re.sub(_NAME, _CYAN, re.sub(_TITLE, _BOLD, text)) if is_styled else text
 
 
-_TITLE = re.compile(
-    rf"^(usage(?=:)|exit codes(?=:)|[a-z]+(?=:$)|{'|'.join(_GROUPS)})", re.MULTILINE
-)
-_NAME = re.compile(
-    rf"^  ((?:{'|'.join(ABOUT)})(?=  )|-[^ ,\n]*(?:, --[^ \n]+)?|[A-Z]+(?=  ))", re.MULTILINE
-)
+_TITLE = rf"(?m)^(usage(?=:)|exit codes(?=:)|[a-z]+(?=:$)|{'|'.join(_GROUPS)})"
+_NAME = rf"(?m)^  ((?:{'|'.join(ABOUT)})(?=  )|-[^ ,\n]*(?:, --[^ \n]+)?|[A-Z]+(?=  ))"
 """A command, an option or an argument at the beginning of its row."""
 _BOLD, _CYAN = "\x1b[1m\\1\x1b[0m", "  \x1b[36m\\1\x1b[0m"
 
@@ -198,7 +194,7 @@ def listed_commands() -> str:
     return "\n".join(lines)
 
 
-_UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
+_UNKNOWN_OPTION = r"(?s)unrecognized arguments: (--[^ =]+).*"
 
 
 _FORMATTER = partial(argparse.HelpFormatter, width=_WIDEST)
@@ -228,7 +224,7 @@ class Parser(argparse.ArgumentParser):
         raise Usage(2, ArgumentError(f"{cause.rstrip('.')}.", remedy))
 
     def _nearest(self, message: str) -> str | None:
-        typed = _UNKNOWN_OPTION.fullmatch(message)
+        typed = re.fullmatch(_UNKNOWN_OPTION, message)
         near = similar(typed[1], self._option_string_actions) if typed else []
         return f"Did you mean {near[0]!r}?" if near else None
 
@@ -252,7 +248,7 @@ Commands = argparse._SubParsersAction
 
 
 # Such as -1 or -3:, which argparse would take for options.
-_NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
+_NEGATIVE_INDEX = r"-[0-9:][0-9:,. +-]*"
 
 
 def with_cuts(words: Sequence[str]) -> list[str]:
@@ -269,7 +265,7 @@ def with_cuts(words: Sequence[str]) -> list[str]:
 def options_first(words: list[str]) -> list[str]:
     """argparse takes an INDEX such as ``-1`` for an option, and misses one behind options."""
     (block,) = (each for each in _COMMANDS.split("\n\n") if each.startswith("show: "))
-    declared = [_OPTION.fullmatch(line.partition("  ")[0]) for line in _lines(block)]
+    declared = [re.fullmatch(_OPTION, line.partition("  ")[0]) for line in _lines(block)]
     with_values = [
         each["long"] for each in declared if each and each["value"] not in (None, "=True")
     ]
@@ -279,7 +275,7 @@ def options_first(words: list[str]) -> list[str]:
     for word in rest:
         if word == "--":
             others.extend(rest)
-        elif word.startswith("-") and not _NEGATIVE_INDEX.fullmatch(word):
+        elif word.startswith("-") and not re.fullmatch(_NEGATIVE_INDEX, word):
             options.append(word)
             if word in with_values:  # the value must stay behind it
                 options.extend(islice(rest, 1))
@@ -589,19 +585,19 @@ def add_commands(commands: "Commands[Parser]", only: Sequence[str]) -> None:
         command.epilog = "\n".join(examples)
 
 
-_ARGUMENT = re.compile(r"(?:(?P<dest>\w+)=)?(?P<value>\{.*\}|\w+)(?P<nargs>[?+]?)(?P<empty>=?)")
-_OPTION = re.compile(r"(?P<short>-\w)?(?:, )?(?P<long>--[\w-]+)(?: (?P<value>.+))?")
+_ARGUMENT = r"(?:(?P<dest>\w+)=)?(?P<value>\{.*\}|\w+)(?P<nargs>[?+]?)(?P<empty>=?)"
+_OPTION = r"(?P<short>-\w)?(?:, )?(?P<long>--[\w-]+)(?: (?P<value>.+))?"
 
 
 def _add_argument(group: argparse._ActionsContainer, line: str) -> None:
     head, _, text = line.partition("  ")
     known: dict[str, Any] = {"help": text}
-    if argument := _ARGUMENT.fullmatch(head):
+    if argument := re.fullmatch(_ARGUMENT, head):
         known |= {"nargs": argument["nargs"]} if argument["nargs"] else {}
         known |= {"default": ""} if argument["empty"] else {}
         dest = argument["dest"] or argument["value"].lower()
         group.add_argument(dest, **known, **_value(argument["value"]))
-    elif option := _OPTION.fullmatch(head):
+    elif option := re.fullmatch(_OPTION, head):
         if option["value"]:
             known |= _value(option["value"])
             known |= {"action": "append"} if text.endswith("(repeatable)") else {}

@@ -64,7 +64,7 @@ NARROWEST = 20
 
 _LINE = 120
 
-_UNBROKEN = re.compile(r"[0-9] [kMGTP]?B\b|`[^`]*`")
+_UNBROKEN = r"[0-9] [kMGTP]?B\b|`[^`]*`"
 """Texts that no line breaks: a number with its unit, and a command, which is copied and pasted."""
 
 
@@ -198,7 +198,7 @@ def folded(text: str, stream: TextIO | None = None) -> list[str]:
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     width = max(_columns(stream), NARROWEST)
     # ``wrap`` breaks lines at spaces, for which a NUL stands where no line may end.
-    text = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\0"), text)
+    text = re.sub(_UNBROKEN, lambda found: found[0].replace(" ", "\0"), text)
     lines = wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -398,7 +398,7 @@ _SEPARATOR = "\0"
 _WIDEST = 60
 """The width up to which plain columns are padded, unless a caller gives another."""
 
-_GUIDE = re.compile(r"[│├└─|`\- ]*(?=[^ ])")
+_GUIDE = r"[│├└─|`\- ]*(?=[^ ])"
 """The branches of a tree before a name."""
 
 _LEFT_TO_RIGHT = "\u200e"
@@ -490,7 +490,7 @@ def _print_rich(
         if others and any(bidirectional(each) in ("R", "AL") for each in name):
             others[0] = _LEFT_TO_RIGHT + others[0]
         label = Text(shortened(name, left), style="bold" if number in bold else "")
-        if is_styled() and (found := _GUIDE.match(name)):
+        if is_styled() and (found := re.match(_GUIDE, name)):
             label.stylize("not bold dim", 0, found.end())
         cells = zip(kept[1:], others, strict=True)
         styled = [(text, styles.get((number, c), styles.get(c, ""))) for c, text in cells]

@@ -218,9 +218,7 @@ def slice_json(each: Slice) -> dict[str, Any]:
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 """The end of the keys of TensorFlow's checkpoints of objects."""
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_SLOT = re.compile(
-    r"(.+)/\.OPTIMIZER_SLOT/.+/([^/]+)|(?:.+\.)?optim(?:izer)?\.state\.(.+)\.([^.]+)"
-)
+_SLOT = r"(.+)/\.OPTIMIZER_SLOT/.+/([^/]+)|(?:.+\.)?optim(?:izer)?\.state\.(.+)\.([^.]+)"
 """A slot in TensorFlow's checkpoints of objects, without the suffix, or in PyTorch's: the variable,
 the slot's name."""
 
@@ -228,7 +226,7 @@ the slot's name."""
 def fold_state(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[str]]:
     """Return the tensors of the tree, the slots that share a line, and the words for the parts left out."""
     graph = [each for each in tensors if each.key == _GRAPH]
-    slots = [each for each in tensors if _SLOT.fullmatch(each.key.removesuffix(SUFFIX))]
+    slots = [each for each in tensors if re.fullmatch(_SLOT, each.key.removesuffix(SUFFIX))]
     if len(slots) + len(graph) == len(tensors):  # the checkpoint of only an optimizer
         slots = []
     apart = {each.key for each in (*graph, *slots)}
@@ -241,7 +239,7 @@ def fold_state(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], l
 
 def slot_name(key: str) -> str:
     """``"exp_avg"`` for ``optimizer.state.w.exp_avg``; empty for other keys."""
-    found = _SLOT.fullmatch(key.removesuffix(SUFFIX))
+    found = re.fullmatch(_SLOT, key.removesuffix(SUFFIX))
     return (found[2] or found[4]) if found else ""
 
 

@@ -52,7 +52,7 @@ _MOST_GAPS = 3
 # At most nine digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key
 # may hold.
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_LETTERS = re.compile(r"[^\W\d_]+")
+_LETTERS = r"[^\W\d_]+"
 
 
 _MOST_WORDS = 8
@@ -239,7 +239,7 @@ def _by_one_word(forms: Mapping[str, int]) -> list[_Group]:
         for place in range(len(words) - 1 if len(words) > 2 else 0):
             # Digits are left to ranges, and braces and commas in keys would be taken for the line's
             # own.
-            if _LETTERS.fullmatch(words[place]):
+            if re.fullmatch(_LETTERS, words[place]):
                 alike.setdefault(
                     (place, (*words[:place], "", *words[place + 1 :]), form), []
                 ).append(label)
@@ -409,11 +409,11 @@ def number_ranges(texts: Sequence[str]) -> str:
     )
 
 
-_FILE_NUMBER = re.compile("-([0-9]{1,9})-of-[0-9]{1,9}")
+_FILE_NUMBER = "-([0-9]{1,9})-of-[0-9]{1,9}"
 
 
 def file_number(name: str) -> int | None:
-    found = _FILE_NUMBER.search(name)
+    found = re.search(_FILE_NUMBER, name)
     return int(found[1]) if found else None
 
 

@@ -9,14 +9,14 @@ from shardvar.layout.dtypes import parse_dtype
 from shardvar.layout.indexing import select_basic
 from shardvar.verbs.renaming import REGULAR
 
-_SIZE = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,15}))? ?(?:([KMGTP])(I?))?B?", re.IGNORECASE)
+_SIZE = r"(?i)([0-9]{1,15})(?:\.([0-9]{1,15}))? ?(?:([KMGTP])(I?))?B?"
 _UNITS = ("", "K", "M", "G", "T", "P")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_INTEGER = r"[+-]?[0-9]{1,18}"
 
 
 def parse_size(text: str) -> int:
     """The unit is optional: of powers of 1000 (``MB``) or 1024 (``MiB``)."""
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip())
     if match is None:
         raise ArgumentError(
             f"Invalid size {text!r}.",
@@ -142,7 +142,7 @@ def parse_index_text(text: str, shape: Sequence[int]) -> list[int | range]:
     key: list[Any] = []
     for word in words:
         parts = [part.strip() for part in word.split(":")]
-        are_numbers = all(part == "" or _INTEGER.fullmatch(part) for part in parts)
+        are_numbers = all(part == "" or re.fullmatch(_INTEGER, part) for part in parts)
         if word == "...":
             key.append(...)
         elif word == "" or len(parts) > 3 or not are_numbers:

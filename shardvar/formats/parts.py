@@ -25,6 +25,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from shardvar.errors import (
@@ -95,31 +96,30 @@ RANKS = FileKind(
 """Files of any program."""
 
 _FILES = (
-    (re.compile(r"(\w*zero_pp_rank_\d+_)?mp_rank_\d+(_\d+)?_model_states\.pt|.*_optim_states\.pt"), _DEEPSPEED),
-    (re.compile(r"layer_\d+-model_\d+-model_states\.pt"), _DEEPSPEED),
-    (re.compile(r"consolidated\.0*[1-9]\d*\.pth"), _LLAMA),
-    (re.compile(r"mp_rank_\d+(_\d+)*/(model_optim_rng|model_rng|distrib_optim)\.pt"), _MEGATRON),
+    (r"(\w*zero_pp_rank_\d+_)?mp_rank_\d+(_\d+)?_model_states\.pt|.*_optim_states\.pt", _DEEPSPEED),
+    (r"layer_\d+-model_\d+-model_states\.pt", _DEEPSPEED),
+    (r"consolidated\.0*[1-9]\d*\.pth", _LLAMA),
+    (r"mp_rank_\d+(_\d+)*/(model_optim_rng|model_rng|distrib_optim)\.pt", _MEGATRON),
 )  # fmt: skip
 """Kinds by the names that a program gives to files of single ranks, and to no others."""
-_RANK_FOLDER = re.compile(r"mp_rank_\d+(_\d+)*")
+_RANK_FOLDER = r"mp_rank_\d+(_\d+)*"
 _MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npz", ".npy", ".h5")
 _INDEXED = (".bin", ".safetensors", ".msgpack")
 """The endings of files whose sets have an index, NAME.bin.index.json, that a format reads."""
-_NUMBER = re.compile(r"\d{1,18}")
+_NUMBER = r"\d{1,18}"
 _GAP = "[^0-9A-Za-z]{0,3}"
 _WORD = "rank|shard|part|partition|worker|process|proc|device|gpu|host|node|replica|consolidated"
 # A word begins at a letter that no letter is before, or at a capital: worldRank0. Of two letters, as
 # in tp2, it also follows no digit: names of tempfile have all such pairs.
-_PART = re.compile(
+_PART = (
     r"(?:(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))"
     rf"(?i:(?:[mtp]p|local|global)?(?:{_WORD}))|(?<![A-Za-z0-9])(?i:[mtp]p)){_GAP}(\d{{1,18}})(?!\d)"
 )
 _OF = rf"(?<!\d)(\d{{1,18}}){_GAP}(?i:of){_GAP}(?!0*[01](?!\d))(\d{{1,18}})(?!\d)"
-_NUMBERED = re.compile(_OF)
 """N of M, in any spelling."""
-_DECLARED = re.compile(rf"(?<![A-Za-z0-9]){_OF}(?![A-Za-z0-9])|[^0-9A-Za-z](?i:of)[^0-9A-Za-z]")
+_DECLARED = rf"(?<![A-Za-z0-9]){_OF}(?![A-Za-z0-9])|[^0-9A-Za-z](?i:of)[^0-9A-Za-z]"
 """Not in the middle of letters and digits, as tempfile may have it."""
-_JOINED = re.compile(r"shard-\d+-.*-of-\d+\.safetensors|.*-\d{5}-of-\d{5}\.gguf")
+_JOINED = r"shard-\d+-.*-of-\d+\.safetensors|.*-\d{5}-of-\d{5}\.gguf"
 """The parts that the formats safetensors and gguf join."""
 COMMON, _RANKWISE_INDEX = "common.pt", "metadata.pkl"
 _INDEX_NBYTES = 1 << 26
@@ -140,14 +140,14 @@ def split_numbers(name: str) -> tuple[str, tuple[int, ...]]:
         start, stop = (at - found.start() for at in found.span(1))
         return f"{found[0][:start]}\0{found[0][stop:]}"
 
-    if _JOINED.fullmatch(name):
+    if re.fullmatch(_JOINED, name):
         return name, ()
-    return _PART.sub(take, _NUMBERED.sub(take, name)), tuple(numbers)
+    return re.sub(_PART, take, re.sub(_OF, take, name)), tuple(numbers)
 
 
 def is_of_several(name: str) -> bool:
     """Return True if a name has N of M, in any spelling."""
-    return _NUMBERED.search(name) is not None and not _JOINED.fullmatch(name)
+    return re.search(_OF, name) is not None and not re.fullmatch(_JOINED, name)
 
 
 def are_parts(names: Sequence[str]) -> bool:
@@ -162,7 +162,7 @@ def are_parts(names: Sequence[str]) -> bool:
     (True, False, True)
     """
     if is_of_several(names[0]):
-        return len(names) > 1 or _DECLARED.search(names[0]) is not None
+        return len(names) > 1 or re.search(_DECLARED, names[0]) is not None
     return any(map(count_as_ranks, zip(*(split_numbers(each)[1] for each in names), strict=True)))
 
 
@@ -204,7 +204,11 @@ def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
     if _RANKWISE_INDEX not in found:
         kind = kind or _rankwise(storage, files)
     # Of most folders, no name has a number.
-    if kind or (found and COMMON not in found and not any(map(_NUMBER.search, [*found, *files]))):
+    if kind or (
+        found
+        and COMMON not in found
+        and not any(map(partial(re.search, _NUMBER), [*found, *files]))
+    ):
         return kind
     known = [kind for each in files if (kind := _known(each))]
     if known and (len(found) > 1 or any(map(_is_known_rank, found))):
@@ -222,7 +226,7 @@ def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
     for group in groups:
         if not group[1:]:
             continue
-        if all(map(_RANK_FOLDER.fullmatch, group)):
+        if all(map(partial(re.fullmatch, _RANK_FOLDER), group)):
             return _MEGATRON
         first, second = ({*storage.folder(each).names()} for each in group[:2])
         return RANKS if any(formats_marked([*first & second])) else None
@@ -231,7 +235,7 @@ def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
 
 def _known(path: str) -> FileKind | None:
     for pattern, kind in _FILES:
-        if pattern.fullmatch(path):
+        if re.fullmatch(pattern, path):
             return kind
     return None
 
@@ -247,7 +251,7 @@ def _kind_of_files(group: Sequence[str], files: Sequence[str]) -> FileKind:
         return known or RANKS._replace(what=f"{RANKS.what}: {named(group)}")
     # The numbers begin at 0 or at 1. As many files may be missing as the name claims.
     frame, numbers = split_numbers(group[0])
-    first, last = _NUMBERED.findall(group[0])[0]
+    first, last = re.findall(_OF, group[0])[0]
     start = min(split_numbers(each)[1][0] for each in group) > 0
     all_names = (
         frame.replace("\0", f"{n:0{len(first)}}", 1) for n in range(start, int(last) + start)
@@ -286,8 +290,8 @@ def _rankwise(storage: Storage, files: Sequence[str]) -> FileKind | None:
     if type(size) is int:
         return _RANKWISE if size > 1 else None
     # Names of models that differ only in their numbers.
-    models = [name for name in files if name.endswith(_MODELS) and _NUMBER.search(name)]
-    frames = {_NUMBER.sub("\0", name) for name in models}
+    models = [name for name in files if name.endswith(_MODELS) and re.search(_NUMBER, name)]
+    frames = {re.sub(_NUMBER, "\0", name) for name in models}
     return _RANKWISE if len(frames) < len(models) else None
 
 
@@ -297,8 +301,8 @@ def find_part(form: Format, folder: Storage, name: str) -> tuple[FileKind | None
     # The index means all ranks.
     kind = _rankwise(folder, files) if name.endswith(_MODELS) else None
     if kind:
-        pattern = _NUMBER.sub("\0", name)
-        alike = [each for each in files if _NUMBER.sub("\0", each) == pattern]
+        pattern = re.sub(_NUMBER, "\0", name)
+        alike = [each for each in files if re.sub(_NUMBER, "\0", each) == pattern]
     elif split_numbers(name)[1]:
         alike = _alike(name, [*files, *form.locate(folder, "")])
         kind = _kind_of_files(alike, files) if are_parts(alike) or _is_known_rank(name) else None
@@ -332,7 +336,7 @@ def find_part(form: Format, folder: Storage, name: str) -> tuple[FileKind | None
             os.path.join(above.path, each, *inside, *last) for each in siblings if each != own
         ]
         if is_known or (len(siblings) > 1 and are_parts(siblings)):
-            return (_MEGATRON if _RANK_FOLDER.fullmatch(own) else RANKS), others
+            return (_MEGATRON if re.fullmatch(_RANK_FOLDER, own) else RANKS), others
     return None, others
 
 

@@ -46,13 +46,13 @@ PAIRS = ((".indices", ".values"), (".idx", ".val"), (".positions", ".values"), (
 _HALVES = tuple(ending for pair in PAIRS for ending in pair)
 
 _ABOUT_SLIME = (DELTA_ENCODING, "compression_format", "version", "base_version")
-_DIGEST = re.compile(r"[0-9a-f]{8,64}|\d{1,20}")
+_DIGEST = r"[0-9a-f]{8,64}|\d{1,20}"
 _MANIFESTS = {
     "manifest.json": (SKYRL, {"base_version", "payload_files"}),
     "sparse_manifest.json": (PRIME_RL, {"base_step", "patch_files"}),
 }
 """The files next to a delta that name its base, and the keys that they have for it."""
-_OF_A_DELTA = re.compile(r"delta_(?:format|version|type)|base_(?:version|version_id|step)")
+_OF_A_DELTA = r"delta_(?:format|version|type)|base_(?:version|version_id|step)"
 """The names of texts in metadata that only a delta has."""
 _INDEX_NBYTES, _MAX_DEPTH = 1 << 26, 32
 _SHOWN_DIGITS = 12
@@ -102,9 +102,9 @@ def published_of(
     if are_pairs:
         return Published(UNKNOWN, "positions and values")
     are_bytes = all(tensors.dtype(row) == "uint8" for row in range(len(tensors)))
-    if keys and are_bytes and all(_DIGEST.fullmatch(user.get(key, "")) for key in keys):
+    if keys and are_bytes and all(re.fullmatch(_DIGEST, user.get(key, "")) for key in keys):
         return Published(UNKNOWN, "encoded bytes, and a checksum of each tensor")
-    telling = next((name for name in user if _OF_A_DELTA.fullmatch(name)), None)
+    telling = next((name for name in user if re.fullmatch(_OF_A_DELTA, name)), None)
     return Published(UNKNOWN, f"its metadata have {telling}") if telling else None
 
 

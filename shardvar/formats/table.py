@@ -149,7 +149,7 @@ _OTHER_FILES = (
 )  # fmt: skip
 """Endings of files that no format writes, or several formats or programs do."""
 
-_COMPANION = re.compile(
+_COMPANION = (
     r"(data|dataloader|dl_state_dict|optimizer|(lr_)?scheduler|grad_scaler|scaler|sampler|rng_states?|recipe_state|"
     r"train(er|ing)?_(args|state))([_-]\d+)*\.(pth?|bin|safetensors)(\.index\.json)?"
 )
@@ -276,7 +276,7 @@ def side_of(name: str) -> int:
 
 def is_companion(name: str) -> bool:
     """Return True if a file has a name that a trainer gives to files next to its model."""
-    return _COMPANION.fullmatch(name) is not None
+    return re.fullmatch(_COMPANION, name) is not None
 
 
 def format_of_name(name: str) -> str | None:

@@ -22,6 +22,7 @@ left files next to a new checkpoint.
 import os
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from shardvar.pictures.words import count
 
@@ -30,10 +31,9 @@ SHARE_MARK = ".svshare-"
 
 _SHARE = r"\.svshare-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
 _SHARE_FILE = re.compile(_SHARE + r"\..+", re.DOTALL)
-_ANY_SHARE_FILE = re.compile(r".+" + _SHARE + r"\..+", re.DOTALL)
-_SHARE_INDEX = re.compile(
-    r"(?P<run>.+\.svshare-[A-Za-z0-9]{1,64})-(?P<process>\d{5})-of-(?P<count>\d{5})\.svindex",
-    re.DOTALL,
+_ANY_SHARE_FILE = r"(?s).+" + _SHARE + r"\..+"
+_SHARE_INDEX = (
+    r"(?s)(?P<run>.+\.svshare-[A-Za-z0-9]{1,64})-(?P<process>\d{5})-of-(?P<count>\d{5})\.svindex"
 )
 _TAIL = re.compile(
     r"\.svshare-(?P<token>[A-Za-z0-9]{1,64})-(?P<process>\d{5})-of-(?P<count>\d{5})\Z"
@@ -45,22 +45,20 @@ file is written."""
 
 _TOKEN = r"\.(?:[0-9a-f]{16}|removed)\.tmp"
 
-_ASIDE = re.compile(
-    # What may follow the prefix: ".data-00002", ".svindex", "-00001.safetensors",
-    # ".safetensors.index.json", ".npz".
-    r"(?P<prefix>.+?)(\.data-\d{5,}|(-\d{5,})?\.[a-z]+(\.index\.json)?)" + _TOKEN + JOURNAL_ENDING,
-    re.DOTALL,
+# What may follow the prefix: ".data-00002", ".svindex", "-00001.safetensors",
+# ".safetensors.index.json", ".npz".
+_ASIDE = (
+    r"(?s)(?P<prefix>.+?)(\.data-\d{5,}|(-\d{5,})?\.[a-z]+(\.index\.json)?)"
+    + _TOKEN
+    + JOURNAL_ENDING
 )
-_ASIDE_IN_FOLDER = re.compile(rf"(?P<name>.+){_TOKEN}{JOURNAL_ENDING}", re.DOTALL)
-_NATIVE = re.compile(
-    rf"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{{1,64}}-\d{{5}}-of-\d{{5}}(?P<ending>{JOURNAL_ENDING})",
-    re.DOTALL,
-)
-_CLAIM = re.compile(r"\.(?P<prefix>.+)\.claim", re.DOTALL)
+_ASIDE_IN_FOLDER = rf"(?s)(?P<name>.+){_TOKEN}{JOURNAL_ENDING}"
+_NATIVE = rf"(?s)(?P<prefix>.+)\.svdata-[A-Za-z0-9]{{1,64}}-\d{{5}}-of-\d{{5}}(?P<ending>{JOURNAL_ENDING})"
+_CLAIM = r"(?s)\.(?P<prefix>.+)\.claim"
 
-_UPLOADS = re.compile(r"\.(?P<prefix>.+)\.[0-9a-f]{16}\.uploads", re.DOTALL)
-_MARK = re.compile(r".+\.sv(?:needs|gone)-[A-Za-z0-9]{1,64}", re.DOTALL)
-_PART_OF_FOLDER = re.compile(r"__\d+_\d+-[0-9a-f]{16,}\.distcp")
+_UPLOADS = r"(?s)\.(?P<prefix>.+)\.[0-9a-f]{16}\.uploads"
+_MARK = r"(?s).+\.sv(?:needs|gone)-[A-Za-z0-9]{1,64}"
+_PART_OF_FOLDER = r"__\d+_\d+-[0-9a-f]{16,}\.distcp"
 """A file of a distributed checkpoint of PyTorch that shardvar has written."""
 
 
@@ -70,22 +68,26 @@ def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
     there = set(names)
     left = []
     for name in names:
-        if native := _NATIVE.fullmatch(name):
+        if native := re.fullmatch(_NATIVE, name):
             is_named = not native["ending"] and f"{native['prefix']}.svindex" in there
             is_left = not is_named and prefix in ("", native["prefix"])
         else:
-            match = _CLAIM.fullmatch(name) or _ASIDE.fullmatch(name) or _UPLOADS.fullmatch(name)
+            match = (
+                re.fullmatch(_CLAIM, name)
+                or re.fullmatch(_ASIDE, name)
+                or re.fullmatch(_UPLOADS, name)
+            )
             is_left = match is not None and prefix in ("", match["prefix"])
-            is_left |= not prefix and _ASIDE_IN_FOLDER.fullmatch(name) is not None
+            is_left |= not prefix and re.fullmatch(_ASIDE_IN_FOLDER, name) is not None
         if is_left:
             left.append(name)
-    return sorted(left, key=lambda name: _CLAIM.fullmatch(name) is None)
+    return sorted(left, key=lambda name: re.fullmatch(_CLAIM, name) is None)
 
 
 def final_name(name: str) -> str:
     """Return the name of a file without its temporary parts."""
-    match = _ASIDE_IN_FOLDER.fullmatch(name)
-    claim = _CLAIM.fullmatch(name)
+    match = re.fullmatch(_ASIDE_IN_FOLDER, name)
+    claim = re.fullmatch(_CLAIM, name)
     return match["name"] if match else claim["prefix"] if claim else name
 
 
@@ -93,8 +95,8 @@ def files_left(names: Iterable[str], prefix: str) -> list[str]:
     """Return all files that killed writers and removals of a prefix, or of all, have left."""
     names, first = list(names), f"{prefix}." if prefix else ""
     parts = [each for each in names if each.removeprefix(".").startswith(first)]
-    parts = [each for each in parts if is_share_file(each) or _MARK.fullmatch(each)]
-    parts += [] if prefix else filter(_PART_OF_FOLDER.fullmatch, names)
+    parts = [each for each in parts if is_share_file(each) or re.fullmatch(_MARK, each)]
+    parts += [] if prefix else filter(partial(re.fullmatch, _PART_OF_FOLDER), names)
     return list(dict.fromkeys([*unfinished_files(names, prefix), *parts]))
 
 
@@ -115,13 +117,13 @@ def cause_of_unfinished(left: Sequence[str]) -> str:
 
 def _prefix_without_index(left: Sequence[str]) -> str | None:
     """Return the prefix of native data files whose index may be lost; None if a write left files."""
-    matches = [_NATIVE.fullmatch(name) for name in left]
+    matches = [re.fullmatch(_NATIVE, name) for name in left]
     are_data = all(match and not match["ending"] for match in matches)
     return matches[0]["prefix"] if matches[0] and are_data else None
 
 
 def remedy_of_leftovers(folder: str, left: Sequence[str]) -> str:
-    if not _CLAIM.fullmatch(left[0]):
+    if not re.fullmatch(_CLAIM, left[0]):
         return "Unless it is still at work, remove them."
     others = " and remove the other files" if len(left) > 1 else ""
     return f"Unless it is still at work, call {_breaking(folder, left)}{others}."
@@ -129,7 +131,7 @@ def remedy_of_leftovers(folder: str, left: Sequence[str]) -> str:
 
 def remedy_of_unfinished(folder: str, left: Sequence[str], more: str = "") -> str:
     """Return the remedy for unfinished files without a checkpoint; ``more`` is added to it."""
-    if _CLAIM.fullmatch(left[0]):
+    if re.fullmatch(_CLAIM, left[0]):
         wait = f"Wait if it is at work. If it was killed, call {_breaking(folder, left)}"
         return f"{wait} and run the same command again{more}."
     again = f"run the same command again{more}, which uses or removes these files."
@@ -170,14 +172,14 @@ def parse_share_name(name: str, prefix: str) -> tuple[str, int, int] | None:
 
 
 def is_share_file(name: str) -> bool:
-    return _ANY_SHARE_FILE.fullmatch(name) is not None
+    return re.fullmatch(_ANY_SHARE_FILE, name) is not None
 
 
 def finished_shares(names: Iterable[str]) -> tuple[set[int], int] | None:
     """Return the ranks with whole shares and the number of ranks, of the fullest run, or None."""
     runs: dict[tuple[str, int], set[int]] = {}
     for name in names:
-        if match := _SHARE_INDEX.fullmatch(name):
+        if match := re.fullmatch(_SHARE_INDEX, name):
             runs.setdefault((match["run"], int(match["count"])), set()).add(int(match["process"]))
     if not runs:
         return None

@@ -51,7 +51,7 @@ _SUBTRACTED = 1024  # Slices up to which missing regions are computed: of one te
 
 _MOST_REGIONS = 64  # Regions that a tensor may fall into while its slices are taken away
 
-_NUMBERS = re.compile("[0-9]+")
+_NUMBERS = "[0-9]+"
 
 _FREE_NBYTES = 1 << 20
 """Bytes that the payloads of a file may have, however small it is: 1 MiB costs nothing."""
@@ -369,7 +369,9 @@ def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
     alike = similar(key, keys, 3)
     # The number of a layer is seldom misspelt: `layer.3.w` means `layers.3.w`, and not
     # `layers.4.w`.
-    alike = [name for name in alike if _NUMBERS.findall(name) == _NUMBERS.findall(key)] or alike
+    alike = [
+        name for name in alike if re.findall(_NUMBERS, name) == re.findall(_NUMBERS, key)
+    ] or alike
     *others, last = [repr(name) for name in alike] or [""]
     near = f"{', '.join(others)} or {last}" if others else last
     remedy = f"Did you mean {near}?" if near else "`shardvar inspect` lists the keys."

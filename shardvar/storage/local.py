@@ -190,7 +190,7 @@ _NAME_NBYTES = 255  # the longest name that the usual file systems take
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")  # the beginning of a URL
 
-_LOST_SLASH = re.compile(r"(s3|gs|az|abfss?|https?|hf):/[^/]")
+_LOST_SLASH = r"(s3|gs|az|abfss?|https?|hf):/[^/]"
 """The beginning of a URL that was made a path."""
 
 
@@ -473,9 +473,9 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
         raise ArgumentError(
             "A URL was given where a path is needed.", "Give the path of something on a local disk."
         )
-    if ("://" in text or _LOST_SLASH.match(text)) and not os.path.lexists(text):
+    if ("://" in text or re.match(_LOST_SLASH, text)) and not os.path.lexists(text):
         # It may have a password, and is not repeated.
-        if lost := _LOST_SLASH.match(text):
+        if lost := re.match(_LOST_SLASH, text):
             remedy = f"Write {lost[1]}://, and give URLs as text, not as pathlib.Path."
             raise ArgumentError(f"The URL {lost[1]}:/... lost a slash.", remedy)
         raise ArgumentError(

@@ -346,9 +346,7 @@ def open_local(path: str) -> LocalReadableFile:
     return LocalReadableFile(path, status.st_size, stamp_of(status), descriptor)
 
 
-_STORES = re.compile(
-    r"(.*/models--[^/]+)/blobs/[0-9a-f]{40,64}|(.*)/\.git/annex/objects/.*", re.DOTALL
-)
+_STORES = r"(?s)(.*/models--[^/]+)/blobs/[0-9a-f]{40,64}|(.*)/\.git/annex/objects/.*"
 """Files in stores; the groups are the folders that the stores belong to."""
 
 
@@ -362,7 +360,7 @@ def check_stays_inside(folder: str, name: str) -> None:
     else:
         return
     target, inside = os.path.realpath(os.path.join(folder, name)), os.path.realpath(folder)
-    if target.startswith(os.path.join(inside, "")) or _STORES.fullmatch(target):
+    if target.startswith(os.path.join(inside, "")) or re.fullmatch(_STORES, target):
         return
     # A cache by another name: its store is next to a folder above.
     store, above = os.path.split(os.path.dirname(target))

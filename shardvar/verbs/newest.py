@@ -114,7 +114,7 @@ _FIELD = re.compile(
       | \Z )""",
     re.VERBOSE | re.ASCII,
 )
-_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
+_ESCAPE = r"(?s)\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(.))"
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"} | {
     each: each for each in "\\'\"?"
 }
@@ -286,7 +286,7 @@ def _unescape(text: str) -> str:
         return chr(code) if code < 128 else bytes([code]).decode("utf-8", "surrogateescape")
 
     return (
-        _ESCAPE.sub(octets, text)
+        re.sub(_ESCAPE, octets, text)
         .encode("utf-8", "surrogateescape")
         .decode("utf-8", "surrogateescape")
     )

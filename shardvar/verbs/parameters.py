@@ -53,25 +53,22 @@ _BITS = 32
 _BLOCK = 16
 """The bytes of a block of MXFP4, and the numbers that share a scale of NVFP4."""
 _STATES = {"bitsandbytes__nf4": "NF4", "bitsandbytes__fp4": "FP4"}
-_FEW_BITS = re.compile(r"float8.*|u?int(?:2|4|8|16|32)")
+_FEW_BITS = r"float8.*|u?int(?:2|4|8|16|32)"
 """The dtypes of weights that need scales; integers of 64 bits are ids and counters."""
 _PACKED = r"_?(?:packed|q[0-9]*|qdata|int_data|quantized)"
-_WEIGHTS = re.compile(
-    rf"_?(?:q_?|quantized_)?(?:weight|kernel|embedding|table|w)(?:{_PACKED})?"
-    r"|_data|qdata|int_data|qvalue|codes|qidxs",
-    re.IGNORECASE,
+_WEIGHTS = (
+    rf"(?i)_?(?:q_?|quantized_)?(?:weight|kernel|embedding|table|w)(?:{_PACKED})?"
+    r"|_data|qdata|int_data|qvalue|codes|qidxs"
 )
 """The names of tensors that layers multiply with, quantised or not."""
-_SCALING = re.compile(
-    r"(?:.*_)?(?:(?:w?scales?|scaling_factor|zero_points?)(?:_(?:inv|weight|input|2))?|absmax|q?zeros?|_shift|scb"
-    r"|g_idx|shape)",
-    re.IGNORECASE,
+_SCALING = (
+    r"(?i)(?:.*_)?(?:(?:w?scales?|scaling_factor|zero_points?)(?:_(?:inv|weight|input|2))?"
+    r"|absmax|q?zeros?|_shift|scb|g_idx|shape)"
 )
 """The names of tensors that weights need to become numbers, and of scales of activations."""
-_OWN = re.compile(
-    r"_?(?:(?:.*weights?|.*kernel|quant|dequant|q|(?:per_)?(?:channel|group|block))_)?(?:w?scales?|scaling_factor)"
-    r"(?:_(?:inv|weight|2))?|absmax|qzeros|scb",
-    re.IGNORECASE,
+_OWN = (
+    r"(?i)_?(?:(?:.*weights?|.*kernel|quant|dequant|q|(?:per_)?(?:channel|group|block))_)?"
+    r"(?:w?scales?|scaling_factor)(?:_(?:inv|weight|2))?|absmax|qzeros|scb"
 )
 """The names of scales of the weights, without the scales of activations."""
 
@@ -96,7 +93,7 @@ def find_packed(tensors: Mapping[str, _Described]) -> tuple[dict[str, tuple[str,
             scaling.update(others)
         for scale in find_scaling(key, dtype, layers):
             layer, _ = layer_of(scale)
-            others = [each for each in layers[layer] if _SCALING.fullmatch(each)]
+            others = [each for each in layers[layer] if re.fullmatch(_SCALING, each)]
             # MLX has a bias of each group, other than the bias of the layer.
             others += ["biases"] if {"scales", "biases"} <= {*layers[layer]} else []
             scaling.update(f"{layer}{each}" for each in others)
@@ -128,18 +125,18 @@ def find_scaling(key: str, dtype: str | None, layers: Mapping[str, list[str]]) -
     while key.endswith("._data"):  # as quanto keeps packed tensors
         key = key.removesuffix("._data")
     layer, name = layer_of(key)
-    if not _FEW_BITS.fullmatch(dtype or "") or _SCALING.fullmatch(name):
+    if not re.fullmatch(_FEW_BITS, dtype or "") or re.fullmatch(_SCALING, name):
         return []
-    is_weight = _WEIGHTS.fullmatch(name) is not None
+    is_weight = re.fullmatch(_WEIGHTS, name) is not None
     stem = re.sub(f"_{_PACKED}$", "", name, flags=re.IGNORECASE)
     own = {f"{each}{end}" for each in (name, stem) for end in ("_scale", "_scales", "_scale_inv")}
     found = [
         f"{layer}{each}"
         for each in layers.get(layer, ())
-        if each in own or (is_weight and _OWN.fullmatch(each))
+        if each in own or (is_weight and re.fullmatch(_OWN, each))
     ]
     inner = [f"{mark}{each}" for mark in "./:" for each in layers.get(key + mark, ())]
-    return found + [key + each for each in inner if _OWN.fullmatch(each[1:])]
+    return found + [key + each for each in inner if re.fullmatch(_OWN, each[1:])]
 
 
 def _scheme_of(key: str, tensors: Mapping[str, _Described]) -> _Packed:
@@ -329,10 +326,10 @@ PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
 _MOST_PARTS = 32
 """The most times that a key is cut, as in trees; the rest stays together."""
 
-_HEAD = re.compile(r"(?:.*_)?head|embed_out|outputs?|logits|classifier|score", re.IGNORECASE)
-_EMBEDDING = re.compile(r"(?:.*_)?(?:embed|embedder|embeddings?|wte|wpe)(?:_.*)?", re.IGNORECASE)
-_NORM = re.compile(r"norm|ln_f|(?:final|last)_(?:layer_?)?norm", re.IGNORECASE)
-_PROJECTION = re.compile(rf"({'|'.join(PROJECTIONS)})_proj")
+_HEAD = r"(?i)(?:.*_)?head|embed_out|outputs?|logits|classifier|score"
+_EMBEDDING = r"(?i)(?:.*_)?(?:embed|embedder|embeddings?|wte|wpe)(?:_.*)?"
+_NORM = r"(?i)norm|ln_f|(?:final|last)_(?:layer_?)?norm"
+_PROJECTION = rf"({'|'.join(PROJECTIONS)})_proj"
 
 
 def reading_key(key: str) -> tuple[Any, ...]:
@@ -344,8 +341,8 @@ def reading_key(key: str) -> tuple[Any, ...]:
 @lru_cache(maxsize=4096)
 def _part_key(part: str) -> tuple[Any, ...]:
     """Return the place of a part of a key among its siblings: by its kind, and then by its name."""
-    if found := _PROJECTION.fullmatch(part):
+    if found := re.fullmatch(_PROJECTION, part):
         return 1, PROJECTIONS.index(found[1]), natural_key(part)
     kinds = ((_HEAD, 3), (_EMBEDDING, 0), (_NORM, 2))
-    kind = next((place for pattern, place in kinds if pattern.fullmatch(part)), 1)
+    kind = next((place for pattern, place in kinds if re.fullmatch(pattern, part)), 1)
     return kind, len(PROJECTIONS), natural_key(part)

@@ -50,8 +50,8 @@ _MOST_ALIKE = 3
 one is an example."""
 _MOST_LINES = 16
 """Lines that differ only in their numbers and are printed; the others are counted."""
-_NUMBER = re.compile("[0-9]+")
-_FILE = re.compile(r"\S+: ")
+_NUMBER = "[0-9]+"
+_FILE = r"\S+: "
 """The file at the beginning of a cause."""
 
 
@@ -196,7 +196,7 @@ def _by_file(causes: Sequence[Cause]) -> Iterator[Cause]:
     """Of many causes in one file that differ only in their numbers, the first."""
     alike: dict[tuple[str, str, str], list[Cause]] = {}
     for each in causes:
-        file = each.file or (each.text.partition(": ")[0] if _FILE.match(each.text) else "")
+        file = each.file or (each.text.partition(": ")[0] if re.match(_FILE, each.text) else "")
         alike.setdefault((each.kind, file, _without_numbers(each)), []).append(each)
     for (_, file, _), some in alike.items():
         if len(some) <= _MOST_ALIKE or not file:
@@ -208,7 +208,7 @@ def _by_file(causes: Sequence[Cause]) -> Iterator[Cause]:
 
 def _without_numbers(cause: Cause) -> str:
     text = cause.text.replace(repr(cause.keys[0]), "") if cause.keys else cause.text
-    return _NUMBER.sub("", text)
+    return re.sub(_NUMBER, "", text)
 
 
 SCHEMA = 1

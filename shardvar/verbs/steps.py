@@ -31,23 +31,19 @@ from shardvar.formats.protocol import Format, Source
 from shardvar.pictures.words import natural_key
 from shardvar.storage.protocol import Storage
 
-_FIXED = re.compile(
-    r"(?<![a-z])(?:fp|bf|b?float|u?int|i?q|(?:layer|block|stage|expert|head|fold|split|slice|"
-    r"seed|trial|task|group|member|client|agent|encoder|adapter|lora|v)s?[-_.= ]?)[0-9]+|([0-9]{1,18})",
-    re.IGNORECASE,
+_FIXED = (
+    r"(?i)(?<![a-z])(?:fp|bf|b?float|u?int|i?q|(?:layer|block|stage|expert|head|fold|split|slice|"
+    r"seed|trial|task|group|member|client|agent|encoder|adapter|lora|v)s?[-_.= ]?)[0-9]+|([0-9]{1,18})"
 )
 """Numbers, and words whose numbers never count steps."""
 _COUNTED = "steps?|iter(?:ation)?s?|epochs?|rounds?|updates?"
-_STEP = re.compile(
+_STEP = (
     rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:(?:global|train|time)?(?:{_COUNTED}|checkpoints?|ckpts?|snapshots?))"
     rf"[-_.= ]?([0-9]{{1,18}})|([0-9]{{1,18}})[-_. ]?(?i:{_COUNTED})(?![A-Za-z])(?![-_.= ]?[0-9])"
 )
 """A word for a step, and its number."""
-_ENDING = re.compile(r"(\.[A-Za-z][A-Za-z0-9]*)+$")
-_BARE = re.compile(
-    r"((?<![a-z])(model|weight|param|parameter|net|network|state|dict|save|saved|cp)s?(?![a-z])|[^a-z])*",
-    re.IGNORECASE,
-)
+_ENDING = r"(\.[A-Za-z][A-Za-z0-9]*)+$"
+_BARE = r"(?i)((?<![a-z])(model|weight|param|parameter|net|network|state|dict|save|saved|cp)s?(?![a-z])|[^a-z])*"
 """A name without its ending that has no word but those for a model."""
 _JOINT = ("orbax", "torch")
 """The formats whose checkpoints all processes of a job write together."""
@@ -95,7 +91,7 @@ def in_series(names: Sequence[str], found: Sequence[Openable] = ()) -> list[str]
 
 
 def _steps_in(name: str) -> list[int]:
-    return [int(first or second) for first, second in _STEP.findall(split_numbers(name)[0])]
+    return [int(first or second) for first, second in re.findall(_STEP, split_numbers(name)[0])]
 
 
 def _counts_steps(series: Sequence[str]) -> bool:
@@ -106,7 +102,7 @@ def _counts_steps(series: Sequence[str]) -> bool:
 
 def _is_bare_series(names: Sequence[str], series: Sequence[str], found: Sequence[Openable]) -> bool:
     """Names without a word but those for a model are of steps if their checkpoints show it."""
-    if not found or not all(_BARE.fullmatch(_ENDING.sub("", name)) for name in series):
+    if not found or not all(re.fullmatch(_BARE, re.sub(_ENDING, "", name)) for name in series):
         return False
     # Of a step that has several checkpoints, the first one.
     places = dict(reversed([*zip(names, found, strict=True)]))
@@ -146,7 +142,7 @@ def may_be_parts(names: Sequence[str]) -> bool:
         return True
     if len({split_numbers(name)[0] for name in names}) == 1 and split_numbers(names[0])[1]:
         return are_parts(names)
-    numbers = [[*map(int, filter(None, _FIXED.findall(name)))] for name in names]
+    numbers = [[*map(int, filter(None, re.findall(_FIXED, name)))] for name in names]
     if len({*map(pattern_of, names)}) != 1 or _counts_steps(names):
         return False
     axis = next((axis for axis in zip(*numbers, strict=True) if len({*axis}) > 1), (1,))
@@ -165,7 +161,7 @@ def is_step(name: str) -> bool:
 def pattern_of(name: str) -> str:
     """Return a name with a mark for each number that may count steps; the numbers of parts stay."""
     frame, numbers = split_numbers(name)
-    text = _FIXED.sub(lambda found: "\1" if found[1] else found[0], frame)
+    text = re.sub(_FIXED, lambda found: "\1" if found[1] else found[0], frame)
     for number in numbers:
         text = text.replace("\0", str(number), 1)
     return text

@@ -122,8 +122,7 @@ _PATTERNS = (
         FileKind("a TensorFlow graph", _EXPORT),
     ),
 )
-_COMPILED = tuple((re.compile(pattern, re.DOTALL), kind) for pattern, kind in _PATTERNS)
-_IS_TEXT = re.compile(rb"[\t\n\r\f -~\x80-\xff]{8,}")
+_IS_TEXT = rb"[\t\n\r\f -~\x80-\xff]{8,}"
 
 
 def kind_of(first: bytes) -> FileKind | None:
@@ -131,12 +130,12 @@ def kind_of(first: bytes) -> FileKind | None:
     for offset, magic, kind in _MAGICS:
         if first.startswith(magic, offset):
             return kind
-    for pattern, kind in _COMPILED:
-        if pattern.match(first):
+    for pattern, kind in _PATTERNS:
+        if re.match(pattern, first, re.DOTALL):
             return kind
     if first and not any(first):
         return _ZEROS
-    if _IS_TEXT.fullmatch(first):
+    if re.fullmatch(_IS_TEXT, first):
         try:
             first[:-3].decode("utf-8")
         except UnicodeDecodeError as error:

@@ -41,12 +41,12 @@ _FIELD = re.compile(
     re.VERBOSE | re.ASCII,
 )
 """One field. Strings have no escapes; any other opening bracket begins a descr of several parts."""
-_OPEN = re.compile(r"\s*\{", re.ASCII)
+_OPEN = r"(?a)\s*\{"
 _CLOSE = re.compile(r"\s*\}\s*\Z", re.ASCII)
-_TUPLE = re.compile(r"\s*(?:(?:\d{1,20}L?\s*,\s*)+(?:\d{1,20}L?\s*)?)?", re.ASCII)
+_TUPLE = r"(?a)\s*(?:(?:\d{1,20}L?\s*,\s*)+(?:\d{1,20}L?\s*)?)?"
 """The inside of a tuple; ``10L`` is an integer of Python 2."""
 
-_DESCR = re.compile(r"([<>=|]?)([?biufcSVUOmM])(\d{0,9})(\[[^\]]*\])?", re.ASCII)
+_DESCR = r"(?a)([<>=|]?)([?biufcSVUOmM])(\d{0,9})(\[[^\]]*\])?"
 _NAMES = {
     ("b", 1): "bool",
     ("?", 1): "bool",
@@ -156,7 +156,7 @@ def build_preamble(dtype: str, shape: tuple[int, ...]) -> bytes:
 def _parse_dictionary(text: str) -> tuple[str, bool, tuple[int, ...]]:
     """Return descr, fortran_order and shape; only white space may follow the dictionary."""
     fields: dict[str, str | bool | tuple[int, ...]] = {}
-    opening = _OPEN.match(text)
+    opening = re.match(_OPEN, text)
     position = opening.end() if opening else len(text)
     while not _CLOSE.match(text, position):
         field = _FIELD.match(text, position)
@@ -176,7 +176,7 @@ def _parse_dictionary(text: str) -> tuple[str, bool, tuple[int, ...]]:
         elif field["other"] == "[" and field["name"] == "descr":
             cause = "It is a structured array, whose elements have fields."
             raise UnsupportedError(cause, "Save each field as a separate array.")
-        elif field["other"] or not _TUPLE.fullmatch(field["tuple"]):
+        elif field["other"] or not re.fullmatch(_TUPLE, field["tuple"]):
             raise invalid(
                 f"The {field['name']} in the npy header is not a string, True, False or a tuple of "
                 "natural numbers."
@@ -201,7 +201,7 @@ def _parse_dictionary(text: str) -> tuple[str, bool, tuple[int, ...]]:
 
 def _parse_descr(descr: str) -> tuple[str, int, int]:
     """Return the dtype's name, the bytes of an element, and of a part that is reversed."""
-    match = _DESCR.fullmatch(descr)
+    match = re.fullmatch(_DESCR, descr)
     if match is None:
         raise invalid(f"The npy header has the invalid descr {descr!r}.")
     order, kind, size = match[1], match[2], int(match[3] or "1")

@@ -13,23 +13,23 @@ another checkpoint in the directory has the prefix of that one (version 4), whic
 
 import re
 from collections.abc import Iterable
+from functools import partial
 
 from shardvar.errors import ArgumentError
 from shardvar.formats.unfinished import JOURNAL_ENDING, SHARE_MARK, is_share_file, share_files
 
 _INDEX_SUFFIX = ".svindex"
 
-_GENERATION = re.compile(r"[A-Za-z0-9]{1,64}")
-_NAME_END = re.compile(r"[A-Za-z0-9]{1,64}-[0-9]{5}-of-[0-9]{5}")
-_DATA = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}", re.DOTALL)
-_ASIDE = re.compile(
-    r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
+_GENERATION = r"[A-Za-z0-9]{1,64}"
+_NAME_END = r"[A-Za-z0-9]{1,64}-[0-9]{5}-of-[0-9]{5}"
+_DATA = r"(?s)(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
+_ASIDE = (
+    r"(?s)(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
     + JOURNAL_ENDING
-    + r"|svindex\.[A-Za-z0-9]{1,64}\.tmp|sv(?:needs|gone)-[A-Za-z0-9]{1,64})",
-    re.DOTALL,
+    + r"|svindex\.[A-Za-z0-9]{1,64}\.tmp|sv(?:needs|gone)-[A-Za-z0-9]{1,64})"
 )
 """A data file, what may be next to one, an index under its temporary name, or a mark."""
-_MARK = re.compile(r"(?P<prefix>.+)\.sv(?P<kind>needs|gone)-[A-Za-z0-9]{1,64}", re.DOTALL)
+_MARK = r"(?s)(?P<prefix>.+)\.sv(?P<kind>needs|gone)-[A-Za-z0-9]{1,64}"
 
 
 def native_index_name(prefix: str) -> str:
@@ -51,7 +51,7 @@ def native_data_name(prefix: str, end: str) -> str:
 
 def owner_of(name: str) -> str | None:
     """Return the prefix of the checkpoint that wrote a data file; None for any other file."""
-    match = _DATA.fullmatch(name)
+    match = re.fullmatch(_DATA, name)
     return match["prefix"] if match else None
 
 
@@ -85,16 +85,20 @@ def mark_name(prefix: str, kind: str, token: str) -> str:
 
 
 def marks(names: Iterable[str], kind: str) -> list[tuple[str, str]]:
-    found = [match for match in map(_MARK.fullmatch, names) if match and match["kind"] == kind]
+    found = [
+        match
+        for match in map(partial(re.fullmatch, _MARK), names)
+        if match and match["kind"] == kind
+    ]
     return [(match[0], match["prefix"]) for match in found]
 
 
 def is_name_end(text: str) -> bool:
-    return _NAME_END.fullmatch(text) is not None
+    return re.fullmatch(_NAME_END, text) is not None
 
 
 def is_generation(text: str) -> bool:
-    return _GENERATION.fullmatch(text) is not None
+    return re.fullmatch(_GENERATION, text) is not None
 
 
 def check_generation(text: str) -> None:
@@ -115,7 +119,7 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
         return [name]
     if name in indexes:
         return [name.removesuffix(_INDEX_SUFFIX)]
-    data = _DATA.fullmatch(name)
+    data = re.fullmatch(_DATA, name)
     return [data["prefix"]] if data and native_index_name(data["prefix"]) in indexes else []
 
 
@@ -126,6 +130,6 @@ def leftovers(names: Iterable[str], prefix: str, named: Iterable[str]) -> list[s
     aside = [
         name
         for name in names
-        if name not in kept and (match := _ASIDE.fullmatch(name)) and match["prefix"] == prefix
+        if name not in kept and (match := re.fullmatch(_ASIDE, name)) and match["prefix"] == prefix
     ]
     return aside + share_files(names, prefix)

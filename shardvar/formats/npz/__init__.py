@@ -11,6 +11,7 @@ paths, but an archive may be unpacked: a key that would lead out of the director
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +52,7 @@ CAPABILITIES = Capabilities(
     objects_in_tensor=True,
 )
 """Whole tensors of NumPy's own dtypes; an npy header cannot name others."""
-_LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL)
+_LEADS_OUT = r"(?s)[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]"
 """The beginning of a name that would be unpacked outside the directory of the archive."""
 
 
@@ -130,7 +131,7 @@ class NpzFormat(Format):
 
         slices = new.assignment.slices
         check_one_file(new, self)
-        leading_out = next(filter(_LEADS_OUT.match, slices.tensors.keys), None)
+        leading_out = next(filter(partial(re.match, _LEADS_OUT), slices.tensors.keys), None)
         if leading_out is not None:
             cause = (
                 f"{leading_out!r} would be unpacked from a zip archive as a file outside of its "

@@ -28,9 +28,9 @@ from shardvar.wire.safetensors_header import header_nbytes
 SAFETENSORS_SUFFIX = ".safetensors"
 SET_INDEX_SUFFIX = ".safetensors.index.json"
 
-_INDEX = re.compile(r"(.*)\.safetensors(\.[^.]+)?\.index(\.[^.]+)?\.json", re.DOTALL)
-_PART = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\.[^.]+)?\.safetensors", re.DOTALL)
-_SHARD = re.compile(r"shard-(\d{5,})-(.*)-(\d{5,})-of-(\d{5,})\.safetensors", re.DOTALL)
+_INDEX = r"(?s)(.*)\.safetensors(\.[^.]+)?\.index(\.[^.]+)?\.json"
+_PART = r"(?s)(.*)-(\d{5,})-of-(\d{5,})(\.[^.]+)?\.safetensors"
+_SHARD = r"(?s)shard-(\d{5,})-(.*)-(\d{5,})-of-(\d{5,})\.safetensors"
 _HUB, _ORIGINAL = ("model", "diffusion_pytorch_model"), "consolidated"
 """The prefixes that from_pretrained of Hugging Face looks for, and Mistral's for the same model."""
 _DIGITS = 10
@@ -49,7 +49,7 @@ def set_index_name(prefix: str) -> str:
 
 
 def is_set_index(name: str) -> bool:
-    return _INDEX.fullmatch(name) is not None
+    return re.fullmatch(_INDEX, name) is not None
 
 
 def index_name_of(name: str) -> str:
@@ -77,7 +77,7 @@ def split_part_name(name: str) -> tuple[str, int, int] | None:
     >>> split_part_name("model-00001-of-00003.safetensors"), split_part_name("model-00001-of-00003.fp16.safetensors")
     (('model', 1, 3), ('model.fp16', 1, 3))
     """
-    match = _PART.fullmatch(name)
+    match = re.fullmatch(_PART, name)
     if match is None or split_shard_name(name) or max(len(match[2]), len(match[3])) >= _DIGITS:
         return None
     return match[1] + (match[4] or ""), int(match[2]), int(match[3])
@@ -89,7 +89,7 @@ def split_shard_name(name: str) -> ShardName | None:
     >>> split_shard_name("shard-00002-model-00001-of-00003.safetensors")
     ShardName(prefix='model', num_files=3, rank=2, number=1)
     """
-    match = _SHARD.fullmatch(name)
+    match = re.fullmatch(_SHARD, name)
     if match is None or max(len(match[1]), len(match[3]), len(match[4])) >= _DIGITS:
         return None
     return ShardName(match[2], int(match[4]), int(match[1]), int(match[3]))
@@ -104,7 +104,7 @@ def prefix_of(name: str) -> str:
     >>> prefix_of("model.safetensors.index.fp16.json"), prefix_of("model.fp16-00001-of-00003.safetensors")
     ('model.fp16', 'model.fp16')
     """
-    part, index = split_part_name(name), _INDEX.fullmatch(name)
+    part, index = split_part_name(name), re.fullmatch(_INDEX, name)
     if index:
         return index[1] + (index[2] or "") + (index[3] or "")
     return part[0] if part else name.removesuffix(SAFETENSORS_SUFFIX)

@@ -67,6 +67,7 @@ from shardvar.verbs.parameters import ParameterCount, empty_note, is_optimizer_s
 from shardvar.verbs.reader import Reader, open_found
 
 if TYPE_CHECKING:
+    from shardvar.verbs import reports
     from shardvar.verbs.compare.blocks import ScalarValue, Statistics
     from shardvar.wire.damage import FileKind
 
@@ -157,7 +158,11 @@ def print_overview(
     for line in heading:
         first = line.split(",", maxsplit=1)[0]
         say(line, [path] if line.startswith(path) else [first] if " parameter" in first else [])
-    faults = [*filter(None, (each.damage() for each in tensors))]
+    faults: list[reports.Damage] = []
+    if any(each.fault for each in tensors):
+        from shardvar.verbs.reports import Damage  # most checkpoints have no fault
+
+        faults.extend(Damage.of(each.fault, each.key) for each in tensors if each.fault)
     # The lines around the tree.
     taken = sum(len(folded(line)) for line in heading) + num_lines(arguments.notes)
     taken += len(problem_lines(faults, most=_MOST_CAUSES)) + 3 if faults else 0

@@ -38,7 +38,6 @@ from shardvar.verbs.renaming import select_keys
 if TYPE_CHECKING:
     from shardvar.layout.meshes.layout import Layout
     from shardvar.verbs.compare.blocks import ScalarValue
-    from shardvar.verbs.reports import Damage
 
 
 _MARKS = {
@@ -102,16 +101,9 @@ class Tensor:
         """A word for the fault; empty for a tensor without one."""
         return "" if self.fault is None else _MARKS.get(type(self.fault).__name__, "unreadable")
 
-    def damage(self) -> "Damage | None":
-        """Return the problem of its fault; None for a tensor without one."""
-        if self.fault is None:
-            return None
-        from shardvar.verbs.reports import Damage  # most tensors have none
-
-        return Damage.of(self.fault, self.key)
-
     def to_json(self) -> dict[str, Any]:
-        damage = self.damage()
+        from shardvar.verbs.reports import Damage  # lines need no report
+
         return {
             "key": self.key,
             "dtype": self.dtype,
@@ -121,7 +113,7 @@ class Tensor:
             "nbytes": self.nbytes,
             "num_slices": self.num_slices,
             "files": list(self.files),
-            "fault": damage and damage.to_json(),
+            "fault": self.fault and Damage.of(self.fault, self.key).to_json(),
         }
 
 

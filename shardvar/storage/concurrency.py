@@ -35,10 +35,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from threading import Condition
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardvar.forks import new_lock
 from shardvar.storage.protocol import Traits
@@ -59,7 +59,7 @@ _local = threading.local()
 within ``exactly``."""
 
 
-class Threads:
+class Threads(AbstractContextManager["Threads"]):
     """Threads that end with the ``with`` block; ``check_wanted`` raises in their functions then."""
 
     def __init__(self, count: int) -> None:
@@ -83,9 +83,6 @@ class Threads:
             return function(*arguments)
         finally:
             self._busy.discard(me)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: Any) -> None:
         self.is_left, interrupt = True, None

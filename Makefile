@@ -73,6 +73,10 @@ PER_LAYER ?= 20
 mutation: .venv/installed ## change PER_LAYER random lines of each layer (LAYER=wire: of one; SEED=7), and see what its tests notice
 	JOBS=$(JOBS) $(DEV) -m spec_tests.mutation $(if $(SEED),--seed $(SEED)) --per-layer $(PER_LAYER) $(if $(LAYER),--layer $(LAYER))
 
+.PHONY: matrix
+matrix: .venv/installed ## find all tests that notice each of PER_LAYER random mutants (LAYER, SEED as above), and list spare tests
+	JOBS=$(JOBS) $(DEV) -m spec_tests.mutation --matrix $(if $(SEED),--seed $(SEED)) --per-layer $(PER_LAYER) $(if $(LAYER),--layer $(LAYER))
+
 FUZZ := .venv-fuzz/bin/python
 
 fuzz: .venv-fuzz/installed ## fuzz every reader, FUZZ_SECONDS each (60)

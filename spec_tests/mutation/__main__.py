@@ -1,9 +1,10 @@
-"""``python -m spec_tests.mutation [--layer NAME] [--seed N] [--per-layer N] [--again]``: draw
-mutants and judge them.
+"""``python -m spec_tests.mutation [--layer NAME] [--seed N] [--per-layer N] [--again |
+--matrix]``: draw mutants and judge them.
 
 It prints what sees each mutant and writes the results and docs/mutation.md. ``--again`` repeats the
-recorded survivors that nobody has judged. Without ``--seed`` the seed is a new one. The exit code
-is 1 where a mutant survives that nobody has shown to be equivalent.
+recorded survivors that nobody has judged. ``--matrix`` finds all tests that notice each mutant, and
+writes the table of ``matrix`` instead. Without ``--seed`` the seed is a new one. The exit code is 1
+where a mutant survives that nobody has shown to be equivalent.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from spec_tests.helpers.paths import ROOT
+from spec_tests.mutation.matrix import record, show
 from spec_tests.mutation.page import write_page
 from spec_tests.mutation.results import (
     LayerResults,
@@ -29,11 +31,14 @@ from spec_tests.mutation.results import (
 )
 from spec_tests.mutation.sample import LAYERS, Mutant, all_mutants, draw, lines_of
 from spec_tests.mutation.trace import JOBS, Trace, read_trace
-from spec_tests.mutation.trial import Copy, Verdict
+from spec_tests.mutation.trial import Copy
 
 
-def look(mutants: Sequence[Mutant], trace: Trace) -> Iterator[Verdict]:
-    """Yield the verdicts on mutants, in order; a few are tried at once, each in a copy of its own.
+def look(
+    mutants: Sequence[Mutant], trace: Trace, *, all_: bool = False
+) -> Iterator[tuple[Mutant, list[str]]]:
+    """Yield each mutant with the first test that notices it, or all; a few are tried at once, each
+    in a copy of its own.
 
     Changes in functions are tried in forks first, which is quick; what survives there, and the
     rest, one by one.
@@ -43,7 +48,7 @@ def look(mutants: Sequence[Mutant], trace: Trace) -> Iterator[Verdict]:
         for number in range(JOBS):
             copies.put(Copy(Path(directory).resolve() / str(number)).open())
 
-        def with_copy(work: Callable[[Copy], Any]) -> Any:
+        def with_copy(work: Callable[[Copy], list[Any]]) -> list[Any]:
             copy = copies.get()
             try:
                 return work(copy)
@@ -52,33 +57,32 @@ def look(mutants: Sequence[Mutant], trace: Trace) -> Iterator[Verdict]:
 
         inner = [each for each in mutants if each.change.function]
         shares = [inner[number::JOBS] for number in range(JOBS)]
-        sifted = pool.map(lambda share: with_copy(lambda copy: copy.sift(share, trace)), shares)
+        sifted = pool.map(
+            lambda share: with_copy(lambda copy: copy.sift(share, trace, all_=all_)), shares
+        )
         seen = {
-            mutant: seen_by
+            mutant: tests
             for share, found in zip(shares, sifted, strict=True)
-            for mutant, seen_by in zip(share, found, strict=True)
-            if seen_by
+            for mutant, tests in zip(share, found, strict=True)
+            if tests
         }
 
-        def judge(mutant: Mutant) -> Verdict:
-            if mutant in seen:
-                return Verdict(mutant, len(trace.tests_of(mutant)), seen[mutant])
-            verdict: Verdict = with_copy(lambda copy: copy.judge(mutant, trace))
-            return verdict
+        def judge(mutant: Mutant) -> list[str]:
+            return seen.get(mutant) or with_copy(lambda copy: copy.judge(mutant, trace, all_=all_))
 
-        yield from pool.map(judge, mutants)
+        yield from zip(mutants, pool.map(judge, mutants), strict=True)
 
 
-def try_layer(layer: str, mutants: Sequence[Mutant], trace: Trace) -> list[Result]:
+def try_layer(mutants: Sequence[Mutant], trace: Trace) -> list[Result]:
     """Try mutants of a layer, and print what sees each."""
     judgements, found = read_judgements(), []
-    for verdict in look(mutants, trace):
-        result = Result.of(verdict)
+    for mutant, tests in look(mutants, trace):
+        result = Result.of(mutant, next(iter(tests), ""))
         found.append(result)
         same = judgements.get(result.change, "")
         print(
             f"{'caught' if result.seen_by else 'same' if same else 'SURVIVES'}  "
-            f"{verdict.mutant.place}  {result.kind}"
+            f"{mutant.place}  {result.kind}"
         )
         print(
             f"    - {result.before}\n    + {result.after}\n    {result.seen_by or same}", flush=True
@@ -112,15 +116,21 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--per-layer", type=int, default=40)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--matrix", action="store_true")
     chosen = parser.parse_args(words)
     seed = secrets.randbelow(10**6) if chosen.seed is None else chosen.seed
     layers = chosen.layer or [*LAYERS]
     trace = read_trace(layers)
     for layer in layers:
+        if chosen.matrix:
+            mutants = draw(layer, seed, chosen.per_layer)
+            record(layer, seed, commit(), trace, list(look(mutants, trace, all_=True)))
+            print("\n".join(show(layer)), flush=True)
+            continue
         before = read_results().get(layer)
         if chosen.again and before:
             mutants = survivors(layer, before.results)
-            again = {each.change: each.seen_by for each in try_layer(layer, mutants, trace)}
+            again = {each.change: each.seen_by for each in try_layer(mutants, trace)}
             results = replace(
                 before,
                 again=commit(),
@@ -131,10 +141,10 @@ def main(words: Sequence[str]) -> int:
             )
         else:
             print(f"{layer}: seed {seed}", flush=True)
-            found = try_layer(layer, draw(layer, seed, chosen.per_layer), trace)
+            found = try_layer(draw(layer, seed, chosen.per_layer), trace)
             results = LayerResults(seed, commit(), "", len(lines_of(layer)), tuple(found))
         write_results(read_results() | {layer: results})
-    return write_page()
+    return 0 if chosen.matrix else write_page()
 
 
 if __name__ == "__main__":

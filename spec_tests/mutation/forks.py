@@ -30,11 +30,13 @@ suffix `.found`."""
 
 
 _HANGS = " (hangs or ends Python)"
+ENOUGH = 40.0
+"""Seconds after which a child whose tests have noticed its mutant in two functions asks no more."""
 
 
 class _Forks:
-    """The jobs: a list of a file, its changed text, the changed line, the tests in
-    their order, and the seconds after which a test hangs."""
+    """The jobs: a list of a file, its changed text, the changed line, the tests in their order, the
+    seconds after which a test hangs, and whether all that notice are wanted or one."""
 
     def __init__(self, path: Path) -> None:
         self._jobs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
@@ -50,29 +52,51 @@ class _Forks:
             for job in self._jobs:
                 chosen = [items[test] for test in job["tests"] if test in items]
                 change = partial(exchange, modules[job["path"]], job["text"], job["line"])
-                seen_by = self._try(change, chosen, job["patience"])
-                test = seen_by.removesuffix(_HANGS)
-                if seen_by and test not in self._fails_anyway:
-                    control = self._try(lambda: None, [items[test]], job["patience"])
-                    self._fails_anyway[test] = bool(control)
-                print(json.dumps("" if self._fails_anyway.get(test) else seen_by), file=found)
+                noticed = self._try(change, chosen, job["patience"], job["all"])
+                self._control(items, noticed, job["patience"])
+                real = [test for test in noticed if not self._fails_anyway[_bare(test)]]
+                print(json.dumps(real), file=found)
         return True
 
-    def _try(
-        self, change: Callable[[], None], chosen: Sequence[pytest.Item], patience: float
-    ) -> str:
-        """Return the test that fails in a child that makes the change; nothing if none does."""
-        self._log.write_text("", encoding="utf-8")
-        child = os.fork()
-        if child == 0:
-            self._be_the_mutant(change, chosen)
-        return self._wait(child, patience)
+    def _control(
+        self, items: dict[str, pytest.Item], noticed: Sequence[str], patience: float
+    ) -> None:
+        """Find out which of the tests fail in a child of the unchanged package too."""
+        new = [test for test in map(_bare, noticed) if test not in self._fails_anyway]
+        if new:
+            failing = self._try(lambda: None, [items[test] for test in new], patience, True)
+            names = {_bare(test) for test in failing}
+            self._fails_anyway.update((test, test in names) for test in new)
 
-    def _be_the_mutant(self, change: Callable[[], None], chosen: Sequence[pytest.Item]) -> None:
-        """Change the function, run the tests up to the first that fails, and end."""
+    def _try(
+        self, change: Callable[[], None], chosen: Sequence[pytest.Item], patience: float, all_: bool
+    ) -> list[str]:
+        """Return the tests that fail in a child that makes the change; only the first unless all
+        are wanted. A child that hangs has a successor for the tests after it, which is the last."""
+        noticed: list[str] = []
+        for _ in range(2 if all_ else 1):
+            self._log.write_text("", encoding="utf-8")
+            child = os.fork()
+            if child == 0:
+                self._be_the_mutant(change, chosen, all_)
+            failed, hung = self._wait(child, patience)
+            noticed += failed + [hung + _HANGS] * bool(hung)
+            if not hung:
+                break
+            names = [item.nodeid for item in chosen]
+            chosen = chosen[names.index(hung) + 1 :]
+        return noticed
+
+    def _be_the_mutant(
+        self, change: Callable[[], None], chosen: Sequence[pytest.Item], all_: bool
+    ) -> None:
+        """Change the function, run the tests, up to the first that fails unless all are wanted, and
+        end."""
         os.setsid()
         log = self._log.open("a", encoding="utf-8", buffering=1)
         failed: list[str] = []
+        functions: set[str] = set()
+        begun = time.monotonic()
         try:
             change()
             reporter = _Reporter(failed)
@@ -82,15 +106,20 @@ class _Forks:
                 item.config.pluginmanager.register(reporter, "mutation-reporter")
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 item.config.pluginmanager.unregister(reporter)
-                if failed:
-                    print("failed", failed[0], file=log)
+                for test in dict.fromkeys(failed):
+                    print("failed", test, file=log)
+                functions |= {test.partition("[")[0] for test in failed}
+                if failed and not all_:
                     break
+                if len(functions) > 1 and time.monotonic() - begun > ENOUGH:
+                    break
+                failed.clear()
             print("ends", file=log)
         finally:
             os._exit(0)
 
-    def _wait(self, child: int, patience: float) -> str:
-        """Return the test that fails or hangs or ends the child; nothing if all pass."""
+    def _wait(self, child: int, patience: float) -> tuple[list[str], str]:
+        """Return the tests that fail, and the one that hangs or ends the child."""
         length, since = -1, time.monotonic()
         hangs = False
         while os.waitpid(child, os.WNOHANG)[0] == 0:
@@ -101,10 +130,12 @@ class _Forks:
                 hangs = True
                 os.killpg(child, signal.SIGKILL)
         said = [line.partition(" ") for line in self._log.read_text(encoding="utf-8").splitlines()]
-        failed = [test for what, _, test in said if what == "failed"]
-        if failed:
-            return failed[0]
-        return said[-1][2] + _HANGS if said and said[-1][0] == "begins" else ""
+        failed = list(dict.fromkeys(test for what, _, test in said if what == "failed"))
+        return failed, said[-1][2] if said and said[-1][0] == "begins" else ""
+
+
+def _bare(test: str) -> str:
+    return test.removesuffix(_HANGS)
 
 
 class _Reporter:

@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from spec_tests.mutation.trial import Verdict
+from spec_tests.mutation.sample import Mutant
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
@@ -33,12 +33,11 @@ class Result:
     """The test that failed when the mutant was last tried; empty where it still survives."""
 
     @classmethod
-    def of(cls, verdict: Verdict) -> "Result":
-        """Return the result of a trial."""
-        mutant = verdict.mutant
+    def of(cls, mutant: Mutant, seen_by: str) -> "Result":
+        """Return the result of a first trial."""
         before, after = mutant.difference()
         line, kind = mutant.change.start[0], mutant.change.kind
-        return cls(mutant.path, line, kind, before, after, verdict.seen_by, verdict.seen_by)
+        return cls(mutant.path, line, kind, before, after, seen_by, seen_by)
 
     @property
     def change(self) -> tuple[str, str, str]:

@@ -42,18 +42,6 @@ _COPIED = (
 _PYTEST = "-m pytest -q --tb=no -p no:cacheprovider --maxfail=1 --hypothesis-profile=mutants"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What the tests said of a mutant."""
-
-    mutant: Mutant
-    """The mutant."""
-    count: int
-    """The tests that execute its line."""
-    seen_by: str
-    """The test that failed; `import` if the mutant cannot be imported; empty if it survived."""
-
-
 @dataclass
 class Copy:
     """A copy of the repository of which mutants are made, one at a time."""
@@ -80,20 +68,25 @@ class Copy:
         moment = next(self._times)
         os.utime(changed, (moment, moment))
 
-    def sift(self, mutants: Sequence[Mutant], trace: Trace) -> list[str]:
-        """Return the test that fails on each mutant if it is tried in a fork (see `forks`); nothing
-        where none does."""
-        slowest = max(trace.seconds.values(), default=0.0)
-        jobs = [
-            {
-                "patience": PATIENCE + 10 * slowest,
-                "path": each.path,
-                "text": each.text(),
-                "line": each.change.start[0],
-                "tests": _order(each, trace),
-            }
-            for each in mutants
-        ]
+    def sift(
+        self, mutants: Sequence[Mutant], trace: Trace, *, all_: bool = False
+    ) -> list[list[str]]:
+        """Return the first test, or all tests, that fail on each mutant if it is tried in a fork
+        (see `forks`)."""
+        jobs = []
+        for each in mutants:
+            tests = _order(each, trace)
+            slowest = max((trace.seconds[test] for test in tests), default=0.0)
+            jobs.append(
+                {
+                    "patience": PATIENCE / (2 if all_ else 1) + 10 * slowest,
+                    "path": each.path,
+                    "text": each.text(),
+                    "line": each.change.start[0],
+                    "tests": tests,
+                    "all": all_,
+                }
+            )
         path = self.place / "jobs.json"
         path.write_text(json.dumps(jobs), encoding="utf-8")
         files = {test.partition("::")[0] for job in jobs for test in job["tests"]}
@@ -101,39 +94,40 @@ class Copy:
             self._start("forks", forks.FILE, path, files).wait()
         found = path.with_suffix(".found")
         lines = found.read_text(encoding="utf-8").splitlines() if found.exists() else []
-        return [json.loads(line) for line in lines] + [""] * (len(mutants) - len(lines))
+        return [json.loads(line) for line in lines] + [[]] * (len(mutants) - len(lines))
 
-    def judge(self, mutant: Mutant, trace: Trace) -> Verdict:
-        """Run the tests that execute the mutant's line."""
+    def judge(self, mutant: Mutant, trace: Trace, *, all_: bool = False) -> list[str]:
+        """Run the tests that execute the mutant's line, and return those that notice it: the first,
+        or all."""
         tests = _order(mutant, trace)
         self.write(mutant.path, mutant.text())
         try:
-            seen_by = self.run(tests, trace) if tests else ""
+            return self.run(tests, trace, all_=all_) if tests else []
         finally:
             self.write(mutant.path, (ROOT / "shardvar" / mutant.path).read_text(encoding="utf-8"))
-        return Verdict(mutant, len(tests), seen_by)
 
-    def run(self, tests: Sequence[str], trace: Trace) -> str:
-        """Run tests in their order; the first that fails or hangs, `import` if none can run,
-        nothing if all pass."""
+    def run(self, tests: Sequence[str], trace: Trace, *, all_: bool = False) -> list[str]:
+        """Run tests in their order; those that fail or hang, the first or all; `import` if none can
+        run."""
         chosen = self.place / "chosen.json"
         chosen.write_text(json.dumps(tests), encoding="utf-8")
         log = chosen.with_suffix(".log")
         log.write_text("", encoding="utf-8")
-        process = self._start(
-            "selection", FILE, chosen, {test.partition("::")[0] for test in tests}
-        )
+        files = {test.partition("::")[0] for test in tests}
+        process = self._start("selection", FILE, chosen, files, *["--maxfail=0"] * all_)
         hangs = _wait(process, log, trace)
         said = [line.partition(" ") for line in log.read_text(encoding="utf-8").splitlines()]
-        failed = [test for what, _, test in said if what == "failed"]
-        if failed:
-            return failed[0]
-        if hangs or process.returncode not in (0, 5):
-            return said[-1][2] + " (hangs or ends Python)" if said else "import"
-        return ""
+        failed = list(dict.fromkeys(test for what, _, test in said if what == "failed"))
+        if (
+            hangs
+            or process.returncode not in (0, 1, 2, 5)
+            or (process.returncode == 2 and not said)
+        ):
+            failed.append(said[-1][2] + " (hangs or ends Python)" if said else "import")
+        return failed if all_ else failed[:1]
 
     def _start(
-        self, plugin: str, variable: str, value: Path, files: Iterable[str]
+        self, plugin: str, variable: str, value: Path, files: Iterable[str], *options: str
     ) -> "subprocess.Popen[bytes]":
         """Start pytest in the copy, with a plugin of this package."""
         paths = {"PYTHONPATH": str(self.place), "PYTHONSAFEPATH": "1", variable: str(value)}
@@ -143,6 +137,7 @@ class Copy:
                 *_PYTEST.split(),
                 "-p",
                 f"spec_tests.mutation.{plugin}",
+                *options,
                 *sorted(files),
             ],
             cwd=self.place,

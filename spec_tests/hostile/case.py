@@ -1,19 +1,22 @@
-"""A hostile checkpoint, one that may be of any size, and the row of a format with all that its tests
-need."""
+"""Hostile checkpoints, which README.md lists; one that may be of any size; and the row of a format
+with all that its tests need."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+HERE = Path(__file__).parent
 Files = dict[str, bytes]
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One hostile checkpoint."""
+    """One hostile checkpoint: a row of README.md."""
 
     name: str
     """Its directory."""
@@ -23,8 +26,16 @@ class Case:
     """The class of the error that every verb gives, as an error or as the kind of a damage."""
     why: str
     """The bug that it is there to catch."""
-    files: Files
-    """Its files, by their paths in its directory."""
+
+    @property
+    def files(self) -> Files:
+        """Its files, by their paths in its directory."""
+        folder = HERE / self.name
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
 
 
 @dataclass(frozen=True)
@@ -46,8 +57,8 @@ class Evidence:
 
     golden: str
     """The path of an intact checkpoint that another program wrote, in ``spec_tests/golden``."""
-    cases: Callable[[], Iterable[Case]]
-    """Returns its hostile checkpoints."""
+    cases: str
+    """How the names of its hostile checkpoints begin."""
     file: str = ""
     """The name of a checkpoint that is one file; the fuzzer changes that file."""
     make: Callable[[Arrays], Files] | None = None
@@ -57,5 +68,12 @@ class Evidence:
     """Constructs whose cost its reader must bound."""
 
 
-PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(200)
-"""Something else, of which every byte is in order."""
+def _rows() -> list[Case]:
+    lines = (HERE / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if re.match(r"\| [a-z]+[_/]", line)]
+    return [Case(*row) for row in rows]
+
+
+CASES = [case for case in _rows() if not case.name.startswith("deltas/")]
+DELTA_CASES = [case for case in _rows() if case.name.startswith("deltas/")]
+"""Deltas, which are applied to the base beside them and not read as checkpoints."""

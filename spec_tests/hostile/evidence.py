@@ -10,6 +10,3 @@ for _path in sorted(Path(__file__).parent.glob("*.py")):
     # A module with a row says so; others, such as programs, are not imported.
     if "\nEVIDENCE = {" in _path.read_text(encoding="utf-8"):
         EVIDENCE |= import_module(f"spec_tests.hostile.{_path.stem}").EVIDENCE
-
-CASES = [case for row in EVIDENCE.values() for case in row.cases()]
-"""All hostile checkpoints."""

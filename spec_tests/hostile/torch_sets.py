@@ -1,19 +1,13 @@
 """Hostile sets of files that PyTorch's programs write and that are joined: Meta's Llama,
 Universal Checkpoints of DeepSpeed, and torch_checkpointing."""
 
-from collections.abc import Iterator
-
-from spec_tests.hostile.case import Case, Evidence, Files
+from spec_tests.hostile.case import Evidence, Files
 from spec_tests.hostile.torch import (
-    RUN,
     VALUES,
     archive,
-    index_cases,
     mapping,
     number,
     pair,
-    rank_cases,
-    saved_cases,
     tensor,
     text,
     whole_pickle,
@@ -29,91 +23,7 @@ def llama(*ranks: bytes, params: bytes | None = None) -> Files:
     return files if params is None else {**files, "params.json": params}
 
 
-def llama_cases() -> Iterator[Case]:
-    def case(name: str, error: str, why: str, files: Files) -> Case:
-        return Case(f"torch_llama_{name}", "consolidated", error, why, files)
-
-    part = mapping(**{"output.weight": tensor(2, 2)})
-    yield case(
-        "lost",
-        "MissingFile",
-        "A file has the number 9999: the names of all ranks before it are made, or one rank is taken "
-        "for the whole.",
-        {**llama(part), "consolidated.9999.pth": archive(part, RECORD)},
-    )
-    width = mapping(**{"layers.0.attention.wo.weight": tensor(2, 2)})
-    yield case(
-        "heads",
-        "MissingFile",
-        "The model has 2^30 heads, and so 2^30 ranks: each of their files is looked for.",
-        llama(width, params=b'{"n_heads": 1073741824, "head_dim": 2}'),
-    )
-    experts = mapping(**{EXPERTS_OUT: tensor(2**40, 0)})
-    yield case(
-        "experts",
-        "UnsupportedError",
-        "The model has 2^40 experts of no elements: a slice is made of each.",
-        llama(experts, experts, params=b'{"moe_args": {"num_experts": 1099511627776}}'),
-    )
-    yield case(
-        "params",
-        "MalformedCheckpoint",
-        "A hundred thousand nested lists in params.json: a parser that recurses leaves the process.",
-        llama(part, part, params=b"[" * 100_000),
-    )
-    yield case(
-        "run",
-        "InvalidCheckpoint",
-        "The file of the second rank is a pickle that runs a program.",
-        llama(part, mapping(**{"output.weight": RUN})),
-    )
-
-
 MODEL = "mp_rank_00_model_states.pt"
-
-
-def universal(shapes: bytes, **states: bytes) -> Files:
-    """The file of a model with these shapes, and the parameter ``t`` with files of these pickles."""
-    model = mapping(param_shapes=b"](" + mapping(t=shapes) + b"e")
-    files = {f"zero/t/{name}.pt": archive(body, RECORD) for name, body in states.items()}
-    return {MODEL: archive(model), **files}
-
-
-def universal_cases() -> Iterator[Case]:
-    def case(name: str, error: str, why: str, files: Files) -> Case:
-        return Case(f"torch_universal_{name}", "", error, why, files)
-
-    shape, value = pair(number(2), number(2)), mapping(param=tensor(2, 2))
-    yield case(
-        "run",
-        "InvalidCheckpoint",
-        "The state of a parameter is a pickle that runs a program.",
-        universal(shape, fp32=value, exp_avg=mapping(param=RUN)),
-    )
-    yield case(
-        "shape",
-        "InvalidCheckpoint",
-        "The model says 2^60 elements of a vector of four: it is given that shape.",
-        universal(pair(number(2**60)), fp32=tensor(4)),
-    )
-    yield case(
-        "extents",
-        "InvalidCheckpoint",
-        "The shape of the model is 2^62 x 4, whose size is 0 in 64 bits.",
-        universal(pair(number(2**62), number(4)), fp32=tensor(4)),
-    )
-    yield case(
-        "negative",
-        "MalformedCheckpoint",
-        "The shape of the model is -2 x -2, whose size is that of the vector.",
-        universal(pair(number(-2), number(-2)), fp32=tensor(4)),
-    )
-    yield case(
-        "lost",
-        "IncompleteCheckpoint",
-        "The parameter has states of the optimizer and no values: zeros are taken for them.",
-        universal(shape, exp_avg=value),
-    )
 
 
 def index(item: bytes, world: int = 1) -> bytes:
@@ -150,56 +60,6 @@ def mesh(extent: int, *shape: int, dim: int = 0) -> bytes:
     )
 
 
-def rankwise_cases() -> Iterator[Case]:
-    body = archive(mapping(t=tensor(2, 2)), RECORD)
-
-    def case(name: str, error: str, why: str, octets: bytes) -> Case:
-        files = {"metadata.pkl": octets, "ck_0.pt": body}
-        return Case(f"torch_rankwise_{name}", "metadata.pkl", error, why, files)
-
-    tensors = held('["t"]', mesh(1, 2, 2))
-    yield case(
-        "dotdot",
-        "InvalidCheckpoint",
-        "The file of a rank is '../x.pt': it leads out of the directory.",
-        index(item(tensors, "../x.pt")),
-    )
-    yield case(
-        "ranks",
-        "InvalidCheckpoint",
-        "The index says 2^60 ranks: each of them is looked for.",
-        index(item(tensors), 2**60),
-    )
-    yield case(
-        "mesh",
-        "InvalidCheckpoint",
-        "A mesh of 2^60 devices has one rank: the others are read as zeros.",
-        index(item(held('["t"]', mesh(2**60, 2, 2)))),
-    )
-    yield case(
-        "shape",
-        "InvalidCheckpoint",
-        "The index says 2^40 rows of a tensor, and its file has two: the others are read as zeros.",
-        index(item(held('["t"]', mesh(1, 2**40, 2)))),
-    )
-    yield case(
-        "lost",
-        "IncompleteCheckpoint",
-        "The index names a tensor that no file has.",
-        index(item(held('["u"]', mesh(1, 2, 2)))),
-    )
-    yield case(
-        "path",
-        "MalformedCheckpoint",
-        "The path of a tensor is a hundred thousand nested lists, as JSON.",
-        index(item(held("[" * 100_000, mesh(1, 2, 2)))),
-    )
-
-
-def set_cases() -> list[Case]:
-    return [*llama_cases(), *universal_cases(), *rankwise_cases()]
-
-
 def llama_keys(count: int) -> Files:
     """Keys of one tensor on two ranks."""
     keys = {f"layers.{n}.attention.wq.weight": tensor(2, 2) for n in range(count)}
@@ -229,11 +89,7 @@ def rankwise_tensors(count: int) -> Files:
     return {"metadata.pkl": index(item(tensors)), "ck_0.pt": body}
 
 
-def _pt_cases() -> list[Case]:
-    return [*saved_cases(), *rank_cases(), *set_cases()]
-
-
 EVIDENCE = {
-    "torch": Evidence("torch_dcp/base/ckpt", index_cases),
-    "pt": Evidence("torch_pt/module_state_dict/x.pt", _pt_cases, file="ck.pt"),
+    "torch": Evidence("torch_dcp/base/ckpt", "torch_"),
+    "pt": Evidence("torch_pt/module_state_dict/x.pt", "torch_", file="ck.pt"),
 }

@@ -546,6 +546,8 @@ LIES: dict[str, Any] = {
     "an extent that is no number": _row("w", shape=["a"]),
     "a digest in capitals": _row("w", base="A" * 64),
     "an unknown field": _row("w", other=1),
+    "a path that is a text": _row("w", path="ab"),
+    "a path of fractions": _row("w", path=["a", 0.5]),
     "strings that changed in part": _row("w", dtype="string"),
 }
 
@@ -571,10 +573,32 @@ def test_a_row_knows_the_bytes_of_its_tensor(dtype: str, shape: list[int]) -> No
         assert row.nbytes == slices.nbytes.sum()
 
 
-def test_keys_that_are_not_utf8_are_kept() -> None:
-    change = DeltaRow("a\udcff", "equal", "int8", (), "0" * 64, "0" * 64)
-    contents = Contents.of([change], {})
-    assert Contents.decode(contents.mark(), contents.table()).changes["a\udcff"] == change
+@st.composite
+def rows(draw: st.DrawFn) -> DeltaRow:
+    """A row that is not tied."""
+    kind = draw(st.sampled_from(["equal", "changed", "whole", "removed"]))
+    base, result = (draw(st.sampled_from("0af")) * 64 for _ in range(2))
+    digests: dict[str, tuple[str | None, str | None]] = {
+        "equal": (base, base),
+        "changed": (base, result),
+        "whole": (draw(st.sampled_from([None, base])), result),
+        "removed": (base, None),
+    }
+    names = [name for name in NAMES if kind != "changed" or not OWN_SIZE[NAMES.index(name)]]
+    path = draw(st.none() | st.lists(st.integers() | st.text(), max_size=3).map(tuple))
+    shape = draw(st.lists(st.integers(0, 2**20), max_size=2).map(tuple))
+    key, encoding = draw(st.text() | st.just("a\udcff")), draw(st.sampled_from(["", "Q8_0"]))
+    dtype = draw(st.sampled_from(names))
+    return DeltaRow(key, kind, dtype, shape, *digests[kind], encoding, path)
+
+
+@given(
+    st.lists(rows(), max_size=4, unique_by=lambda row: row.key),
+    st.dictionaries(st.text(), st.text(), max_size=2),
+)
+def test_a_table_is_read_as_it_was_written(rows: list[DeltaRow], user: dict[str, str]) -> None:
+    contents = Contents.of(rows, user)
+    assert Contents.decode(contents.mark(), contents.table()) == contents
 
 
 _PROGRAM = """

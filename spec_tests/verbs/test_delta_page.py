@@ -19,7 +19,7 @@ from spec_tests.helpers.delta_page import PAGE, tensors_of
 from spec_tests.helpers.native_checkpoints import QUANTIZED, Piece, book, write
 from spec_tests.helpers.native_deltas import CASES, GOLDEN
 from spec_tests.helpers.paths import DOCS
-from spec_tests.hostile.make import DELTA_CASES, DELTAS
+from spec_tests.hostile.case import DELTA_CASES, HERE
 from spec_tests.vector_generators.checkpoints import joined, split_strings
 from spec_tests.vector_generators.digests import digest
 
@@ -133,7 +133,7 @@ def tables_of(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", DELTA_CASES, ids=lambda case: case.name)
 def test_the_page_refuses_hostile_deltas(case: Any) -> None:
-    folder = DELTAS / case.name
+    folder = HERE / case.name
     with pytest.raises(PAGE.Refused):
         PAGE.apply_delta(read(folder / "base"), read(folder / "d"), mark_of(folder / "d"))
 
@@ -164,7 +164,7 @@ def test_the_page_refuses_what_is_changed_anywhere() -> None:
 
 def test_shardvar_raises_no_other_error_where_the_page_refuses(tmp_path: Path) -> None:
     for case in DELTA_CASES[::5]:
-        folder = DELTAS / case.name
+        folder = HERE / case.name
         with pytest.raises((CheckpointError, UnsupportedError, sv.errors.ArgumentError)):
             sv.apply(folder / "base", folder / "d", tmp_path / "c")
     assert not [*tmp_path.iterdir()]

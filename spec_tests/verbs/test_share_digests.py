@@ -161,20 +161,17 @@ def test_a_format_that_cannot_carry_digests_is_refused_before_anything_is_writte
 
 
 def test_one_process_that_asks_is_enough(tmp_path: Path) -> None:
-    names = {"num_processes": 2, "run": "1"}
+    """Unless one asks, no digest is kept."""
     rows = np.arange(8.0).reshape(4, 2)
-    for process, digest in ((0, False), (1, True)):
-        shard = sv.LocalShard(rows[2 * process :][:2], (2 * process, 0), (4, 2))
-        sv.save_shards(
-            tmp_path / "ck",
-            {"w": shard},
-            process=process,
-            commit=process == 1,
-            digest=digest,
-            **names,
-        )
-    with sv.open_checkpoint(tmp_path / "ck") as reader:
-        assert dict(reader.digests) == sv.digest(tmp_path / "ck").tensors
+    asked: dict[str, bool] = {"digest": True}
+    for run, options in (("1", ({}, asked)), ("2", ({}, {}))):
+        for process, each in enumerate(options):
+            shard = sv.LocalShard(rows[2 * process :][:2], (2 * process, 0), (4, 2))
+            names = {"process": process, "num_processes": 2, "commit": process == 1}
+            sv.save_shards(tmp_path / "ck", {"w": shard}, run=run, **names, **each)
+        with sv.open_checkpoint(tmp_path / "ck") as reader:
+            tensors = sv.digest(tmp_path / "ck").tensors
+            assert dict(reader.digests) == (tensors if asked in options else {})
 
 
 def test_objects_have_the_digests_of_the_texts_that_they_are_listed_as(tmp_path: Path) -> None:

@@ -131,22 +131,15 @@ def run(script: str, **constants: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def expectation(case: str) -> dict[str, Any]:
-    expected: dict[str, Any] = json.loads(
-        (GOLDEN / case / "expected.json").read_text(encoding="utf-8")
-    )
-    return expected
-
-
 def prefix(case: str) -> str:
-    return str(GOLDEN / case / expectation(case)["prefix"])
+    return str(GOLDEN / case / CASES[case]["prefix"])
 
 
 def keys_of(case: str) -> list[str] | None:
     """The keys to try of a damaged checkpoint; None for all of a sound one."""
     if "bad" not in case:
         return None
-    return ["n", "t"] if "a1" in "".join(expectation(case)["files"]) else ["t"]
+    return ["n", "t"] if "a1" in "".join(CASES[case]["files"]) else ["t"]
 
 
 VECTORS = unpacked()
@@ -269,7 +262,7 @@ def check_same(array: npt.NDArray[Any], octets: str, values: list[Any]) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if "bad" in case])
 def test_damage_is_refused_by_both_readers(case: str, found: dict[str, Any]) -> None:
     """The same keys of the same checkpoints, and the others read."""
-    expected, answer = expectation(case), found[prefix(case)]
+    expected, answer = CASES[case], found[prefix(case)]
     if "error" in expected:
         assert isinstance(answer, str)
         return

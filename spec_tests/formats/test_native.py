@@ -497,9 +497,8 @@ def test_a_checkpoint_replaced_while_it_is_read_stays_readable(tmp_path: Path) -
         list(pieces_of(source, source.index.find("69")))
 
 
-def test_errors_name_the_key_and_the_file(tmp_path: Path) -> None:
-    native_checkpoints.build("bad_data_cut", tmp_path)
-    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
+def test_errors_name_the_key_and_the_file() -> None:
+    source = FORMAT.open(LocalStorage(str(native_checkpoints.GOLDEN / "bad_data_cut")), "ck")
     entries = source.index.find("t")
     with pytest.raises(
         Exception, match="'t'.*ck.svdata-a1-00000-of-00002 has 71 bytes, but the index says 72"

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from spec_tests.helpers.native_deltas import data_of, name_of
+from shardvar.layout.dtypes import STRING
 from spec_tests.helpers.paths import module_of_page
 
 Arrays = Mapping[str, Any]
@@ -13,6 +13,17 @@ Arrays = Mapping[str, Any]
 
 PAGE = module_of_page("apply_delta")
 """The module."""
+
+
+def data_of(array: Any) -> bytes:
+    """The data of a tensor, as the digest has them."""
+    if array.dtype != object:
+        return bytes(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    return b"".join(len(each).to_bytes(8, "little") + each for each in array.ravel().tolist())
+
+
+def name_of(array: Any) -> str:
+    return STRING if array.dtype == object else str(array.dtype.name)
 
 
 def tensors_of(arrays: Arrays) -> dict[str, Any]:

@@ -1,18 +1,11 @@
-"""Native checkpoints for tests: written through the protocol, read by the book, and the golden ones
-built anew.
+"""Native checkpoints for tests: written through the protocol, read by the book, made by hand, and the
+golden ones with what they say."""
 
-`python -m spec_tests.helpers.native_checkpoints` writes spec_tests/golden/native; a test holds that
-it would write the same again.
-"""
-
-import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,9 +15,9 @@ from shardvar.formats.native import FORMAT
 from shardvar.formats.native.index import RUN_NBYTES, Overview
 from shardvar.formats.native.source import NativeSource
 from shardvar.formats.protocol import FileChecksums
-from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
+from shardvar.layout.dtypes import STRING, numpy_dtype
 from shardvar.layout.region import Region
-from shardvar.planning.index import EntryTable, Metadata, References, concatenate_entries
+from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.storage.local import LocalStorage
@@ -35,6 +28,11 @@ from spec_tests.helpers import paths
 
 GOLDEN = paths.GOLDEN / "native"
 FORMAT_MD = paths.DOCS / "format.md"
+CASES = {
+    path.parent.name: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted(GOLDEN.glob("*/expected.json"))
+}
+"""What each golden checkpoint is there for, its files, and the result of reading each key."""
 
 
 @dataclass(frozen=True)
@@ -208,332 +206,4 @@ def place(directory: Path, index: bytes, data: bytes = bytes(4)) -> None:
     (directory / "ck.svdata-g1-00000-of-00001").write_bytes(data)
 
 
-TABLE = np.arange(6, dtype=np.float32).reshape(3, 2)
-TINY = [
-    whole("n", np.int64(5), file=1),
-    *cut("t", TABLE, Region((0, 0), (2, 2)), Region((2, 0), (1, 2))),
-]
-
-
-def write_tiny(directory: Path) -> None:
-    """The checkpoint that docs/format.md prints."""
-    metadata = Metadata("two files", "shardvar", {"epoch": "3"})
-    write(directory, "ck", TINY, metadata=metadata, generation="a1")
-
-
-def _dtypes(directory: Path) -> None:
-    pieces = [whole(name, np.arange(4) % 2, name) for name in NAMES[: NAMES.index(STRING)]]
-    pieces += [whole("strings", [[b"a", b""], [b"\x00\xff", b"long " * 40]])]
-    pieces += [Piece(VARIANT, VARIANT, (), Region((), ()), b"\x02hi\x00\x00\x00\x00")]
-    pieces += [
-        Piece(name, name, (2,), Region((0,), (2,)), bytes(8)[: 2 * size])
-        for name, size in QUANTIZED.items()
-    ]
-    write(directory, "ck", pieces)
-
-
 QUANTIZED = {"qint8": 1, "quint8": 1, "qint16": 2, "quint16": 2, "qint32": 4}
-
-
-def _empties(directory: Path) -> None:
-    array = np.arange(3, dtype=np.int16)
-    pieces = [
-        whole("zero", np.zeros((0, 3))),
-        whole("scalar", np.float64(2.5)),
-        whole("none", np.empty((2, 0), object)),
-    ]
-    pieces += cut("beside", array, Region((0,), (0,)), Region((0,), (3,)), Region((3,), (0,)))
-    write(directory, "ck", [*pieces, whole("last", np.zeros((0,), np.uint8), file=1)], files=3)
-
-
-def _odd_names(directory: Path) -> None:
-    keys = ["", "/", "../../up", "a", "a/b", "a\udcff", "é", "\U0001f600", "nul\0", "x" * 300]
-    write(
-        directory, "odd prefix.svindex", [whole(key, np.uint8(row)) for row, key in enumerate(keys)]
-    )
-
-
-def _grid(directory: Path) -> None:
-    array = np.arange(30, dtype=np.int32).reshape(5, 6)
-    regions = [Region((i, j), (min(2, 5 - i), 3)) for j in (3, 0) for i in (4, 0, 2)]
-    write(directory, "ck", cut("grid", array, *regions, files=3))
-
-
-def _runs(directory: Path) -> None:
-    write(
-        directory,
-        "ck",
-        [
-            whole("long", np.arange(2 * RUN_NBYTES + 100) // 1000 % 251, "uint8"),
-            whole("short", [1]),
-        ],
-    )
-
-
-def _references(directory: Path) -> None:
-    """Two tensors of an older checkpoint, whose index is gone, and one that is new."""
-    table = np.arange(10, dtype=np.int16).reshape(5, 2)
-    regions = [Region((0, 0), (2, 2)), Region((2, 0), (3, 2))]
-    long = whole("long", np.arange(RUN_NBYTES + 100) // 1000 % 251, "uint8", file=1)
-    write(directory, "old", [*cut("cut", table, *regions), long], generation="a1")
-    with closing(FORMAT.open(LocalStorage(str(directory)), "old")) as older:
-        entries = concatenate_entries(list(older.index.scan()))
-        references = References(
-            entries, older.index.files, older.index.overview.file_nbytes, "old.svindex", ""
-        )
-    metadata = Metadata(writer="natives", references=references)
-    write(directory, "ck", [whole("new", [1, 2, 3], "int8")], metadata=metadata, generation="b2")
-    (directory / "old.svindex").unlink()
-
-
-def _with(index: bytes, data: bytes = bytes(4)) -> Callable[[Path], None]:
-    return lambda directory: place(directory, index, data)
-
-
-def _damaged(
-    build: Callable[[Path], None], name: str, change: Callable[[bytearray], object]
-) -> Callable[[Path], None]:
-    def damage(directory: Path) -> None:
-        build(directory)
-        octets = bytearray((directory / name).read_bytes())
-        change(octets)
-        (directory / name).write_bytes(octets)
-
-    return damage
-
-
-def _flip(offset: int) -> Callable[[bytearray], object]:
-    return lambda octets: octets.__setitem__(offset, octets[offset] ^ 1)
-
-
-def _truncate(nbytes: int) -> Callable[[bytearray], object]:
-    return lambda octets: octets.__delitem__(slice(-nbytes, None))
-
-
-def _without_file(directory: Path) -> None:
-    write_tiny(directory)
-    (directory / "ck.svdata-a1-00001-of-00002").unlink()
-
-
-def _swapped(directory: Path) -> None:
-    write_tiny(directory)
-    a, b = (directory / f"ck.svdata-a1-0000{number}-of-00002" for number in (0, 1))
-    a_bytes, b_bytes = a.read_bytes(), b.read_bytes()
-    a.write_bytes(b_bytes)
-    b.write_bytes(a_bytes)
-
-
-def _slices(*regions: tuple[int, int]) -> bytes:
-    """The hand-made index with its tensor in these slices, each with its own payload of zeros."""
-    count = len(regions)
-    offset, extent = (np.array(column, "<u8") for column in zip(*regions, strict=True))
-    columns = {
-        "offset": offset,
-        "extent": extent,
-        "nbytes": extent,
-        "count": np.array([count], "<u4"),
-    }
-    columns |= {"file": np.zeros(count, "<u4"), "start": np.zeros(count, "<u8")}
-    crc = np.array([CRC32C.compute(bytes(length)) for length in extent.tolist()], "<u4")
-    return hand_made(columns | {"crc": crc})
-
-
-def _of_version(version: int) -> bytes:
-    """The hand-made index as another version would write it."""
-    index = hand_made()
-    footer = index[-40:-16] + version.to_bytes(4, "little")
-    return index[:-40] + footer + CRC32C.compute(footer).to_bytes(4, "little") + index[-8:]
-
-
-NESTED = b"\x81\xa0" * 20_000 + b"\xc0"
-HUGE = np.array([1 << 60], "<u8")
-
-Expected = dict[str, str] | str
-"""Keys and the class of the error that reading them raises; or the class that opening raises."""
-
-CASES: dict[str, tuple[str, Callable[[Path], None], Expected]] = {
-    "tiny": ("The one that docs/format.md prints.", write_tiny, {}),
-    "dtypes": ("Every dtype that there is.", _dtypes, {}),
-    "empties": (
-        "No elements, no axes, slices without elements, a file without payloads.",
-        _empties,
-        {},
-    ),
-    "odd_names": (
-        "Keys that are no file names, not UTF-8, empty, long; a prefix like an index.",
-        _odd_names,
-        {},
-    ),
-    "grid": ("A tensor cut along both axes, over three files, written out of order.", _grid, {}),
-    "runs": ("A payload of two runs and a bit, with a checksum each.", _runs, {}),
-    "references": (
-        "Tensors in files of an older checkpoint, in two slices and in two runs.",
-        _references,
-        {},
-    ),
-    "nothing": ("No tensors and no files.", lambda directory: write(directory, "ck", []), {}),
-    "bad_index_byte": (
-        "One bit of a block is flipped: a reader that skips checksums reads another shape.",
-        _damaged(write_tiny, "ck.svindex", _flip(100)),
-        {"n": "CorruptCheckpoint", "t": "CorruptCheckpoint"},
-    ),
-    "bad_index_footer": (
-        "One bit of the footer's table size is flipped.",
-        _damaged(write_tiny, "ck.svindex", _flip(-32)),
-        "CorruptCheckpoint",
-    ),
-    "bad_index_cut": (
-        "The last byte is gone, and the footer is not where the size says.",
-        _damaged(write_tiny, "ck.svindex", _truncate(1)),
-        "MalformedCheckpoint",
-    ),
-    "bad_index_newlines": (
-        "A transfer as text made CR LF into LF.",
-        _damaged(write_tiny, "ck.svindex", lambda octets: octets.__delitem__(4)),
-        "MalformedCheckpoint",
-    ),
-    "bad_data_byte": (
-        "One bit of a payload is flipped.",
-        _damaged(write_tiny, "ck.svdata-a1-00001-of-00002", _flip(0)),
-        {"n": "CorruptCheckpoint"},
-    ),
-    "bad_data_cut": (
-        "A data file lost its last byte; another still reads.",
-        _damaged(write_tiny, "ck.svdata-a1-00000-of-00002", _truncate(1)),
-        {"t": "IncompleteCheckpoint"},
-    ),
-    "bad_data_missing": (
-        "A data file is gone; another still reads.",
-        _without_file,
-        {"n": "MissingFile"},
-    ),
-    "bad_data_swapped": (
-        "Two data files have each other's names.",
-        _swapped,
-        {"n": "InvalidCheckpoint", "t": "IncompleteCheckpoint"},
-    ),
-    "bad_overlap": (
-        "Two slices hold the same element.",
-        _with(_slices((0, 3), (2, 2))),
-        {"t": "OverlappingSlices"},
-    ),
-    "bad_hole": (
-        "An element is in no slice.",
-        _with(_slices((0, 1), (2, 2))),
-        {"t": "IncompleteCheckpoint"},
-    ),
-    "bad_slice_outside": (
-        "A slice reaches out of its tensor.",
-        _with(_slices((0, 2), (2, 3))),
-        {"t": "OutOfBounds"},
-    ),
-    "bad_payload_outside": (
-        "A payload reaches out of its file: a reader that believes it allocates first.",
-        _with(hand_made({"start": np.array([1], "<u8")})),
-        {"t": "OutOfBounds"},
-    ),
-    "bad_file_number": (
-        "A payload lies in a file that there is not.",
-        _with(hand_made({"file": np.array([7], "<u4")})),
-        {"t": "OutOfBounds"},
-    ),
-    "bad_huge": (
-        "A tensor of 2^60 elements in a slice of as many, in a file of 4 bytes.",
-        _with(
-            hand_made(
-                {
-                    "dtype_name": b"int64",
-                    "dtype_name_nbytes": np.array([5], "<u4"),
-                    "shape": HUGE,
-                    "extent": HUGE,
-                }
-            )
-        ),
-        {"t": "InvalidCheckpoint"},
-    ),
-    "bad_size": (
-        "A payload has more bytes than its dtype and shape need.",
-        _with(hand_made({"extent": np.array([3], "<u8"), "shape": np.array([3], "<u8")})),
-        {"t": "InvalidCheckpoint"},
-    ),
-    "bad_dtype": (
-        "A dtype of the future; other tensors must still read.",
-        _with(hand_made({"dtype_name": b"int3", "crc": np.array([0], "<u4")})),
-        {"t": "InvalidCheckpoint"},
-    ),
-    "bad_nested": (
-        "Twenty thousand nested msgpack maps, which exhaust the stack of a decoder that recurses.",
-        _with(hand_made(metadata=NESTED)),
-        "MalformedCheckpoint",
-    ),
-    "bad_generation": (
-        "A generation with a separator in it, which leads to another directory where it is put "
-        "into a name.",
-        _with(hand_made(overview=Overview(Metadata(), "../x", np.array([4])))),
-        "InvalidCheckpoint",
-    ),
-    "bad_version": ("A version of the future, whole.", _with(_of_version(2)), "UnsupportedError"),
-}
-
-
-def build(case: str, directory: Path) -> None:
-    """Write one golden checkpoint."""
-    CASES[case][1](directory)
-
-
-def describe(case: str, directory: Path) -> dict[str, Any]:
-    """Return the contents of its expected.json: its purpose, its files, and the result of reading
-    each key."""
-    how, _, errors = CASES[case]
-    files = {
-        path.name: {
-            "size": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        }
-        for path in sorted(directory.iterdir())
-        if path.name != "expected.json"
-    }
-    expected: dict[str, Any] = {"name": case, "how": how, "files": files}
-    expected["prefix"] = next(name for name in files if name.endswith(".svindex")).removesuffix(
-        ".svindex"
-    )
-    if isinstance(errors, str):
-        return expected | {"error": errors}
-    if "bad" not in case:
-        expected["tensors"] = {
-            key: {"dtype": dtype, "shape": list(shape), "slices": _slices_of(slices)}
-            for key, (dtype, shape, slices) in book()["read"](
-                directory / expected["prefix"]
-            ).items()
-        }
-    return expected | {"errors": errors}
-
-
-def _slices_of(slices: list[Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "offset": list(offset),
-            "shape": list(shape),
-            "nbytes": len(p),
-            "sha256": hashlib.sha256(p).hexdigest(),
-        }
-        for offset, shape, p in slices
-    ]
-
-
-def main() -> None:
-    for case in CASES:
-        target = GOLDEN / case
-        target.mkdir(parents=True, exist_ok=True)
-        for path in target.iterdir():
-            path.unlink()
-        with TemporaryDirectory() as scratch:
-            build(case, Path(scratch))
-            for path in Path(scratch).iterdir():
-                (target / path.name).write_bytes(path.read_bytes())
-        text = json.dumps(describe(case, target), indent=1)
-        (target / "expected.json").write_text(text + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

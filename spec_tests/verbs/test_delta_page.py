@@ -14,14 +14,19 @@ from shardvar.errors import CheckpointError, UnsupportedError
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, PACKED_BITS, TORCH_ONLY
 from shardvar.layout.region import Region
 from shardvar.planning.index import DELTA
-from spec_tests.helpers import native_deltas
 from spec_tests.helpers.delta_page import PAGE, tensors_of
 from spec_tests.helpers.native_checkpoints import QUANTIZED, Piece, book, write
-from spec_tests.helpers.native_deltas import CASES, GOLDEN
-from spec_tests.helpers.paths import DOCS
+from spec_tests.helpers.paths import DOCS, GOLDEN
 from spec_tests.hostile.case import DELTA_CASES, HERE
 from spec_tests.vector_generators.checkpoints import joined, split_strings
 from spec_tests.vector_generators.digests import digest
+
+DELTAS = GOLDEN / "native_deltas"
+"""Deltas that were made by hand from docs/delta.md, with bases and results."""
+CASES = {
+    path.parent.name: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted(DELTAS.glob("*/expected.json"))
+}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -56,10 +61,10 @@ def data_of_told(told: Mapping[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_page_makes_the_result_of_each_golden_delta(name: str) -> None:
-    expected = json.loads((GOLDEN / name / "expected.json").read_text(encoding="utf-8"))
-    found = read(GOLDEN / name / expected["base"])
+    expected = CASES[name]
+    found = read(DELTAS / name / expected["base"])
     for each in expected["deltas"]:
-        path = GOLDEN / name / each
+        path = DELTAS / name / each
         found = PAGE.apply_delta(found, read(path), mark_of(path))
     digests = [
         PAGE.tensor_digest(key.encode("utf-8", "surrogateescape"), each)
@@ -80,31 +85,10 @@ def test_the_page_makes_the_result_of_each_golden_delta(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_golden_deltas_are_made_again(name: str, tmp_path: Path) -> None:
-    """Byte for byte; an .npz by what is in it, since a compressor made it."""
-    CASES[name].build(tmp_path)
-    paths = {path.name: path for path in (GOLDEN / name).iterdir() if path.suffix != ".json"}
-    assert {path.name for path in tmp_path.iterdir()} == paths.keys()
-    for path in tmp_path.iterdir():
-        if path.suffix == ".npz":
-            assert read(path) == read(paths[path.name])
-        else:
-            assert path.read_bytes() == paths[path.name].read_bytes(), path.name
-    expected = json.loads((GOLDEN / name / "expected.json").read_text(encoding="utf-8"))
-    assert CASES[name].describe(tmp_path) == expected
-
-
-def test_every_golden_folder_is_a_case() -> None:
-    assert {path.name for path in GOLDEN.iterdir()} == CASES.keys()
-
-
-@pytest.mark.parametrize("name", CASES)
 def test_golden_deltas_are_applied_joined_and_made(name: str, tmp_path: Path) -> None:
     """By shardvar: to the base, as one delta, and as the deltas that it makes itself."""
-    case = CASES[name]
-    last = case.versions[-1]
-    digest = native_deltas.digest_of_all(last)
-    base, deltas = GOLDEN / name / case.base, [GOLDEN / name / each for each in case.deltas]
+    digest = CASES[name]["digest"]
+    base, *deltas = (DELTAS / name / each for each in (CASES[name]["base"], *CASES[name]["deltas"]))
     for each in deltas:
         assert sv.verify(each).ok
     sv.apply(base, deltas, tmp_path / "c", format="shardvar")
@@ -140,7 +124,7 @@ def test_the_page_refuses_hostile_deltas(case: Any) -> None:
 
 def test_the_page_refuses_what_is_changed_anywhere() -> None:
     """No change of a byte of the table or the frames gives another result."""
-    folder = GOLDEN / "chain"
+    folder = DELTAS / "chain"
     base, delta, mark = (
         read(folder / "base"),
         read(folder / "d1"),

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -30,7 +29,7 @@ from spec_tests.mutation.results import (
     read_results,
     write_results,
 )
-from spec_tests.mutation.sample import LAYERS, NEEDS, Mutant, all_mutants, draw, lines_of
+from spec_tests.mutation.sample import LAYERS, Mutant, all_mutants, draw, lines_of
 from spec_tests.mutation.trace import JOBS, Trace, read_trace
 from spec_tests.mutation.trial import Copy
 
@@ -120,7 +119,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--matrix", action="store_true")
     chosen = parser.parse_args(words)
     seed = secrets.randbelow(10**6) if chosen.seed is None else chosen.seed
-    layers = [each for each in chosen.layer or LAYERS if find_spec(NEEDS.get(each, "shardvar"))]
+    layers = chosen.layer or [*LAYERS]
     trace = read_trace(layers)
     for layer in layers:
         if chosen.matrix:

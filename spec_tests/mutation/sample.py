@@ -28,20 +28,6 @@ LAYERS = {
     "extras": ("project/test_extras.py",),
     "spec": ("spec",),
     "testing": ("kit/test_testing.py", "kit/test_drawn_values.py"),
-    "vectors": ("kit/test_run_vectors.py", "kit/test_published_vectors.py"),
-    "conformance": (
-        "kit/test_conformance_rules.py",
-        "kit/test_conformance_run.py",
-        "kit/test_mutant_adapters.py",
-        "kit/test_right_adapters.py",
-    ),
-    "torch": (
-        "peers/test_bad_states_peer.py",
-        "peers/test_storage_reader_peer.py",
-        "peers/test_storage_writer_peer.py",
-        "peers/test_torch_states_peer.py",
-    ),
-    "jax": ("peers/test_jax_states_peer.py",),
     "reference.tracking": ("objects",),
     "reference.devices": ("devices",),
     "reference.random": ("random",),
@@ -52,11 +38,14 @@ LAYERS = {
 }
 """Layer to its own tests, which alone are asked: folders of `spec_tests`, or files there."""
 
-NEEDS = {"torch": "torch", "jax": "jax"}
-"""Layer to the package that its tests need; without it the layer is passed over. Run the program in
-the peers' environment for these layers."""
-
-LEFT_OUT = {"errors": "classes and their texts", "limits": "a table of numbers"}
+LEFT_OUT = {
+    "errors": "classes and their texts",
+    "limits": "a table of numbers",
+    "vectors": "published data",
+    "conformance": "its rules are judged by wrong implementations",
+    "torch": "its tests need PyTorch",
+    "jax": "its tests need JAX",
+}
 """Layers that are not sampled, with the reason."""
 
 

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,6 @@ RECORDS = ROOT / "build" / "mutation"
 JOBS = int(os.environ.get("JOBS", "2"))
 """The processes that run at the same time."""
 _NOTHING: dict[str, Any] = {"seconds": {}, "failed": [], "lines": {}}
-WARNINGS = ["-W", "default"] if find_spec("tensorflow") else []
-"""Other frameworks warn; `make peers` lets them."""
 _PYTEST = (
     "-m pytest -q --tb=no -p no:cacheprovider -p spec_tests.mutation.tracing "
     "--hypothesis-profile=mutants"
@@ -112,7 +109,7 @@ def _record(files: Sequence[str], places: Mapping[str, Path]) -> None:
     print(f"recording which lines {' '.join(files)} execute", flush=True)
     together = RECORDS / f"together-{files[0].split('/')[1]}.json"
     environment = os.environ | {"CI": "1", "OPENBLAS_NUM_THREADS": "1", FILE: str(together)}
-    program = [sys.executable, *_PYTEST.split(), *WARNINGS, *files]
+    program = [sys.executable, *_PYTEST.split(), *files]
     subprocess.run(program, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
     found = split_record(json.loads(together.read_text(encoding="utf-8")))
     for file in files:

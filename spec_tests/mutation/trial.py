@@ -21,7 +21,7 @@ from spec_tests.helpers.paths import ROOT
 from spec_tests.mutation import forks
 from spec_tests.mutation.sample import Mutant
 from spec_tests.mutation.selection import FILE
-from spec_tests.mutation.trace import WARNINGS, Trace
+from spec_tests.mutation.trace import Trace
 
 PATIENCE = 40.0
 """Seconds that a test may take more than it does on the unchanged package, ten times over, before
@@ -135,7 +135,6 @@ class Copy:
             [
                 sys.executable,
                 *_PYTEST.split(),
-                *WARNINGS,
                 "-p",
                 f"spec_tests.mutation.{plugin}",
                 *options,

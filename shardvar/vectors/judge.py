@@ -13,6 +13,7 @@ shardvar give ``error_class`` and also compare the class.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,8 +155,20 @@ def _difference(found: Any, expected: Any, ulps: int, at: str) -> str | None:
             return f"{at}: {_short(found)} is not {_short(expected)}"
         pairs = [(a, b, f"{at}[{i}]") for i, (a, b) in enumerate(zip(found, expected, strict=True))]
     else:
-        if isinstance(found, int) and isinstance(expected, str):
-            expected = int(expected)  # beyond 2^53 integers are texts
+        if isinstance(found, str) is not isinstance(expected, str):
+            # Beyond 2^53, not finite, or -0.0 of JavaScript, a number is a text.
+            found, expected = (
+                int(each)
+                if isinstance(each, str) and re.fullmatch("-?[0-9]{1,400}", each)
+                else float(each)
+                if each in ("nan", "inf", "-inf", "-0.0")
+                else each
+                for each in (found, expected)
+            )
+        if isinstance(expected, float) and (
+            isinstance(found, float) or (type(found) is int and abs(found) < 2**1023)
+        ):
+            return _array_difference(np.array(found, np.float64), np.array(expected), ulps, at)
         same = found == expected and isinstance(found, bool) is isinstance(expected, bool)
         return None if same else f"{at}: {_short(found)} is not {_short(expected)}"
     return next(
@@ -168,8 +181,14 @@ def _array_difference(found: Any, expected: Array, ulps: int, at: str) -> str | 
     given = decode_array(found) if is_array(found) else np.asarray(found)
     if dtype_name(given.dtype) != dtype_name(expected.dtype) or given.shape != expected.shape:
         return f"{at}: {given.dtype}{given.shape} is not {expected.dtype}{expected.shape}"
+    told = f"{_short(given.tolist())} is not {_short(expected.tolist())}"
+    if given.dtype.kind == "c":
+        # Each part is a real number.
+        given, expected = (
+            np.ascontiguousarray(each).ravel().view(each.real.dtype) for each in (given, expected)
+        )
     same = given == expected
-    if given.dtype.kind not in "biuc":
+    if given.dtype.kind not in "biu":
         # -0.0 is not 0.0, and NaNs are equal, whatever their bits.
         is_nan = np.isnan(given) & np.isnan(expected)
         same = same & (np.signbit(given) == np.signbit(expected)) | is_nan
@@ -180,8 +199,7 @@ def _array_difference(found: Any, expected: Array, ulps: int, at: str) -> str | 
             same = same | (far <= ulps * unit)
     if np.all(same):
         return None
-    within = f" within {ulps} ulps" if ulps else ""
-    return f"{at}: {_short(given.tolist())} is not {_short(expected.tolist())}{within}"
+    return f"{at}: {told}{f' within {ulps} ulps' if ulps else ''}"
 
 
 def _tensors_difference(answer: Any, expected: Sequence[Mapping[str, Any]]) -> str | None:

@@ -212,13 +212,12 @@ def spoiled(value: Any) -> Any:
         if not value["data"]:
             return {**value, "shape": [*value["shape"], 1]}
         first = value["data"][0]
-        other = (
-            not first
-            if isinstance(first, bool)
-            else ("1" if first != "1" else "2")
-            if isinstance(first, str)
-            else first + 1
-        )
+        if isinstance(first, list):
+            other: Any = [1.0 if first[0] != 1 else 2.0, first[1]]
+        elif isinstance(first, str):
+            other = "1" if first != "1" else "2"
+        else:
+            other = not first if isinstance(first, bool) else _other_number(first)
         return {**value, "data": [other, *value["data"][1:]]}
     if isinstance(value, dict):
         key = next(iter(value))
@@ -226,6 +225,11 @@ def spoiled(value: Any) -> Any:
     if isinstance(value, list):
         return [spoiled(value[0]), *value[1:]] if value else [0]
     return f"{value}0" if isinstance(value, str) else 1 if value is None else value + 1
+
+
+def _other_number(number: float) -> float:
+    """Another number of any dtype that holds the first."""
+    return number ^ 1 if isinstance(number, int) else -number or 1.0
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "expected" in case][::7])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from spec_tests.vector_generators import special_values as special
 from spec_tests.vector_generators.case import Case, Group, numbered
 from spec_tests.vector_generators.encoding import array
 
@@ -94,6 +95,16 @@ def _cases() -> Iterator[Case]:
         inputs = {"value": array(full((13, 4))), "shards": [5, 4, 4], "key": encode(key)}
         error = "ArgumentError" if name == "zero-step" else "OutOfRange"
         yield Case(f"bad-{name}", "R-VAR-1", "getitem", inputs, bug, error=error)
+    for dtype in special.DTYPES:
+        value = special.table(dtype)
+        keys: list[tuple[str, tuple[Any, ...]]] = [
+            ("row", (1,)), ("column", (_S(None, None, -1), 1)), ("element", (3, 1)), ("all", ()),
+        ]  # fmt: skip
+        for name, key in keys:
+            inputs = {"value": array(value), "shards": [1, 0, 3, 2], "key": encode(key)}
+            bug = "Elements pass through another dtype: NaN, -0.0 or the last digits are lost."
+            expected = array(value[key])
+            yield Case(f"values-{dtype}-{name}", "R-VAR-1", "getitem", inputs, bug, expected)
     deep = full((4, 2, 3), "int64")
     for number, key in enumerate(
         [(1, _S(None), 2), (Ellipsis, 0), (_S(1, 3), Ellipsis, _S(None, None, 2))]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.spec.lookups import Entry, embedding_lookup, embedding_lookup_sparse
+from spec_tests.vector_generators import special_values as special
 from spec_tests.vector_generators.case import Acceptable, Case, Group, numbered
 from spec_tests.vector_generators.encoding import array, real
 
@@ -194,12 +195,45 @@ def _sparse_cases() -> Iterator[Case]:
     )
 
 
+def _of_dtypes() -> Iterator[Case]:
+    shards = [1, 0, 3, 2]
+    for dtype in special.DTYPES:
+        table, ids = special.table(dtype), [[5, 0, 3], [0, 4, 1]]
+        inputs = {"table": array(table), "shards": shards, "ids": array(ids, "int64")}
+        bug = "Rows pass through another dtype: NaN, -0.0, complex parts or digits are lost."
+        yield Case(
+            f"lookup-{dtype}-values", "R-LOOKUP-3", "embedding_lookup",
+            {**inputs, "max_norm": None}, bug, array(embedding_lookup([table], ids)),
+        )  # fmt: skip
+    for dtype in special.REAL:
+        # The norm of the first row is 5, of the second 0, and the last ones are not finite.
+        rows = [[3, 4], [-0.0, 0], [0.1, -0.3], [np.inf, 1], [np.nan, 1], [-1, np.nan]]
+        table = np.array(rows).astype(special.numpy_dtype(dtype))
+        inputs = {"table": array(table), "shards": shards, "ids": array([0, 1, 2, 0], "int64")}
+        bug = "The norm is computed in fewer digits, or a row of zeros becomes NaN."
+        expected = array(embedding_lookup([table], [0, 1, 2, 0], 0.25))
+        yield Case(
+            f"lookup-{dtype}-norm", "R-LOOKUP-4", "embedding_lookup", {**inputs, "max_norm": 0.25},
+            bug, expected, ulps=4,
+        )  # fmt: skip
+        for combiner in ("sum", "mean", "sqrtn"):
+            entries: list[Entry] = [
+                (0, 0, 2.0), (0, 2, 0.5), (1, 2, 0.75), (1, 1, 3.0), (1, 2, 1.0),
+                (2, 3, 1.0), (2, 0, 1.0), (3, 4, 2.0), (3, 0, 0.25),
+            ]  # fmt: skip
+            bug = "Bags are summed in fewer digits, or NaN and infinities of one bag reach another."
+            yield _sparse_case(
+                f"bags-{dtype}-{combiner}", entries, 4, combiner, bug, shards=shards, table=table
+            )
+
+
 def _sparse_inputs(
     entries: Sequence[Entry],
     rows: int,
     combiner: str,
     max_norm: float | None,
     shards: Sequence[int] = _SHARDS,
+    table: np.ndarray[Any, Any] = _TABLE,
 ) -> dict[str, Any]:
     columns: dict[int, int] = {}
     indices = []
@@ -208,7 +242,7 @@ def _sparse_inputs(
         columns[row] += 1
     has_weights = entries[0][2] is not None
     return {
-        "table": array(_TABLE),
+        "table": array(table),
         "shards": list(shards),
         "indices": indices,
         "ids": array([each for _, each, _ in entries], "int64"),
@@ -229,9 +263,10 @@ def _sparse_case(
     bug: str,
     max_norm: float | None = None,
     shards: Sequence[int] = _SHARDS,
+    table: np.ndarray[Any, Any] = _TABLE,
 ) -> Case:
-    expected = embedding_lookup_sparse([_TABLE], entries, rows, combiner, max_norm)
-    inputs = _sparse_inputs(entries, rows, combiner, max_norm, shards)
+    expected = embedding_lookup_sparse([table], entries, rows, combiner, max_norm)
+    inputs = _sparse_inputs(entries, rows, combiner, max_norm, shards, table)
     last = max(row for row, _, _ in entries) + 1
     also = []
     if last < rows:
@@ -250,5 +285,5 @@ GROUP = Group(
     "lookups",
     "Rows of a sharded table by ids, and bags of ids combined by sum, mean or sqrtn.",
     "NumPy's rows of the whole table; of a bag the sums are exact, and are rounded once divided.",
-    numbered([*_lookup_cases(), *_lookups_in_layouts(), *_sparse_cases()]),
+    numbered([*_lookup_cases(), *_lookups_in_layouts(), *_sparse_cases(), *_of_dtypes()]),
 )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.spec.variables import OPERATIONS, read, scatter
+from spec_tests.vector_generators import special_values as special
 from spec_tests.vector_generators.case import Case, Group, numbered
 from spec_tests.vector_generators.encoding import array
 
@@ -154,9 +155,69 @@ def _assign_cases() -> Iterator[Case]:
     )
 
 
+def _of_dtypes() -> Iterator[Case]:
+    """Every write in every dtype, of numbers that need the dtype: not finite, signed zeros,
+    extremes, unsigned, and with all digits."""
+    shards, rows = [1, 0, 3, 2], [5, 0, 3, 0, 2, 5]
+    for dtype in special.DTYPES:
+        value = special.table(dtype)
+        for op in _OPS:
+            if dtype in special.COMPLEX and op in ("scatter_min", "scatter_max"):
+                continue  # complex numbers have no order
+            before, updates, bug = _operands(op, dtype, value)
+            inputs = {"value": array(before), "shards": shards, "indices": array(rows, "int64")}
+            with np.errstate(all="ignore"):
+                after = scattered(before, rows, updates, op)
+            inputs["updates"] = array(updates)
+            yield Case(f"{op}-{dtype}-values", "R-SV-3", op, inputs, bug, array(after))
+        other = special.table(dtype, 5)
+        with np.errstate(all="ignore"):
+            answers = {"assign": other, "assign_add": value + other, "assign_sub": value - other}
+        for op, after in answers.items():
+            inputs = {"value": array(value), "shards": shards, "other": array(other)}
+            bug = "Numbers pass through another dtype, or the sign of zero is lost."
+            yield Case(f"{op}-{dtype}-values", "R-SV-3", op, inputs, bug, array(after))
+        inputs = {"value": array(value), "shards": shards}
+        bug = "NaN, an infinity or -0.0 is stored as another number."
+        yield Case(f"read-{dtype}-values", "R-SV-1", "read_value", inputs, bug, array(value))
+    for dtype, step in (("float16", 2048), ("bfloat16", 256), ("float64", 2**53)):
+        value = np.array([[1], [step]], special.numpy_dtype(dtype))
+        updates = np.ones((3, 1), value.dtype)
+        inputs = {"value": array(value), "shards": [1, 1], "indices": array([1, 1, 1], "int64")}
+        bug = "Updates of one row are added in a wider dtype and rounded once."
+        after = array(scattered(value, [1, 1, 1], updates, "scatter_add"))
+        yield Case(
+            f"scatter_add-{dtype}-order", "R-SV-3", "scatter_add",
+            {**inputs, "updates": array(updates)}, bug, after,
+        )  # fmt: skip
+
+
+def _operands(op: str, dtype: str, value: Array) -> tuple[Array, Array, str]:
+    """Return a value, updates that it can meet in this operation, and the mistake."""
+    if op in ("scatter_mul", "scatter_div") and dtype in special.COMPLEX:
+        # Products of infinite parts, and the rounding of quotients, are not the same everywhere.
+        bug = "The parts are multiplied and divided by themselves."
+        return special.finite(dtype), special.finite(dtype, 3), bug
+    if op == "scatter_div":
+        bug = "Integers are divided as float32, or rounded down; NaN and infinities are left out."
+        value = special.finite(dtype, 1) * 7 if dtype in special.INTEGERS else value
+        return value, special.finite(dtype, 2), bug
+    if op in ("scatter_min", "scatter_max"):
+        # IEEE 754 has two answers for zeros of two signs: there is only one sign here.
+        bug = "NaN loses to a number (fmin, fmax), unsigned is compared as signed, or in float32."
+        return _one_zero(value), _one_zero(special.table(dtype, 3)), bug
+    bug = "Another dtype inside: NaN, infinities, -0.0, the wrap of integers or digits are lost."
+    return value, special.table(dtype, 5 if op == "scatter_sub" else 7), bug
+
+
+def _one_zero(value: Array) -> Array:
+    """The same with 0.0 in the place of -0.0."""
+    return np.where(value == 0, np.zeros_like(value), value)
+
+
 GROUP = Group(
     "updates",
     "The whole value of a sharded variable after a write. After an error it is what it was.",
     "One row after the other on the whole array; of each element one operation of IEEE 754.",
-    numbered([*_scatter_cases(), *_cases_in_layouts(), *_assign_cases()]),
+    numbered([*_scatter_cases(), *_cases_in_layouts(), *_assign_cases(), *_of_dtypes()]),
 )

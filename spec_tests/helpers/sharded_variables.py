@@ -1,17 +1,26 @@
 """Strategies for sharded variables: those of ``shardvar.testing``, the array first, and lists of
-ids."""
+ids; and a kind of variable as a user writes it."""
 
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from shardvar.reference.variables import ShardedVariable
+from shardvar.reference.variables import ShardedVariable, Variable
 from shardvar.testing import counting, ids, sharded_of, sharded_variables
 from shardvar.testing import layouts as _layouts
 from shardvar.testing.operations import ROW_SHAPES
 
-__all__ = ["Array", "counting", "ids_of", "layouts", "row_shapes", "sharded_arrays", "sharded_of"]
+__all__ = [
+    "Array",
+    "UserVariable",
+    "counting",
+    "ids_of",
+    "layouts",
+    "row_shapes",
+    "sharded_arrays",
+    "sharded_of",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -29,3 +38,23 @@ def sharded_arrays(dtype: Any = np.float32) -> st.SearchStrategy[tuple[Array, Sh
 def ids_of(array: Array, max_size: int = 12) -> st.SearchStrategy[list[int]]:
     """Rows of an array in any order, some of them several times."""
     return ids(len(array), max_size).map(lambda some: some.tolist())
+
+
+class UserVariable(Variable):
+    """The five things that a kind of variable must provide."""
+
+    name = "user's"  # type: ignore[assignment]
+    shape = property(lambda self: self.array.shape)  # type: ignore[assignment]
+    dtype = property(lambda self: self.array.dtype)  # type: ignore[assignment]
+
+    def __init__(self, value: Any, **_: Any) -> None:
+        self.array, self.writes = np.array(value), 0
+
+    def read_value(self) -> Array:
+        return self.array.copy()
+
+    def assign(
+        self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
+    ) -> Any:
+        self.array, self.writes = np.array(value, self.array.dtype), self.writes + 1
+        return self._written(read_value)

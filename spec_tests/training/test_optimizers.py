@@ -2,6 +2,7 @@
 half done."""
 
 import gc
+from contextlib import nullcontext
 from typing import Any
 
 import ml_dtypes
@@ -16,8 +17,10 @@ from shardvar.reference.devices import Device, track_transfers
 from shardvar.reference.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.reference.tracking import ObjectGraph, Trackable
 from shardvar.reference.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
+from shardvar.reference.training.strategies import ParameterServerStrategy
 from shardvar.reference.variables import (
     IndexedSlices,
+    MirroredVariable,
     ShardedVariable,
     Variable,
     variable_creator_scope,
@@ -25,6 +28,7 @@ from shardvar.reference.variables import (
 from shardvar.spec.optimizers import RULES, add_slot, apply_gradients
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 from spec_tests.helpers.optimizer_steps import ANY, COMPATS, MAKERS, gradients
+from spec_tests.helpers.sharded_variables import UserVariable
 
 
 def apply(optimizer: Optimizer, variable: Any, whole: Any) -> None:
@@ -369,27 +373,37 @@ def test_minimize_needs_variables(var_list: Any) -> None:
         SGD().minimize(lambda: 1.0, [Variable([1.0])])  # type: ignore[arg-type, return-value]
 
 
-def test_a_kind_of_variable_that_keeps_its_memory_to_itself_is_trained_through_its_interface() -> (
-    None
-):
-    class Boxed(Variable):
-        def __init__(self, value: Any) -> None:
-            self._value = np.asarray(value, np.float32)
-
-        shape = property(lambda self: self._value.shape)
-        dtype = property(lambda self: self._value.dtype)
-        name = property(lambda self: "boxed")
-
-        def read_value(self) -> Any:
-            return self._value.copy()
-
-        def assign(self, value: Any, *_: Any, **__: Any) -> Any:
-            self._value = np.asarray(value)
-
-    boxed, plain = Boxed([[1.0], [2.0]]), Variable([[1.0], [2.0]])
-    for variable in (boxed, plain):
-        SGD(0.5).apply_gradients([(IndexedSlices(np.ones((1, 1), np.float32), [1]), variable)])
-    assert np.array_equal(boxed.read_value(), plain.numpy())
+@settings(deadline=None)
+@given(tables(), st.sampled_from(sorted(MAKERS)), st.sampled_from(COMPATS), st.data())
+def test_variables_of_a_users_own_class_are_trained_and_take_slots(
+    table: Table, name: str, compat: str, data: st.DataObject
+) -> None:
+    """R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by
+    subclassing tf.Variable": whole, as shards and as copies, in and outside of a strategy's
+    scope."""
+    plain = Variable(table.full)
+    users = UserVariable(table.full)
+    parts = ShardedVariable([UserVariable(each.numpy()) for each in table.sharded.variables])
+    copies = MirroredVariable([UserVariable(table.full), UserVariable(table.full)])
+    every: list[Any] = [plain, users, parts, copies]
+    optimizers = [MAKERS[name](compat) for _ in every]
+    strategy = ParameterServerStrategy(2)
+    for _ in range(data.draw(st.integers(1, 2))):
+        gradient = data.draw(gradients(table))
+        for variable, optimizer in zip(every, optimizers, strict=True):
+            with strategy.scope() if data.draw(st.booleans()) else nullcontext():
+                if variable is parts:
+                    apply(optimizer, variable, gradient)
+                else:
+                    optimizer.apply_gradients([(gradient, variable)])
+    assert all(np.array_equal(each.numpy(), plain.numpy()) for each in every)
+    for slot in optimizers[0].get_slot_names():
+        first = optimizers[0].get_slot(plain, slot).numpy()
+        for variable, optimizer in zip(every, optimizers, strict=True):
+            assert np.array_equal(optimizer.get_slot(variable, slot).numpy(), first)
+    for variable, optimizer in zip(every, optimizers, strict=True):
+        added = optimizer.add_slot(variable, "more", 0.5)
+        assert added.shape == table.full.shape and np.all(added.numpy() == 0.5)
 
 
 def test_slots_take_room_on_the_device_of_their_variable() -> None:

@@ -1,7 +1,6 @@
 """One pair of methods plans every write of every kind of variable, and planning changes nothing."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,26 +30,9 @@ from shardvar.reference.variables.values import (
     ascending,
     commit,
 )
+from spec_tests.helpers.sharded_variables import UserVariable
 
 SHAPE = (5, 2)
-
-
-class Plain(Variable):
-    """The least that a kind of variable must provide."""
-
-    name, dtype, shape = "plain", np.dtype(np.float32), SHAPE
-
-    def __init__(self, value: Array) -> None:
-        self.array = np.array(value, np.float32)
-
-    def read_value(self) -> Array:
-        return self.array.copy()
-
-    def assign(
-        self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
-    ) -> Any:
-        self.array = np.array(value, np.float32)
-        return self._written(read_value)
 
 
 def sharded(value: Array) -> ShardedVariable:
@@ -59,7 +41,7 @@ def sharded(value: Array) -> ShardedVariable:
 
 KINDS: dict[str, Callable[[Array], VariableInterface]] = {
     "resource": Variable,
-    "least": Plain,
+    "least": UserVariable,
     "unread": lambda value: UnreadVariable(Variable(value)),
     "sharded": sharded,
     "mirrored": lambda value: MirroredVariable([Variable(value), Variable(value)]),

@@ -31,7 +31,7 @@ from shardvar.reference.variables import (
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.values import ADD, REPLACE, Resource, Write, commit
 from shardvar.reference.variables.variable import VariableSynchronization
-from spec_tests.helpers.sharded_variables import counting
+from spec_tests.helpers.sharded_variables import UserVariable, counting
 
 WRITES = {
     "assign": lambda old, value: value,
@@ -494,29 +494,12 @@ def test_a_kind_of_variable_of_ones_own_needs_five_things() -> None:
     """R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by
     subclassing"."""
 
-    class Counted(Variable):
-        def __init__(self, initial_value: Any, **kwargs: Any) -> None:
-            self.array, self.writes = np.asarray(initial_value, np.float32), 0
-
-        shape = property(lambda self: self.array.shape)  # type: ignore[assignment]
-        dtype = property(lambda self: self.array.dtype)  # type: ignore[assignment]
-        name = property(lambda self: "counted")  # type: ignore[assignment]
-
-        def read_value(self) -> Any:
-            return self.array.copy()
-
-        def assign(
-            self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
-        ) -> Any:
-            self.array, self.writes = np.asarray(value, np.float32), self.writes + 1
-            return self._written(read_value)
-
     def creator(next_creator: Any, **kwargs: Any) -> Any:
-        return Counted(**kwargs)
+        return UserVariable(np.float32(kwargs["initial_value"]))
 
     with sv.variable_creator_scope(creator):
         variable = sv.Variable(counting((4, 2)))
-    assert isinstance(variable, Counted) and variable.trainable
+    assert isinstance(variable, UserVariable) and variable.trainable
     variable.assign_add(np.ones((4, 2)))
     variable.scatter_mul(sv.IndexedSlices(np.full((3, 2), 2.0), [3, 0, 3]))
     assert variable.writes == 2

@@ -201,6 +201,63 @@ def test_the_other_spellings_of_a_partition() -> None:
         assert variable.numpy().tolist() == [0, 0, 2]
 
 
+@pytest.mark.parametrize("num_shards", [2, 4])
+def test_one_call_sees_the_parts_of_all_devices(num_shards: int) -> None:
+    """R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that
+    device". It has one shard a device: 4 shards on 2 servers are 2 calls."""
+    seen: list[dict[str, Any]] = []
+    whole = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+
+    def by_layout(shape: Any, dtype: Any = np.float32, layout: Any = None) -> Any:
+        seen.append({device: part.offset[0] for device, part in layout.items()})
+        made = {device: whole[part.slices] for device, part in layout.items()}
+        layout.clear()  # the map is the initializer's own
+        return made
+
+    strategy = sv.ParameterServerStrategy(2, sv.FixedShardsPartitioner(num_shards))
+    with strategy.scope():
+        variable = sv.Variable(partial(by_layout, shape=(30, 4)), dtype="float32")
+    assert np.array_equal(variable.numpy(), whole)
+    first, second = (server.name for server in strategy.cluster.servers)
+    four = [{first: 0, second: 8}, {first: 16, second: 23}]
+    assert seen == ([{first: 0, second: 15}] if num_shards == 2 else four)
+
+
+def test_a_value_of_a_layout_becomes_one_variable() -> None:
+    """A creator that makes each part twice gets two arrays, and so two calls for each map."""
+    calls = []
+
+    def by_layout(layout: Any) -> Any:
+        calls.append([*layout])
+        return {device: np.zeros(part.shape) for device, part in layout.items()}
+
+    by_layout.makes_new_arrays = True  # type: ignore[attr-defined]
+    made: list[Any] = []
+
+    def twice(next_creator: Any, **kwargs: Any) -> Any:
+        made.extend(next_creator(**kwargs) for _ in range(2))
+        return made[-1]
+
+    devices = [Device("ps:0"), Device("ps:1")]
+    with sv.variable_creator_scope(twice):
+        create_sharded_variable(by_layout, 2, devices, shape=(2,), dtype="float64")
+    for number, variable in enumerate(made):
+        variable.assign([number + 1.0])
+    assert [variable.numpy().tolist() for variable in made] == [[1], [2], [3], [4]]
+    assert {tuple(names) for names in calls} == {tuple(device.name for device in devices)}
+
+
+@pytest.mark.parametrize("answer", [{}, {"ps:9": 1}, np.zeros(2), None])
+def test_a_layouts_answer_has_a_value_for_each_device(answer: Any) -> None:
+    def by_layout(layout: Any) -> Any:
+        return answer
+
+    with pytest.raises(ArgumentError, match="Return a dict with a value for each device"):
+        create_sharded_variable(
+            by_layout, 2, [Device("ps:0"), Device("ps:1")], shape=(4,), dtype="float32"
+        )
+
+
 @pytest.mark.parametrize("spelling", ["partition", "shard_info", "layout"])
 def test_a_partition_is_a_named_tuple_that_unpacks(spelling: str) -> None:
     """R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' The offset

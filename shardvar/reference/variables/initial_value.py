@@ -13,7 +13,8 @@ sharding device."
 A callable accepts the parameters of its signature. Calling it and catching errors would hide the
 callable's own errors from its caller. Four spellings of a partition are known: RFC 000's
 ``partition`` and the ``layout`` of its appendix, and TensorFlow's ``partition_shape`` with
-``partition_offset``, and ``shard_info``.
+``partition_offset``, and ``shard_info``. A ``layout`` has the parts of all devices, one for each:
+one call makes them, or as many calls as a device has parts.
 
 1. ``open_initial_value`` finds out shape and dtype: declared, or bound to the callable, or taken
    from the value, which is made whole only then.
@@ -37,7 +38,8 @@ R-NAME-1 (RFC 003): "to control variable naming users can use tf.name_scope + tf
 are labels, not keys: two variables may have the same name, and nothing is looked up by it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -100,6 +102,34 @@ class _Signature:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LayoutCall:
+    """One call of an initializer by RFC 000's ``layout``, and the values of parts that wait."""
+
+    layout: dict[str, InitialPart] = field(default_factory=dict)
+    """The part of each device, by its name."""
+    made: dict[str, Any] = field(default_factory=dict)
+    """The values of devices whose part is created later."""
+
+
+def plan_layout_calls(partition: Iterable[Region], devices: Sequence[Device]) -> list[LayoutCall]:
+    """Return the call that makes each part: the first one of each device, then the second ones."""
+    # R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that device":
+    # a map holds one shard a device, so 4 shards on 2 servers are 2 calls, of shards 0 and 1, and
+    # of 2 and 3.
+    calls: list[LayoutCall] = []
+    planned: list[LayoutCall] = []
+    numbers: Counter[str] = Counter()
+    for region, device in zip(partition, devices, strict=True):
+        number = numbers[device.name]
+        numbers[device.name] += 1
+        if number == len(calls):
+            calls.append(LayoutCall())
+        calls[number].layout[device.name] = InitialPart.of(region)
+        planned.append(calls[number])
+    return planned
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class InitialValue:
     """The initial value of a variable: its geometry, and each part of it."""
 
@@ -112,7 +142,7 @@ class InitialValue:
     home: Device = field(default_factory=current_device)
     """The device of the full value, if it was made: where the program computed then."""
 
-    def part(self, region: Region, device: Device) -> Array:
+    def part(self, region: Region, device: Device, call: LayoutCall) -> Array:
         """Return the part's value; where a function makes it, the full value never exists."""
         if self.function is None:
             return as_value(self.whole)[region.slices]
@@ -125,18 +155,33 @@ class InitialValue:
             "partition_shape": part.shape,
             "partition_offset": part.offset,
             "shard_info": part,
-            "layout": {device.name: part},
+            "layout": dict(call.layout),
         }
         wanted = {name: values[name] for name in given.partition_arguments or ()}
-        made = self.function(**given.free_arguments(self.shape, self.dtype), **wanted)
-        if given.partition_arguments == ("layout",):
-            # RFC 000's appendix: "returns a map from device string to the initial value".
-            made = made[device.name]
+        # A value that is taken is forgotten: a second variable never gets the same array.
+        made = call.made.pop(device.name, None)
+        if made is None:
+            made = self.function(**given.free_arguments(self.shape, self.dtype), **wanted)
+            if "layout" in wanted:
+                call.made.update(_check_answer(made, call.layout))
+                made = call.made.pop(device.name)
         # Initializers may be anyone's: a part of another shape or dtype is refused before it
         # becomes a shard.
         value = cast_value(as_value(made), self.dtype, "The initial value of a part")
         check_shape(value.shape, region.shape, f"The initial value of the part {region}")
         return value
+
+
+def _check_answer(answer: Any, layout: Mapping[str, InitialPart]) -> Mapping[str, Any]:
+    # R-INIT-7 (RFC 000): "`__call__` returns a map from device string to the initial value on that
+    # device."
+    if not isinstance(answer, Mapping) or answer.keys() != layout.keys():
+        given = list(answer) if isinstance(answer, Mapping) else type(answer).__name__
+        raise ArgumentError(
+            f"An initializer returned {given} for a layout of the devices {list(layout)}.",
+            "Return a dict with a value for each device of the layout, and no other.",
+        )
+    return answer
 
 
 def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: Any) -> InitialValue:

@@ -31,9 +31,11 @@ from shardvar.layout.region import Region
 from shardvar.reference.devices import Device, current_device, operation_scope
 from shardvar.reference.variables.initial_value import (
     InitialValue,
+    LayoutCall,
     NextCreator,
     makes_new_arrays,
     open_initial_value,
+    plan_layout_calls,
     scoped_name,
 )
 from shardvar.reference.variables.rows import RowLayout, Rows, ShardGroup
@@ -258,9 +260,10 @@ class PartValue:
     initial: InitialValue
     region: Region
     device: Device
+    call: LayoutCall
 
     def __call__(self) -> Array:
-        return self.initial.part(self.region, self.device)
+        return self.initial.part(self.region, self.device, self.call)
 
     @property
     def source(self) -> Device:
@@ -304,10 +307,11 @@ def create_partitioned(
     # the shards.
     name = kwargs.get("name")
     parts = []
-    for number, region in enumerate(partition):
-        device = place_next()
+    devices = [place_next() for _ in partition]
+    calls = plan_layout_calls(partition, devices)
+    for number, (region, device) in enumerate(zip(partition, devices, strict=True)):
         of_part = {
-            "initial_value": PartValue(initial, region, device),
+            "initial_value": PartValue(initial, region, device, calls[number]),
             "shape": region.shape,
             "dtype": initial.dtype,
             # R-CREATE-4 (RFC 000): 'dense.trainable_variables[0].name == "w/part_0"'.

@@ -335,7 +335,7 @@ class DelegatingVariable(Variable):
 
     @property
     def device(self) -> Device:
-        return self._reader.resources[0].device
+        return device_of(self._reader)
 
     @property
     def resources(self) -> tuple[Resource, ...]:
@@ -595,9 +595,9 @@ def device_of(variable: Any) -> Device:
     """Return the device on which a variable lives; of a sharded one, its first shard's."""
     if not isinstance(variable, VariableInterface):
         raise ArgumentTypeError(f"colocated_with is {variable!r}.", "Give a variable.")
-    resources = variable.resources
-    if not resources:
-        raise ArgumentError(
-            f"{variable.name} holds no resource on a device.", "Colocate with a resource variable."
-        )
-    return resources[0].device
+    # R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects", which
+    # hold no resource, and may define no device: `Variable.device` is then the current one.
+    if variable.resources:
+        return variable.resources[0].device
+    device: Device = getattr(variable, "device", current_device())
+    return device

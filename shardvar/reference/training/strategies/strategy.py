@@ -47,7 +47,7 @@ from shardvar.reference.variables import (
 from shardvar.reference.variables.initial_value import InitialValue, NextCreator, open_initial_value
 from shardvar.reference.variables.initializers import Zeros
 from shardvar.reference.variables.mirrored import aggregate
-from shardvar.reference.variables.variable import parse_mode
+from shardvar.reference.variables.variable import device_of, parse_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,7 +526,7 @@ def create_beside(next_creator: NextCreator, kwargs: dict[str, Any]) -> Variable
     neighbour = kwargs["colocated_with"]
     if not isinstance(neighbour, MirroredVariable):
         return _check_created(next_creator(**kwargs))
-    homes = [copy.resources[0].device for copy in neighbour.copies]
+    homes = [device_of(copy) for copy in neighbour.copies]
     copies = create_copies(next_creator, kwargs | {"colocated_with": None}, None, homes)
     return MirroredVariable(copies, kwargs.get("aggregation"))
 

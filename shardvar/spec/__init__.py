@@ -19,6 +19,8 @@ here. The book imports only NumPy and the standard library.
     11  policies         which slices share a file, and what a policy must not do
     12  meshes           what each device holds: DTensor, JAX, FSDP, Megatron
     13  redistribution   what must move between two layouts
+    14  histories        reads and writes in time, and the orders that they may take
+    15  strategies       creators, placement, copies, heuristics; whole or as shards
 
 Functions expect arguments that make sense, and raise ``ValueError``, ``IndexError`` or ``KeyError``
 only where a sentence demands a refusal. Ranges are half-open. A region is an offset and a shape.
@@ -28,6 +30,7 @@ from shardvar.spec import (
     checkpoints,
     decimals,
     gradients,
+    histories,
     initial_values,
     lookups,
     losses,
@@ -38,6 +41,7 @@ from shardvar.spec import (
     policies,
     random_words,
     redistribution,
+    strategies,
     variables,
 )
 
@@ -45,6 +49,7 @@ __all__ = [
     "checkpoints",
     "decimals",
     "gradients",
+    "histories",
     "initial_values",
     "lookups",
     "losses",
@@ -55,5 +60,6 @@ __all__ = [
     "policies",
     "random_words",
     "redistribution",
+    "strategies",
     "variables",
 ]

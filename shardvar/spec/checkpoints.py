@@ -11,16 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.spec.partitions import Region, coverage, intervals
+from shardvar.spec.partitions import Region, coverage, div, intervals
 from shardvar.spec.variables import Array, Shards, read, shard
 
 __all__ = [
     "Slice",
     "combine",
+    "export",
     "format_slice_text",
+    "load_exported",
     "parse_slice_text",
     "restore",
     "save",
+    "save_mirrored",
 ]
 
 Slice = tuple[str, Sequence[int], Sequence[int], Array]
@@ -82,6 +85,44 @@ def restore(slices: Sequence[Slice], key: str, sizes: Sequence[int]) -> list[Arr
     [array([7]), array([8]), array([9])]
     """
     return shard(combine(slices, key), sizes)
+
+
+# R-CKPT-2 (RFC 002): "we'll need to update `AggregatingVariable` and `MirroredVariable`'s
+# `_gather_saveables_for_checkpoint` method."
+def save_mirrored(variables: Mapping[str, Sequence[Shards]]) -> list[Slice]:
+    """Return the slices of mirrored variables: of one copy, since all copies are equal.
+
+    >>> len(save_mirrored({"w": [[np.zeros(2), np.zeros(1)], [np.zeros(3)]]}))
+    2
+    """
+    return save({key: copies[0] for key, copies in variables.items()})
+
+
+# R-EXPORT-1 (RFC 000): "one generally wants to save sharded variable as single variable to avoid
+# overhead of parallel lookup." R-EXPORT-4 (RFC 000): "Users can also choose to save sharded variable
+# as it is by specifying a SaveOption."
+def export(variables: Mapping[str, Shards], as_shards: bool = False) -> list[Slice]:
+    """Return the slices of an export: one whole tensor a variable, or a slice a shard.
+
+    >>> two = {"w": [np.zeros(2), np.zeros(1)]}
+    >>> len(export(two)), len(export(two, as_shards=True))
+    (1, 2)
+    """
+    return save(variables if as_shards else {key: [read(each)] for key, each in variables.items()})
+
+
+# R-EXPORT-2 (RFC 000): "When the variable is recreated at loading time, the creation will be subject
+# to the enclosed variable creation scope" R-EXPORT-3 (RFC 000): "thus the per-layer scope is lost
+# across save/load." R-SERIAL-1 (RFC 002): "Some users have the requirement to load a saved model to
+# a cluster of different number of parameter servers."
+def load_exported(slices: Sequence[Slice], key: str, num_shards: int) -> list[Array]:
+    """Create a variable of an export in shards, as the scope around it demands.
+
+    >>> load_exported(export({"w": [np.array([7]), np.array([8, 9])]}), "w", 2)
+    [array([7, 8]), array([9])]
+    """
+    whole = combine(slices, key)
+    return shard(whole, [stop - start for start, stop in div(len(whole), num_shards)])
 
 
 # The text with which TensorFlow names a slice in its index.

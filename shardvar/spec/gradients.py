@@ -59,6 +59,7 @@ def sparse_gradients(ids: Sequence[int], values: Array, shards: Shards) -> list[
 
 
 # R-OPT-1 (RFC 002): "essentially dicts mapping from indices to vectors"
+# R-HINT-2 (RFC 002): "Updates can be casted to dense tensors"
 def densified(gradient: Gradient, shape: Sequence[int]) -> Array:
     """Return a gradient as an array of the shard's shape. Values of one row are summed in order.
 

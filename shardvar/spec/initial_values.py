@@ -1,11 +1,15 @@
 """Chapter 5. Initial values: what each shard begins with, when every shard is drawn by itself.
 
+Two functions matter: ``calls`` shows how an initializer is called for the parts of a variable, and
+``initial_value`` what it answers. The rest are the streams that it draws from. Read them only to
+repeat a framework's numbers bit by bit.
+
 A draw returns a list of values in C order. TensorFlow rounds each step to the dtype, and computes
 normals of float16 and bfloat16 in float32 before it scales them. The stream by index computes both
 dtypes in float32, and rounds once at the end.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from math import prod, sqrt
 from typing import Any
@@ -23,6 +27,7 @@ __all__ = [
     "SCALED",
     "TENSORFLOW",
     "Draw",
+    "calls",
     "distribution_of",
     "flat_indices",
     "indexed_normal",
@@ -42,6 +47,35 @@ _FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23}
 """The bits of a mantissa, which the low bits of a word fill."""
 _TRUNCATED = 0.87962566103423978
 """The standard deviation of a normal distribution that is truncated at 2."""
+
+
+# R-INIT-2 (RFC 000): "we will inspect the initializer to see if it accepts the `partition` argument."
+# R-INIT-3 (RFC 000): "If not, this initializer is not partition aware and we will go ahead creating
+# the entire value and do slicing, otherwise we will pass in the `partition` argument, create initial
+# values on each sharding device."
+# R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that device"
+def calls(
+    accepts: Collection[str], parts: Sequence[Region], devices: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return what each call of an initializer is given, from the names of its parameters.
+
+    A call without a partition makes the entire value. A layout has one part a device: the second
+    parts of devices are made by a second call.
+
+    >>> parts, devices = [([0], [2]), ([2], [1]), ([3], [1])], ["ps:0", "ps:1", "ps:0"]
+    >>> calls(["partition"], parts, devices)
+    [{'partition': ([0], [2])}, {'partition': ([2], [1])}, {'partition': ([3], [1])}]
+    >>> calls(["layout"], parts, devices)
+    [{'layout': {'ps:0': ([0], [2]), 'ps:1': ([2], [1])}}, {'layout': {'ps:0': ([3], [1])}}]
+    """
+    if "partition" in accepts:
+        return [{"partition": part} for part in parts]
+    if "layout" not in accepts:
+        return [{}]
+    layouts: list[dict[str, Region]] = [{} for _ in parts]
+    for part, device in zip(parts, devices, strict=True):
+        next(layout for layout in layouts if device not in layout)[device] = part
+    return [{"layout": layout} for layout in layouts if layout]
 
 
 # R-INIT-4 (RFC 000): "`__call__(shape, dtype, partition)` returns the initial value of the

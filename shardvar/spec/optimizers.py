@@ -126,8 +126,8 @@ def add_slot(shards: Shards, first: float) -> list[Array]:
     return [np.full(each.shape, first) for each in shards]
 
 
-# R-OPT-5 (RFC 000): "gradient computation and update are always performed at the component
-# variable level"
+# R-OPT-2, R-OPT-4, R-OPT-5 (RFC 000): "gradient computation and update are always performed at the
+# component variable level"
 def apply_gradients(
     optimizer: str,
     shards: Shards,

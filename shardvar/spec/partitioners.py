@@ -4,12 +4,15 @@ All three search: they try numbers of parts until one obeys the sentence.
 """
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from math import prod
+from typing import Any
 
 from shardvar.spec.partitions import Interval, div
 
 __all__ = [
     "Partitioner",
+    "answer",
     "counts",
     "fixed_shards",
     "max_size",
@@ -98,6 +101,21 @@ def row_nbytes(shape: Sequence[int], itemsize: int, axis: int = 0) -> int:
 
 def _rows(shape: Sequence[int], axis: int) -> int:
     return shape[axis] if shape else 1
+
+
+# R-PART-2 (RFC 002): "a callable that accepts number of shards, variable shape and variable dtype"
+# "The legacy partitioner in 1.x that only accepts variable shape and variable dtype will be accepted
+# as well." R-PSS-3 (RFC 002): "The number of shards is the number of ps in multi-worker case and 1
+# in local case."
+def answer(partitioner: Callable[..., Any], servers: int, shape: Sequence[int], dtype: str) -> Any:
+    """Ask a partitioner of three arguments, or of two. In the local case there are no servers.
+
+    >>> thrifty = lambda num_shards, shape, dtype: [min(num_shards, 2)]
+    >>> answer(thrifty, 4, [9], "int8"), answer(thrifty, 0, [9], "int8")
+    ([2], [1])
+    """
+    takes_number = len(signature(partitioner).parameters) == 3
+    return partitioner(*[max(1, servers)] if takes_number else [], shape, dtype)
 
 
 # R-PART-5 (RFC 000): "If users don't explicitly pass in a partitioner, variables will not be

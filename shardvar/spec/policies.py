@@ -6,6 +6,7 @@ A policy takes tensors and returns files. A file is a list of slices ``(key, off
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import prod
+from typing import Any
 
 from shardvar.spec.partitions import Index, coverage
 
@@ -15,9 +16,12 @@ __all__ = [
     "Files",
     "SliceRegion",
     "Tensor",
+    "asked",
     "balanced",
     "broken_restrictions",
+    "composed",
     "even",
+    "exceeding",
     "fewest_files",
     "filled",
     "grouped",
@@ -188,6 +192,43 @@ def _longest(shape: Sequence[int]) -> int:
     return list(shape).index(max(shape))
 
 
+# R-POLICY-15 (RFC 001): "If the partition is larger than the max shard size, then we log a warning."
+def exceeding(tensors: Sequence[Tensor], files: Files, limit: int) -> list[int]:
+    """Return the numbers of the files that are larger than the limit.
+
+    >>> tensors = [("a", 8, [1]), ("b", 1, [2])]
+    >>> exceeding(tensors, max_shard_size(tensors, 4), 4)
+    [0]
+    """
+    itemsize = {key: nbytes for key, nbytes, _ in tensors}
+    sizes = [sum(prod(shape) * itemsize[key] for key, _, shape in file) for file in files]
+    return [number for number, nbytes in enumerate(sizes) if nbytes > limit]
+
+
+# R-POLICY-17 (RFC 001): "With a little hacking, we can even get some callback composition going."
+# R-POLICY-13 (RFC 001): "Each model gets its own shard."
+def composed(
+    tensors: Sequence[Tensor],
+    outer: Callable[[Sequence[Tensor]], Files],
+    inner: Callable[[Sequence[Tensor]], Files],
+) -> Files:
+    """Apply a policy in each file of another one.
+
+    >>> tensors = [("a", 4, [2]), ("b", 4, [1])]
+    >>> composed(tensors, lambda given: grouped(given, [1, 0]), lambda given: max_shard_size(given, 4))
+    [[('b', (0,), (1,))], [('a', (0,), (1,))], [('a', (1,), (1,))]]
+    """
+    itemsize, files = {key: nbytes for key, nbytes, _ in tensors}, []
+    for whole_file in outer(tensors):
+        start = {key: offset for key, offset, _ in whole_file}
+        for file in inner([(key, itemsize[key], shape) for key, _, shape in whole_file]):
+            places = [[a + b for a, b in zip(start[key], at, strict=True)] for key, at, _ in file]
+            files.append(
+                [(key, tuple(at), shape) for (key, _, shape), at in zip(file, places, strict=True)]
+            )
+    return files
+
+
 # shardvar, docs/policies.md: `BalancedPolicy`.
 def balanced(tensors: Sequence[Tensor], num_files: int) -> Files:
     """Lay payloads end to end, and cut at the row that is nearest to each even mark.
@@ -255,3 +296,23 @@ def broken_restrictions(
         len({tensors[key][2] for key, *_ in file if key in tensors}) > 1 for file in answer
     )
     return [name for name, is_broken in broken.items() if is_broken]
+
+
+# R-POLICY-5 (RFC 001): "The callback will only be called once for a given `checkpoint.save()` call."
+# R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the checkpoint"
+# R-POLICY-12 (RFC 001): "organize them by shard in whatever way they see fit, and output them in
+# `tensors_by_shard`, which is a list of dictionaries."
+def asked(
+    tensors: Mapping[str, tuple[str, Sequence[int], int]],
+    description: str,
+    callback: Callable[[Mapping[str, Any]], Answer],
+) -> tuple[str, Answer]:
+    """Ask a callback, once, and return what is saved: the description and the files.
+
+    >>> asked({"a": ("int8", [2], 0)}, "One file.", lambda given: [[("a", "int8", [2], [0], [2])]])
+    ('One file.', [[('a', 'int8', [2], [0], [2])]])
+    """
+    answer = callback(tensors)
+    if broken := broken_restrictions(tensors, answer):
+        raise ValueError(f"{description} The answer breaks restrictions: {broken}.")
+    return description, answer

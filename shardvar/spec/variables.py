@@ -20,6 +20,7 @@ __all__ = [
     "assign",
     "assign_add",
     "assign_sub",
+    "composed_shape",
     "getitem",
     "matmul",
     "read",
@@ -27,6 +28,7 @@ __all__ = [
     "shard",
     "shard_names",
     "sharded_matmul",
+    "sparse_read",
 ]
 
 Array = npt.NDArray[Any]
@@ -57,6 +59,22 @@ def shard(value: Array, sizes: Sequence[int]) -> list[Array]:
     return [value[start:stop].copy() for start, stop in intervals(sizes)]
 
 
+# R-SV-4 (RFC 000): "that list of variables compose a larger variable."
+def composed_shape(shards: Shards) -> tuple[int, ...]:
+    """Return the shape of the larger variable, or refuse arrays that compose none.
+
+    >>> composed_shape([np.zeros((2, 3)), np.zeros((1, 3))])
+    (3, 3)
+    """
+    if not shards or any(not each.ndim for each in shards):
+        raise ValueError("A scalar cannot be a shard, and a variable needs at least one.")
+    if len({(each.shape[1:], each.dtype) for each in shards}) > 1:
+        raise ValueError(
+            "The shards differ in their dtype, or in their shape behind the first axis."
+        )
+    return sum(len(each) for each in shards), *shards[0].shape[1:]
+
+
 # R-SV-1 (RFC 000): "`ShardedVariable` is a container of a list of variables that are placed on
 # different devices, and that list of variables compose a larger variable."
 # R-CONCAT-1 (RFC 000): "ShardedVariable will register a tensor conversion function that concats
@@ -79,6 +97,21 @@ def getitem(shards: Shards, key: Any) -> Array:
     array([4, 2, 0])
     """
     return np.array(read(shards)[key])
+
+
+# R-READ-1 (RFC 000): "With above, users' model code doesn't need to change w.r.t whether the
+# variable is sharded or not."
+def sparse_read(shards: Shards, ids: npt.ArrayLike) -> Array:
+    """Return the row of each id, [*ids, *row]. Ids count from 0, and never from the end.
+
+    >>> sparse_read([np.array([7, 8]), np.array([9])], [[2], [0]])
+    array([[9],
+           [7]])
+    """
+    whole, rows = read(shards), np.asarray(ids, np.int64)
+    if any(not 0 <= row < len(whole) for row in rows.ravel()):
+        raise IndexError(f"The rows are 0 to {len(whole) - 1}.")
+    return np.array(whole[rows])
 
 
 # R-MATMUL-1 (RFC 000): "For example, `tf.matmul` will concat the sharded variable and then do the
@@ -107,7 +140,8 @@ def sharded_matmul(shards: Shards, b: Array) -> Array:
 
 
 # R-SV-3 (RFC 000): "`ShardedVariable` will support read and update functions like `read_value`,
-# `assign_add` and `scatter_add`."
+# `assign_add` and `scatter_add`." R-VAR-2 (RFC 000): "that list of variables compose a larger
+# variable."
 def assign(shards: Shards, value: Array) -> list[Array]:
     """Give each shard its rows of a value, which has the shape and the dtype of the variable.
 

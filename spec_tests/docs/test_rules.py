@@ -17,7 +17,13 @@ from spec_tests.rules.extract import is_normative, sentences
 from spec_tests.rules.kept import joined
 from spec_tests.rules.mentions import Mention, mentions_of, quotes
 from spec_tests.rules.page import PAGE, page
-from spec_tests.rules.sentences import Document, Sentence, documents, sentences_by_rule
+from spec_tests.rules.sentences import (
+    Document,
+    Sentence,
+    documents,
+    no_plain_rule,
+    sentences_by_rule,
+)
 from spec_tests.rules.status import (
     FEWEST_WORDS,
     KEPT,
@@ -53,6 +59,11 @@ def quoted_wrongly(places: tuple[Mention, ...]) -> list[str]:
 def test_every_rule_has_a_function_that_obeys_it() -> None:
     fast = {place.rule for place in mentions.functions() if not place.is_plain}
     assert sentences_by_rule().keys() - fast == set()
+
+
+def test_every_rule_has_a_plain_function_or_the_reason_why_not() -> None:
+    plain = {place.rule for place in mentions.functions() if place.is_plain}
+    assert sentences_by_rule().keys() - plain == no_plain_rule().keys()
 
 
 def test_every_rule_has_a_test_that_holds_it() -> None:

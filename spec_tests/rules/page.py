@@ -9,7 +9,13 @@ from spec_tests.helpers import paths
 from spec_tests.rules import mentions
 from spec_tests.rules.kept import checks, kept_by
 from spec_tests.rules.mentions import Mention
-from spec_tests.rules.sentences import Document, Sentence, documents, sentences_by_rule
+from spec_tests.rules.sentences import (
+    Document,
+    Sentence,
+    documents,
+    no_plain_rule,
+    sentences_by_rule,
+)
 from spec_tests.rules.status import KEPT, NOT_TESTED, RULE_KEPT, running_tests, status_of
 
 PAGE = paths.DOCS / "rules.md"
@@ -22,7 +28,8 @@ generates this page from the data in `spec_tests/rules/`, from the rule ids in t
 `docs/conformance.json`, which `make peers` writes. `make check` fails if the page is out of date, if a rule has no
 code or test, or if a quotation is not exact.
 
-- *plain rule*: the function of `shardvar.spec` under this sentence, the shortest that is right.
+- *plain rule*: the function of `shardvar.spec` under this sentence, the shortest that is right. A rule that is not of
+  values or forms has none, for the reason in the column.
 - *implemented by*: the functions, classes or modules whose documentation or comments name the rule.
 - *tested by*: the tests that fail if the rule is broken; `kit` lists the corresponding checks of the conformance kit.
 - *kept by*: the kit's results for each implementation, or a dash if it has no such check.
@@ -70,7 +77,10 @@ def _summary() -> Iterator[str]:
         ]
         yield f"| RFC {document.number} | {' | '.join(map(str, counts))} |"
     yield ""
-    yield f"{len(sentences_by_rule())} rules, of which the kit checks {len(checks())}."
+    yield (
+        f"{len(sentences_by_rule())} rules, of which the kit checks {len(checks())}, and "
+        f"{len(sentences_by_rule()) - len(no_plain_rule())} have a plain rule."
+    )
 
 
 def _rows(document: Document, sentence: Sentence, shown: set[str]) -> Iterator[str]:
@@ -92,6 +102,7 @@ def _rows(document: Document, sentence: Sentence, shown: set[str]) -> Iterator[s
             anchor = f'<a id="{rule.lower()}"></a>{rule}'
             places = [one for one in mentions.functions() if one.rule == rule]
             plain = _links(one for one in places if one.is_plain)
+            plain = plain or f"none: {no_plain_rule()[rule]}"
             obeyed = _links(one for one in places if not one.is_plain)
             held = _links(one for one in mentions.tests() if one.rule == rule)
             yield (

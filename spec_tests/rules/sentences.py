@@ -70,6 +70,13 @@ def sentences_by_rule() -> dict[str, list[tuple[str, Sentence]]]:
     return found
 
 
+@cache
+def no_plain_rule() -> dict[str, str]:
+    """The reason why a rule has no function in ``shardvar.spec``."""
+    reasons = tomllib.loads((HERE / "no_plain_rule.toml").read_text(encoding="utf-8"))
+    return {rule: reason for reason, rules in reasons.items() for rule in rules}
+
+
 def _read(path: Path) -> Document:
     data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     return Document(

@@ -73,7 +73,7 @@ def test_every_rule_has_an_example_and_a_property(path: Path) -> None:
 
 WORDS = {
     *("indices", "common", "difference", "row_nbytes", "whole", "halves", "to_elements"),
-    *("fewest_files", "coordinates", "parts", "elements", "gathered"),
+    *("applied", "fewest_files", "coordinates", "parts", "elements", "gathered"),
 }
 """Functions that define a word of the book. No sentence asks for them."""
 
@@ -89,6 +89,6 @@ IN_TABLES = {
     *("sgd", "momentum", "nesterov", "adagrad", "adam", "rmsprop"),
     *("tensorflow_normal", "tensorflow_truncated", "indexed_normal", "indexed_truncated"),
     *("intervals", "assign", "assign_add", "assign_sub", "strided", "chunk", "to_elements"),
-    *("most_filling", "whole", "row_nbytes", "counts"),
+    *("most_filling", "whole", "row_nbytes", "counts", "applied"),
 }
 """Rules that the properties reach through tables and other rules; the doctests call them."""

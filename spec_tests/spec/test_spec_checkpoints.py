@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import PolicyError, ShardvarError
 from shardvar.layout.dtypes import Array, numpy_dtype
+from shardvar.reference.variables import AggregatingVariable, MirroredVariable
 from shardvar.spec import checkpoints, partitions, policies, variables
 from shardvar.testing import bits
 from spec_tests.helpers.embedding_tables import shard
@@ -264,3 +265,130 @@ def test_balanced(tensors: Tensors, num_files: int) -> None:
         for key, dtype, shape in tensors
     ]
     assert files_of(sv.BalancedPolicy(num_files)(given_tensors)) == in_order(plain)
+
+
+@settings(max_examples=40)
+@given(tensor_lists, st.integers(1, 60))
+def test_files_above_the_limit(
+    tmp_path_factory: pytest.TempPathFactory, tensors: Tensors, limit: int
+) -> None:
+    """R-POLICY-15 (RFC 001): "If the partition is larger than the max shard size, then we log a
+    warning.": of an element that is larger than the limit."""
+    arrays = {key: np.zeros(shape, dtype) for key, dtype, shape in tensors}
+    report = sv.save(
+        tmp_path_factory.mktemp("a") / "model", arrays, policy=sv.MaxShardSizePolicy(limit)
+    )
+    files = policies.max_shard_size(sized(tensors), limit)
+    assert len(report.exceeding) == len(policies.exceeding(sized(tensors), files, limit))
+
+
+@settings(max_examples=40)
+@given(tensor_lists, st.integers(8, 60), st.data())
+def test_a_policy_in_the_files_of_another(
+    tensors: Tensors, limit: int, data: st.DataObject
+) -> None:
+    """R-POLICY-17 (RFC 001): "we can even get some callback composition going". R-POLICY-13
+    (RFC 001): "Each model gets its own shard."."""
+    number = st.integers(0, 2)
+    tasks = data.draw(st.lists(number, min_size=len(tensors), max_size=len(tensors)))
+    given_tensors = []
+    for (key, dtype, shape), task in zip(tensors, tasks, strict=True):
+        array, device = np.zeros(shape, dtype), f"/job:ps/replica:0/task:{task}"
+        given_tensors.append(
+            sv.ShardableTensor(array, array.dtype, device, key, array.shape, "", key)
+        )
+    policy = sv.compose(sv.ShardByTaskPolicy(), sv.MaxShardSizePolicy(limit))
+    plain = policies.composed(
+        sized(tensors),
+        lambda given: policies.grouped(given, tasks),
+        lambda given: policies.max_shard_size(given, limit),
+    )
+    assert sorted(files_of(policy(given_tensors))) == sorted(in_order(plain))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.text(min_size=1), st.booleans())
+def test_what_is_asked_and_kept(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[int], text: str, loses: bool
+) -> None:
+    """R-POLICY-5 (RFC 001): "only be called once for a given `checkpoint.save()` call". R-POLICY-6
+    (RFC 001): "The `description` is saved alongside the tensor data in the checkpoint". R-POLICY-12
+    (RFC 001): "in `tensors_by_shard`, which is a list of dictionaries"."""
+    arrays = {f"t{number}": np.zeros(count, np.int8) for number, count in enumerate(rows)}
+    calls: list[Any] = []
+
+    class Each(sv.ShardingCallback):
+        description = text
+
+        def __call__(self, shardable_tensors: Any, /) -> Any:
+            calls.append(self)
+            return [{t.checkpoint_key: {"": t.tensor}} for t in shardable_tensors][loses:]
+
+    def plain(given: Any) -> Any:
+        calls.append(None)
+        return [[(key, dtype, full, [0], full)] for key, (dtype, full, _) in given.items()][loses:]
+
+    path = tmp_path_factory.mktemp("a") / "model"
+    described = {key: ("int8", array.shape, 0) for key, array in arrays.items()}
+    try:
+        description, files = policies.asked(described, text, plain)
+    except ValueError:
+        with pytest.raises(PolicyError):
+            sv.save(path, arrays, policy=Each())
+    else:
+        report = sv.save(path, arrays, policy=Each())
+        with sv.open_checkpoint(path) as reader:
+            assert reader.metadata.description == description
+        assert report.num_files == len(files)
+    assert len(calls) == 2
+
+
+@settings(max_examples=30)
+@given(sizes.filter(sum), st.integers(1, 4), st.booleans())
+def test_exports(
+    tmp_path_factory: pytest.TempPathFactory, cut: list[int], servers: int, as_shards: bool
+) -> None:
+    """R-EXPORT-1 (RFC 000): "one generally wants to save sharded variable as single variable".
+    R-EXPORT-4 (RFC 000): "Users can also choose to save sharded variable as it is". R-EXPORT-2,
+    R-EXPORT-3 (RFC 000): "thus the per-layer scope is lost across save/load". R-SERIAL-1 (RFC 002):
+    "load a saved model to a cluster of different number of parameter servers"."""
+    value = np.arange(2.0 * sum(cut)).reshape(-1, 2)
+    path = tmp_path_factory.mktemp("a") / "model"
+    sv.export({"w": shard(value, cut)}, path, as_shards=as_shards)
+    slices = checkpoints.export({"w": variables.shard(value, cut)}, as_shards)
+    with sv.open_checkpoint(path) as reader:
+        entries = reader.entries()
+        found = [
+            (entries.slices.region(row).offset, entries.slices.region(row).shape)
+            for row in range(len(entries))
+            if entries.slices.region(row).rank == 2
+        ]
+    assert sorted(found) == sorted((at, each.shape) for *_, at, each in slices if each.size)
+    with sv.ParameterServerStrategy(servers, sv.FixedShardsPartitioner(servers)).scope():
+        made = sv.load_exported(path).w
+    shards = made.variables if isinstance(made, sv.ShardedVariable) else [made]
+    plain = checkpoints.load_exported(slices, "w", min(servers, len(value)))
+    assert [each.numpy().tolist() for each in shards] == [each.tolist() for each in plain]
+
+
+@settings(max_examples=20)
+@given(sizes, sizes)
+def test_one_copy_of_a_mirrored_variable_is_saved(
+    tmp_path_factory: pytest.TempPathFactory, cut: list[int], other: list[int]
+) -> None:
+    """R-CKPT-2 (RFC 002): "update `AggregatingVariable` and `MirroredVariable`'s
+    `_gather_saveables_for_checkpoint` method"."""
+    other = other if sum(other) == sum(cut) else cut[::-1]
+    value = np.arange(float(sum(cut)))
+    path = tmp_path_factory.mktemp("a") / "model"
+    variable = MirroredVariable([shard(value, cut), shard(value, other)])
+    sv.Checkpoint(w=AggregatingVariable(variable, "SUM")).write(path)
+    slices = checkpoints.save_mirrored(
+        {"w": [variables.shard(value, cut), variables.shard(value, other)]}
+    )
+    again = sv.Variable(np.zeros_like(value))
+    sv.Checkpoint(w=again).read(path)
+    assert np.array_equal(again.numpy(), checkpoints.combine(slices, "w"))
+    with sv.open_checkpoint(path) as reader:
+        held = [key for key in reader if value.size and np.array_equal(reader[key], value)]
+    assert len(held) == bool(value.size)

@@ -225,3 +225,20 @@ def test_shards_of_a_new_variable(shape: list[int], answer: list[int] | None) ->
     assert (shards is None) == (rows is None)
     sizes = [stop - start for start, stop in rows or ()]
     assert [int(each.shape[0]) for each in shards or ()] == sizes
+
+
+@given(st.integers(0, 3), st.integers(3, 9), st.booleans())
+def test_partitioners_of_two_and_three_arguments(
+    servers: int, rows: int, is_of_three: bool
+) -> None:
+    """R-PART-2 (RFC 002): "a callable that accepts number of shards, variable shape and variable
+    dtype", and "The legacy partitioner in 1.x that only accepts variable shape and variable dtype".
+    R-PSS-3 (RFC 002): "The number of shards is the number of ps in multi-worker case and 1 in local
+    case."."""
+    of_three = lambda num_shards, shape, dtype: [num_shards]  # noqa: E731
+    of_two = lambda shape, dtype: [shape[0]]  # noqa: E731
+    partitioner = of_three if is_of_three else of_two
+    with sv.ParameterServerStrategy(servers, partitioner).scope():
+        made: Any = Variable(np.zeros(rows, np.float32))
+    [count] = partitioners.answer(partitioner, servers, [rows], "float32")
+    assert (len(made.variables) if isinstance(made, sv.ShardedVariable) else 1) == count

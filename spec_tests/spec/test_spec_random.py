@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar import random
 from shardvar.layout.dtypes import numpy_dtype
+from shardvar.reference.devices import Device
 from shardvar.reference.random.indexed import IndexedStream
 from shardvar.reference.random.stateless import PhiloxStream
-from shardvar.spec import decimals, initial_values, random_words
+from shardvar.reference.variables import create_sharded_variable
+from shardvar.spec import decimals, initial_values, partitions, random_words
 from shardvar.testing import assert_matches_oracle, regions_in
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -42,6 +44,40 @@ def test_words_by_index(seed: int, start: int, jax_seed: int) -> None:
     key = random.jax_key(jax_seed)
     assert random.jax_bits(key, [5]).tolist() == initial_values.jax_bits(5, jax_seed)
     assert random.jax_uniform(key, [5]).tolist() == initial_values.jax_uniform(5, jax_seed)
+
+
+@given(st.lists(st.integers(0, 2), min_size=2, max_size=5), st.integers(1, 3), st.data())
+def test_calls_of_initializers(rows: list[int], servers: int, data: st.DataObject) -> None:
+    """R-INIT-2 (RFC 000): "we will inspect the initializer to see if it accepts the `partition`
+    argument." R-INIT-3 (RFC 000): "If not, this initializer is not partition aware and we will go
+    ahead creating the entire value and do slicing". R-INIT-7 (RFC 000): "a map from device string
+    to the shard assigned to that device"."""
+    whole, seen = np.arange(sum(rows), dtype=np.float32), list[Any]()
+    devices = [Device(f"ps:{data.draw(st.integers(0, servers - 1))}") for _ in rows]
+    devices = [{each.name: each for each in devices}[each.name] for each in devices]
+
+    def plain() -> Any:
+        seen.append({})
+        return whole
+
+    def of_part(partition: Any) -> Any:
+        seen.append({"partition": (partition.offset, list(partition.shape))})
+        return whole[partition.slices]
+
+    def of_layout(layout: Any) -> Any:
+        regions = {device: (each.offset, list(each.shape)) for device, each in layout.items()}
+        seen.append({"layout": regions})
+        return {device: whole[each.slices] for device, each in layout.items()}
+
+    initializer, accepts = data.draw(
+        st.sampled_from([(plain, []), (of_part, ["partition"]), (of_layout, ["layout"])])
+    )
+    made = create_sharded_variable(
+        initializer, sv.PartitionSpec(splits=[rows]), devices, shape=[sum(rows)], dtype="float32"
+    )
+    parts = [([start], [stop - start]) for start, stop in partitions.intervals(rows)]
+    assert seen == initial_values.calls(accepts, parts, [each.name for each in devices])
+    assert np.array_equal(made.numpy(), whole)
 
 
 STATELESS: dict[str, Callable[..., Any]] = {

@@ -155,6 +155,41 @@ def _scatter(variable: Any, operation: str, updates: Array, rows: list[int]) -> 
     getattr(variable, f"scatter_{operation}")(slices)
 
 
+@given(cases(), st.lists(st.integers(-1, 6), max_size=4), st.booleans())
+def test_sparse_reads(case: Case, ids: list[int], is_flat: bool) -> None:
+    """R-READ-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
+    sharded or not"."""
+    value, cut = case
+    rows = np.array(ids, np.int64).reshape(-1) if is_flat else np.array([ids], np.int64)
+    try:
+        plain = variables.sparse_read(variables.shard(value, cut), rows)
+    except IndexError:
+        with pytest.raises(ShardvarError):
+            shard(value, cut).sparse_read(rows)
+        return
+    assert same(shard(value, cut).sparse_read(rows), plain)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([(), (1,), (2,), (2, 1), (2, 2)]), st.sampled_from(["int8", "u1"])
+        ),
+        max_size=3,
+    )
+)
+def test_what_composes_a_variable(described: list[tuple[tuple[int, ...], str]]) -> None:
+    """R-SV-4 (RFC 000): "that list of variables compose a larger variable"."""
+    arrays = [np.zeros(shape, dtype) for shape, dtype in described]
+    try:
+        plain = variables.composed_shape(arrays)
+    except ValueError:
+        with pytest.raises(ShardvarError):
+            sv.ShardedVariable([sv.Variable(each) for each in arrays])
+        return
+    assert sv.ShardedVariable([sv.Variable(each) for each in arrays]).shape == plain
+
+
 def test_wrong_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="do not hold 3 rows"):
         variables.shard(np.zeros(3), [1, 1])

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.shard_counts import fixed_size_partitioner
 from shardvar.reference.tracking import ObjectGraph, Trackable
-from shardvar.reference.training.layers import Embedding
 from shardvar.reference.training.module import Module
-from shardvar.reference.training.optimizers import Momentum
 from shardvar.reference.training.strategies import ParameterServerStrategy
 from shardvar.reference.variables import ShardedVariable, Variable
 
@@ -55,67 +53,6 @@ def test_the_example_of_rfc_000_holds_assertion_by_assertion() -> None:
     assert dense.trainable_variables[0].name == "w/part_0"
     assert dense.trainable_variables[1].name == "w/part_1"
     assert np.array_equal(dense(np.ones((1, 10), np.float32)), [[10.0, 10.0]])
-
-
-TABLE = """
-| tf.Module                  | as attribute (auto-tracked)   | Folded Form   |
-| tf.Module                  | variables trainable_variables | Expanded Form |
-| keras.layers.Layer         | as attribute (auto-tracked)   | Folded Form   |
-| keras.layers.Layer         | variables trainable_variables | Expanded form |
-| keras.optimizers.Optimizer | Slot variables (training)     | Expanded form |
-| keras.optimizers.Optimizer | Slot variables (saving)       | Folded Form   |
-| keras.optimizers.Optimizer | Hyperparameters               | Folded Form   |
-| Checkpoint                 | save                          | Folded Form   |
-| Checkpoint                 | load                          | Folded Form   |
-| Checkpoint                 | load to slot variable         | Expanded form |
-"""
-
-
-def forms() -> dict[tuple[str, str], list[Any]]:
-    """For each row of the table, what stands there for a variable of three shards, or for its
-    slot."""
-    with ParameterServerStrategy(2, fixed_size_partitioner(3)).scope():
-        layer = Embedding(6, 2)
-        optimizer = Momentum(0.1)
-    module, table = Module(), layer.embeddings
-    module.w = table
-    optimizer.apply_gradients(
-        [(np.ones(shard.shape, np.float32), shard) for shard in table.variables]
-    )
-    slot = optimizer.get_slot(table, "momentum")
-    saved = [node for node in ObjectGraph.of(module).objects if node is not module]
-    slots = [node for node in optimizer.children.values() if node is slot]
-    return {
-        ("tf.Module", "as attribute (auto-tracked)"): [*module.children.values()],
-        ("tf.Module", "variables trainable_variables"): [*module.trainable_variables],
-        ("keras.layers.Layer", "as attribute (auto-tracked)"): [*layer.children.values()],
-        ("keras.layers.Layer", "variables trainable_variables"): [*layer.variables],
-        ("keras.optimizers.Optimizer", "Slot variables (training)"): [
-            optimizer.get_slot(shard, "momentum") for shard in table.variables
-        ],
-        ("keras.optimizers.Optimizer", "Slot variables (saving)"): slots,
-        ("keras.optimizers.Optimizer", "Hyperparameters"): [optimizer.learning_rate],
-        ("Checkpoint", "save"): saved,
-        ("Checkpoint", "load"): saved,
-        ("Checkpoint", "load to slot variable"): slot.variables,
-    }
-
-
-@pytest.mark.parametrize("row", TABLE.split("\n")[1:-1], ids=lambda row: row.replace(" ", ""))
-def test_the_table_of_rfc_000_row_by_row(row: str) -> None:
-    """R-FORM-1: folded is one object, a sharded variable where there are shards; expanded is a list
-    of variables."""
-    where, when, form = (cell.strip() for cell in row.strip("|").split("|"))
-    every = forms()  # kept: a shard's container lives as long as something else refers to it
-    found = every[where, when]
-    if form.lower() == "expanded form":
-        assert len(found) == 3 and all(
-            isinstance(one, Variable) and one.container is not None for one in found
-        )
-    else:
-        assert len(found) == 1 and (when == "Hyperparameters") != isinstance(
-            found[0], ShardedVariable
-        )
 
 
 class Leaf(Module):

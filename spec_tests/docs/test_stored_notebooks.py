@@ -36,7 +36,7 @@ SHAPE = (
 """The structure of a section, in order: NumPy, a picture, a law, something to change, where, and
 the answer."""
 
-UNLIKE = {"4. The same in other words", "7. Your own checkpoint"}
+UNLIKE = {"4. The same in other words", "5. Your own checkpoint"}
 """Sections of another structure: a table of words, and the reader's own file."""
 
 

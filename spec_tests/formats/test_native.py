@@ -18,7 +18,6 @@ from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
     MissingFile,
-    StorageError,
     UnknownKey,
     UnsupportedError,
 )
@@ -406,84 +405,6 @@ def test_the_generation_that_is_there_is_not_written_again(tmp_path: Path) -> No
     (tmp_path / "ck.svindex").write_bytes(b"no index")
     write(tmp_path, "ck", [whole("t", [1])], generation="g")
     assert "ck.svdata-g-00000-of-00001" in os.listdir(tmp_path)
-
-
-STEPS = ["create", "write", "close", "rename", "remove"]
-
-
-@pytest.mark.parametrize("step", range(12))
-def test_a_writer_that_dies_leaves_the_old_or_the_new(tmp_path: Path, step: int) -> None:
-    """At whichever call to the storage the writer stops, the checkpoint is the old one or the new
-    one, whole."""
-    write(tmp_path, "ck", [whole("t", [1, 1]), whole("u", [1], file=1)], generation="g1")
-    calls = itertools.count()
-
-    class Died(BaseException):
-        pass
-
-    class Mortal(LocalStorage):
-        __slots__ = ()
-
-        def __getattribute__(self, name: str) -> Any:
-            if name in STEPS and next(calls) == step:
-                raise Died
-            return LocalStorage.__getattribute__(self, name)
-
-    pieces = [whole("t", [2, 2]), whole("u", [2], file=1)]
-    try:
-        storage = Mortal(str(tmp_path))
-        sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g2")
-        for number, name in enumerate(sink.asides):
-            file = storage.create(name)
-            file.write(0, pieces[number].payload)
-            file.close()
-        sink.commit([checksums_of([piece.payload]) for piece in pieces])
-        died = False
-    except Died:
-        died = True
-    assert died == (step < 6)  # two data files, the index aside, its rename, two removals
-    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
-    values = {
-        p.key: np.frombuffer(p.payload, np.int64)[0]
-        for t in source.index.scan()
-        for p in pieces_of(source, t)
-    }
-    assert set(values.values()) == {1 if step < 4 else 2} and not source.index.faults
-    assert not any(finding.is_damage for finding in source.findings())
-
-
-def test_a_full_disk_at_the_commit_leaves_no_index_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "ck", [whole("t", [1])], generation="g1")
-    before = sorted(os.listdir(tmp_path))
-
-    def full(self: LocalStorage, old: str, new: str) -> None:
-        raise StorageError("The disk is full.")
-
-    monkeypatch.setattr(LocalStorage, "rename", full)
-    sink = FORMAT.create(LocalStorage(str(tmp_path)), "ck", assignment_of([]), Metadata(), "g2")
-    with pytest.raises(StorageError):
-        sink.commit([])
-    assert sorted(os.listdir(tmp_path)) == before
-
-
-def test_a_checkpoint_replaced_while_it_is_opened_is_opened_anew(tmp_path: Path) -> None:
-    """Between the index and the data files a writer commits: the reader gets the new checkpoint."""
-    write(tmp_path, "ck", [whole("t", [1])], generation="g1")
-    replaced = iter([True])
-
-    class Racing(LocalStorage):
-        __slots__ = ()
-
-        def open(self, name: str) -> LocalReadableFile:
-            if "svdata" in name and next(replaced, False):
-                write(tmp_path, "ck", [whole("t", [2])], generation="g2")
-            return LocalStorage.open(self, name)
-
-    source = FORMAT.open(Racing(str(tmp_path)), "ck")
-    (piece,) = pieces_of(source, source.index.find("t"))
-    assert np.frombuffer(piece.payload, np.int64) == 2
 
 
 def test_a_checkpoint_replaced_while_it_is_read_stays_readable(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ overwriting."""
 import json
 import pickle
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +33,8 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import LocalStorage
-from shardvar.storage.protocol import ReadableFile, WritableFile
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
+from spec_tests.helpers.faulty_storage import Fault, FaultyStorage, Killed, full
 from spec_tests.helpers.format_protocol import (
     GOLDEN,
     damaged,
@@ -114,20 +112,6 @@ def test_metadata_of_a_golden_file_are_those_that_it_says() -> None:
         if expected["verdict"] == "accept" and "metadata" in expected:
             source = open_path(FORMAT, GOLDEN / "safetensors" / case / expected["open"])
             assert source.index.metadata.user == (expected["metadata"] or {})
-
-
-def test_a_cache_made_of_links_is_read(tmp_path: Path) -> None:
-    """The Hub's cache: names are links to files that are called by their digests."""
-    blobs = tmp_path / "blobs"
-    blobs.mkdir()
-    snapshot = tmp_path / "snapshots" / "0a1b"
-    snapshot.mkdir(parents=True)
-    for number, file in enumerate(
-        sorted((GOLDEN / "safetensors" / "hub_sharded_300" / "ckpt").iterdir())
-    ):
-        (blobs / f"{number:064x}").write_bytes(file.read_bytes())
-        (snapshot / file.name).symlink_to(f"../../blobs/{number:064x}")
-    assert len(read(snapshot)) == 15
 
 
 @given(arrays=some_arrays(sorted(SAFETENSORS_DTYPES - OPAQUE)), data=st.data())
@@ -513,68 +497,12 @@ def test_format_and_writer_travel_to_other_processes(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(sink.writer)) == sink.writer
 
 
-class Killed(BaseException):
-    """The process is gone: nobody catches this."""
-
-
-@dataclass
-class DyingStorage:
-    """A directory whose process dies, or whose disk fails for once, at its ``left``-th change."""
-
-    inner: LocalStorage
-    left: int
-    death: type[BaseException] = Killed
-    before_open: Callable[[str], object] = field(default=lambda name: None)
-    traits = None
-
-    @property
-    def path(self) -> str:
-        return self.inner.path
-
-    @property
-    def local_path(self) -> str | None:
-        return self.inner.local_path
-
-    def open(self, name: str) -> ReadableFile:
-        self.before_open(name)
-        return self.inner.open(name)
-
-    def create(self, name: str) -> WritableFile:
-        return self.inner.create(name)
-
-    def names(self) -> list[str]:
-        return self.inner.names()
-
-    def rename(self, old: str, new: str) -> None:
-        self._live()
-        self.inner.rename(old, new)
-
-    def move(self, old: str, new: str) -> None:
-        self._live()
-        self.inner.move(old, new)
-
-    def sync(self) -> None:
-        self.inner.sync()
-
-    def remove(self, name: str) -> None:
-        self._live()
-        self.inner.remove(name)
-
-    def lock(self, name: str) -> AbstractContextManager[None]:
-        return self.inner.lock(name)
-
-    def _live(self) -> None:
-        self.left -= 1
-        if self.left == -1 or (self.left < 0 and self.death is Killed):
-            raise self.death("no more")
-
-
 SINGLE = dict.fromkeys("abcd", 0)
 PAIR = dict.fromkeys("abcd", 0) | {"b": 1}
 TRIPLE = {"a": 0, "b": 1, "c": 2, "d": 2}
 
 
-@pytest.mark.parametrize("death", [Killed, StorageError])
+@pytest.mark.parametrize("kind", [Killed, full])
 @pytest.mark.parametrize(
     ("before", "after", "is_atomic"),
     [
@@ -589,21 +517,20 @@ def test_a_writer_that_dies_leaves_the_old_the_new_or_a_clear_error(
     before: dict[str, int],
     after: dict[str, int],
     is_atomic: bool,
-    death: type[BaseException],
+    kind: Callable[[], BaseException],
     tmp_path: Path,
 ) -> None:
     """At any change of the directory; never is something read of which a part is old and a part
     new."""
-    for step in range(12):
-        storage = LocalStorage(str(tmp_path / str(step)))
+    for step in range(60):
+        storage, is_dead = LocalStorage(str(tmp_path / str(step))), False
         storage.make()
         write_arrays(FORMAT, storage, "m", OLD, file_of=before)
-        is_dead = False
+        fault = Fault(step, kind)
         try:
-            write_arrays(
-                FORMAT, DyingStorage(storage, step, death), "m", NEW, file_of=after, generation="g2"
-            )
-        except death:
+            faulty = FaultyStorage(storage, fault)
+            write_arrays(FORMAT, faulty, "m", NEW, file_of=after, generation="g2")
+        except (Killed, StorageError):
             is_dead = True
         outcomes = []
         for found in FORMAT.locate(storage, "m") or ["m.safetensors.index.json"]:
@@ -616,29 +543,13 @@ def test_a_writer_that_dies_leaves_the_old_the_new_or_a_clear_error(
             outcomes.append("d" in arrays)
         assert outcomes or (is_dead and not is_atomic)
         # What an error is raised for has not happened; what no error is raised for has.
-        assert (death is Killed and is_dead) or outcomes in (
+        assert (kind is Killed and is_dead) or outcomes in (
             [[], [False]] if is_dead else [[True], [False, True], [True, False]]
         )
-    assert outcomes == [True] and not is_dead
+        if fault.taken <= step:
+            break
+    assert outcomes == [True] and not is_dead and step > 4
     assert not [name for name in storage.names() if name.endswith(".tmp")]
-
-
-def test_a_set_that_is_replaced_while_it_is_opened_is_not_mixed(tmp_path: Path) -> None:
-    """The reader has the old index, and then the writer comes: the reader begins again."""
-    written_set(tmp_path)
-    storage = LocalStorage(str(tmp_path))
-
-    def overwrite(name: str) -> None:
-        if name == "m-00002-of-00003.safetensors" and watching.left:
-            watching.left = 0
-            write_arrays(
-                FORMAT, storage, "m", NEW, file_of={"a": 0, "b": 1, "d": 2}, generation="g2"
-            )
-
-    watching = DyingStorage(storage, 1, before_open=overwrite)
-    with closing(FORMAT.open(watching, "m.safetensors.index.json")) as source:
-        assert_same(read_whole(source)[0], NEW)
-    assert not watching.left
 
 
 def test_a_file_that_is_replaced_while_the_set_is_open_is_noticed(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What is written is what TensorFlow would have written, and an overwrite is never seen half
 done."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,62 +161,6 @@ def test_a_bundle_of_more_files_than_are_held_open_says_that_it_was_replaced(
         )
     with pytest.raises(CorruptCheckpoint, match="was replaced.*Open the checkpoint again"):
         read_tensor(source, "t")
-
-
-class Dies(Exception):
-    """The process ends here."""
-
-
-class DyingStorage(LocalStorage):
-    """A storage whose process dies before its n-th change of names."""
-
-    __slots__ = ("_left",)
-
-    def dying_after(self, changes: int) -> "DyingStorage":
-        object.__setattr__(self, "_left", changes)
-        return self
-
-    def _count(self) -> None:
-        object.__setattr__(self, "_left", self._left - 1)
-        if self._left < 0:
-            raise Dies
-
-    def rename(self, old: str, new: str) -> None:
-        self._count()
-        LocalStorage.rename(self, old, new)
-
-    def move(self, old: str, new: str) -> None:
-        self._count()
-        LocalStorage.move(self, old, new)
-
-    def remove(self, name: str) -> None:
-        self._count()
-        LocalStorage.remove(self, name)
-
-
-@pytest.mark.parametrize("overwrites", [False, True])
-def test_a_writer_that_dies_anywhere_leaves_the_old_checkpoint_or_the_new(
-    overwrites: bool, tmp_path: Path
-) -> None:
-    """And the next writer succeeds and leaves nothing behind."""
-    cuts = {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}
-    for changes in range(8):
-        directory = tmp_path / f"{overwrites}-{changes}"
-        directory.mkdir()
-        storage = LocalStorage(str(directory))
-        if overwrites:
-            write_arrays(storage, "ck", {"t": np.zeros(4, np.int32)}, cuts, 2, "old")
-        dying = DyingStorage(str(directory)).dying_after(changes)
-        with suppress(Dies):
-            write_arrays(dying, "ck", {"t": np.ones(4, np.int32)}, cuts, 2, "new")
-        if "ck.index" in storage.names():
-            left = read_tensor(FORMAT.open(storage, "ck"), "t").tolist()
-            assert left == [1] * 4 or (overwrites and left == [0] * 4)
-        else:
-            assert not overwrites
-        write_arrays(storage, "ck", {"t": np.full(4, 2, np.int32)}, cuts, 2, "next")
-        assert read_tensor(FORMAT.open(storage, "ck"), "t").tolist() == [2] * 4
-        assert len(storage.names()) == 3
 
 
 @pytest.mark.parametrize(

@@ -423,32 +423,6 @@ def test_small_values_of_a_database_are_guarded_and_large_ones_are_not() -> None
     assert report.outcomes == {"s": "ok", "w": "not verifiable"} and report.ok
 
 
-@pytest.mark.parametrize(
-    "case", ["orbax/standard", "orbax/stale_process_files", "zarr/v3_crc32c", "zarr/v3_sharded"]
-)
-def test_a_changed_byte_is_an_error_or_verify_does_not_say_ok(case: str, tmp_path: Path) -> None:
-    """Each file in turn, with one bit changed in some places."""
-    right = sv.load(GOLDEN / case / "ckpt")
-    shutil.copytree(GOLDEN / case / "ckpt", tmp_path / "ck")
-    for path in sorted(path for path in (tmp_path / "ck").rglob("*") if path.is_file()):
-        octets = path.read_bytes()
-        for position in range(0, len(octets), max(len(octets) // 6, 1)):
-            changed = bytearray(octets)
-            changed[position] ^= 1 << position % 8
-            path.write_bytes(changed)
-            if path.name not in ("zarr.json", "_METADATA"):  # no checksum covers a description
-                hold_to_truth(tmp_path / "ck", right)
-        path.write_bytes(octets)
-
-
-def hold_to_truth(path: Path, right: dict[str, Any]) -> None:
-    arrays, _ = read_all(path)
-    outcomes = sv.verify(path).outcomes
-    for key, array in arrays.items():
-        is_right = np.array_equal(array, right[key], equal_nan=array.dtype.kind == "f")
-        assert is_right or outcomes[key] != "ok", key
-
-
 def test_a_checksum_that_is_wrong_is_called_so() -> None:
     with pytest.raises(CorruptCheckpoint, match="igest"):
         sv.load(GOLDEN / "zarr" / "bad_crc32c" / "ckpt", ["w"])

@@ -18,7 +18,7 @@ LAYERS = {
     "maps": ("maps",),
     "wire": ("wire",),
     "storage": ("storage",),
-    "formats": ("formats",),
+    "formats": ("formats", "crash/test_crash.py", "verbs/test_every_bit.py"),
     "engine": ("engine",),
     "verbs": ("verbs",),
     "view": ("view",),

@@ -17,8 +17,6 @@ import shardvar as sv
 from shardvar.errors import UnmatchedObjects
 from shardvar.reference.tracking import ObjectGraph, Trackable
 
-FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
-
 
 def saved(path: Path, **values: Any) -> Path:
     """Write variables ``dep/NAME`` of these values."""
@@ -80,30 +78,6 @@ def test_restores_that_have_no_more_to_give_keep_no_checkpoint_open(tmp_path: Pa
     assert float(root.dep.b) == 2.0
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_two_stored_objects_are_restored_into_one(tmp_path: Path, form: str) -> None:
-    """It has the variables of both."""
-    source = module(one=module(a=sv.Variable(32.0)), two=module(b=sv.Variable(64.0)))
-    sv.Checkpoint(source).write(tmp_path / "model", format=form)
-    both = module(a=sv.Variable(0.0), b=sv.Variable(0.0))
-    sv.Checkpoint(module(one=both, two=both)).read(tmp_path / "model").assert_consumed()
-    assert (float(both.a), float(both.b)) == (32.0, 64.0)
-
-
-def test_two_stored_objects_are_restored_into_one_that_appears_later(tmp_path: Path) -> None:
-    source = module(one=module(a=sv.Variable(32.0)), two=module(b=sv.Variable(64.0)))
-    sv.Checkpoint(source).write(tmp_path / "model")
-    root, both = sv.Module(), sv.Module()
-    status = sv.Checkpoint(root).read(tmp_path / "model")
-    root.one = both
-    both.b = sv.Variable(0.0)
-    assert float(both.b) == 0.0, "only the stored object two has a b"
-    root.two = both
-    both.a = sv.Variable(0.0)
-    assert (float(both.a), float(both.b)) == (32.0, 64.0)
-    status.assert_consumed()
-
-
 def test_a_variable_that_was_saved_as_two_takes_the_first_and_the_other_is_named(
     tmp_path: Path,
 ) -> None:
@@ -150,35 +124,6 @@ def test_objects_with_a_state_of_their_own_follow_the_same_rule(tmp_path: Path) 
     assert dep.number == 2
     for status in statuses:
         status.assert_consumed()
-
-
-def test_a_child_that_appears_late_takes_the_value_of_the_first_object_that_its_parent_met(
-    tmp_path: Path,
-) -> None:
-    """The parent meets two stored objects, the root and its child ``n``, which both have a
-    ``v``."""
-    sv.Checkpoint(v=sv.Variable(1.0), n=module(v=sv.Variable(2.0))).write(tmp_path / "1")
-    root = sv.Module()
-    root.n = root
-    sv.Checkpoint(root).read(tmp_path / "1")
-    root.v = sv.Variable(0.0)
-    assert float(root.v) == 1.0
-
-
-def test_a_restore_that_met_another_stored_object_leaves_an_older_one_what_it_waits_for(
-    tmp_path: Path,
-) -> None:
-    """The later checkpoint has all keys of the earlier one, but the object is another of its own
-    there: what only the earlier one has for it comes from there."""
-    sv.Checkpoint(a=module(x=sv.Variable(1.0))).write(tmp_path / "1")
-    later = module(x=sv.Variable(2.0))
-    sv.Checkpoint(a=later, b=module(y=sv.Variable(3.0))).write(tmp_path / "2")
-    each = sv.Module()
-    sv.Checkpoint(a=each).read(tmp_path / "1").expect_partial()
-    sv.Checkpoint(b=each).read(tmp_path / "2").expect_partial()
-    each.y = sv.Variable(0.0)
-    each.x = sv.Variable(0.0)
-    assert (float(each.x), float(each.y)) == (1.0, 3.0)
 
 
 # TensorFlow's rule, as a twin of a few lines

@@ -5,6 +5,7 @@ that were saved. What is not verifiable has an outcome that says so. Each file o
 a test of its own.
 """
 
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 import shardvar as sv
 from shardvar.engine.pool import run_in_order
 from shardvar.errors import ShardvarError
+from spec_tests.helpers.hypothesis_strategies import same
+from spec_tests.helpers.paths import GOLDEN
 from spec_tests.helpers.thoroughness import stride
 
 TENSORS: dict[str, Any] = {"a": np.array([[1, -2], [3, 4]], np.int16)}
@@ -64,6 +67,13 @@ def safetensors_set(path: Path) -> dict[str, Any]:
     return tensors
 
 
+def zarr(path: Path) -> dict[str, Any]:
+    tensors = {"t": np.arange(5, dtype=np.int16)}
+    partition = sv.PartitionSpec(splits=[[3, 2]])
+    sv.save(path / "m", tensors, format="zarr", partition=partition)
+    return tensors
+
+
 CHECKPOINTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str, str]] = {
     "native index": (native, "m", "*.svindex"),
     "native data": (native, "m", "*.svdata*"),
@@ -73,6 +83,8 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str, str]] = {
     "npz deflated": (deflated, "m.npz", "*.npz"),
     "npz of dates, stored": (dates, "m.npz", "*.npz"),
     "npz of dates, deflated": (deflated_dates, "m.npz", "*.npz"),
+    "zarr chunk": (zarr, "m", "m/t/c/0"),
+    "zarr chunk, the last": (zarr, "m", "m/t/c/1"),
     "safetensors": (safetensors, "m.safetensors", "*.safetensors"),
     "safetensors set, index": (safetensors_set, "m.safetensors.index.json", "*.json"),
     "safetensors set, file": (safetensors_set, "m.safetensors.index.json", "*-00001-*"),
@@ -135,6 +147,42 @@ def test_every_bit_is_found_or_harmless(case: str, tmp_path: Path) -> None:
         if report.ok:
             assert_harmless(tmp_path / name, report, expected, "safetensors" not in case)
     assert sv.verify(tmp_path / name).ok == is_readable
+
+
+GOLDENS = {
+    "torch_dcp/rows9_ranks2/ckpt": ("", "__0_0.distcp"),
+    "torch_pt/ranks_fsdp_tp": ("model_world_size_6", "*_rank_1.pt"),
+    "torch_pt/ranks_hsdp": ("model_world_size_4", "*_rank_1.pt"),
+    "torch_pt/ranks_fsdp1": ("model_world_size_2", "*_rank_1.pt"),
+    "orbax/standard/ckpt": ("", "**/*[!A]"),
+    "orbax/stale_process_files/ckpt": ("", "**/*[!A]"),
+    "zarr/v3_crc32c/ckpt": ("", "**/c/**/[0-9]"),
+    "zarr/v3_sharded/ckpt": ("", "**/c/**/[0-9]"),
+}
+"""Checkpoints of other programs: the path to open in each, and the files some of whose bits are
+flipped. No checksum covers a description."""
+
+
+@pytest.mark.parametrize("case", GOLDENS)
+def test_bits_of_other_programs_files_are_found_or_harmless(case: str, tmp_path: Path) -> None:
+    """R-DAMAGE-1, too: what is ok has the values of the whole checkpoint."""
+    name, pattern = GOLDENS[case]
+    shutil.copytree(GOLDEN / case, tmp_path / "m")
+    path = tmp_path / "m" / name
+    with sv.open_checkpoint(path) as reader:
+        right = {key: reader.read(key) for key in reader if key not in reader.faults}
+    files = sorted(file for file in (tmp_path / "m").glob(pattern) if file.is_file())
+    assert files and sv.verify(path).damages == ()
+    for file in files:
+        nbits = 8 * file.stat().st_size
+        for bit in flips(file, step=stride(max(9, nbits * len(files) // 120 | 1))):
+            try:
+                outcomes = sv.verify(path).outcomes
+                loaded = sv.load(path, [key for key in right if outcomes.get(key) == "ok"])
+            except ShardvarError:
+                continue
+            for key, array in loaded.items():
+                assert same(array, right[key]), (key, bit)
 
 
 def test_every_bit_of_a_member_that_is_not_an_array_is_found_or_harmless(tmp_path: Path) -> None:

@@ -261,14 +261,6 @@ def test_bytes_keep_their_nuls(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_empty_checkpoint_is_one(form: str, tmp_path: Path) -> None:
-    save(target(tmp_path, form), {}, format=form)
-    assert load(target(tmp_path, form)) == {}
-    with open_checkpoint(target(tmp_path, form)) as reader:
-        assert list(reader.keys()) == []
-
-
-@pytest.mark.parametrize("form", FORMATS)
 def test_some_keys_are_loaded_in_the_order_asked_for(form: str, tmp_path: Path) -> None:
     save(target(tmp_path, form), table(), format=form)
     wanted = ["step", "dense/bias", "step"]

@@ -45,6 +45,16 @@ def read(inputs: Any, *, collects: bool = False) -> dict[Any, Any]:
     return found
 
 
+def test_an_answer_that_holds_no_arrays_fails_with_what_it_is() -> None:
+    case = next(case for case in CASES if case["op"] == "read_checkpoint" and "expected" in case)
+    right = {each["key"]: each for each in case["expected"]["tensors"]}
+    raised = dict.fromkeys(right, ValueError("no"))
+    for answer, why in ((3, "is not a mapping of keys"), (raised, "raised ValueError('no')")):
+        judgement = judge_answer(case, answer)
+        assert judgement.outcome == "failed" and why in judgement.why
+    assert judge_answer(case, case["expected"]).outcome == "passed"
+
+
 def test_a_file_of_right_answers_passes_and_each_other_line_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ LAYERS = {
     "extras": ("project/test_extras.py",),
     "spec": ("spec",),
     "testing": ("kit/test_testing.py", "kit/test_drawn_values.py"),
+    "vectors": ("kit/test_published_vectors.py", "kit/test_run_vectors.py"),
     "reference.tracking": ("objects",),
     "reference.devices": ("devices",),
     "reference.random": ("random",),
@@ -41,10 +42,9 @@ LAYERS = {
 LEFT_OUT = {
     "errors": "classes and their texts",
     "limits": "a table of numbers",
-    "vectors": "published data",
     "conformance": "its rules are judged by wrong implementations",
-    "torch": "its tests need PyTorch",
-    "jax": "its tests need JAX",
+    "torch": "its tests run other programs, which no trace sees",
+    "jax": "its tests run other programs, which no trace sees",
 }
 """Layers that are not sampled, with the reason."""
 

@@ -65,6 +65,7 @@ if TYPE_CHECKING or find_spec("hypothesis") is not None:
         update_sequences,
         updated,
         updates,
+        variables_and_updates,
     )
 else:
 
@@ -112,4 +113,5 @@ __all__ = [
     "update_sequences",
     "updated",
     "updates",
+    "variables_and_updates",
 ]

@@ -14,7 +14,9 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from shardvar.errors import ArgumentTypeError
 from shardvar.layout.dtypes import Array, Shape
+from shardvar.layout.region import read_shape
 from shardvar.reference.devices import Device
 from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable
 from shardvar.spec import lookups, variables
@@ -135,11 +137,10 @@ class Update:
     """The operand: of the shape of the variable, or one row an id."""
 
 
-@st.composite
 def updates(
-    draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.float32, op: str = ""
-) -> Update:
-    """Draw one write of a variable of this shape; with ``op``, a sparse one of that kind.
+    shape: Sequence[int], dtype: npt.DTypeLike = np.float32, op: str = ""
+) -> st.SearchStrategy[Update]:
+    """Return writes of a variable of this shape; with ``op``, sparse ones of that kind.
 
     Operands are the numbers 1, 2, 3 and so on, or powers of two, and for ``mul`` and ``div`` always
     powers of two: on a variable of small integers no order of the operands of one write rounds.
@@ -157,11 +158,30 @@ def updates(
     -------
     SearchStrategy of Update
         The strategy. Writes shrink to small operands of few rows.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `shape` is not a sequence of integers, with one for the rows.
     """
+    return _updates(_check_shape(shape), dtype, op)
+
+
+def _check_shape(shape: Any) -> Shape:
+    # A variable can be iterated, as an array can: its rows would be taken for extents.
+    if not isinstance(shape, Sequence) or not shape:
+        raise ArgumentTypeError(
+            f"The shape is {shape!r}.", "Give the shape of a variable with rows: variable.shape."
+        )
+    return read_shape(shape)
+
+
+@st.composite
+def _updates(draw: st.DrawFn, shape: Shape, dtype: npt.DTypeLike, op: str) -> Update:
     sparse = bool(op) or draw(st.booleans())
     name = op or draw(st.sampled_from(SPARSE if sparse else DENSE))
     rows = draw(ids(shape[0])) if sparse else None
-    count = tuple(shape) if rows is None else (len(rows), *shape[1:])
+    count = shape if rows is None else (len(rows), *shape[1:])
     if name not in ("mul", "div") and draw(st.booleans()):
         return Update(name, rows, counting(count, dtype))
     powers = st.lists(st.integers(-2, 3), min_size=(n := int(np.prod(count))), max_size=n)
@@ -238,7 +258,7 @@ def every_refused_update(shape: Sequence[int], dtype: npt.DTypeLike = np.float32
     >>> every_refused_update((3, 2))[0].ids
     array([0, 1, 3])
     """
-    length, row_shape = shape[0], tuple(shape[1:])
+    length, *row_shape = _check_shape(shape)
     there = list(range(min(length, 2)))
     refused = []
     for op in SPARSE:
@@ -430,6 +450,26 @@ def sharded_variables(
     sizes = draw(layouts(max_shards))
     array = counting((sum(sizes), *draw(st.sampled_from(list(row_shapes)))), dtype)
     return sharded_of(array, sizes), array
+
+
+@st.composite
+def variables_and_updates(
+    draw: st.DrawFn, dtype: npt.DTypeLike = np.float32
+) -> tuple[ShardedVariable, Array, Update]:
+    """Draw a sharded variable, its array, and one write that fits it.
+
+    Parameters
+    ----------
+    dtype : dtype_like, optional
+        The dtype, float32 by default.
+
+    Returns
+    -------
+    SearchStrategy of tuple
+        The strategy of ``ShardedVariable``, ndarray and ``Update``.
+    """
+    sharded, full = draw(sharded_variables(dtype))
+    return sharded, full, draw(updates(full.shape, dtype))
 
 
 class ShardedVariableMachine(RuleBasedStateMachine):

@@ -122,6 +122,22 @@ def test_what_must_be_refused_is_refused_and_changes_nothing(data: st.DataObject
     t.assert_matches_oracle(sharded, full)
 
 
+@given(t.variables_and_updates(), st.sampled_from([np.int32, np.float64]))
+def test_a_write_is_drawn_with_the_variable_that_it_fits(drawn: Any, dtype: Any) -> None:
+    sharded, full, update = drawn
+    t.assert_matches_oracle(sharded, full)
+    assert t.updated(full, update).shape == full.shape
+    rows = len(full) if update.ids is None else len(update.ids)
+    assert update.values.shape == (rows, *full.shape[1:]) and update.values.dtype == full.dtype
+    with pytest.raises(sv.errors.ShardvarError, match=r"Give the shape .* variable\.shape"):
+        t.updates(sharded, dtype)
+    with pytest.raises(sv.errors.ShardvarError, match="shape"):
+        t.every_refused_update(sharded, dtype)
+    for wrong in (len(full), (), "ab", (2.5,)):
+        with pytest.raises(sv.errors.ShardvarError):
+            t.updates(wrong)  # type: ignore[arg-type]
+
+
 @given(st.data())
 def test_limits_of_norms_are_below_at_and_above(data: st.DataObject) -> None:
     sharded, full = data.draw(t.sharded_variables(row_shapes=((2,), (3, 2))))

@@ -432,8 +432,9 @@ def execute(arguments: Namespace) -> int:
     if len(found) > 1 or not (place.name or (folder.local_path and not folder.folders())):
         from shardvar.cli.listing import print_choices  # a path of one checkpoint needs no list
 
-        if print_choices(place, found, arguments):
-            return 0
+        code = print_choices(place, found, arguments)
+        if code is not None:
+            return code
     one = only_one(place, found)
     with open_found(one, dequantize=arguments.dequantize) as reader:
         note_numbers(reader, arguments.dequantize)

@@ -173,8 +173,12 @@ verify
 .unverified[].kind  the class in shardvar.errors; null if it was read
 .unverified[].message  the reason
 .outcomes  by key: "ok", "values match", "damaged" or "not verifiable"
-.verdict  the answer: "ok", "values match", "complete", "damaged" or "not verified"
+.verdict  the answer: "ok", "values match", "complete", "not finite", "damaged" or "not verified"; of
+    a folder, the worst
 .bare_index  the file whose keys, dtypes and shapes no checksum covers, or empty
+.not_finite  with --nan: "NaN", "infinity" or "NaN and infinity", by key
+.others  the other checkpoints in a folder, or all if PATH means several: a list of such objects
+.not_read  the files in a folder that belong to no checkpoint: not verified
 
 verify of several PATHs: a list of such objects, or
 .path  the checkpoint that cannot be opened
@@ -248,6 +252,7 @@ reshard
 <problem> .lost[]
 .left_out  keys that the format cannot hold and only their writer reads
 .dequantized  with --dequantize: the keys of SRC that became numbers
+.num_united  the number of sources if no two have a key, so that their union is written; else 0
 .ranks  of a map that makes one checkpoint a rank: such an object for each
 .map  with --dry-run and a map: its effect; else null
 <map>

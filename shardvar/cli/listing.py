@@ -10,7 +10,6 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from time import time
@@ -47,6 +46,8 @@ _MOST_TENSORS = 100_000
 its own time."""
 _LINES_AROUND = 7
 """Lines of the terminal above and below the list."""
+_NOT_OPENED = 3
+"""The exit code if a checkpoint of the list cannot be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class _Content:
     """The bytes of its payloads; None if it cannot be read."""
     wrong: str
     """The problem with it, in words; empty if its index is sound."""
+    error: ShardvarError | None = None
+    """The reason why it could not be opened, such as a package that its format needs."""
 
 
 def take_newest(arguments: Namespace) -> None:
@@ -81,11 +84,13 @@ def _newest_in(folder: str, item: str | None) -> str:
     return newest.path
 
 
-def print_choices(place: SplitPath, locations: Sequence[Location], arguments: Namespace) -> bool:
-    """Print the checkpoints that a path may mean, and return True; False if it means one."""
+def print_choices(
+    place: SplitPath, locations: Sequence[Location], arguments: Namespace
+) -> int | None:
+    """Print the checkpoints that a path may mean, and return the exit code; None if it means one."""
     found = candidates_of(place, locations)
     if len(found) < 2:
-        return False
+        return None
     if arguments.csv:
         cause = f"--csv lists the tensors of one checkpoint, and {arguments.path} has {len(found)}."
         raise ArgumentError(cause, "Give the path of one; without --csv, they are listed.")
@@ -95,6 +100,7 @@ def print_choices(place: SplitPath, locations: Sequence[Location], arguments: Na
         note(f"note: {error.cause}")
         newest = []
     contents = _contents(found)
+    failed = next((each.error for each in contents if each and each.error), None)
     if arguments.json:
         listed = [
             {
@@ -105,13 +111,13 @@ def print_choices(place: SplitPath, locations: Sequence[Location], arguments: Na
                 "saved": each.saved,
                 "num_tensors": content and content.num_tensors,
                 "nbytes": content and content.nbytes,
-                "opened": content is not None,
+                "opened": content is not None and content.error is None,
                 "problem": _problem(each, content),
             }
             for each, content, name in zip(found, contents, _paths(found), strict=True)
         ]
         print_json({"schema": SCHEMA, "checkpoints": listed})
-        return True
+        return _told(failed)
     links = _links(place.storage.local_path, found)
     choose = "one of them"
     if newest:
@@ -133,7 +139,15 @@ def print_choices(place: SplitPath, locations: Sequence[Location], arguments: Na
         say(f"{len(rows) - most:,} before these, from {rows[0][0]} on (--all lists them)")
         rows = rows[-most:]
     _print_rows(rows)
-    return True
+    return _told(failed)
+
+
+def _told(error: ShardvarError | None) -> int:
+    if error is None:
+        return 0
+    note(f"error: {printable(error.cause)}")
+    note(f"hint: {printable(error.remedy)}")
+    return _NOT_OPENED
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
@@ -185,9 +199,8 @@ def _contents(found: Sequence[Candidate]) -> list[_Content | None]:
     for number in range(len(found))[: -_MOST_LISTED - 1 : -1]:
         each = found[number]
         if left > 0 and each.is_finished and each.location.storage.local_path is not None:
-            with suppress(ShardvarError):  # such as a package that the format needs
-                content = contents[number] = _content(each.location)
-                left -= content.num_tensors or 0
+            content = contents[number] = _content(each.location)
+            left -= content.num_tensors or 0
     return contents
 
 
@@ -199,6 +212,8 @@ def _content(location: Location) -> _Content:
             return _Content(len(reader), int(nbytes.sum()), wrong)
     except CheckpointError:
         return _Content(None, None, "unreadable")
+    except ShardvarError as error:
+        return _Content(None, None, "not opened", error)
 
 
 def _cells(

@@ -376,13 +376,15 @@ verify: Check every checksum, region and file of a checkpoint.
 $ model
 $ runs/7/ckpt-1200.index --filter 'model/*'
 $ model.safetensors --json
-PATH+  {_PATH}; or several of them
+PATH+  {_PATH}; or several of them. Of a folder, all in it
 [tensors]
 <latest>
 <keys>
 [checks]
 --strict  exit with 1 unless checksums cover everything
 --against FILE  compare with this manifest, not with PATH.sha256
+--quick  check only indexes and the sizes of files
+--nan  also look for NaNs and infinities: exit with 1
 [running]
 <workers>
 [output]

@@ -544,6 +544,8 @@ def share_bar(part: float) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
+_MOST_SEARCHED = 100
+"""The folders that are searched for a note, which must not take longer than the command."""
 _MOST_NAMED = 3
 """The names in a note; it counts the others."""
 
@@ -552,7 +554,9 @@ def notes_about(arguments: Namespace) -> list[str]:
     """Return a note for each folder among the arguments that holds other checkpoints than its path means."""
     notes = []
     paths = dict.fromkeys(_paths(arguments, "path", "a", "b", "source"))
-    for folder in [] if getattr(arguments, "latest", False) else filter(os.path.isdir, paths):
+    # ``verify`` and ``diff`` are about all that is in a folder.
+    is_whole = getattr(arguments, "latest", False) or arguments.command in ("verify", "diff")
+    for folder in [] if is_whole else filter(os.path.isdir, paths):
         with suppress(ShardvarError):  # the command reports the error
             if text := _text(folder):
                 notes.append(f"note: {text}")
@@ -564,6 +568,8 @@ def notes_about(arguments: Namespace) -> list[str]:
 
             whole = path if "://" in path else os.path.abspath(path)
             if not split_numbers(whole)[1] or len(found := find_checkpoints(path)) != 1:
+                continue
+            if found[0].members:
                 continue
             kind, others = find_part(found[0].format, found[0].storage, found[0].name)
             if kind is not None:
@@ -585,20 +591,31 @@ def _paths(arguments: Namespace, *names: str) -> Iterator[str]:
 def _text(folder: str) -> str:
     """Return the sentence about a folder; empty if its path means all that is in it."""
     # Not above: paths of files do without it.
-    from shardvar.verbs.newest import find_omissions
+    from shardvar.formats.parts import PartsFormat
+    from shardvar.formats.table import is_companion
+    from shardvar.verbs.locate import find_below, look_at
+    from shardvar.verbs.newest import contents_of
 
-    passed = find_omissions(folder)
-    if not passed:
+    place = look_at(folder)
+    meant = find_below(place)
+    if any(isinstance(each.format, PartsFormat) for each in meant):
         return ""
-    paths = [os.path.relpath(path, folder) for path in passed.folders]
-    parts = []
-    if passed.files:
-        parts.append(_named(passed.files))
+    if sets := [each.about_members for each in meant if each.members]:
+        return sets[0]
+    found = contents_of(place, meant, _MOST_SEARCHED)
+    here = [each for each in found.others if each.storage == place.storage]
+    below = [each.path for each in found.others if each not in here and not is_companion(each.name)]
+    if all(each.storage != place.storage for each in meant):
+        below = []  # the folders are what it means
+    files, paths = [each.name for each in here], [os.path.relpath(path, folder) for path in below]
+    parts = [_named(files)] * bool(files)
     if paths:
         parts.append(f"{count(len(paths), 'checkpoint')} in folders ({_named(paths)})")
-    if passed.links:
-        parts.append(f"links out of it that are not followed ({_named(passed.links)})")
-    first = [*passed.files, *paths, *passed.links][0]
+    if found.links:
+        parts.append(f"links out of it that are not followed ({_named(found.links)})")
+    if not parts:
+        return ""
+    first = [*files, *paths, *found.links][0]
     shown = short_path(os.path.normpath(os.path.join(folder, first)))
     whole = "; ".join(parts)
     return f"{short_path(folder)} also contains {whole}. See one: `shardvar inspect {shown}`"

@@ -58,7 +58,7 @@ from shardvar.planning.policies import (
 )
 from shardvar.storage.local import is_url
 from shardvar.verbs.joining import Join, Spec
-from shardvar.verbs.locate import exact_path, find_target
+from shardvar.verbs.locate import exact_path, find_checkpoint, find_target
 from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import (
     VerifyReport,
@@ -246,7 +246,9 @@ def execute(arguments: Namespace) -> int:
         ) from error
     verified = [
         # The path of only the new checkpoint, even if another shares its prefix.
-        verify_with_progress(exact_path(find_target(each.path, each.format, each.format)))
+        verify_with_progress(
+            find_checkpoint(exact_path(find_target(each.path, each.format, each.format)))
+        )
         for each in (report.ranks or (report,) if arguments.verify and not report.dry_run else ())
     ]
     if arguments.json:
@@ -412,7 +414,7 @@ def print_write(
         print_report(found)
 
 
-_OF_RESHARD = ("lost", "dequantized", "ranks", "map")
+_OF_RESHARD = ("lost", "dequantized", "ranks", "map", "num_united")
 """Fields that only a reshard has."""
 
 

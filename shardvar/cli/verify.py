@@ -2,7 +2,7 @@
 
 0  everything was read, and compared if its format has a checksum of it; ``--strict`` makes it 1
    where one is missing, also of keys, dtypes and shapes
-1  something is damaged
+1  something is damaged, or not finite (``--nan``)
 3  nothing is damaged, and something could not be read or compared
 
 Workers are processes of this machine (``--workers N``) or of a Dask cluster. They are not threads,
@@ -16,9 +16,10 @@ import signal
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,6 +31,7 @@ from shardvar.cli.output import (
     note,
     one_line,
     print_json,
+    printable,
     progress,
     say,
     seen_from_here,
@@ -37,18 +39,37 @@ from shardvar.cli.output import (
 )
 from shardvar.cli.tree import print_problems
 from shardvar.cli.usage import parse_count
-from shardvar.errors import ArgumentError, CheckpointError, ShardvarError, StorageError
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    MissingExtra,
+    ShardvarError,
+    StorageError,
+)
 from shardvar.extras import missing_extra
 from shardvar.formats.files import open_below
 from shardvar.formats.table import format_named
 from shardvar.pictures.words import named
 from shardvar.storage.requests import first_line
 from shardvar.verbs.compare.manifest import manifest_beside, read_against, sums_beside
-from shardvar.verbs.locate import find_checkpoint
-from shardvar.verbs.reader import open_checkpoint
-from shardvar.verbs.reports import DAMAGED, OK, SCHEMA, Damage, VerifyReport
+from shardvar.verbs.locate import Location
+from shardvar.verbs.reader import Reader, open_checkpoint, open_found
+from shardvar.verbs.reports import (
+    DAMAGED,
+    OK,
+    QUICK,
+    SCHEMA,
+    Damage,
+    VerifyReport,
+    lines_of_problems,
+)
 from shardvar.verbs.together.executors import end_with_parent, interrupt_task
-from shardvar.verbs.verify import verify
+from shardvar.verbs.verify import (
+    contents_to_verify,
+    joined_report,
+    reports_of,
+    verify_location,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -154,6 +175,10 @@ def _quiet(names: Iterable[str]) -> Iterator[None]:
 
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
+_MOST_NAMED = 5
+"""The files that a note names."""
+_MOST_KEYS = 16
+"""The tensors with NaNs that are listed."""
 
 
 def execute(arguments: Namespace) -> int:
@@ -165,13 +190,27 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
     paths, strict = arguments.path, arguments.strict
     if len(paths) > 1 and arguments.against is not None:
         raise ArgumentError("--against compares one checkpoint with a manifest.", "Give one PATH.")
-    chosen = {"filter": arguments.filter, "exclude": arguments.exclude}
+    chosen = arguments.filter, arguments.exclude, arguments.against
+    names = ("filter", "exclude", "against", "quick", "nan")
+    options = {name: getattr(arguments, name) for name in names}
     told: list[dict[str, Any]] = []
     codes: list[int] = []
     verdicts: list[str] = []
     for path in paths:
+        reports = list[VerifyReport]()
         try:
-            report = verify_with_progress(path, executor, against=arguments.against, **chosen)
+            contents, is_whole = contents_to_verify(path, *chosen)
+            is_one = len(paths) == len(contents.all if is_whole else contents.meant) == 1
+            check = partial(verify_with_progress, executor=executor, **options)
+            for report in reports_of(contents, check, is_whole):
+                reports.append(report)
+                verdicts.append(_verdict(report, strict)[1])
+                codes.append(code_of_report(report, strict))
+                if not arguments.json and (codes[-1] or not arguments.quiet):
+                    print_report(report, strict, arguments.all, indent="  " * (not is_one))
+                    remedy = _remedy(report, path, strict) if is_one else None
+                    if remedy and not arguments.quiet:
+                        note(f"hint: {remedy}")
         except CheckpointError as error:
             # Of several, one that cannot be opened hides no other.
             if len(paths) == 1:
@@ -183,21 +222,17 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
             codes.append(_NOT_VERIFIED)
             verdicts.append("not opened")
             continue
-        verdicts.append(_verdict(report, strict)[1])
-        codes.append(code_of_report(report, strict))
-        told.append(report.to_json())
-        if not arguments.json and (codes[-1] or not arguments.quiet):
-            print_report(report, strict, arguments.all, indent="  " * (len(paths) > 1))
-            remedy = _remedy(report, path, strict) if len(paths) == 1 else None
-            if remedy and not arguments.quiet:
-                note(f"hint: {remedy}")
+        whole = joined_report(contents, reports)
+        told.append(whole.to_json())
+        if whole.not_read and not (arguments.json or arguments.quiet):
+            note(f"note: {_unread(whole.not_read, arguments.all)}")
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)
-    elif len(paths) > 1 and not arguments.quiet:
+    elif len(verdicts) > 1 and not arguments.quiet:
         outcomes = Counter(outcome.partition(":")[0] for outcome in verdicts)
         numbers = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.items())
         _space()
-        say(f"{count(len(paths), 'checkpoint')}: {numbers}")
+        say(f"{count(len(verdicts), 'checkpoint')}: {numbers}")
     if len(paths) > 1 and not any(codes):
         from shardvar.verbs.delta.chain import ends_of_chain  # only for several paths
 
@@ -210,6 +245,12 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         if ends and not (arguments.quiet or arguments.json):
             say(f"The deltas follow each other: {ends[0]} to {ends[1]}")
     return max(codes)
+
+
+def _unread(names: Sequence[str], everything: bool) -> str:
+    most = len(names) if everything else _MOST_NAMED
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"not verified: {', '.join(map(printable, names[:most]))}{more}"
 
 
 def _space() -> None:
@@ -240,7 +281,7 @@ def _remedy(report: VerifyReport, path: str, strict: bool) -> str | None:
 
 def code_of_report(report: VerifyReport, strict: bool = False) -> int:
     """Return the exit code that a report means; ``strict`` asks for checksums of everything."""
-    if report.damages:
+    if report.damages or report.not_finite:
         return _NO
     if report.uncompared or report.doubts:
         return _NOT_VERIFIED
@@ -248,15 +289,21 @@ def code_of_report(report: VerifyReport, strict: bool = False) -> int:
 
 
 def verify_with_progress(
-    path: str, executor: Executor | None = None, **options: Any
+    found: Location, executor: Executor | None = None, **options: Any
 ) -> VerifyReport:
     """Verify a checkpoint with options of ``verify``, with a progress bar at a terminal."""
 
     def total() -> int:
-        nbytes, against = payload_nbytes(path), options.get("against")
+        # Above the bar: what is known before a value is read.
+        for line in lines_of_problems("damaged: ", verify_location(found, quick=True).damages):
+            note(line)
+        nbytes, against = (
+            _payload_nbytes(lambda: open_found(found, dequantize=False)),
+            options.get("against"),
+        )
         # All payloads are read once more for digests, and files for their checksums.
         with suppress(ShardvarError):
-            given, found = None if against is None else read_against(against), find_checkpoint(path)
+            given = None if against is None else read_against(against)
             claim = given or manifest_beside(found)
             with closing(found.open()) as source:
                 names = {each.file for each in sums_beside(found, source, given).sums}
@@ -264,16 +311,22 @@ def verify_with_progress(
             return nbytes + sum(sizes) + (nbytes if claim and not claim.is_list else 0)
         return nbytes
 
+    if options.get("quick"):
+        return verify_location(found, executor=executor, **options)
     with progress("verifying", total) as advance:
-        return verify(path, progress=advance, executor=executor, **options)
+        return verify_location(found, advance, executor=executor, **options)
 
 
 def payload_nbytes(path: str) -> int:
     """Return the payload bytes of a checkpoint, for a progress bar; 0 if unreadable."""
+    return _payload_nbytes(lambda: open_checkpoint(path))
+
+
+def _payload_nbytes(opened: Callable[[], Reader]) -> int:
     try:
-        with open_checkpoint(path) as reader:
+        with opened() as reader:
             return int(reader.entries().slices.nbytes.sum())
-    except CheckpointError:
+    except (CheckpointError, MissingExtra):
         return 0
 
 
@@ -294,6 +347,12 @@ def print_report(
         _space()
     print_problems(report.damages, everything, indent, pipe="damaged: ")
     print_problems(problems, everything, indent, pipe="not verified: ")
+    keys = [f"{printable(key)} ({what})" for key, what in report.not_finite.items()]
+    most = len(keys) if everything else _MOST_KEYS
+    for text in keys[:most]:
+        say(f"{indent}not finite: {text}")
+    if keys[most:]:
+        say(f"{indent}not finite: {count(len(keys) - most, 'more tensor')} (--all lists them)")
     for each in report.notes:
         say(f"{indent}note: {one_line(each)}")
     others = len(report.outcomes) - _num_damaged(report) - len(report.uncompared)
@@ -313,6 +372,8 @@ def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
     if report.damages:
         damaged = _num_damaged(report)
         return "bad", f"damaged: {damaged:,} of {tensors} in" if damaged else "damaged:"
+    if report.not_finite:
+        return "bad", f"not finite: {len(report.not_finite):,} of {tensors} in"
     if report.uncompared:
         return "attention", f"not verified: {len(report.uncompared):,} of {tensors} in"
     if report.doubts:
@@ -327,8 +388,12 @@ def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
 
 def _compared(report: VerifyReport, strict: bool) -> str:
     """Return the numbers that the verdict lacks: tensors, bytes that were read, and if they were compared."""
-    if report.damages and not report.outcomes:
+    if (report.damages or report.doubts) and not report.outcomes:
         return "no tensor could be read"
+    if any(each.message == QUICK for each in report.unguarded):
+        text = "only the index and the sizes of files: structure only"
+        is_numbered = _verdict(report, strict)[1].endswith(" in")
+        return text if is_numbered else f"{count(report.num_tensors, 'tensor')}; {text}"
     read = f"{human_size(report.read_nbytes)} read"
     # A verdict on some of the tensors ends with the number of all.
     if not _verdict(report, strict)[1].endswith(" in"):

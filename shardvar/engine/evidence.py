@@ -82,6 +82,8 @@ class Evidence:
     """[m] True for payloads whose parts are read without a comparison; None for none."""
     errors: dict[int, ReadError] | None = None
     """The first error of each row, where errors are kept; None where they are raised."""
+    watch: Callable[[int, memoryview], object] | None = None
+    """Called with the row and the bytes of each range that was read, while they are in the cache."""
     _noted: "array[int]" = field(default_factory=partial(array, "q"))
     """Reads that are not compared yet, four integers each, to be compared together."""
     _parts: "array[int]" = field(default_factory=partial(array, "q"))
@@ -114,6 +116,8 @@ class Evidence:
         except READ_ERRORS as error:
             self._fail(row, error)
             return
+        if self.watch:
+            self.watch(row, buffer)
         if self.takes_checksums:
             # Reads are noted and compared together, since NumPy takes about as long for one
             # comparison as for 64. Each is four integers in ``_noted``.
@@ -163,6 +167,9 @@ class Evidence:
             for row in rows.tolist():
                 self.read_whole(row)
             return buffer, begins
+        if self.watch:
+            for row, begin, count in zip(rows.tolist(), begins, nbytes.tolist(), strict=True):
+                self.watch(row, buffer[begin : begin + count])
         self._take(rows, starts, nbytes, buffer, begins)
         return buffer, begins
 
@@ -191,6 +198,8 @@ class Evidence:
             for start, stop in block_ranges(0, nbytes):
                 block = buffer[: stop - start]
                 self.source.read_into(self.entries, row, start, block)
+                if self.watch:
+                    self.watch(row, block)
                 if guarded and self.source.crc is not None:
                     crc = self.source.crc.compute(block, crc)
             if nbytes == 0 and not self.entries.plain[row]:

@@ -22,6 +22,7 @@ import numpy as np
 from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.formats.files import DataFiles, FileSource, read_beginning
 from shardvar.formats.protocol import Finding, Format, Source, WrappedSource
+from shardvar.formats.sets import is_foreign
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
 from shardvar.limits import MAX_NBYTES, MAX_OBJECTS_NBYTES
 from shardvar.planning.index import (
@@ -246,7 +247,8 @@ class FileNames:
             )
         if name in names and name.endswith(ends):
             whole = self.whole(name, names)
-            return [whole if whole in names or not self.index else name]
+            is_set = not self.index or (whole in names and not is_foreign(storage, whole))
+            return [whole if is_set else name]
         if name in names:
             may = self.others is None or self.others.fullmatch(name)
             return [self.whole(name, names)] if may and self.begins(storage, name) else []

@@ -38,6 +38,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
+from shardvar.formats.sets import GAP, INDEXED_ENDINGS, JOINED_BY_FORMAT, N_OF_M
 from shardvar.formats.table import formats_marked
 from shardvar.pictures.words import message, named
 from shardvar.planning.slices import Capabilities
@@ -104,23 +105,16 @@ _FILES = (
 """Kinds by the names that a program gives to files of single ranks, and to no others."""
 _RANK_FOLDER = r"mp_rank_\d+(_\d+)*"
 _MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npz", ".npy", ".h5")
-_INDEXED = (".bin", ".safetensors", ".msgpack")
-"""The endings of files whose sets have an index, NAME.bin.index.json, that a format reads."""
 _NUMBER = r"\d{1,18}"
-_GAP = "[^0-9A-Za-z]{0,3}"
 _WORD = "rank|shard|part|partition|worker|process|proc|device|gpu|host|node|replica|consolidated"
 # A word begins at a letter that no letter is before, or at a capital: worldRank0. Of two letters, as
 # in tp2, it also follows no digit: names of tempfile have all such pairs.
 _PART = (
     r"(?:(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))"
-    rf"(?i:(?:[mtp]p|local|global)?(?:{_WORD}))|(?<![A-Za-z0-9])(?i:[mtp]p)){_GAP}(\d{{1,18}})(?!\d)"
+    rf"(?i:(?:[mtp]p|local|global)?(?:{_WORD}))|(?<![A-Za-z0-9])(?i:[mtp]p)){GAP}(\d{{1,18}})(?!\d)"
 )
-_OF = rf"(?<!\d)(\d{{1,18}}){_GAP}(?i:of){_GAP}(?!0*[01](?!\d))(\d{{1,18}})(?!\d)"
-"""N of M, in any spelling."""
-_DECLARED = rf"(?<![A-Za-z0-9]){_OF}(?![A-Za-z0-9])|[^0-9A-Za-z](?i:of)[^0-9A-Za-z]"
+_DECLARED = rf"(?<![A-Za-z0-9]){N_OF_M}(?![A-Za-z0-9])|[^0-9A-Za-z](?i:of)[^0-9A-Za-z]"
 """Not in the middle of letters and digits, as tempfile may have it."""
-_JOINED = r"shard-\d+-.*-of-\d+\.safetensors|.*-\d{5}-of-\d{5}\.gguf"
-"""The parts that the formats safetensors and gguf join."""
 COMMON, _RANKWISE_INDEX = "common.pt", "metadata.pkl"
 _INDEX_NBYTES = 1 << 26
 _LEVELS = 3
@@ -140,14 +134,14 @@ def split_numbers(name: str) -> tuple[str, tuple[int, ...]]:
         start, stop = (at - found.start() for at in found.span(1))
         return f"{found[0][:start]}\0{found[0][stop:]}"
 
-    if re.fullmatch(_JOINED, name):
+    if re.fullmatch(JOINED_BY_FORMAT, name):
         return name, ()
-    return re.sub(_PART, take, re.sub(_OF, take, name)), tuple(numbers)
+    return re.sub(_PART, take, re.sub(N_OF_M, take, name)), tuple(numbers)
 
 
 def is_of_several(name: str) -> bool:
     """Return True if a name has N of M, in any spelling."""
-    return re.search(_OF, name) is not None and not re.fullmatch(_JOINED, name)
+    return re.search(N_OF_M, name) is not None and not re.fullmatch(JOINED_BY_FORMAT, name)
 
 
 def are_parts(names: Sequence[str]) -> bool:
@@ -251,7 +245,7 @@ def _kind_of_files(group: Sequence[str], files: Sequence[str]) -> FileKind:
         return known or RANKS._replace(what=f"{RANKS.what}: {named(group)}")
     # The numbers begin at 0 or at 1. As many files may be missing as the name claims.
     frame, numbers = split_numbers(group[0])
-    first, last = re.findall(_OF, group[0])[0]
+    first, last = re.findall(N_OF_M, group[0])[0]
     start = min(split_numbers(each)[1][0] for each in group) > 0
     all_names = (
         frame.replace("\0", f"{n:0{len(first)}}", 1) for n in range(start, int(last) + start)
@@ -261,7 +255,7 @@ def _kind_of_files(group: Sequence[str], files: Sequence[str]) -> FileKind:
     ]
     what = f"a set of {int(last):,} files with {named(group)}"
     remedy = _ONE_BY_ONE if not missing else "Fetch the missing files from the source of the set."
-    ending = next((each for each in _INDEXED if group[0].endswith(each)), "")
+    ending = next((each for each in INDEXED_ENDINGS if group[0].endswith(each)), "")
     index = frame.partition("\0")[0].rstrip("-_. ") + ending + ".index.json"
     if ending and index in files:
         return FileKind(what, f"Give the path of its index, {index}, which means the whole set.")

@@ -11,7 +11,8 @@ key that the index does not name in a file is a finding.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,11 @@ from shardvar.errors import (
     StorageError,
     prefix_errors,
 )
+from shardvar.formats.files import look_into
 from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_HEADER_NBYTES
-from shardvar.pictures.words import named
-from shardvar.storage.protocol import Storage
+from shardvar.pictures.words import count, named
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
 from shardvar.wire.damage import (
     DISTRUST,
@@ -40,6 +42,13 @@ from shardvar.wire.damage import (
 DELTA_ENCODING = "delta_encoding"
 """The text in the metadata of an index that makes its set a delta (``formats.published``)."""
 _MAX_DEPTH = 32
+INDEXED_ENDINGS = (".bin", ".safetensors", ".msgpack")
+"""The endings of files whose sets have an index, NAME.bin.index.json, that a format reads."""
+GAP = "[^0-9A-Za-z]{0,3}"
+N_OF_M = rf"(?<!\d)(\d{{1,18}}){GAP}(?i:of){GAP}(?!0*[01](?!\d))(\d{{1,18}})(?!\d)"
+"""N of M, in any spelling."""
+JOINED_BY_FORMAT = r"shard-\d+-.*-of-\d+\.safetensors|.*-\d{5}-of-\d{5}\.gguf"
+"""The parts that the formats safetensors and gguf join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,67 @@ def build_set_index(weight_map: Mapping[str, str], metadata: Mapping[str, Any]) 
     return (json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8")
 
 
+def name_of_set(name: str) -> str:
+    """Return the name of a set by one of its files: its index, or a glob if there is never one.
+
+    >>> name_of_set("model-00001-of-00003.safetensors"), name_of_set("m_1of2.fp16.bin"), name_of_set("m-1-of-2.npz")
+    ('model.safetensors.index.json', 'm.fp16.bin.index.json', 'm-*-of-2.npz')
+    """
+    if name.endswith(INDEXED_ENDINGS):
+        return re.sub(rf"[-_. ]?{N_OF_M}", "", name, count=1) + ".index.json"
+    return re.sub(N_OF_M, lambda found: f"*{found[0][len(found[1]) :]}", name, count=1)
+
+
+def whole_sets(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the sets whose files have all numbers, from 1 to N of N or from 0 on, by name.
+
+    >>> whole_sets(["m-1-of-2.npz", "m-2-of-2.npz", "k-1-of-3.npz", "k-3-of-3.npz"])
+    {'m-*-of-2.npz': ['m-1-of-2.npz', 'm-2-of-2.npz']}
+    """
+    sets: dict[str, dict[tuple[int, int], str]] = {}
+    for name in sorted(names):
+        found = re.findall(N_OF_M, name)
+        if len(found) == 1 and not re.fullmatch(JOINED_BY_FORMAT, name):
+            number, total = map(int, found[0])
+            sets.setdefault(name_of_set(name), {})[number, total] = name
+    return {
+        name: [*files.values()]
+        for name, files in sets.items()
+        if (totals := {total for _, total in files}) == {len(files)}
+        and {number for number, _ in files} in ({*range(max(totals))}, {*range(1, max(totals) + 1)})
+    }
+
+
+def is_foreign(storage: Storage, index: str) -> bool:
+    """Return True if an index can be read and names none of the files next to it."""
+
+    def look(file: ReadableFile) -> bool:
+        named = read_set_index(file.read, file.size).weight_map.values()
+        return {*named}.isdisjoint(storage.names())
+
+    return look_into(storage, index, look, False)
+
+
+def check_own(storage: Storage, index: str, files: Collection[str]) -> None:
+    """Raise the error of an index that was copied from another set, if files of this one are there."""
+    names = storage.names()
+    own = [name for name in names if index in (f"{name}.index.json", name_of_set(name))]
+    there = [name for name in own if name != index]
+    if not there or not {*files}.isdisjoint(names):
+        return
+    cause = (
+        f"{storage.path}: {index} belongs to another set: it names {count(len(files), 'file')}, and "
+        f"none of the {count(len(there), 'file')} here, {named(there)}."
+    )
+    remedy = "Fetch the index of these files, or give the path of one of them."
+    if sorted(there) == whole_sets(there).get(name_of_set(there[0])):
+        remedy = (
+            "The numbers of these are complete: move the index elsewhere, and give the folder, or "
+            "join them: `shardvar reshard FILE1 FILE2 ... TARGET`."
+        )
+    raise InvalidCheckpoint(cause, remedy)
+
+
 def is_bare(name: str) -> bool:
     """Return True if a name stays in the folder on every system."""
     return name not in ("", ".", "..") and not set(name) & set("/\\\0")
@@ -111,7 +181,9 @@ def read_weight_map(storage: Storage, name: str) -> tuple[Mapping[str, str], str
     file = storage.open(name)
     try:
         with prefix_errors(file.name):
-            return read_set_index(file.read, file.size).weight_map, file.stamp
+            weight_map = read_set_index(file.read, file.size).weight_map
+        check_own(storage, name, {*weight_map.values()})
+        return weight_map, file.stamp
     finally:
         file.close()
 

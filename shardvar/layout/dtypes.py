@@ -252,6 +252,48 @@ def is_floating(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
+_EXPONENTS: dict[str, tuple[DType, int]] = {
+    "float16": (np.dtype(np.uint16), 0x7C00),
+    "bfloat16": (np.dtype(np.uint16), 0x7F80),
+    "float32": (np.dtype(np.uint32), 0x7F80_0000),
+    "float64": (np.dtype(np.uint64), 0x7FF0_0000_0000_0000),
+}
+"""Integers of the same size, and their bits that are the exponent: all 1 in NaNs and infinities."""
+_COMPONENTS = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
+_ODD_PORTION = 1 << 16
+"""Bytes that are looked at together, and stay in the cache."""
+
+
+def odd_values(payload: memoryview, name: str) -> int:
+    """Return 1 if some elements are NaN, 2 if some are infinite, 3 for both; 0 otherwise.
+
+    >>> odd_values(memoryview(np.array([1, np.nan], np.float32)).cast("B"), "float32")
+    1
+    """
+    name = _COMPONENTS.get(name, name)
+    if name not in _EXPONENTS:
+        return _odd_bytes(payload, name)
+    dtype, mask = _EXPONENTS[name]
+    # Integers: comparisons of floats are slower, and NumPy has none for most small ones.
+    values, flags = np.frombuffer(payload, dtype), 0
+    step = _ODD_PORTION // dtype.itemsize
+    for first in range(0, len(values), step):
+        some = values[first : first + step]
+        if (exponents := some & mask).max() == mask:
+            fractions = some[exponents == mask] & ((mask & -mask) - 1)
+            flags |= bool(fractions.any()) | 2 * (not fractions.all())
+    return flags
+
+
+def _odd_bytes(payload: memoryview, name: str) -> int:
+    """As ``odd_values``, of elements of one byte: there are only 256."""
+    if not is_floating(name) or not has_values(name) or numpy_dtype(name).itemsize > 1:
+        return 0
+    values = np.arange(256, dtype=np.uint8).view(numpy_dtype(name)).astype(np.float32)
+    kinds = np.isnan(values) + 2 * np.isinf(values).astype(np.uint8)
+    return int(np.bitwise_or.reduce(kinds[np.frombuffer(payload, np.uint8)], initial=0))
+
+
 def widen_numbers(array: Array) -> Array:
     """Return the values as uint64, int64, float64 or complex128, which hold them exactly."""
     # All integers of up to 63 bits fit int64, and all of 64 bits without a sign fit uint64. Every

@@ -12,16 +12,19 @@ which the engine compares. It is compared here.
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
 from shardvar.engine.pieces import VerifiedRows
-from shardvar.errors import ReadError
+from shardvar.errors import CheckpointError, ReadError, UnsupportedError
 from shardvar.formats.protocol import Finding, Source, WrappedSource
 from shardvar.layout.dtypes import Bools, Ints
-from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries
+from shardvar.pictures.words import named
+from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import Checksum
 
@@ -172,17 +175,86 @@ def join_sources(directories: Sequence[Storage], sources: Sequence[Source]) -> J
     )
 
 
+def join_tables(
+    directories: Sequence[Storage], sources: Sequence[Source], keys: Sequence[Collection[str]]
+) -> JoinedSource:
+    """Sources as one, with the entries and the faults of some keys of each."""
+    joined = join_sources(directories, sources)
+    parts, faults = list[EntryTable](), dict[str, CheckpointError]()
+    for number, (stored, some) in enumerate(zip(joined.stored, keys, strict=True)):
+        table = stored.entries
+        # A checksum of another kind is compared by the joined source.
+        plain = table.plain & (stored.source.crc in (joined.crc, None))
+        origin = joined.first_entry[number] + np.arange(len(table))
+        start, file = np.where(plain, table.start, origin), table.file + joined.first_file[number]
+        parts.append(take_tensors(replace(table, file=file, start=start, plain=plain), some))
+        faults |= {key: each for key, each in stored.source.index.faults.items() if key in some}
+    # Runs of one size are kept, where all have them.
+    steps = {None if part.runs is None else part.runs.run_nbytes for part in parts}
+    all_of = [source.index.metadata for source in sources]
+    common = {
+        name: text
+        for name, text in all_of[0].user.items()
+        if all(each.user.get(name) == text for each in all_of)
+    }
+    # Of other keys than the joined ones: it is only known that a source carries some.
+    digests = next((each.digests for each in all_of if each.has_digests), {})
+    metadata = replace(
+        all_of[0],
+        user=common,
+        digests=digests,
+        paths={key: steps for each in all_of for key, steps in each.paths.items()},
+        empty={key: kind for each in all_of for key, kind in each.empty.items()},
+    )
+    entries = concatenate_entries(
+        [part if len(steps) == 1 else replace(part, runs=None) for part in parts]
+    )
+    index = TableIndex(entries, joined.index.files, metadata, faults)
+    return replace(joined, index=index)
+
+
+def shared_keys(readers: Iterable[Iterable[str]], kept: Collection[str]) -> list[str]:
+    """Return the keys that several sources have; without one, together they are a union."""
+    counts = Counter(key for each in readers for key in each if key in kept)
+    return [key for key, number in counts.items() if number > 1]
+
+
+def unite(
+    directories: Sequence[Storage], sources: Sequence[Source], kept: Collection[str] | None = None
+) -> JoinedSource:
+    """Sources of which no two have a key, as one; ``UnsupportedError`` for others."""
+    owners = list[RankSource]()
+    for source in sources:
+        entries = concatenate_entries(list(source.index.scan()))
+        faults = dict(source.index.faults.items())
+        index = TableIndex(entries, source.index.files, source.index.metadata, faults)
+        owners.append(RankSource(source, "", index, {*entries.slices.tensors.keys, *faults}))
+    every = [each.keys for each in owners]
+    if shared := shared_keys(every, {*chain(*every)} if kept is None else kept):
+        raise UnsupportedError(
+            f"Several files of {directories[0].path} have {named(shared)}.",
+            "If they are parts of tensors, say along which axis they follow each other: `shardvar "
+            "reshard FILE1 FILE2 ... TARGET --concat 'GLOB=AXIS'`.",
+        )
+    keys = every if kept is None else [{*kept}.intersection(some) for some in every]
+    return join_tables(directories, owners, keys)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSource(WrappedSource):
     """A source whose keys have the number of its rank before them."""
 
     inner: Source = field()
     prefix: str
-    """The number and a slash, such as ``1/``."""
+    """The number and a slash, such as ``1/``; empty where all sources have other keys."""
     index: TableIndex = field()
+    keys: Collection[str] = ()
+    """Its keys, if there is no prefix."""
 
     def _own(self, key: str) -> str | None:
-        """The key in the source; None for a key of another rank."""
+        """The key in the source; None for a key of another one."""
+        if not self.prefix:
+            return key if key in self.keys else None
         return key.removeprefix(self.prefix) if key.startswith(self.prefix) else None
 
     def is_guarded(self, key: str) -> bool | None:

@@ -8,6 +8,9 @@ program saved.
     copies    all else is the same in several checkpoints: it is compared, and kept once
     objects   so are values that are not tensors, such as the arguments of a training program
 
+Sources of which no two have a key are a union: each tensor comes from the source that has it. So are
+the files of a set that lost its index (``Location.members``).
+
 ``JoinedSource`` has the slices of all checkpoints, each with the number of its checkpoint before
 its key. A map makes tensors of them, the map of a call or of ``concat``
 (``plan_join``). All that is wrong with keys, dtypes and shapes is found before a value is read.
@@ -27,12 +30,9 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from shardvar.errors import ArgumentError, InconsistentTensor, UnsupportedError
 from shardvar.layout.dtypes import is_whole
@@ -43,11 +43,10 @@ from shardvar.limits import MAX_NAMED
 from shardvar.maps.map import numbered
 from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.pictures.words import human_shape, named
-from shardvar.planning.index import TableIndex, concatenate_entries, take_tensors
 from shardvar.storage.local import split_place
 from shardvar.verbs.arguments import check_globs
 from shardvar.verbs.compare.walk import compare_readers
-from shardvar.verbs.joined_source import join_sources
+from shardvar.verbs.joined_source import join_tables, shared_keys, unite
 from shardvar.verbs.locate import Location, is_same
 from shardvar.verbs.mapping import number_keys, planned_reader
 from shardvar.verbs.reader import Reader, open_found
@@ -179,6 +178,11 @@ def open_sources(
     check_globs(concat, "globs to axes")
     with _opened(found, dequantize) as readers:
         kept = _select(readers, filter, exclude)
+        if not concat and not shared_keys(readers, kept):
+            sources = [reader.source for reader in readers]
+            union = unite([each.storage for each in found], sources, kept)
+            return Reader(found[0].path, found[0].format.name, union)
+        _check_set([each.path for each in found], is_ordered=True)
         objects = _unread_objects(readers, kept)
         tensors = kept.difference(objects)
         for reader in readers:
@@ -208,6 +212,7 @@ def open_numbered(
     *,
     dequantize: bool | str,
 ) -> Reader:
+    _check_set([each.path for each in found], is_ordered=True)
     with _opened(found, dequantize) as readers:
         return _join(found, readers, _select(readers, filter, exclude))
 
@@ -220,7 +225,7 @@ def _opened(found: Sequence[Location], dequantize: bool | str) -> Iterator[list[
             raise ArgumentError(
                 f"{other.path} and {each.path} are one checkpoint.", "Give it once."
             )
-    _check_set([each.path for each in found])
+    _check_set([each.path for each in found], is_ordered=False)
     _check_beside([each.path for each in found])
     with ExitStack() as stack:
         yield [stack.enter_context(open_found(each, dequantize=dequantize)) for each in found]
@@ -236,7 +241,7 @@ def _select(
     return select_keys([*keys], filter, exclude)
 
 
-def _check_set(paths: Sequence[str]) -> None:
+def _check_set(paths: Sequence[str], *, is_ordered: bool) -> None:
     """Numbers in names may show that sources are missing, or in another order."""
     for pattern in (_OF_TOTAL, _RANK):
         matches = [list(pattern.finditer(path)) for path in paths]
@@ -254,7 +259,7 @@ def _check_set(paths: Sequence[str]) -> None:
                 f"{named([os.path.basename(p) for p in paths])}."
             )
             raise ArgumentError(cause, "Give all of them, in order.")
-        if numbers != sorted(numbers):
+        if is_ordered and numbers != sorted(numbers):
             cause = f"The numbers in the names are not in order: {', '.join(map(str, numbers))}."
             raise ArgumentError(
                 cause, "Give the sources in the order of their ranks: `sort -V` sorts names so."
@@ -379,39 +384,7 @@ def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place
 
 def _join(found: Sequence[Location], readers: Sequence[Reader], kept: Collection[str]) -> Reader:
     """Number the keys by their source. A map looks for ``config.json`` next to the first source."""
-    readers = [number_keys(reader, rank) for rank, reader in enumerate(readers)]
-    joined = join_sources([each.storage for each in found], [each.source for each in readers])
+    sources = [number_keys(reader, rank).source for rank, reader in enumerate(readers)]
     keys = [{numbered(rank, key) for key in kept} for rank in range(len(readers))]
-    parts = []
-    for number, stored in enumerate(joined.stored):
-        table = stored.entries
-        # A checksum of another kind is compared by the joined source.
-        plain = table.plain & (stored.source.crc in (joined.crc, None))
-        origin = joined.first_entry[number] + np.arange(len(table))
-        start, file = np.where(plain, table.start, origin), table.file + joined.first_file[number]
-        moved = replace(table, file=file, start=start, plain=plain)
-        parts.append(take_tensors(moved, keys[number]))
-    # Runs of one size are kept, where all have them.
-    steps = {None if part.runs is None else part.runs.run_nbytes for part in parts}
-    all_of = [reader.metadata for reader in readers]
-    common = {
-        name: text
-        for name, text in all_of[0].user.items()
-        if all(each.user.get(name) == text for each in all_of)
-    }
-    # Of other keys than the joined ones: it is only known that a source carries some.
-    digests = next((each.digests for each in all_of if each.has_digests), {})
-    index = TableIndex(
-        concatenate_entries(
-            [part if len(steps) == 1 else replace(part, runs=None) for part in parts]
-        ),
-        joined.index.files,
-        replace(all_of[0], user=common, digests=digests),
-        {
-            key: error
-            for reader, of_source in zip(readers, keys, strict=True)
-            for key, error in reader.faults.items()
-            if key in of_source
-        },
-    )
-    return Reader(found[0].path, found[0].format.name, replace(joined, index=index))
+    joined = join_tables([each.storage for each in found], sources, keys)
+    return Reader(found[0].path, found[0].format.name, joined)

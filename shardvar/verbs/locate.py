@@ -32,7 +32,7 @@ That costs listing one folder and reading the heads of a few files.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -53,6 +53,7 @@ from shardvar.errors import (
 from shardvar.formats.deferred import has_key
 from shardvar.formats.parts import COMMON, INTERRUPTED, PartsFormat, kind_of_parts
 from shardvar.formats.protocol import Format, Source
+from shardvar.formats.sets import whole_sets
 from shardvar.formats.table import (
     ending_of_other_files,
     format_named,
@@ -396,6 +397,8 @@ class Location:
     """The path, for messages."""
     stem: str = field(init=False, compare=False)
     """The name without its ending: the same for every name of this checkpoint."""
+    members: tuple[str, ...] = ()
+    """The files of a set without its index, which are all there; empty for other checkpoints."""
 
     def __post_init__(self) -> None:
         can, folder = self.format.capabilities, self.storage.path
@@ -404,8 +407,23 @@ class Location:
         object.__setattr__(self, "path", folder if is_folder else os.path.join(folder, self.name))
         object.__setattr__(self, "stem", stem_of_name(self.name, self.format.name))
 
+    @property
+    def about_members(self) -> str:
+        """The sentence on a set without its index; empty for other checkpoints."""
+        index = f" without its index, {self.name}" if self.name.endswith(".json") else ""
+        what = f"{self.storage.path} has a set{index}: all {len(self.members)} files are there"
+        return f"{what} by their numbers, and are read as one" if self.members else ""
+
     def open(self, *, dequantize: bool | str = False) -> Source:
         """Open the checkpoint for reading; ``dequantize``: with the numbers of quantised tensors."""
+        if self.members:
+            from shardvar.verbs.joined_source import unite  # few need it
+
+            files = [replace(self, name=name, members=()) for name in self.members]
+            sources = [each.open(dequantize=dequantize) for each in files]
+            joined = unite([self.storage] * len(files), sources)
+            names = [name for each in sources for name in each.index.files]
+            return replace(joined, index=replace(joined.index, files=names))
         try:
             source, can = self.format.open(self.storage, self.name), self.format.capabilities
         except MissingFile as error:
@@ -449,12 +467,28 @@ def find_checkpoints(path: Path) -> list[Location]:
 
 def found_at(storage: Storage, name: str) -> list[Location]:
     """The checkpoints that a name may mean in a directory; without a name, all of it."""
-    found = _locate(storage, name)
+    found = _with_sets(storage, _locate(storage, name))
     # Megatron's file of common values means its folder, also by its own path.
+    if any(each.members for each in found):
+        return found
     if name in ("", COMMON) and (kind := kind_of_parts(storage, [each.name for each in found])):
         return [_location(PartsFormat(kind), storage, "parts")]
     if not found and not name and _VARIABLES in storage.folders():
         found = _locate(storage.folder(_VARIABLES), "")
+    return found
+
+
+def _with_sets(storage: Storage, found: list[Location]) -> list[Location]:
+    """Files of a set without its index are one checkpoint if all of them are there."""
+    names = storage.names()
+    here = {each.name: each for each in found if each.storage == storage}
+    # A format locates the index that is missing, or each file.
+    is_lost = any(name.endswith(".index.json") and name not in names for name in here)
+    for name, files in whole_sets(names if is_lost else here).items():
+        first = here.get(name) or (here.get(files[0]) if {*files} <= {*here} else None)
+        if first and name not in names:
+            found = [each for each in found if each.name not in (*files, name)]
+            found.append(Location(first.format, storage, name, members=tuple(files)))
     return found
 
 
@@ -510,9 +544,47 @@ def find_below(place: SplitPath) -> list[Location]:
     return sorted(found, key=lambda each: natural_key(each.path)) if len(found) > 1 else found
 
 
-def below(root: Storage, most: int | None = None) -> list[Location]:
-    """Follows inner links too; ``AmbiguousPath`` for more than ``most`` folders."""
-    most = _MAX_FOLDERS if most is None else most
+def below(root: Storage) -> list[Location]:
+    """Follows inner links too; ``AmbiguousPath`` for too many folders."""
+    found = search(root, _MAX_FOLDERS, lambda folder: found_at(folder, ""), _is_searched_on)[1]
+    found = [each for each in found if not is_companion(each.name)] or found
+    return sorted(found, key=lambda each: natural_key(each.path))
+
+
+def _is_searched_on(_folder: Storage, found: Sequence[Location]) -> bool:
+    return all(is_companion(each.name) for each in found)
+
+
+def all_in(folder: Storage) -> list[Location]:
+    """All checkpoints in a directory: what its path means, and the files next to it."""
+    found, names = found_at(folder, ""), folder.names()
+    if any(isinstance(each.format, PartsFormat) for each in found):
+        return found
+    others: dict[str, Format] = {}
+    for form in formats_of(names, ""):
+        if side_of(form.name):
+            others |= {name: form for name in form.locate(folder, "") if name not in others}
+    if any(".safetensors" in name for name in names):
+        from shardvar.formats.safetensors.names import all_checkpoints  # of one format
+
+        others |= dict.fromkeys(all_checkpoints(folder), format_named("safetensors"))
+    here = [each for each in found if each.storage == folder]
+    for name in {each.name for each in here}:
+        others.pop(name, None)
+    # The index of a set speaks for the files next to it, and not for the state of a trainer.
+    rest = [name for name in names if is_companion(name) and name not in others]
+    rest = [name for name in rest if all(each.name != name for each in here)]
+    found += [_location(form, folder, name) for name, form in sorted(others.items())]
+    return found + [each for name in rest for each in _locate(folder, name)[:1]]
+
+
+def search(
+    root: Storage,
+    most: int,
+    look: Callable[[Storage], list[Location]],
+    goes_on: Callable[[Storage, Sequence[Location]], bool],
+) -> tuple[list[Storage], list[Location]]:
+    """The folders below one, and what ``look`` finds in them; inner links are followed too."""
     level, searched, found = [root], [root], list[Location]()
     for _ in range(_DEPTH):
         level = [
@@ -527,22 +599,18 @@ def below(root: Storage, most: int | None = None) -> list[Location]:
                 f"{root.path} has no checkpoint itself, and more than {most:,} folders below it."
             )
             raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
-        here = [(folder, found_at(folder, "")) for folder in level]
+        here = [(folder, look(folder)) for folder in level]
         found += [location for _, locations in here for location in locations]
-        level = [
-            folder
-            for folder, locations in here
-            if all(is_companion(each.name) for each in locations)
-        ]
+        level = [folder for folder, locations in here if goes_on(folder, locations)]
     folders = [*searched, *(location.storage for location in found)] if root.local_path else []
     links = [(each, *link) for each in folders for link in inner_links(each.path, root.path)]
     known = {os.path.realpath(folder.path) for folder in folders} if links else set()
     for folder, name, target in links:
         if target not in known:
             known.add(target)
-            found += found_at(folder.folder(name), "")
-    found = [each for each in found if not is_companion(each.name)] or found
-    return sorted(found, key=lambda each: natural_key(each.path))
+            searched.append(folder.folder(name))
+            found += look(searched[-1])
+    return searched, found
 
 
 def find_checkpoint(path: Path, listings: dict[str, list[str]] | None = None) -> Location:

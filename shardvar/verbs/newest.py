@@ -44,8 +44,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -63,7 +63,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import put_in_place
 from shardvar.formats.parts import INTERRUPTED, PartsFormat
-from shardvar.formats.table import format_of_name, formats_of, names_of_target, side_of
+from shardvar.formats.table import format_of_name, names_of_target
 from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.pictures.words import count, named, natural_key
 from shardvar.storage.posix import outer_links
@@ -73,6 +73,7 @@ from shardvar.verbs.locate import (
     Location,
     Path,
     SplitPath,
+    all_in,
     below,
     find_below,
     found_at,
@@ -80,6 +81,7 @@ from shardvar.verbs.locate import (
     look_at,
     only_one,
     parts,
+    search,
     several,
 )
 from shardvar.verbs.steps import (
@@ -408,6 +410,9 @@ def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
         choice = replace(choice, newest=wanted)
     elif len(found) < 2:
         only = only_one(place, [each.location for each in found])
+        if only.members:
+            cause = f"{only.about_members}. None of them is a step."
+            raise AmbiguousPath(cause, "Open the folder itself.")
         if choice.passed or isinstance(only.format, PartsFormat):
             only.open().close()  # raises its error
         return only, choice
@@ -581,44 +586,69 @@ def _lacks_files(found: Location) -> bool:
         return False
 
 
-_MAX_FOLDERS = 100
-"""The folders that are searched; the note must not take longer than the command."""
+_MAX_FOLDERS = 10_000
+"""The folders of a folder that are searched."""
+_SUMS = (".sha256", ".md5", "checksums.txt", "SHA256SUMS", "checklist.chk")
+"""The endings of files whose lines are compared (``compare.manifest``)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Omissions:
-    """The checkpoints of a folder that its path does not mean."""
+class FolderContents:
+    """Everything in a folder."""
 
-    files: Sequence[str] = ()
-    """The names of files next to the checkpoints."""
-    folders: Sequence[str] = ()
-    """The paths of checkpoints in folders."""
+    place: SplitPath
+    meant: Sequence[Location]
+    """The checkpoints that its path means."""
+    others: Sequence[Location] = ()
+    """The other checkpoints in it, such as the state of a trainer."""
+    folders: Sequence[Storage] = ()
+    """The folders that were searched."""
+    unsearched: Sequence[str] = ()
+    """The names of folders that were not, since there are too many, or too deep ones."""
     links: Sequence[str] = ()
     """The names of links that lead out of the folder."""
 
-    def __bool__(self) -> bool:
-        return bool(self.files or self.folders or self.links)
+    @property
+    def all(self) -> list[Location]:
+        return [*self.meant, *self.others]
+
+    def unread(self, files: Collection[str]) -> list[str]:
+        """The paths of files that belong to no checkpoint; ``files`` belong to one."""
+        root, whole = self.place.storage.path, {each.storage for each in self.all if each.is_folder}
+        paths = [
+            os.path.join(each.path, name)
+            for each in self.folders
+            if each not in whole
+            for name in each.names()
+            if not name.startswith((".", "_")) and not name.endswith(_SUMS)
+            if name not in (STATE_FILE, _MEGATRON, *_POINTERS, "commit_success.txt")
+        ]
+        return [os.path.relpath(path, root) for path in paths if path not in files] + [
+            f"{name}/" for name in self.unsearched
+        ]
 
 
-def find_omissions(path: Path) -> Omissions:
-    """Only of the path of a local folder with a checkpoint."""
-    place = look_at(path)
-    storage, folder = place.storage, place.storage.local_path
-    found = find_below(place) if folder is not None and not place.name else []
-    if folder is None or not found or any(isinstance(each.format, PartsFormat) for each in found):
-        return Omissions()
-    here = [each for each in found if each.storage == storage]
-    # The formats that a folder means only if it means no others.
-    sides = [form for form in formats_of(storage.names(), "") if side_of(form.name)]
-    others = {name for form in sides for name in form.locate(storage, "")}
-    if any(".safetensors" in name for name in storage.names()):
-        from shardvar.formats.safetensors.names import all_checkpoints  # of one format
+def contents_of(
+    place: SplitPath, meant: Sequence[Location], most: int = _MAX_FOLDERS
+) -> FolderContents:
+    """All that lies in a folder next to what it means; a path of anything else means only itself."""
+    storage = place.storage
+    if place.name or not meant:
+        return FolderContents(place, meant)
+    searched, found, unsearched = [storage], all_in(storage), list[str]()
+    if _goes_on(storage, meant):
+        try:
+            searched, below = search(storage, most, all_in, _goes_on)
+            found += sorted(below, key=lambda each: natural_key(each.path))
+        except AmbiguousPath:
+            unsearched = [*storage.folders()]
+    links = [] if storage.local_path is None else outer_links(storage.local_path)
+    known = {(each.path, each.name) for each in meant}
+    others = {(each.path, each.name): each for each in found}
+    rest = [each for at, each in others.items() if at not in known]
+    return FolderContents(place, meant, rest, searched, unsearched, links)
 
-        others.update(all_checkpoints(storage))
-    files = sorted(others - {each.name for each in here})
-    folders: list[Location] = []
-    # The folders in a checkpoint that is a folder itself are its own.
-    if here and not any(each.is_folder for each in here):
-        with suppress(ShardvarError):  # too many to search, or one that may not be read
-            folders = below(storage, _MAX_FOLDERS)
-    return Omissions(files, [each.path for each in folders], outer_links(folder))
+
+def _goes_on(folder: Storage, found: Sequence[Location]) -> bool:
+    """The folders in a checkpoint that is a folder itself are its own."""
+    return not any(each.is_folder and each.storage == folder for each in found)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from shardvar.errors import LISTS_MORE, CheckpointError, ReadError
+from shardvar.errors import LISTS_MORE, CheckpointError, ShardvarError
 from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import (
     count,
@@ -71,7 +71,7 @@ class Damage:
     """The remedy, a sentence."""
 
     @classmethod
-    def of(cls, error: ReadError, key: str | None = None, file: str | None = None) -> Self:
+    def of(cls, error: ShardvarError, key: str | None = None, file: str | None = None) -> Self:
         """Return the damage that an error tells of; ``file`` is where the error does not know it.
 
         Parameters
@@ -268,6 +268,8 @@ class WriteReport:
     digests: str = ""
     """The sentence on the digests that the checkpoint carries, or on digests of the source that were
     left out; empty without digests."""
+    num_united: int = 0
+    """The sources, if no two have a key and their union was written; else 0."""
     ranks: "tuple[WriteReport, ...]" = ()
     """The report of each checkpoint, if a map makes one a rank."""
     dry_run: bool = False
@@ -336,7 +338,8 @@ def sizes_of_write(
     done = "would write" if report.dry_run else "wrote"
     what = human_tensors(report.num_tensors, report.num_slices)
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
-    yield f"{done} {name(report)} ({report.format}): {what}, {size}"
+    union = f", the union of {report.num_united} sources" if report.num_united else ""
+    yield f"{done} {name(report)} ({report.format}): {what}, {size}{union}"
     for each in report.ranks:
         size = f"{count(each.num_tensors, 'tensor')}, {human_size(each.nbytes)}"
         yield f"  {name(each)}: {size}"
@@ -362,11 +365,18 @@ checksums and are right; it is wrong; neither is known."""
 VALUES_MATCH = "values match"
 """The outcome of a tensor whose values agree with checksums, and whose key, dtype and shape no
 checksum covers."""
-COMPLETE, NOT_VERIFIED = "complete", "not verified"
-"""The verdicts on checkpoints that lack checksums of values, or could not be read whole."""
+COMPLETE, NOT_VERIFIED, NOT_FINITE = "complete", "not verified", "not finite"
+"""The verdicts on checkpoints that lack checksums of values, could not be read whole, or have NaNs
+or infinities."""
+_VERDICTS = (DAMAGED, NOT_FINITE, NOT_VERIFIED, COMPLETE, VALUES_MATCH, OK)
+"""The worst first."""
 
 NO_CHECKSUMS = "The format keeps no checksum of it: only its structure was verified."
 """The reason where no file of the format has a checksum."""
+
+
+QUICK = "Only the index and the sizes of files were checked."
+"""The reason where no payload was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,11 +424,24 @@ class VerifyReport:
     """By key: ``"ok"``, ``"values match"``, ``"damaged"`` or ``"not verifiable"``."""
     bare_index: str = ""
     """The file whose keys, dtypes and shapes no checksum covers; empty if they are covered."""
+    not_finite: Mapping[str, str] = field(default_factory=dict)
+    """With ``nan=True``, ``"NaN"``, ``"infinity"`` or both, by the keys of tensors that have them."""
+    others: "tuple[VerifyReport, ...]" = ()
+    """The reports of the other checkpoints in the folder, or of all if its path means several."""
+    not_read: tuple[str, ...] = ()
+    """The files in the folder that were not verified, since they belong to no checkpoint that
+    shardvar reads."""
+    files: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """The paths of its files. Not in JSON."""
 
     @property
     def ok(self) -> bool:
-        """True if nothing is wrong, all was read, and all that the format guards was compared."""
-        return not (self.damages or self.uncompared or self.doubts)
+        """True if nothing is wrong, all was read, and all that the format guards was compared.
+
+        This includes the other checkpoints of the folder. With ``quick=True``, nothing is read.
+        """
+        own = not (self.damages or self.uncompared or self.doubts or self.not_finite)
+        return own and all(each.ok for each in self.others)
 
     @property
     def uncompared(self) -> list[Unverified]:
@@ -446,15 +469,19 @@ class VerifyReport:
 
         ``"ok"`` if keys, dtypes, shapes and all values are covered and right, ``"values match"`` if
         only values are covered, ``"complete"`` if some have no checksum or there is no tensor;
-        ``"damaged"``; ``"not verified"`` if something could not be read.
+        ``"damaged"``; ``"not finite"``; ``"not verified"`` if something could not be read. Of a
+        folder it is the worst.
         """
+        own = VALUES_MATCH if self.bare_index else OK
         if self.damages:
-            return DAMAGED
-        if self.uncompared or self.doubts:
-            return NOT_VERIFIED
-        if self.unguarded or (self.bare_index and not self.num_tensors):
-            return COMPLETE
-        return VALUES_MATCH if self.bare_index else OK
+            own = DAMAGED
+        elif self.not_finite:
+            own = NOT_FINITE
+        elif self.uncompared or self.doubts:
+            own = NOT_VERIFIED
+        elif self.unguarded or (self.bare_index and not self.num_tensors):
+            own = COMPLETE
+        return min([own, *(each.verdict for each in self.others)], key=_VERDICTS.index)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
@@ -465,11 +492,15 @@ class VerifyReport:
             "notes": list(self.notes),
             "unverified": [asdict(each) for each in self.unverified],
             "outcomes": dict(self.outcomes),
+            "not_finite": dict(self.not_finite),
+            "others": [each.to_json() for each in self.others],
+            "not_read": list(self.not_read),
         }
+        del fields["files"]
         return {"schema": SCHEMA, "ok": self.ok, **fields, **lists, "verdict": self.verdict}
 
     def _repr_html_(self) -> str:
-        from shardvar.pictures.table import bad, html_block, html_table
+        from shardvar.pictures.table import Markup, bad, html_block, html_table
 
         about = [
             count(self.num_tensors, "tensor"),
@@ -486,14 +517,14 @@ class VerifyReport:
         ]
         rows += [(each.key, bad("not verifiable"), each.message) for each in self.uncompared]
         rows += [(each.file or "", bad("not verified"), each.message) for each in self.doubts]
+        rows += [(key, bad("not finite"), what) for key, what in self.not_finite.items()]
+        rows += [(each.path, Markup(each.verdict), "") for each in self.others]
         if not rows:
             return html_block(f"{self.verdict}: {self.path}", about)
         table = html_table(
             ("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
         )
-        return html_block(
-            f"{'damaged' if self.damages else 'not verified'}: {self.path}", about, table
-        )
+        return html_block(f"{self.verdict}: {self.path}", about, table)
 
 
 # Tables for notebooks. Every name in them is escaped.

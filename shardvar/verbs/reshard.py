@@ -436,8 +436,7 @@ def reshard(
         found = [replace(x, format=reads) if x.format.name == reads.name else x for x in found]
     with _open(found, given, concat, filter, exclude, dequantize, changes, executor) as reader:
         stamp, opened = partial(digest_of_reshard, found, reader), reader.source
-        is_made = len(found) > 1 or concat or dequantize
-        carry = find_carry(reader, digest, not is_made, keep_going)
+        carry = find_carry(reader, digest, not (found[1:] or concat or dequantize), keep_going)
         if given is not None:
             # Of several sources, the keys were chosen before they were joined.
             chosen = (filter, exclude, None) if len(found) == 1 else (None, None, len(found))
@@ -447,14 +446,15 @@ def reshard(
         )
         write = partial(rewrite, found, changes, plan, stamp, None if dry_run else move, carry)
         if by_rank:
-            # All is planned and checked before the first is written.
             goals = (_find_goal(found, path_of_rank(target, rank), format) for rank in count())
             ranks = [*zip(goals, split_ranks(reader), strict=False)]
             report = write_ranks(target, ranks, write, dry_run=dry_run)
         else:
             report = write(goal, reader)()
-        report = replace(report, dequantized=keys_of_numbers(opened) if dequantize else ())
-        return replace(report, map=report_of_map()) if dry_run and report_of_map else report
+        told = report_of_map() if dry_run and report_of_map else None
+        numbers = keys_of_numbers(opened) if dequantize else ()
+        united = len(found) * (found[1:] != [] and given is None and type(opened) is JoinedSource)
+        return replace(report, dequantized=numbers, num_united=united, map=told)
 
 
 def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Location]:
@@ -468,7 +468,8 @@ def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Locat
         )
     locations = [find_checkpoint(each) for each in paths]
     for each in locations:
-        check_not_a_part(each.format, each.storage, each.name, is_alone=len(locations) == 1)
+        if not each.members:
+            check_not_a_part(each.format, each.storage, each.name, is_alone=len(locations) == 1)
     return locations
 
 

@@ -25,33 +25,41 @@ not be read keeps the report from being ``ok``, covered or not; one that was rea
 covers does not, and is named.
 """
 
+import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from shardvar.engine.pool import Progress
 from shardvar.errors import (
+    AmbiguousPath,
     ArgumentError,
     CheckpointError,
     CheckpointNotFound,
     IncompleteCheckpoint,
     MalformedCheckpoint,
+    MissingExtra,
     OutOfBounds,
     ReadError,
+    StorageError,
     UnsupportedError,
 )
 from shardvar.formats.deferred import prefer_whole
 from shardvar.formats.protocol import Finding, Source
 from shardvar.formats.published import delta_of
+from shardvar.formats.table import is_companion
 from shardvar.pictures.words import count
 from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, find_faults, take_tensors
 from shardvar.planning.slices import TensorTable, concatenate
 from shardvar.verbs.arguments import check_progress, named_arguments
-from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
-from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.compare.manifest import Choose, checkpoint_files, confirmed, read_against
+from shardvar.verbs.locate import Location, Path, arrays_alone, find_below, look_at, only_one
+from shardvar.verbs.newest import FolderContents, candidates_of, contents_of
 from shardvar.verbs.parameters import empty_note
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.renaming import select_keys
@@ -60,6 +68,7 @@ from shardvar.verbs.reports import (
     NO_CHECKSUMS,
     NOT_VERIFIABLE,
     OK,
+    QUICK,
     VALUES_MATCH,
     Damage,
     Unverified,
@@ -76,6 +85,8 @@ def verify(
     filter: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
     against: Path | None = None,
+    quick: bool = False,
+    nan: bool = False,
     executor: Executor | None = None,
 ) -> VerifyReport:
     """Check a checkpoint from end to end and return a report of every problem.
@@ -86,17 +97,24 @@ def verify(
     Parameters
     ----------
     path : path_like
-        The checkpoint.
+        The checkpoint. Of a folder, everything in it is verified: the report is about the
+        checkpoint that the path means, ``others`` has the reports of all others, and ``not_read``
+        the files that belong to none.
     progress : callable, optional
         Called with numbers of payload bytes as they are read, and of bytes of files with checksums.
     filter : str or iterable of str, optional
         Globs of keys. Only tensors that match one are read and reported, which a note tells; the
         index and the list of files are checked as a whole.
     exclude : str or iterable of str, optional
-        Globs of keys of tensors to leave out.
+        Globs of keys of tensors to leave out. With ``filter``, ``exclude`` or ``against``, of a
+        folder only the checkpoint that the path means is verified.
     against : path_like, optional
         The manifest, or the list of checksums of files as sha256sum writes them, to compare with,
         instead of files next to the checkpoint.
+    quick : bool, default False
+        Check only indexes, and the sizes of files. No payload is read.
+    nan : bool, default False
+        Also look for NaNs and infinities in the values, while they are read.
     executor : concurrent.futures.Executor, optional
         An executor whose workers read the payloads.
 
@@ -110,9 +128,9 @@ def verify(
     CheckpointNotFound
         If there is no checkpoint at ``path``.
     AmbiguousPath
-        If ``path`` matches several checkpoints.
+        If ``path`` is a prefix of several checkpoints.
     UnsupportedError
-        If this release cannot read the checkpoint.
+        If this release cannot read the checkpoint, and there is no other in the folder.
     MissingFile
         If there is no file at ``against``.
     MalformedCheckpoint
@@ -136,26 +154,123 @@ def verify(
     """
     check_executor(executor)
     check_progress(progress)
-    found = find_checkpoint(path)
+    check = partial(
+        verify_location,
+        progress=progress,
+        filter=filter,
+        exclude=exclude,
+        against=against,
+        quick=quick,
+        nan=nan,
+        executor=executor,
+    )
+    contents, is_whole = contents_to_verify(path, filter, exclude, against)
+    return joined_report(contents, [*reports_of(contents, check, is_whole)])
+
+
+def contents_to_verify(path: Path, *chosen: Any) -> tuple[FolderContents, bool]:
+    """All that a path means, and True if all else in its folder is verified too: nothing is ``chosen``."""
+    place = look_at(path)
+    meant = [each.location for each in candidates_of(place, find_below(place))]
+    is_whole = not place.name and all(each is None for each in chosen)
+    if not is_whole or len(meant) < 2:
+        only_one(place, meant)
+    elif kind := arrays_alone(meant):
+        raise AmbiguousPath(f"The folder {place.path} is {kind.what}.", kind.remedy)
+    return contents_of(place, meant), is_whole
+
+
+def reports_of(
+    contents: FolderContents, check: Callable[[Location], VerifyReport], is_whole: bool
+) -> Iterator[VerifyReport]:
+    """Yield the report of each checkpoint; one that cannot be opened hides no other."""
+    found = contents.all if is_whole else contents.meant
+    if len(found) == 1:
+        yield check(found[0])
+        return
+    for each in found:
+        try:
+            yield check(each)
+        except (CheckpointError, MissingExtra, StorageError, UnsupportedError) as error:
+            # Programs keep their arguments next to a model, in classes that no other one reads.
+            if not (isinstance(error, UnsupportedError) and is_companion(each.name)):
+                doubt = Damage.of(error, file=os.path.basename(each.path))
+                yield VerifyReport(each.path, each.format.name, (), (), doubts=(doubt,))
+
+
+def joined_report(contents: FolderContents, reports: Sequence[VerifyReport]) -> VerifyReport:
+    """The report of a path: of the only checkpoint that it means, or of a folder of several."""
+    folder = contents.place.storage.path
+    is_one = len(contents.meant) == 1
+    own = reports[0] if is_one else VerifyReport(folder, "folder", (), ())
+    done = {each.path for each in reports}
+    files = done.union(*(each.files for each in reports))
+    rest = [os.path.relpath(each.path, folder) for each in contents.all if each.path not in done]
+    unread = [name for name in contents.unread(files) if name not in rest]
+    return replace(own, others=tuple(reports[is_one:]), not_read=(*rest, *unread))
+
+
+def verify_location(
+    found: Location,
+    progress: Progress = lambda _nbytes: None,
+    *,
+    filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    against: Path | None = None,
+    quick: bool = False,
+    nan: bool = False,
+    executor: Executor | None = None,
+) -> VerifyReport:
+    """As ``verify``, of one checkpoint."""
     claims = None if against is None else read_against(against)
     try:
         source = found.open()
     except CheckpointNotFound:
         raise
     except CheckpointError as error:
-        return VerifyReport(found.path, found.format.name, (Damage.of(error),), ())
+        return VerifyReport(
+            found.path, found.format.name, (Damage.of(error),), (), files=(found.path,)
+        )
     try:
         choose = (
             None
             if filter is None and exclude is None
             else partial(select_keys, filter=filter, exclude=exclude)
         )
-        if executor is None and source.traits is not None:
+        if executor is None and source.traits is not None and not quick:
             prefer_whole(source.index)
-        report = _report(found, source, payload_checker(executor, found, source, progress), choose)
-        return confirmed(report, found, source, claims, progress, choose)
+        odd = set[tuple[str, int]]() if nan and not quick else None
+        check = payload_checker(executor, found, source, progress, odd)
+        report = _report(found, source, None if quick else check, choose)
+        if found.members:
+            report = replace(report, notes=(*report.notes, f"{found.about_members}."))
+        if not quick:
+            report = confirmed(report, found, source, claims, progress, choose)
+        if odd is not None:
+            report = _with_odd(report, odd, source)
+        files = [os.path.join(found.storage.path, name) for name in checkpoint_files(found, source)]
+        return replace(report, files=tuple(files))
     finally:
         source.close()
+
+
+def _with_odd(
+    report: VerifyReport, odd: Collection[tuple[str, int]], source: Source
+) -> VerifyReport:
+    """Add the tensors with NaNs (1) and infinities (2), and the number of tensors that were not looked at."""
+    damaged = {each.key for each in report.damages}
+    kinds = ("NaN", "infinity", "NaN and infinity")
+    flags: dict[str, int] = {}
+    for key, flag in odd:
+        flags[key] = flags.get(key, 0) | flag
+    blocks = sum(key in source.encodings() for key in report.outcomes)
+    note = [f"Not looked at for NaN: {count(blocks, 'quantised tensor')}."] * bool(blocks)
+    found = {
+        key: kinds[flags[key] - 1]
+        for key in report.outcomes
+        if flags.get(key) and key not in damaged
+    }
+    return replace(report, not_finite=found, notes=(*report.notes, *note))
 
 
 _Problem = tuple[str, str | None, ReadError]
@@ -168,7 +283,10 @@ _UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBou
 """Errors of payloads that were not read to their end."""
 
 
-def _report(found: Location, source: Source, check: Check, choose: Choose | None) -> VerifyReport:
+def _report(
+    found: Location, source: Source, check: Check | None, choose: Choose | None
+) -> VerifyReport:
+    """``check`` reads the payloads; without it, only the index and the sizes of files are judged."""
     tables, unreadable, faults, findings, damages = _laws(source)
     delta, user = None, source.index.metadata.user
     if DELTA in user or found.format.name == "safetensors":
@@ -176,18 +294,19 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
         delta = delta_of(found.storage, found.format.name, user, tensors)
     tables, faults, note = _chosen(tables, faults, choose, damages)
     problems: list[_Problem] = [
-        (key, None, _compare_bytes(source, key, error)) for key, error in faults.items()
+        (key, None, _compare_bytes(source, key, error) if check else error)
+        for key, error in faults.items()
     ]
-    read = _read_all(source, check, tables, unreadable, problems)
+    read = _read_all(source, check, tables, unreadable, problems) if check else Counter[str]()
     guarded = guarded_keys(source, tables, faults)  # checksums may be in frames, which were read
     # A tensor that spans its storage is compared when it is read. If that failed, it is left out
     # here, so that the storage is compared for the others.
     known = {key for key, _, _ in problems}
-    errors = source.storage_errors({*guarded}.difference(known))
+    errors = source.storage_errors({*guarded}.difference(known)) if check else {}
     problems += [(key, None, error) for key, error in errors.items() if key not in known]
     if delta:
         note.append(f"It is {delta.what}.")
-        if not problems:
+        if check and not problems:
             problems += _delta_problems(found, source, guarded.keys(), note)
 
     # Outcomes.
@@ -199,13 +318,9 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
     damaged = {damage.key for damage in damages}
     reasons = {key: error for key, _, error in problems if isinstance(error, UnsupportedError)}
     no_checksum = NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM
-    unverified = [
-        Unverified(key, is_guarded, type(error).__name__, str(error))
-        if (error := reasons.get(key))
-        else Unverified(key, is_guarded, None, no_checksum)
-        for key, is_guarded in guarded.items()
-        if key not in damaged and (key in reasons or not is_guarded)
-    ]
+    if check is None:
+        no_checksum, guarded = QUICK, dict.fromkeys(guarded, False)
+    unverified = _unverified(guarded, reasons, damaged, no_checksum)
     outcomes = dict.fromkeys(guarded, VALUES_MATCH if source.bare_index else OK)
     outcomes |= {each.key: NOT_VERIFIABLE for each in unverified}
     notes = [f"{each.place}: {each.message}" for each in findings if not each.is_damage]
@@ -226,6 +341,21 @@ def _report(found: Location, source: Source, check: Check, choose: Choose | None
         read_nbytes=read.total(),
         unguarded_nbytes=sum(nbytes for key, nbytes in read.items() if not guarded[key]),
     )
+
+
+def _unverified(
+    guarded: Mapping[str, bool],
+    reasons: Mapping[str, ReadError],
+    damaged: Collection[str | None],
+    no_checksum: str,
+) -> list[Unverified]:
+    return [
+        Unverified(key, is_guarded, type(error).__name__, str(error))
+        if (error := reasons.get(key))
+        else Unverified(key, is_guarded, None, no_checksum)
+        for key, is_guarded in guarded.items()
+        if key not in damaged and (key in reasons or not is_guarded)
+    ]
 
 
 _Faults = dict[str, ReadError]

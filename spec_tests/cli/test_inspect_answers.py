@@ -390,10 +390,11 @@ def test_the_other_checkpoints_of_a_folder_are_noted_after_an_error(
     sv.save("d/step-5/model.safetensors", {"w": np.ones(99)})
     cut = Path("d/step-5/model.safetensors").read_bytes()[:-40]
     Path("d/a.safetensors").write_bytes(cut)
-    for command in ("inspect", "verify"):
-        found = run(command, "d")
-        assert found.code in (1, 3) and "ends at" in found.err + found.out
-        assert "also contains 1 checkpoint in folders (step-5/model.safetensors)" in found.err
+    found = run("inspect", "d")
+    assert found.code == 3 and "ends at" in found.err
+    assert "also contains 1 checkpoint in folders (step-5/model.safetensors)" in found.err
+    found = run("verify", "d")
+    assert found.code == 1 and "ends at" in found.out and "step-5/model.safetensors" in found.out
 
 
 def test_what_a_folder_holds_besides_is_noted_with_the_command_that_shows_it(
@@ -414,10 +415,9 @@ def test_what_a_folder_holds_besides_is_noted_with_the_command_that_shows_it(
         "checkpoint-6/model.safetensors); links out of it that are not followed (best). "
         "See one: `shardvar inspect final/train.pt`\n"
     )
-    commands = [("inspect",), ("inspect", "--json"), ("verify",), ("digest",), ("show",)]
+    commands = [("inspect",), ("inspect", "--json"), ("digest",), ("show",)]
     for command, *options in commands:
         assert told in run(command, "final", *options).err
-    assert told in run("diff", "final", "other").err
     assert told in run("reshard", "final", "copy.npz").err
     assert run("inspect", "final/train.pt").code == 0
     assert run("inspect", "final", "--json").json["num_tensors"] == 1

@@ -105,14 +105,18 @@ def test_a_data_file_is_no_name_for_a_target(tmp_path: Path) -> None:
 
 
 def test_files_of_a_set_without_its_index_are_not_swept_away(tmp_path: Path) -> None:
-    """They may be somebody's last: opening them says what is missing, and a save of the same name
-    leaves them."""
+    """They may be somebody's last: they open if all are there, else the error names the index; a
+    save of the same name leaves them."""
     sv.save(tmp_path / "model", arrays(), format="safetensors", policy=BalancedPolicy(2))
     (tmp_path / "model.safetensors.index.json").unlink()
     parts = sorted(os.listdir(tmp_path))
-    for path in (tmp_path / "model", tmp_path / "model.safetensors", tmp_path):
+    paths = tmp_path / "model", tmp_path / "model.safetensors", tmp_path
+    assert [sorted(sv.load(path)) for path in paths] == 3 * [sorted(arrays())]
+    (tmp_path / parts[0]).rename(tmp_path / "away")
+    for path in paths:
         with pytest.raises(MissingFile, match="index"):
             sv.load(path)
+    (tmp_path / "away").rename(tmp_path / parts[0])
     with pytest.raises(TargetExists):
         sv.save(tmp_path / "model", arrays(2), format="safetensors", policy=BalancedPolicy(3))
     sv.save(tmp_path / "model.safetensors", arrays(2))

@@ -226,9 +226,9 @@ def test_what_says_nothing_about_the_checkpoint_is_raised(tmp_path: Path) -> Non
     with pytest.raises(sv.errors.CheckpointNotFound):
         sv.verify(tmp_path / "nothing")
     sv.save(tmp_path / "a", {})
-    sv.save(tmp_path / "b", {})
+    sv.save(tmp_path / "a", {}, format="tensorflow", force=True)
     with pytest.raises(sv.errors.AmbiguousPath):
-        sv.verify(tmp_path)
+        sv.verify(tmp_path / "a")
     with pytest.raises(sv.errors.UnsupportedError):
         sv.verify(GOLDEN / "tensorflow" / "v1_format_legacy")
 
@@ -260,7 +260,7 @@ def test_a_report_is_json_with_stable_keys(tmp_path: Path) -> None:
         "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
         "unguarded_nbytes "
     )
-    keys += "unverified doubts outcomes bare_index verdict"
+    keys += "unverified doubts outcomes bare_index not_finite others not_read verdict"
     assert list(told) == keys.split()
     assert list(told["damages"][0]) == "kind key file message cause remedy".split()
     assert json.loads(json.dumps(told)) == told

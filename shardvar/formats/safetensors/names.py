@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardvar.formats.files import look_into
-from shardvar.formats.sets import read_set_index
+from shardvar.formats.sets import is_foreign, read_set_index
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import SNIFF_NBYTES
 from shardvar.wire.safetensors_header import header_nbytes
@@ -132,6 +132,7 @@ def find_safetensors(storage: Storage, name: str) -> list[str]:
         # A file of a set means the set, if its index exists; else it is read by itself.
         part = split_part_name(name)
         own = _indexes_of(part[0], names) if part else shard_names_of(name, names)[:1]
+        own = [each for each in own if not (part and is_foreign(storage, each))]
         is_named = name.endswith(SAFETENSORS_SUFFIX) or is_set_index(name)
         return own or ([name] if is_named or _begins_with_header(storage, name) else [])
     # The name is not a file's: it is a prefix, or the name under which one file was saved that a

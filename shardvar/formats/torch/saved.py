@@ -17,6 +17,7 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.files import look_into
 from shardvar.formats.leaves import leaves_of
 from shardvar.formats.protocol import FileChecksums, Format, NewCheckpoint
+from shardvar.formats.sets import is_foreign
 from shardvar.formats.sinks import OneFileSink, check_one_file, one_file, remove_one_file
 from shardvar.formats.torch.archive import (
     ArchiveWriter,
@@ -111,6 +112,7 @@ def find_saved(storage: Storage, name: str) -> list[str]:
         return indexes or [*([*filter(_MODEL.match, ranks)] or ranks), *single]
     part = _PART.fullmatch(name)
     own = [index for index in indexes if part and set_of(index) == part[1]]
+    own = [index for index in own if not is_foreign(storage, index)]
     if own and name in names:
         return own
     if ranks:

@@ -62,7 +62,7 @@ from shardvar.errors import (
 from shardvar.forks import new_lock
 from shardvar.formats.files import open_below
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import STRING, Ints, code
+from shardvar.layout.dtypes import STRING, Ints, code, odd_values
 from shardvar.planning.index import EntryTable
 from shardvar.storage.requests import first_line
 from shardvar.storage.scratch import map_scratch
@@ -401,14 +401,26 @@ Check = Callable[[EntryTable], dict[int, ReadError]]
 """Reads the payloads of entries, and returns the errors of damaged ones, by row."""
 
 
+Odd = set[tuple[str, int]]
+"""Keys, each with 1 if a NaN was seen, and with 2 if an infinity was."""
+
+
 def check_payloads(
-    source: Source, entries: EntryTable, progress: Progress = lambda _nbytes: None
+    source: Source,
+    entries: EntryTable,
+    progress: Progress = lambda _nbytes: None,
+    odd: Odd | None = None,
 ) -> dict[int, ReadError]:
-    """Read every payload; the error of each row that is damaged."""
+    """Read every payload; the error of each row that is damaged. ``odd`` gets values to report."""
+
+    def watch(row: int, payload: memoryview) -> None:
+        if odd is not None and (flags := odd_values(payload, entries.slices.dtype(row))):
+            odd.add((entries.slices.key(row), flags))  # atomic, unlike an update of flags
+
     # Move: small neighbours together and large payloads in blocks, by threads; their bytes are
     # dropped.
     errors: dict[int, ReadError] = {}
-    evidence = Evidence(source, entries, errors=errors)
+    evidence = Evidence(source, entries, errors=errors, watch=watch if odd is not None else None)
     reading = Reading(evidence, progress)
     rows = np.arange(len(entries))
     zeros = np.zeros_like(rows)
@@ -444,19 +456,28 @@ def check_payloads(
 
 
 def payload_checker(
-    executor: Executor | None, found: Location, source: Source, progress: Progress
+    executor: Executor | None,
+    found: Location,
+    source: Source,
+    progress: Progress,
+    odd: Odd | None = None,
 ) -> Check:
     if executor is None:
-        return partial(check_payloads, source, progress=progress)
-    opening = Opening(found)
+        return partial(check_payloads, source, progress=progress, odd=odd)
+    opening, is_odd = Opening(found), odd is not None
 
     def check(entries: EntryTable) -> dict[int, ReadError]:
         calls = (
-            (check_portion, (__version__, Payloads.of(opening, source, entries.take(rows)), rows))
+            (
+                check_portion,
+                (__version__, Payloads.of(opening, source, entries.take(rows)), rows, is_odd),
+            )
             for rows in portions(entries.slices.nbytes)
         )
         errors: dict[int, ReadError] = {}
-        for rows, damaged in run_tasks(executor, calls):
+        for rows, damaged, seen in run_tasks(executor, calls):
+            if odd is not None:
+                odd.update(seen)
             errors |= {int(rows[row]): error for row, error in damaged.items()}
             progress(int(entries.slices.nbytes[rows].sum()))
         return errors
@@ -465,7 +486,10 @@ def payload_checker(
 
 
 def check_portion(
-    version: str, payloads: Payloads, rows: Ints
-) -> tuple[Ints, dict[int, ReadError]]:
+    version: str, payloads: Payloads, rows: Ints, is_odd: bool
+) -> tuple[Ints, dict[int, ReadError], Odd]:
+    """In a worker; with ``is_odd``, also return the keys of odd values."""
+    seen = Odd()
     with payloads.opened(version) as source:
-        return rows, check_payloads(source, payloads.entries)
+        errors = check_payloads(source, payloads.entries, odd=seen if is_odd else None)
+        return rows, errors, seen

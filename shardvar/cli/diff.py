@@ -520,7 +520,8 @@ def execute(arguments: Namespace) -> int:
             dequantize=arguments.dequantize,
             executor=executor,
         )
-    note_dequantized(stored, arguments.dequantize)
+    if not report.is_of_folders:
+        note_dequantized(stored, arguments.dequantize)
     if arguments.sort == "change":
         report = report.by_change()
     if arguments.json:
@@ -532,9 +533,9 @@ def execute(arguments: Namespace) -> int:
         note(f"wrote {short_path(arguments.html)}")
         show_link(arguments.html)
     if not arguments.json:
-        for remedy in _remedies(report, arguments):
+        for remedy in [] if report.is_of_folders else _remedies(report, arguments):
             note(f"hint: {remedy}")
-    if report.unreadable:
+    if any(each.unreadable for each in (report, *report.others)):
         return _UNREADABLE
     return _EQUAL if report.equal else _DIFFERENT
 
@@ -561,13 +562,14 @@ _ROUNDED_CLOSELY = {"float64", "float32", "float16", "bfloat16"}
 def _print(report: DiffReport, arguments: Namespace) -> None:
     """Print the verdict and what differs: folded at a terminal, a line a tensor in a pipe."""
     verdict, *lines = lines_of_diff(report)
-    mark: Mark = "good" if report.equal else "bad" if report.unreadable else "different"
+    is_bad = any(each.unreadable for each in (report, *report.others))
+    mark: Mark = "good" if report.equal else "bad" if is_bad else "different"
     answer(
         mark, verdict, "equal" if report.equal else "differs" if " differs" in verdict else "differ"
     )
     if arguments.summary:
         return
-    if sys.stdout.isatty() and not arguments.all:
+    if sys.stdout.isatty() and not arguments.all and not report.is_of_folders:
         print_changes(report, by_change=arguments.sort != "index")
     else:
         for line in lines:

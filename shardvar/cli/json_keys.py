@@ -219,6 +219,10 @@ diff
 <problem> .unreadable[]
 .num_equal  the number of equal tensors
 .tolerance  the tolerance, as text; null if bits must be equal
+.others  of two folders: such an object for each other checkpoint that both have
+.checkpoints_only_in_a  of two folders: the paths of the checkpoints that only the first has
+.checkpoints_only_in_b  the same of the second
+.not_compared  of two folders: the files of a trainer that only its own program reads
 .map  with a map: its effect on the first checkpoint; else null
 <map>
 

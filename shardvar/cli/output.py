@@ -554,8 +554,11 @@ def notes_about(arguments: Namespace) -> list[str]:
     """Return a note for each folder among the arguments that holds other checkpoints than its path means."""
     notes = []
     paths = dict.fromkeys(_paths(arguments, "path", "a", "b", "source"))
-    # ``verify`` and ``diff`` are about all that is in a folder.
-    is_whole = getattr(arguments, "latest", False) or arguments.command in ("verify", "diff")
+    # ``verify`` is about all that is in a folder, and so is ``diff`` of two.
+    is_whole = getattr(arguments, "latest", False) or arguments.command == "verify"
+    if arguments.command == "diff":
+        keyed = arguments.filter, arguments.exclude, arguments.rename, arguments.map
+        is_whole = all(map(os.path.isdir, paths)) and not any(keyed)
     for folder in [] if is_whole else filter(os.path.isdir, paths):
         with suppress(ShardvarError):  # the command reports the error
             if text := _text(folder):

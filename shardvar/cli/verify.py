@@ -40,6 +40,7 @@ from shardvar.cli.output import (
 from shardvar.cli.tree import print_problems
 from shardvar.cli.usage import parse_count
 from shardvar.errors import (
+    AmbiguousPath,
     ArgumentError,
     CheckpointError,
     MissingExtra,
@@ -326,7 +327,7 @@ def _payload_nbytes(opened: Callable[[], Reader]) -> int:
     try:
         with opened() as reader:
             return int(reader.entries().slices.nbytes.sum())
-    except (CheckpointError, MissingExtra):
+    except (AmbiguousPath, CheckpointError, MissingExtra):
         return 0
 
 

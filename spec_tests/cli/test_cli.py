@@ -160,7 +160,8 @@ def test_inspect_lists_what_a_directory_holds(tmp_path: Path, run: Run) -> None:
         ("other", "tensorflow"),
     }
     assert run("verify", tmp_path).out.count("ok: ") == 2
-    for words in (["diff", tmp_path, tmp_path], ["show", tmp_path, "step"]):
+    assert run("diff", tmp_path, tmp_path).out.startswith("equal: 2 checkpoints in both")
+    for words in (["digest", tmp_path], ["show", tmp_path, "step"]):
         outcome = run(*words)
         assert outcome.code == 2 and "other" in outcome.err
 
@@ -704,7 +705,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
             path,
             path,
         ): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal "
-        "tolerance map",
+        "tolerance map others checkpoints_only_in_a checkpoints_only_in_b not_compared",
         (
             "reshard",
             path,

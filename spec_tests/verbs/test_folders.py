@@ -268,3 +268,26 @@ def test_an_index_of_another_set_is_called_foreign(
         assert sorted(sv.load(tmp_path)) == ["w0", "w1", "w2"]
     else:
         assert sorted(sv.load(tmp_path / names[0])) == ["w0"]
+
+
+@settings(max_examples=20)
+@given(st.sets(st.sampled_from([*THINGS]), min_size=2), st.data())
+def test_a_diff_of_folders_compares_each_checkpoint(things: set[str], data: st.DataObject) -> None:
+    folder = Path(tempfile.mkdtemp())
+    for side in ("a", "b"):
+        for thing in things:
+            put(folder / side, thing)
+    report = sv.diff(folder / "a", folder / "b")
+    assert report.equal and len(report.parts()) == len(things) and len(str(report)) > 20
+    changed = data.draw(st.sampled_from(sorted(things)))
+    path = folder / "b" / changed.removesuffix(".svindex").removesuffix(".index")
+    sv.remove(path)
+    if is_lost := data.draw(st.booleans()):
+        (folder / "b" / "vae").mkdir(exist_ok=True)
+    else:
+        sv.save(path, {**TENSORS, "b": np.zeros(5, np.float32)}, **THINGS[changed])
+    report = sv.diff(folder / "a", folder / "b")
+    unlike = [each for each in report.parts() if not each.equal]
+    assert not report.equal and len(unlike) == (not is_lost)
+    assert len(report.checkpoints_only_in_a) == is_lost and not report.checkpoints_only_in_b
+    shutil.rmtree(folder)

@@ -13,7 +13,7 @@ from math import inf, prod
 from typing import TYPE_CHECKING, Any, Self
 
 from shardvar.layout.dtypes import Number, is_number, json_number
-from shardvar.pictures.words import count, human_shape, short_name
+from shardvar.pictures.words import count, human_shape, printable, short_name
 from shardvar.verbs.reports import MOST_ROWS, SCHEMA, Damage, lines_of_problems
 
 if TYPE_CHECKING:
@@ -200,11 +200,41 @@ class DiffReport:
     """The distance at which elements count as the same; None if their bits must be the same."""
     map: "MapReport | None" = None
     """The report of the map that made the tensors of the first; None without one."""
+    others: "tuple[DiffReport, ...]" = ()
+    """Of two folders, the reports of the other checkpoints that both have, by their paths."""
+    checkpoints_only_in_a: tuple[str, ...] = ()
+    """Of two folders, the paths of the checkpoints that only the first has."""
+    checkpoints_only_in_b: tuple[str, ...] = ()
+    """The same of the second."""
+    not_compared: tuple[str, ...] = ()
+    """Of two folders, files of trainers that only their own program reads."""
 
     @property
     def equal(self) -> bool:
-        """True where both hold the same tensors."""
-        return not (self.only_in_a or self.only_in_b or self.differences or self.unreadable)
+        """True where both hold the same tensors, and folders the same checkpoints."""
+        only = self.only_in_a or self.only_in_b
+        only = only or self.checkpoints_only_in_a or self.checkpoints_only_in_b
+        is_same = not (only or self.differences or self.unreadable)
+        return is_same and all(each.equal for each in self.others)
+
+    @property
+    def is_of_folders(self) -> bool:
+        """True if two folders were compared that hold more than one checkpoint."""
+        return bool(self.others or self.checkpoints_only_in_a or self.checkpoints_only_in_b)
+
+    def parts(self) -> "list[DiffReport]":
+        """Return the reports of all checkpoints of two folders.
+
+        Returns
+        -------
+        list of DiffReport
+            The report of what the paths mean, if that is one checkpoint, and ``others``.
+        """
+        own = replace(
+            self, others=(), checkpoints_only_in_a=(), checkpoints_only_in_b=(), not_compared=()
+        )
+        has_own = own.num_equal or not own.equal
+        return [own, *self.others] if has_own else [*self.others]
 
     def unlike_in_a(self) -> set[str]:
         """Return the keys of the first that are not known to be the same in the second."""
@@ -250,6 +280,10 @@ class DiffReport:
             "num_equal": self.num_equal,
             "tolerance": self.tolerance,
             "map": None if self.map is None else self.map.to_json(),
+            "others": [each.to_json() for each in self.others],
+            "checkpoints_only_in_a": list(self.checkpoints_only_in_a),
+            "checkpoints_only_in_b": list(self.checkpoints_only_in_b),
+            "not_compared": list(self.not_compared),
         }
 
     def _repr_html_(self) -> str:
@@ -281,13 +315,25 @@ class DiffReport:
 
 def lines_of_diff(report: DiffReport) -> Iterator[str]:
     yield verdict_of_diff(report)
+    for each in report.parts() if report.is_of_folders else ():
+        first, *lines = lines_of_diff(each)
+        yield f"{printable(each.path_b)}: {first}"
+        yield from (f"  {line}" for line in lines)
+    for side, names in (("A", report.checkpoints_only_in_a), ("B", report.checkpoints_only_in_b)):
+        yield from (f"only in {side}: {printable(name)}" for name in names)
+    if report.not_compared:
+        yield f"not compared: {', '.join(map(printable, report.not_compared))}"
+    if report.is_of_folders:
+        return
     for key in report.only_in_a:
         yield f"only in A: {short_name(key)}"
     for key in report.only_in_b:
         yield f"only in B: {short_name(key)}"
-    for each in report.differences:
-        values = [] if each.values is None else [_describe(each.values, each.shape_a)]
-        yield f"differs: {short_name(each.key)}: {'; '.join([*_unlike(each), *values])}"
+    for difference in report.differences:
+        values = difference.values
+        told = [] if values is None else [_describe(values, difference.shape_a)]
+        text = "; ".join([*_unlike(difference), *told])
+        yield f"differs: {short_name(difference.key)}: {text}"
     for side, broken in report.damages().items():
         yield from lines_of_problems(f"unreadable in {side}: ", broken)
 
@@ -298,6 +344,13 @@ of only the dtype follow."""
 
 
 def verdict_of_diff(report: DiffReport) -> str:
+    if report.is_of_folders:
+        parts = report.parts()
+        alone = len(report.checkpoints_only_in_a) + len(report.checkpoints_only_in_b)
+        unlike = alone + sum(not each.equal for each in parts)
+        checkpoints = count(alone + len(parts), "checkpoint")
+        verb = "differs" if unlike == 1 else "differ"
+        return f"{unlike:,} of {checkpoints} {verb}" if unlike else f"equal: {checkpoints} in both"
     if report.equal:
         within = "" if report.tolerance is None else f", within {report.tolerance}"
         return f"equal: {count(report.num_equal, 'tensor')} in both{within}"

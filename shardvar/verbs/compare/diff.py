@@ -9,20 +9,39 @@ other.
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 
 from shardvar.engine.pool import Progress
+from shardvar.errors import (
+    CheckpointError,
+    MissingExtra,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+)
 from shardvar.formats.published import delta_error
+from shardvar.formats.table import is_companion
+from shardvar.maps.map import Map
 from shardvar.maps.report import MapReport
+from shardvar.pictures.words import natural_key
 from shardvar.planning.index import DELTA
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks
-from shardvar.verbs.compare.comparison import DiffReport
+from shardvar.verbs.compare.comparison import DiffReport, Unreadable
 from shardvar.verbs.compare.distances import Tolerance
 from shardvar.verbs.compare.walk import PairWalk, compare_keys, comparer_of
 from shardvar.verbs.joining import open_numbered
-from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.verbs.locate import (
+    Location,
+    Path,
+    SplitPath,
+    find_below,
+    find_checkpoint,
+    look_at,
+    only_one,
+)
 from shardvar.verbs.mapping import (
     MapLike,
     as_map,
@@ -31,8 +50,10 @@ from shardvar.verbs.mapping import (
     paths_of_ranks,
     renamed_reader,
 )
+from shardvar.verbs.newest import FolderContents, contents_of
 from shardvar.verbs.reader import open_found
-from shardvar.verbs.renaming import new_names, select_keys
+from shardvar.verbs.renaming import Globs, new_names, select_keys
+from shardvar.verbs.reports import Damage
 from shardvar.verbs.together.executors import Opening, check_executor
 
 
@@ -61,7 +82,8 @@ def diff(
     a : path_like
         The first checkpoint.
     b : path_like
-        The second checkpoint.
+        The second checkpoint. Of two folders, the other checkpoints in them are compared too, by
+        their paths, unless options choose or rename keys: see ``others`` of the report.
     progress : callable, optional
         Called with numbers of payload bytes as they are compared, of both checkpoints.
     filter : str or iterable of str, optional
@@ -124,12 +146,95 @@ def diff(
     tolerance = Tolerance.of(rtol, atol, close)
     check_executor(executor)
     check_progress(progress)
+    given = None if map is None else as_map(map)
+    compare = partial(
+        _diff,
+        given=given,
+        chosen=(filter, exclude),
+        rename=rename or {},
+        tolerance=tolerance,
+        ignore_dtype=ignore_dtype,
+        dequantize=dequantize,
+        executor=executor,
+        progress=progress,
+    )
+    if are_folders(a, b) and not (given or rename or filter or exclude):
+        return _diff_folders(look_at(a), look_at(b), compare)
+    found = [
+        [find_checkpoint(each) for each in paths_of_ranks(path, given, is_made=is_made)]
+        for path, is_made in ((a, False), (b, True))
+    ]
+    report = compare(*found)
+    if len(found[0]) > 1:
+        report = replace(report, path_a=os.fsdecode(a))
+    return replace(report, path_b=os.fsdecode(b)) if len(found[1]) > 1 else report
+
+
+def are_folders(a: Path, b: Path) -> bool:
+    """Return True if two paths are folders, whose contents are compared one by one."""
+    return not look_at(a).name and not look_at(b).name
+
+
+def _diff_folders(
+    a: SplitPath, b: SplitPath, compare: Callable[[list[Location], list[Location]], DiffReport]
+) -> DiffReport:
+    """Compare what two folders mean, if it is one checkpoint each, and all else by its path."""
+    one, other = (contents_of(place, find_below(place)) for place in (a, b))
+    is_one = len(one.meant) == len(other.meant) == 1 or not (one.meant and other.meant)
+    own = DiffReport(a.storage.path, b.storage.path, (), (), (), (), 0)
+    if is_one:
+        own = compare([only_one(a, one.meant)], [only_one(b, other.meant)])
+    left, right = (
+        {_name_in(each, x): x for x in (each.others if is_one else each.all)}
+        for each in (one, other)
+    )
+    others, not_compared = list[DiffReport](), list[str]()
+    for name in left.keys() & right.keys():
+        try:
+            others.append(compare([left[name]], [right[name]]))
+        except (CheckpointError, MissingExtra, StorageError, UnsupportedError) as error:
+            if isinstance(error, UnsupportedError) and is_companion(left[name].name):
+                not_compared.append(left[name].name)  # only its own program reads it
+                continue
+            side = "a"
+            with suppress(ShardvarError):
+                left[name].open().close()
+                side = "b"
+            broken = (Unreadable(side, Damage.of(error)),)
+            others.append(DiffReport(left[name].path, right[name].path, (), (), (), broken, 0))
+    return replace(
+        own,
+        others=tuple(sorted(others, key=lambda each: natural_key(each.path_a))),
+        checkpoints_only_in_a=tuple(left[each].path for each in sorted(left.keys() - right.keys())),
+        checkpoints_only_in_b=tuple(
+            right[each].path for each in sorted(right.keys() - left.keys())
+        ),
+        not_compared=tuple(sorted(not_compared)),
+    )
+
+
+def _name_in(contents: FolderContents, found: Location) -> str:
+    return os.path.relpath(
+        os.path.join(found.storage.path, found.stem), contents.place.storage.path
+    )
+
+
+def _diff(
+    a: list[Location],
+    b: list[Location],
+    *,
+    given: Map | None,
+    chosen: tuple[Globs, Globs],
+    rename: Mapping[str, str],
+    tolerance: Tolerance | None,
+    ignore_dtype: bool,
+    dequantize: bool | str,
+    executor: Executor | None,
+    progress: Progress,
+) -> DiffReport:
+    """As ``diff``, of two checkpoints, each of which may be in several ranks."""
     with ExitStack() as stack:
-        given = None if map is None else as_map(map)
-        found = [
-            [find_checkpoint(each) for each in paths_of_ranks(path, given, is_made=is_made)]
-            for path, is_made in ((a, False), (b, True))
-        ]
+        found = a, b
         openings = [Opening(first, dequantize, tuple(more)) for first, *more in found]
         one, other = (
             stack.enter_context(
@@ -148,19 +253,15 @@ def diff(
             one, report_of_map = map_and_report(one, given, ranks=ranks)
             check_numbered(other, given)
         made = list(one)
-        one = renamed_reader(one, rename or {})
-        chosen = select_keys(list(dict.fromkeys([*one, *other])), filter, exclude)
-        keys_a, keys_b = ([key for key in each if key in chosen] for each in (one, other))
+        one = renamed_reader(one, rename)
+        keys = select_keys(list(dict.fromkeys([*one, *other])), *chosen)
+        keys_a, keys_b = ([key for key in each if key in keys] for each in (one, other))
         walk = PairWalk(Blocks.of(one), Blocks.of(other), tolerance, ignore_dtype, progress)
         report = compare_keys(
             one, other, walk, keys_a, keys_b, comparer_of(walk, executor, openings)
         )
-        if len(found[0]) > 1:
-            report = replace(report, path_a=os.fsdecode(a))
-        if len(found[1]) > 1:
-            report = replace(report, path_b=os.fsdecode(b))
         if report_of_map is None:
             return report
-        names = dict(zip(new_names(made, rename or {}), made, strict=True))
+        names = dict(zip(new_names(made, rename), made, strict=True))
         unlike = {names[key] for key in report.unlike_in_a()}
         return replace(report, map=report_of_map().compared(unlike))

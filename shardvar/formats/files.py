@@ -148,7 +148,8 @@ def of_another_set(others: Sequence[str], wanted: Sequence[str], index: str = ""
     )
     remedy = "Fetch the index that was written with these files, or the files that this one names."
     if index:
-        remedy += f" Or move {index} away: each file can be opened by its own path without it."
+        remedy += f" Or move {index} away: without it, each file opens by its own path, and their "
+        remedy += "folder if their numbers are complete."
     return MissingFile(cause, remedy)
 
 

@@ -27,7 +27,7 @@ from shardvar.errors import (
 from shardvar.formats.files import look_into
 from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_HEADER_NBYTES
-from shardvar.pictures.words import count, named
+from shardvar.pictures.words import named
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
 from shardvar.wire.damage import (
@@ -144,26 +144,6 @@ def is_foreign(storage: Storage, index: str) -> bool:
     return look_into(storage, index, look, False)
 
 
-def check_own(storage: Storage, index: str, files: Collection[str]) -> None:
-    """Raise the error of an index that was copied from another set, if files of this one are there."""
-    names = storage.names()
-    own = [name for name in names if index in (f"{name}.index.json", name_of_set(name))]
-    there = [name for name in own if name != index]
-    if not there or not {*files}.isdisjoint(names):
-        return
-    cause = (
-        f"{storage.path}: {index} belongs to another set: it names {count(len(files), 'file')}, and "
-        f"none of the {count(len(there), 'file')} here, {named(there)}."
-    )
-    remedy = "Fetch the index of these files, or give the path of one of them."
-    if sorted(there) == whole_sets(there).get(name_of_set(there[0])):
-        remedy = (
-            "The numbers of these are complete: move the index elsewhere, and give the folder, or "
-            "join them: `shardvar reshard FILE1 FILE2 ... TARGET`."
-        )
-    raise InvalidCheckpoint(cause, remedy)
-
-
 def is_bare(name: str) -> bool:
     """Return True if a name stays in the folder on every system."""
     return name not in ("", ".", "..") and not set(name) & set("/\\\0")
@@ -181,9 +161,7 @@ def read_weight_map(storage: Storage, name: str) -> tuple[Mapping[str, str], str
     file = storage.open(name)
     try:
         with prefix_errors(file.name):
-            weight_map = read_set_index(file.read, file.size).weight_map
-        check_own(storage, name, {*weight_map.values()})
-        return weight_map, file.stamp
+            return read_set_index(file.read, file.size).weight_map, file.stamp
     finally:
         file.close()
 

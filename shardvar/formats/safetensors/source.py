@@ -62,7 +62,7 @@ from shardvar.formats.safetensors.names import (
     split_part_name,
     split_shard_name,
 )
-from shardvar.formats.sets import SetIndex, check_own, fetch_again, read_set_index
+from shardvar.formats.sets import SetIndex, fetch_again, read_set_index
 from shardvar.layout.dtypes import code
 from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
@@ -153,7 +153,6 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
     index, content = _read_index(storage, name)
     weight_map, index_metadata = content.weight_map, content.metadata
     names = sorted(set(weight_map.values()))
-    check_own(storage, name, names)
     listing = Listing(DataFiles(storage, names, index=name))
     keys_of: dict[str, list[str]] = {file: [] for file in names}
     for key, file in weight_map.items():

@@ -569,11 +569,10 @@ def all_in(folder: Storage) -> list[Location]:
 
         others |= dict.fromkeys(all_checkpoints(folder), format_named("safetensors"))
     here = [each for each in found if each.storage == folder]
-    for name in {each.name for each in here}:
-        others.pop(name, None)
+    own = {name for each in here for name in (each.name, *each.members)}
+    others = {name: form for name, form in others.items() if name not in own}
     # The index of a set speaks for the files next to it, and not for the state of a trainer.
-    rest = [name for name in names if is_companion(name) and name not in others]
-    rest = [name for name in rest if all(each.name != name for each in here)]
+    rest = [name for name in names if is_companion(name) and name not in {*others, *own}]
     found += [_location(form, folder, name) for name, form in sorted(others.items())]
     return found + [each for name in rest for each in _locate(folder, name)[:1]]
 

@@ -225,6 +225,9 @@ def test_a_set_without_its_index_opens_if_it_is_whole(
     assert (
         outcome.code == 0 and "all 3 files" in outcome.out and not outcome.err.count("verified: m")
     )
+    write(folder / "optimizer.pt", {"m": np.ones(3)})
+    assert [Path(each.path).name for each in sv.verify(folder).others] == ["optimizer.pt"]
+    (folder / "optimizer.pt").unlink()
     assert "all 3 files" in run("inspect", folder).err
     assert run("verify", folder, "--workers", "2").code == 0
     outcome = run("reshard", folder, tmp_path / "one.npz")

@@ -36,7 +36,7 @@
 Each also derives from the builtin that a caller would expect, so ``except KeyError`` keeps working.
 
 An error is two sentences: ``cause`` names the thing, the value and the place; ``remedy`` says what
-to do.
+to do, in Python and at the command line: ``force=True (--force)``. Each prints its own words.
 
     >>> try:
     ...     raise UnsupportedError("'w' has the dtype 'bfloat16'.", "Choose the format safetensors.")
@@ -63,7 +63,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-from shardvar.pictures.words import message
+from shardvar.pictures.words import in_python, message
 
 __all__ = [
     "AbstractClass",
@@ -165,7 +165,7 @@ class ShardvarError(Exception):
         return self
 
     def __str__(self) -> str:
-        return f"{self.cause} {self.remedy}".rstrip()
+        return f"{self.cause} {in_python(self.remedy)}".rstrip()
 
 
 class ArgumentError(ShardvarError, ValueError):

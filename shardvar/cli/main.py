@@ -41,6 +41,7 @@ from shardvar.errors import (
     UnknownKey,
     UnsupportedError,
 )
+from shardvar.pictures.words import in_command
 
 if TYPE_CHECKING:
     from socket import socket
@@ -258,7 +259,7 @@ def _say(error: ShardvarError, code: int, words: Sequence[str]) -> int:
     """Print the error of a command, with ``--json`` also for programs; return the code."""
     # An argument that is refused for another reason may be a URL with a secret in it.
     cause = _without_secrets(error.cause)
-    remedy = _without_secrets(error.remedy) or "`shardvar --help` lists the commands."
+    remedy = _without_secrets(in_command(error.remedy)) or "`shardvar --help` lists the commands."
     if "--json" in words:
         fields: dict[str, Any] = {"kind": type(error).__name__, "cause": cause, "remedy": remedy}
         if isinstance(error, MapError) and error.problems:

@@ -34,7 +34,7 @@ from shardvar.cli.output import (
     short_name,
     terminal_size,
 )
-from shardvar.pictures.words import natural_key
+from shardvar.pictures.words import in_command, natural_key
 from shardvar.verbs.parameters import PROJECTIONS
 
 if TYPE_CHECKING:
@@ -488,7 +488,7 @@ def problem_lines(
         lines += [(indent + first, word), *((indent + line, "") for line in others)]
     if more:
         lines.append((f"{indent}and {count(more, 'other cause')}", ""))
-    remedies = dict.fromkeys(one_line(each.remedy) for each in causes if each.remedy)
+    remedies = dict.fromkeys(one_line(in_command(each.remedy)) for each in causes if each.remedy)
     if remedies:
         lines.append(("", ""))
     lines += [(line, "") for remedy in remedies for line in folded(indent + remedy)]

@@ -50,7 +50,7 @@ from shardvar.errors import (
 from shardvar.extras import missing_extra
 from shardvar.formats.files import open_below
 from shardvar.formats.table import format_named
-from shardvar.pictures.words import named
+from shardvar.pictures.words import in_command, named
 from shardvar.storage.requests import first_line
 from shardvar.verbs.compare.manifest import manifest_beside, read_against, sums_beside
 from shardvar.verbs.locate import Location
@@ -217,8 +217,12 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
             if len(paths) == 1:
                 raise
             note(f"error: {one_line(error.cause)}")
-            note(f"hint: {one_line(error.remedy)}")
-            fields = {"kind": type(error).__name__, "cause": error.cause, "remedy": error.remedy}
+            note(f"hint: {one_line(in_command(error.remedy))}")
+            fields = {
+                "kind": type(error).__name__,
+                "cause": error.cause,
+                "remedy": in_command(error.remedy),
+            }
             told.append({"schema": SCHEMA, "path": path, "error": fields})
             codes.append(_NOT_VERIFIED)
             verdicts.append("not opened")
@@ -241,7 +245,7 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
             ends = ends_of_chain(paths)  # if all of them are deltas
         except ArgumentError as error:
             note(f"error: {one_line(seen_from_here(error.cause))}")
-            note(f"hint: {one_line(seen_from_here(error.remedy))}")
+            note(f"hint: {one_line(seen_from_here(in_command(error.remedy)))}")
             return _NO
         if ends and not (arguments.quiet or arguments.json):
             say(f"The deltas follow each other: {ends[0]} to {ends[1]}")

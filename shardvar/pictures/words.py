@@ -56,6 +56,37 @@ def message(text: str) -> str:
     return _shortened(one_line(text), MAX_MESSAGE_LENGTH)
 
 
+_BOTH = re.compile(r"(sv\.\w+\(\w*\)|\w+=[^\s()`]*) \((--[^()]*)\)")
+"""An argument or a call of Python, and the option of a command that does the same."""
+_OPTION = re.compile(r"\(--([a-z]+)\)")
+_COMMAND = re.compile(r"`shardvar (apply|delta|digest|inspect|reshard|verify)((?: [A-Z]+)*)`")
+
+
+def in_command(remedy: str) -> str:
+    """Return a remedy as it helps at the command line.
+
+    >>> in_command("Pass force=True (--force), or leave it out (--exclude).")
+    'Pass --force, or leave it out (--exclude).'
+    """
+    return _BOTH.sub(r"\2", remedy)
+
+
+def in_python(remedy: str) -> str:
+    """Return a remedy as it helps in Python.
+
+    >>> in_python("Pass force=True (--force), or leave it out (--exclude).")
+    'Pass force=True, or leave it out (exclude=).'
+    >>> in_python("`shardvar inspect` lists the keys.")
+    '`sv.open_checkpoint(PATH)` lists the keys.'
+    """
+
+    def call(found: re.Match[str]) -> str:
+        name = "open_checkpoint" if found[1] == "inspect" else found[1]
+        return f"`sv.{name}({', '.join(found[2].split()) or 'PATH'})`"
+
+    return _COMMAND.sub(call, _OPTION.sub(r"(\1=)", _BOTH.sub(r"\1", remedy)))
+
+
 def named(names: Collection[str]) -> str:
     """Return the first ``MAX_NAMED`` names in quotation marks, and the number of the others."""
     more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""

@@ -195,7 +195,7 @@ def open_sources(
             if len(kinds) > 1:
                 raise InconsistentTensor(
                     f"The sources hold {key!r} in blocks of {named(kinds)}.",
-                    "Dequantize them: `--dequantize`, in Python `dequantize=True`.",
+                    "Dequantize them: dequantize=True (--dequantize).",
                 )
         tables = [reader.entries().slices.tensors.facts() for reader in readers]
         places = _places(readers, tables, tensors, concat)
@@ -310,7 +310,7 @@ def _unread_objects(readers: Sequence[Reader], kept: Collection[str]) -> list[st
     unlike = sorted(key for key in objects for each in others if each.get(key) != first.get(key))
     if unlike:
         cause = f"The sources hold different objects under {named(unlike)}."
-        raise InconsistentTensor(cause, "Leave them out: exclude (--exclude).")
+        raise InconsistentTensor(cause, "Leave them out: exclude= (--exclude).")
     return sorted(objects)
 
 
@@ -326,7 +326,7 @@ def _places(
         if missing:
             cause = f"{reader.path} lacks {named(missing)}, which other sources have."
             raise InconsistentTensor(
-                cause, "Give the sources of one run, or leave the keys out: exclude (--exclude)."
+                cause, "Give the sources of one run, or leave the keys out: exclude= (--exclude)."
             )
     places = {
         key: [(0,) * len(shape)] * len(readers)
@@ -346,7 +346,7 @@ def _places(
             for each, table in zip(readers, tables, strict=True)
         )
         cause = f"The sources differ in the dtype or the shape of {named(unlike)}. {which}."
-        remedy = "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'."
+        remedy = f"Say along which axis their parts follow each other: {_AXIS}."
         if len({table[unlike[0]][0] for table in tables}) > 1:
             remedy = "Cast each source to one dtype: `shardvar reshard SRC DST --cast DTYPE`."
         elif any(map(any, places[unlike[0]])):
@@ -354,6 +354,9 @@ def _places(
             remedy += "them out (--exclude)."
         raise InconsistentTensor(cause, remedy)
     return places
+
+
+_AXIS = "concat={'GLOB':AXIS} (--concat 'GLOB=AXIS')"
 
 
 def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place]]) -> None:
@@ -375,10 +378,7 @@ def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place
             only = {each.values.only if each.values else None for each in report.differences}
             bits = f", only in the {only.pop()}" if len(only) == 1 and None not in only else ""
             cause = f"{one.path} and {other.path} hold different values of {which}{bits}."
-            remedy = (
-                "If they are parts, say along which axis: --concat 'GLOB=AXIS'. Else the sources "
-                "are of two runs."
-            )
+            remedy = f"If they are parts, say along which axis: {_AXIS}. Else the sources are of two runs."
             raise InconsistentTensor(cause, remedy)
 
 

@@ -662,7 +662,7 @@ def several(place: SplitPath, found: Sequence[Location]) -> AmbiguousPath:
     last = next(reversed(in_series(steps := differing(inside), found)), "")
     lost = [isinstance(each.format, PartsFormat) and each.format.kind.is_lost for each in found]
     is_one = steps.count(last) == 1 and not all(lost)
-    newest = ", or take the newest: --latest, sv.newest_checkpoint" if is_one else ""
+    newest = ", or take the newest: sv.newest_checkpoint(PATH) (--latest)" if is_one else ""
     return AmbiguousPath(
         cause, f"Give the path of one of them, as `shardvar inspect` lists them{newest}."
     )

@@ -424,7 +424,7 @@ def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
         )
         first = choice.newest[0]
         cause = f"The newest step of {os.fspath(path)} is {first.step}, and it has several items: "
-        how = f"`--latest --item {first.item}` or item={first.item!r}, or give its path."
+        how = f"item={first.item!r} (--latest --item {first.item}), or give its path."
         raise AmbiguousPath(f"{cause}{listed}.", f"Choose one, such as {how}")
     cause = several(place, [each.location for each in found]).cause
     reason = choice.doubt or "Nothing tells which one is the newest"

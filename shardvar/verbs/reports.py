@@ -31,6 +31,7 @@ from shardvar.pictures.words import (
     human_shape,
     human_size,
     human_tensors,
+    in_command,
     one_line,
     printable,
     short_name,
@@ -146,7 +147,7 @@ def lines_of_problems(
 ) -> Iterator[str]:
     """Yield a line for each cause; with ``everything``, all keys and all problems."""
     for each in causes_of(problems) if everything else main_causes_of(problems):
-        sentences = " ".join(filter(None, (each.text, each.remedy, each.more)))
+        sentences = " ".join(filter(None, (each.text, in_command(each.remedy), each.more)))
         which, keys = "", each.keys
         if len(keys) == 1:
             which = f"{short_name(keys[0])}: "

@@ -232,7 +232,7 @@ def _cast(
 
 def _of_blocks(key: str, encoding: str, change: str) -> ArgumentError:
     cause = f"{key!r} consists of blocks of {encoding}: {change}, their bytes would mean nothing."
-    return ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
+    return ArgumentError(cause, "Dequantize first: dequantize=True (--dequantize).")
 
 
 Carry = Callable[..., tuple[WritePlan, str]]
@@ -594,7 +594,7 @@ def _open(
         return open_sources(found, concat or {}, filter, exclude, dequantize=dequantize)
     if concat:
         cause = "Both the map, by ranks, and concat join the sources."
-        raise ArgumentError(cause, "Leave concat (--concat) out.")
+        raise ArgumentError(cause, "Leave concat= (--concat) out.")
     return open_numbered(found, filter, exclude, dequantize=dequantize)
 
 

@@ -119,7 +119,7 @@ def plan_checkpoint(
             f"In the format {target.format.name} each slice is a file, so that no policy chooses "
             "files."
         )
-        raise ArgumentError(cause, "Leave the policy out (--files, --max-file-size, --files-by).")
+        raise ArgumentError(cause, "Leave policy= (--files, --max-file-size, --files-by) out.")
     substitutes: ArraySource | None = None
     if hasattr(policy, "assign"):
         decision = decide(
@@ -154,7 +154,7 @@ def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTab
     if partition is not None and not form.capabilities.slice_dtypes:
         raise ArgumentError(
             f"{form.name} cannot store slices, so its tensors cannot be cut.",
-            "Leave the partition (--shards) out: each tensor is written whole. Or choose another "
+            "Leave partition= (--shards) out: each tensor is written whole. Or choose another "
             "format: shardvar.",
         )
     cut = cut_slices(stored, partition)

@@ -152,7 +152,7 @@ def test_lines_say_how_a_change_is_stored() -> None:
         TensorChange("f", "equal", 100, 0),
     )
     assert list(lines_of_delta(DeltaReport("d", "", "", tensors))) == [
-        "3 of 6 tensors changed, 1 new, 1 removed; 130 B for 500 B (26.00 %)",
+        "wrote d: 3 of 6 tensors changed, 1 new, 1 removed; 130 B for 500 B (26.00 %)",
         "changed: a: 3 elements, 10 B for 100 B, XOR of positions",
         "changed: b: 1 element, 10 B for 100 B, XOR of all bytes",
         "changed: c: 9 elements, 10 B for 100 B, XOR of 2 by positions and 1 of all bytes",

@@ -258,7 +258,7 @@ def test_a_manifest_is_not_replaced_unasked(tmp_path: Path) -> None:
     """Or the digests of a damaged checkpoint would take the place of the right ones."""
     path = damaged(tmp_path)
     before = Path(f"{path}.sha256").read_bytes()
-    with pytest.raises(TargetExists, match="exists.*--force"):
+    with pytest.raises(TargetExists, match="exists.*force=True"):
         write_manifest(sv.digest(path))
     assert Path(f"{path}.sha256").read_bytes() == before
     write_manifest(sv.digest(path), force=True)

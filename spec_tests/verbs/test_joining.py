@@ -158,7 +158,7 @@ def test_the_command_joins_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (
             {"w": np.ones((5, 3), np.float32)},
             {},
-            "differ in the dtype or the shape of 'w'.*--concat 'GLOB=AXIS'",
+            "differ in the dtype or the shape of 'w'.*concat={'GLOB':AXIS}",
         ),
         (
             {"w": np.ones((4, 3))},

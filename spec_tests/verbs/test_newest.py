@@ -79,7 +79,7 @@ def test_the_last_step_is_the_newest_in_every_layout(name: str, tmp_path: Path) 
     found = [each.path for each in find_below(look_at(tmp_path))]
     assert [int(sv.load(path)["step"]) for path in found] == sorted(STEPS)
     assert newest_step(tmp_path) == 100
-    with pytest.raises(AmbiguousPath, match="--latest"):
+    with pytest.raises(AmbiguousPath, match="newest_checkpoint"):
         sv.load(tmp_path)
 
 

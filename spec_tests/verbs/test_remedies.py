@@ -230,7 +230,7 @@ def index_of_a_false_key(run: Run) -> str:
     named = json.loads(index.read_text())
     named["weight_map"]["mtp.fc.weight"] = next(iter(named["weight_map"].values()))
     index.write_text(json.dumps(named))
-    return refused(run("reshard", "m", "o.npz"), r"leave the key out with exclude= \((--\w+)\)")[1]
+    return refused(run("reshard", "m", "o.npz"), r"leave the key out with (--\w+)")[1]
 
 
 def exclude(run: Run) -> Outcome:
@@ -264,9 +264,7 @@ def copy_again(run: Run) -> Outcome:
 
 def force(run: Run) -> Outcome:
     write(m=W, o=W)
-    option = refused(
-        run("reshard", "m.safetensors", "o.safetensors"), r"pass force=True \((--force)\)"
-    )[1]
+    option = refused(run("reshard", "m.safetensors", "o.safetensors"), r"pass (--force)")[1]
     assert run("reshard", "m.safetensors", "another.safetensors").code == 0
     return run("reshard", "m.safetensors", "o.safetensors", option)
 
@@ -307,9 +305,13 @@ def path(run: Run) -> Outcome:
     write(**{"ckpt-1": W, "ckpt-2": W + 1})
     told = refused(
         run("reshard", ".", "o.npz"),
-        r"Give the path of one of them, as `shardvar (inspect)` lists .* (--latest), sv\.(\w+)",
+        r"Give the path of one of them, as `shardvar (inspect)` lists .* the newest: (--latest)",
     )
-    assert run(told[1], ".").out.count("ckpt-") >= 2 and Path(getattr(sv, told[3])("."))
+    with pytest.raises(sv.errors.AmbiguousPath) as caught:
+        sv.load(".")
+    found = re.search(r"the newest: sv\.(\w+)\(PATH\)", str(caught.value))
+    assert found and Path(getattr(sv, found[1])("."))
+    assert run(told[1], ".").out.count("ckpt-") >= 2
     assert run("reshard", "ckpt-1.safetensors", "a.npz").code == 0
     return run("reshard", ".", "o.npz", told[2])
 

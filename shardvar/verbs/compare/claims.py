@@ -51,7 +51,7 @@ def _digests(source: Source, entries: EntryTable, path: str) -> dict[str, str]:
 
 
 def _check_can_carry(work: WritePlan) -> None:
-    form, remedy = work.target.format, f"Leave digest (--digest) out: {IN_A_FILE}"
+    form, remedy = work.target.format, f"Leave digest= (--digest) out: {IN_A_FILE}"
     if not form.capabilities.holds_digests:
         raise UnsupportedError(f"The format {form.name} cannot carry digests.", remedy)
     if work.substitutes is not None:

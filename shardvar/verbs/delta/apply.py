@@ -509,7 +509,7 @@ class _Apply:
                 # A tensor that the format cannot hold is not left out of a result.
                 if "--exclude" not in error.remedy:
                     raise
-                remedy = "Choose another format: format (--format), or the ending of the target."
+                remedy = "Choose another format: format= (--format), or the ending of the target."
                 raise UnsupportedError(error.cause, remedy) from None
 
         def stamp(source: Source, work: WritePlan) -> str | None:

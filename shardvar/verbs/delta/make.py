@@ -149,7 +149,7 @@ def delta(
         if versions is not None:
             raise ArgumentError(
                 "A delta of shardvar names its checkpoints by digests, and has no versions.",
-                "Leave versions (--versions) out, or give a dialect.",
+                "Leave versions= (--versions) out, or give a dialect.",
             )
         goal = find_delta_target(path, found)
     else:

@@ -11,7 +11,6 @@ Names are never cut: two rows could then read the same. Columns are left out of 
 
 import os
 import shlex
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from shardvar.cli.maps import map_of, print_rules, through_map
 from shardvar.cli.output import (
     Mark,
     answer,
+    at_terminal,
     can_print,
     count,
     human_shape,
@@ -569,7 +569,7 @@ def _print(report: DiffReport, arguments: Namespace) -> None:
     )
     if arguments.summary:
         return
-    if sys.stdout.isatty() and not arguments.all and not report.is_of_folders:
+    if at_terminal() and not arguments.all and not report.is_of_folders:
         print_changes(report, by_change=arguments.sort != "index")
     else:
         for line in lines:

@@ -5,7 +5,6 @@
 3  a tensor cannot be read, so it has no digest
 """
 
-import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from functools import partial
@@ -13,6 +12,7 @@ from time import perf_counter
 
 from shardvar.cli.output import (
     answer,
+    at_terminal,
     count,
     ellipsis,
     human_size,
@@ -72,7 +72,7 @@ def execute(arguments: Namespace) -> int:
         print_json(fields)
     elif manifest is not None:
         _print_comparison(report, manifest, found)
-    elif sys.stdout.isatty() and not arguments.all:
+    elif at_terminal() and not arguments.all:
         _print_short(report, arguments, perf_counter() - begin)
     else:
         put(*(f"{value}  {one_line(key)}" for key, value in report.tensors.items()))

@@ -13,7 +13,6 @@ each.
 """
 
 import os
-import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardvar.cli.output import (
+    at_terminal,
     count,
     folded,
     human_count,
@@ -183,7 +183,7 @@ def print_overview(
                 say(f"{count(number, 'tensor')} cut as: {layout}")
         # At a terminal the table of values replaces the table of shapes, unless all or some tensors
         # are asked for.
-        is_folded = bool(measured) and sys.stdout.isatty() and _in_brief(arguments)
+        is_folded = bool(measured) and at_terminal() and _in_brief(arguments)
         if tensors and not is_folded:
             print()
             _print_tensors(reader, tensors, arguments, taken)
@@ -283,7 +283,6 @@ def _details(reader: Reader, parameters: Mapping[str, int]) -> Iterator[str]:
 def _print_tensors(
     reader: Reader, tensors: Sequence[Tensor], arguments: Namespace, taken: int
 ) -> None:
-    at_terminal = sys.stdout.isatty()
     if arguments.sort == "size":
         largest = sorted(tensors, key=lambda each: -each.nbytes)
         table = _table(reader, largest, arguments)
@@ -291,7 +290,7 @@ def _print_tensors(
             (row for each in largest for row in table.of_tensors(printable(each.key), [each])),
             bool(table.numbers),
         )
-    elif not at_terminal:
+    elif not at_terminal():
         with without_collection():
             print_rows(_piped_rows(_table(reader, tensors, arguments), tensors, arguments))
     elif _in_brief(arguments) and not arguments.stats:
@@ -319,7 +318,7 @@ def _table(
     reader: Reader, tensors: Sequence[Tensor], arguments: Namespace, nbytes: int = 0
 ) -> Table:
     scalars = _scalars(reader, tensors)
-    if not sys.stdout.isatty():
+    if not at_terminal():
         return Table(reader, tensors, scalars, arguments.slices, nbytes=0, numbers={})
     numbers = file_numbers(reader.index.files)
     nbytes = nbytes or sum(each.nbytes for each in tensors if not each.is_setting)

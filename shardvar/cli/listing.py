@@ -6,7 +6,6 @@ no payload is read; those in buckets are not opened, since each would take reque
 """
 
 import os
-import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from datetime import datetime
 from time import time
 
 from shardvar.cli.output import (
+    at_terminal,
     count,
     human_age,
     human_size,
@@ -130,12 +130,12 @@ def print_choices(
         (short_path(name), *_cells(each, content, newest, link))
         for each, content, link, name in zip(found, contents, links, _paths(found), strict=True)
     ]
-    if sys.stdout.isatty():
+    if at_terminal():
         print()
     most = min(
         _MOST_LISTED, max(terminal_size().lines - _LINES_AROUND - num_lines(arguments.notes), 1)
     )
-    if sys.stdout.isatty() and not arguments.all and len(rows) > most:
+    if at_terminal() and not arguments.all and len(rows) > most:
         say(f"{len(rows) - most:,} before these, from {rows[0][0]} on (--all lists them)")
         rows = rows[-most:]
     _print_rows(rows)
@@ -155,7 +155,7 @@ def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
     kept = [column for column in range(6) if any(row[column] for row in rows) or column == 0]
     if len({row[1] for row in rows}) == 1:
         kept.remove(1)
-    kept = kept if sys.stdout.isatty() else list(range(6))
+    kept = kept if at_terminal() else list(range(6))
     places = {column: place for place, column in enumerate(kept)}
     styles: dict[int | tuple[int, int], str] = {places.get(_SAVED, -1): "dim"}
     for number, row in enumerate(rows):
@@ -225,7 +225,7 @@ def _cells(
     if each.saved is not None:
         # A terminal gets how long ago that was, a pipe the date.
         ago, date = time() - each.saved, datetime.fromtimestamp(each.saved)
-        is_age = sys.stdout.isatty() and ago >= 0
+        is_age = at_terminal() and ago >= 0
         saved = human_age(ago) if is_age else date.strftime("%Y-%m-%d %H:%M")
     remarks = ["newest" * (each in newest), f"also {printable(link)}" * bool(link)]
     remarks.append(_problem(each, content))

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardvar.cli.options import Usage, parse_arguments, without_alias
 from shardvar.cli.output import (
+    asked,
     drop_notes,
     drop_output,
     note,
@@ -171,6 +172,7 @@ def _run(words: Sequence[str]) -> int:
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, words) if usage.error else usage.code
     arguments.words = words
+    asked.color, asked.tree = getattr(arguments, "color", "auto"), getattr(arguments, "tree", False)
     # Before the command, which may write into the folder, and leaves room for them on the screen.
     arguments.notes = notes_about(arguments)
     try:

@@ -2,8 +2,9 @@
 
 import json
 from argparse import Namespace
+from collections.abc import Sequence
 
-from shardvar.cli.output import print_json, print_table, say
+from shardvar.cli.output import at_terminal, print_json, print_table, say
 from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.maps.map import Map, shipped_maps
 from shardvar.maps.report import WIDEST, MapReport
@@ -13,14 +14,10 @@ from shardvar.verbs.reports import SCHEMA
 
 
 def execute(arguments: Namespace) -> int:
-    if arguments.name is None:
-        maps = [(name, Map.read(name)) for name in shipped_maps()]
-        if arguments.json:
-            listed = [{"name": name, "about": each.about} for name, each in maps]
-            print_json({"schema": SCHEMA, "maps": listed})
-        else:
-            rows = [(name, f"{len(each.rules)}", each.about) for name, each in maps]
-            print_table(("map", "rules", "about"), rows)
+    name = arguments.name
+    names = [each for each in shipped_maps() if name is None or name.lower() in each]
+    if name not in names and names:
+        _print_list(names, arguments)
         return 0
     found = Map.read(arguments.name)
     if arguments.json:
@@ -45,6 +42,44 @@ def execute(arguments: Namespace) -> int:
         for name, size in found.sizes.items():
             say(f"{name} = {json.dumps(size)}")
     return 0
+
+
+def _print_list(names: Sequence[str], arguments: Namespace) -> None:
+    if at_terminal() and arguments.name is None and not (arguments.json or arguments.all):
+        _print_groups(names)
+        return
+    maps = [(name, Map.read(name)) for name in names]
+    if arguments.json:
+        listed = [{"name": name, "about": each.about} for name, each in maps]
+        print_json({"schema": SCHEMA, "maps": listed})
+    else:
+        rows = [(name, f"{len(each.rules)}", each.about) for name, each in maps]
+        print_table(("map", "rules", "about"), rows)
+
+
+def _print_groups(names: Sequence[str]) -> None:
+    """Print the families of each direction: the part of a name from the source's program on."""
+    programs = {name.partition("-to-")[2] for name in names}
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        words = name.partition("-to-")[0].split("-")
+        starts = [start for start in range(1, len(words)) if "-".join(words[start:]) in programs]
+        start = min(starts, default=len(words) - 1)
+        family = "-".join(words[:start])
+        groups.setdefault(name[len(family) + 1 :], []).append(family)
+    for direction, families in sorted(groups.items(), key=lambda group: -len(group[1])):
+        say(f"{direction}: {', '.join(families[:_MOST_FAMILIES])}{_more(families)}")
+    print()
+    say(
+        "A map is FAMILY-DIRECTION. `shardvar maps WORD` lists those with a word, --all lists each."
+    )
+
+
+_MOST_FAMILIES = 24
+
+
+def _more(families: Sequence[str]) -> str:
+    return f" and {len(families) - _MOST_FAMILIES} more" * (len(families) > _MOST_FAMILIES)
 
 
 def map_of(arguments: Namespace) -> Map | None:

@@ -311,7 +311,10 @@ _SHARED = {
 | --max-file-size SIZE  fill files up to SIZE: 64MB, 64MiB, 4096
 | --files N  balance the bytes over N files""",
     "dry-run": "--dry-run  print what would be written, and write nothing",
-    "output": "--json  print one JSON object; see `shardvar help json`\n<help>",
+    "output": """
+--json  print one JSON object; see `shardvar help json`
+--color {auto*,always,never}  auto: at a terminal, or as NO_COLOR and FORCE_COLOR say
+<help>""",
     "help": "-h, --help  print this help",
 }
 _MAP = "a TOML file, or a name that `shardvar maps` lists"
@@ -336,6 +339,7 @@ $ model.safetensors --sort size --stats
 --brief  print only the totals
 --all  fold nothing, and list every unreadable tensor
 -v, --verbose  also print writer, policy, metadata, dtypes
+--tree  print the tree of a terminal also in a pipe
 --csv  print a table for other programs: a line a tensor, under the names of `--json`
 <output>
 
@@ -513,9 +517,11 @@ target=OUT  the new checkpoint; with --force, it may be BASE
 
 maps: List the maps between model families, or print the rules of one.
 $
+$ llama
 $ llama-hf-to-gguf
-NAME?  a shipped map, or a TOML file
+NAME?  a shipped map, a word of the names of some, or a TOML file
 [options]
+--all  list each map, with what it is about
 <output>
 
 formats: List the formats: which are written, which hold shards, what a bucket guarantees, and which

@@ -98,8 +98,21 @@ def encodable(text: str) -> str:
     return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
 
 
-def is_styled() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
+asked = Namespace(color="auto", tree=False)
+"""What the options ask of the output: ``--color``, and with ``--tree`` the layout of a terminal."""
+
+
+def at_terminal() -> bool:
+    return asked.tree or sys.stdout.isatty()
+
+
+def is_styled(stream: TextIO | None = None) -> bool:
+    """Return True if texts have colours: as asked, as the environment says, or at a terminal."""
+    if asked.color != "auto" or os.environ.get("NO_COLOR"):
+        return bool(asked.color == "always")
+    if {os.environ.get(name, "") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")} - {"", "0"}:
+        return True
+    return (stream or sys.stdout).isatty() and not _is_dumb()
 
 
 def terminal_size() -> os.terminal_size:
@@ -111,7 +124,7 @@ def terminal_size() -> os.terminal_size:
 
 def line_width() -> int:
     """Return the longest line of values: the terminal's width, at most 120; 120 for a pipe."""
-    return min(terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
+    return min(terminal_size().columns, _LINE) if at_terminal() else _LINE
 
 
 Mark = Literal["good", "bad", "attention", "different"]
@@ -131,16 +144,19 @@ def answer(mark: Mark, text: str, verdict: str = "") -> None:
     """The symbol and colour are for terminals only, so no line needs them to be understood."""
     symbol, style = _SYMBOLS[mark]
     text = one_line(text)
-    if not sys.stdout.isatty() or not can_print(symbol):
+    has_symbol = at_terminal() and can_print(symbol)
+    if not (has_symbol or is_styled()):
         say(text)
         return
     from rich.text import Text
 
-    # The symbol stands for this word.
-    first, *others = folded(f"{symbol} {seen_from_here(text).removeprefix('ok: ')}")
+    text = seen_from_here(text)
+    if has_symbol:  # it stands for this word
+        text = f"{symbol} {text.removeprefix('ok: ')}"
+    first, *others = _lines_of(text)
     line = Text(first)
-    line.stylize(style, 0, len(symbol))
-    if verdict and (place := first.find(verdict, len(symbol))) >= 0:
+    line.stylize(style, 0, len(symbol) if has_symbol else 0)
+    if verdict and (place := first.find(verdict)) >= 0:
         line.stylize(f"bold {style}", place, place + len(verdict))
     _print_styled([line, *map(Text, others)])
 
@@ -157,10 +173,7 @@ def can_print(symbol: str) -> bool:
 def say(text: str, bold: Sequence[str] = ()) -> None:
     """Print a line of a report, with paths as seen from here and the words of ``bold`` in bold."""
     text = seen_from_here(one_line(text))
-    if not sys.stdout.isatty():
-        print(text)
-        return
-    lines = folded(encodable(text))
+    lines = _lines_of(text)
     if not (bold and is_styled()):
         print("\n".join(lines))
         return
@@ -170,6 +183,11 @@ def say(text: str, bold: Sequence[str] = ()) -> None:
     for line in styled:
         line.highlight_words(bold, "bold")
     _print_styled(styled)
+
+
+def _lines_of(text: str) -> list[str]:
+    """Return the lines of a text: those of a terminal, or the whole in a pipe."""
+    return folded(encodable(text)) if at_terminal() else [text]
 
 
 def seen_from_here(text: str) -> str:
@@ -214,13 +232,13 @@ def _columns(stream: TextIO | None) -> int:
 
 def warn(text: str) -> None:
     """Print a line that asks for attention: with an exclamation mark, yellow at a terminal."""
-    text = one_line(text)
-    if not sys.stdout.isatty():
-        print(text)
+    lines = _lines_of(one_line(text))
+    if not is_styled():
+        print("\n".join(lines))
         return
     from rich.text import Text
 
-    _print_styled([Text(line, style="yellow") for line in folded(text)])
+    _print_styled([Text(line, style="yellow") for line in lines])
 
 
 def put(*lines: str) -> None:
@@ -245,9 +263,15 @@ def print_bold(line: str, word: str) -> None:
 def _print_styled(lines: Sequence["Text"]) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Console(highlight=False, markup=False, emoji=False, **_forced())
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def _forced() -> dict[str, Any]:
+    """Return the options of a console of rich that colours a pipe if that is asked for."""
+    is_forced = is_styled() and not sys.stdout.isatty()
+    return {"force_terminal": True, "color_system": "standard"} if is_forced else {}
 
 
 _COLOURS = MappingProxyType({"error": "1;31", "hint": "36"})
@@ -261,9 +285,9 @@ def note(text: str) -> None:
     with suppress(OSError):
         if sys.stderr.isatty():
             text = "\n".join(folded(text, sys.stderr))
+        if is_styled(sys.stderr) and text.partition(":")[0] in _COLOURS:
             word, colon, rest = text.partition(":")
-            if word in _COLOURS and not os.environ.get("NO_COLOR") and not _is_dumb():
-                text = f"\x1b[{_COLOURS[word]}m{word}{colon}\x1b[0m{rest}"
+            text = f"\x1b[{_COLOURS[word]}m{word}{colon}\x1b[0m{rest}"
         print(text, file=sys.stderr)
 
 
@@ -380,7 +404,7 @@ def path_on_a_line(path: str) -> str:
     """Return ``short_path``; at a terminal without the middle of one that is longer than a line."""
     shown = short_path(path)
     width = max(_columns(None), NARROWEST) - 1  # for the colon after it
-    return _cut(shown, width) if sys.stdout.isatty() and len(shown) > width else shown
+    return _cut(shown, width) if at_terminal() and len(shown) > width else shown
 
 
 _MOST_PRETTY = 2000
@@ -417,7 +441,7 @@ def print_table(
     """At a narrow terminal, columns in ``drop`` go in order, then names are cut; not without ``drop``.
     In a pipe, cells are padded up to ``widest``. ``styles`` are by column or (row, column).
     """
-    if sys.stdout.isatty():
+    if at_terminal():
         rows = [[one_line(encodable(cell)) for cell in row] for row in rows]
         if len(rows) <= _MOST_PRETTY:
             if not is_styled():
@@ -467,7 +491,9 @@ def _print_rich(
     # Rich takes a terminal without control codes (TERM=dumb) for 80 columns wide unless both
     # extents are given.
     width, height = terminal_size()
-    console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
+    console = Console(
+        width=width, height=height, highlight=False, markup=False, emoji=False, **_forced()
+    )
     widths = [
         max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))
     ]

@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import shlex
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ import numpy as np
 from shardvar.cli.maps import map_of, print_rules
 from shardvar.cli.output import (
     answer,
+    at_terminal,
     count,
     human_size,
     note,
@@ -394,7 +394,7 @@ def print_write(
         say(each)
     if verbose:
         say(f"policy: {one_line(report.description)}")
-    if sys.stdout.isatty() and report.lost:
+    if at_terminal() and report.lost:
         put("", f"{count(len(report.lost), 'tensor')} could not be read:")
         print_problems(report.lost, pipe="")
     else:

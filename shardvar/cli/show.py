@@ -6,7 +6,6 @@ printed. A tensor that fits in an I/O block is verified whole, for any selection
 note names the parts without a compared checksum.
 """
 
-import sys
 from argparse import Namespace
 from itertools import product
 from math import prod
@@ -16,6 +15,7 @@ import numpy as np
 
 from shardvar.cli.maps import through_map
 from shardvar.cli.output import (
+    at_terminal,
     count,
     human_shape,
     line_width,
@@ -124,7 +124,7 @@ def _print_keys(reader: Reader, as_json: bool) -> None:
         f"{path_on_a_line(reader.path)} ({reader.format}): {count(len(tensors), 'key')}; give the "
         "KEY of one:"
     )
-    most = max(terminal_size().lines - _LINES_AROUND, 1) if sys.stdout.isatty() else len(tensors)
+    most = max(terminal_size().lines - _LINES_AROUND, 1) if at_terminal() else len(tensors)
     shown = tensors[:most]
     scalars = read_scalars(reader, [each.key for each in shown if each.shape == ()])
     table = Table(reader, shown, scalars, with_slices=False, nbytes=0, numbers={})

@@ -4,12 +4,20 @@ layers.
 A line has the values of all its tensors together: of all elements at one place in equal layers.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import islice
 
-from shardvar.cli.output import count, folded, print_table, printable, say, short_name, warn
+from shardvar.cli.output import (
+    at_terminal,
+    count,
+    folded,
+    print_table,
+    printable,
+    say,
+    short_name,
+    warn,
+)
 from shardvar.cli.tensors import (
     Shown,
     Tensor,
@@ -61,7 +69,7 @@ def print_statistics(tensors: Sequence[Tensor], measured: _Measured, room: int |
     if found:
         print()
     if room is None:
-        digits = 3 if sys.stdout.isatty() else 6
+        digits = 3 if at_terminal() else 6
         rows = [_statistics_row(printable(key), each, digits) for key, each in measured.items()]
         print_table(_HEADERS, rows, range(1, 8), [7, 4])
     else:
@@ -119,16 +127,15 @@ def _print_folded(tensors: Sequence[Tensor], measured: _Measured, room: int) -> 
 def findings(measured: _Measured) -> Iterator[str]:
     """Yield a line for each remarkable thing: NaN, infinity, only zeros, one value."""
     found = {key: each for key, each in measured.items() if isinstance(each, Statistics)}
-    at_terminal = sys.stdout.isatty()
-    # A pipe gets names whole.
-    shown = short_name if at_terminal else printable
+    is_short = at_terminal()  # a pipe gets names whole
+    shown = short_name if is_short else printable
     counts = {
         "nan": {key: each.nan for key, each in found.items()},
         "inf": {key: each.inf for key, each in found.items()},
     }
     for name, (word, is_so) in ODD.items():
         keys = [key for key, each in found.items() if is_so(each)]
-        labels = fold_keys(keys) if at_terminal else ((key, [key]) for key in keys)
+        labels = fold_keys(keys) if is_short else ((key, [key]) for key in keys)
         groups = list(islice(labels, _MOST_NAMED))
         names = [
             shown(label)

@@ -8,13 +8,13 @@ that no sum changes.
 """
 
 import re
-import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from shardvar.cli.output import (
+    at_terminal,
     can_print,
     count,
     human_count,
@@ -491,7 +491,7 @@ class Table:
         first = alike[0]
         if len(alike) == 1 and (scalar := self.scalars.get(first.key)):
             text = printable(scalar.text)
-            is_cut = sys.stdout.isatty() and len(text) > _MOST_VALUE
+            is_cut = at_terminal() and len(text) > _MOST_VALUE
             return f"= {text[: _MOST_VALUE - 1]}…" if is_cut else f"= {text}"
         shape = "" if first.shape is None or first.is_setting else human_shape(first.shape)
         return f"{len(alike)} × {shape}" if len(alike) > 1 and shape else shape
@@ -518,7 +518,7 @@ class Table:
 def print_rows(rows: Iterable[TableRow], with_numbers: bool = False) -> None:
     """Print rows; a terminal leaves out columns that are the same in each row, and columns that do not fit."""
     headers = [*_HEADERS[:_FILES], "in files" if with_numbers else "files", *_HEADERS[_FILES + 1 :]]
-    if not sys.stdout.isatty():
+    if not at_terminal():
         cells_of = itemgetter(*_IN_A_PIPE)
         print_table(
             [headers[column] for column in _IN_A_PIPE],

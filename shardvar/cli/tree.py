@@ -14,7 +14,6 @@ sentence for each. The remedy is printed once, below.
 """
 
 import re
-import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -23,6 +22,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from shardvar.cli.output import (
+    at_terminal,
     count,
     folded,
     one_line,
@@ -447,7 +447,7 @@ def print_problems(
     """Print problems, at a terminal at most ``most`` causes; return True if each tensor was named."""
     from shardvar.verbs.reports import lines_of_problems
 
-    if everything or not sys.stdout.isatty():
+    if everything or not at_terminal():
         for line in lines_of_problems(indent + pipe, problems, everything):
             say(line)
         return True

@@ -13,7 +13,6 @@ process, and they end with it, also when it is killed.
 import logging
 import shlex
 import signal
-import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from typing import Any, ParamSpec, TypeVar
 from shardvar.cli.output import (
     Mark,
     answer,
+    at_terminal,
     count,
     human_size,
     note,
@@ -260,7 +260,7 @@ def _unread(names: Sequence[str], everything: bool) -> str:
 
 def _space() -> None:
     """Set paragraphs apart at a terminal; a pipe gets one line after the other."""
-    if sys.stdout.isatty():
+    if at_terminal():
         print()
 
 

@@ -11,13 +11,13 @@ checkpoints apart, and no more.
 import os
 import re
 import secrets
-import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardvar.cli.maps import through_map
 from shardvar.cli.output import (
+    at_terminal,
     count,
     human_size,
     human_tensors,
@@ -287,7 +287,7 @@ def open_in_browser(target: str) -> None:
 
 def show_link(target: str) -> None:
     """Print the address of a page at a terminal, where it can be clicked."""
-    if sys.stdout.isatty():
+    if at_terminal():
         note(Path(os.path.abspath(target)).as_uri())
 
 

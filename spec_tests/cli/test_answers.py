@@ -400,3 +400,36 @@ def test_csv_has_the_rows_of_json(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "other", table)
     refused = run("inspect", tmp_path, "--csv")
     assert (refused.code, refused.out) == (2, "") and "has 2." in refused.err
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "is_coloured"),
+    [
+        ([], {}, False),
+        ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"CLICOLOR_FORCE": "1"}, True),
+        ([], {"FORCE_COLOR": "0"}, False),
+        ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_a_pipe_has_colours_where_they_are_asked_for(
+    tmp_path: Path, run: Run, option: list[str], environment: dict[str, str], is_coloured: bool
+) -> None:
+    sv.save(tmp_path / "model", {"w": np.ones(3)})
+    words = ("verify", tmp_path / "model", *option)
+    names = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE")
+    with patch.dict(os.environ, dict.fromkeys(names, "") | environment):
+        coloured, wrong = run(*words), run("verify", tmp_path / "nothing", *option).err
+    assert ("\x1b[" in coloured.out) == ("\x1b[" in wrong) == is_coloured
+    plain = run(*words[:2], "--color", "never").out
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.out) == plain
+
+
+def test_a_pipe_has_the_tree_of_a_terminal_where_it_is_asked_for(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "model", {f"layers.{number}.w": np.ones(3) for number in range(40)})
+    asked = run("inspect", tmp_path / "model", "--tree").out
+    with terminal(80, lines=24):
+        assert asked == run("inspect", tmp_path / "model").out
+    assert len(asked.splitlines()) < 10 < len(run("inspect", tmp_path / "model").out.splitlines())

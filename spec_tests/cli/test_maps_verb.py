@@ -10,7 +10,7 @@ import shardvar as sv
 from shardvar.cli.serving import answers_of
 from shardvar.maps.map import shipped_maps
 from shardvar.verbs.mapping import map_reader
-from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.view_pages import columns_of, keys_of
 
 __all__ = ["run"]
@@ -46,7 +46,7 @@ def test_a_printed_map_is_a_map_file(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_unknown_map_gets_the_nearest_names(run: Run) -> None:
-    outcome = run("maps", "lama-hf-to-megatron")
+    outcome = run("maps", "lamma-hf-to-megatron")
     assert outcome.code == 2 and "'llama-hf-to-megatron'" in outcome.err
 
 
@@ -226,3 +226,21 @@ def test_a_shipped_map_without_an_inverse_names_the_one_that_goes_the_other_way(
     assert refused.code == 2 and "'llama-megatron-layers-to-hf' goes the other way" in refused.err
     (tmp_path / "mine.toml").write_text("rules = ['a -> nothing']", encoding="utf-8")
     assert "Write the way back by hand." in run(*words, tmp_path / "mine.toml").err
+
+
+def test_a_word_filters_and_a_terminal_groups_the_families(run: Run) -> None:
+    names = shipped_maps()
+    for word in ("llama", "to-gguf", "MoE"):
+        listed = [each["name"] for each in run("maps", word, "--json").json["maps"]]
+        assert listed == [name for name in names if word.lower() in name] != names
+    with terminal(500):
+        groups = dict(line.split(": ", 1) for line in run("maps").out.splitlines() if ": " in line)
+        every = run("maps", "--all").out
+    assert all(name in every for name in names)
+    total = 0
+    for direction, families in groups.items():
+        shown, _, more = families.partition(" and ")
+        there = {f"{family}-{direction}" for family in shown.split(", ")}
+        assert there <= {*names}
+        total += len(there) + int(more.split()[0] if more else 0)
+    assert total == len(names)

@@ -211,7 +211,9 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
     files = count(len({name for each in tensors for name in each.files}), "file")
     size = human_size(sum(each.nbytes for each in own))
     name = f"{path_on_a_line(reader.path)} ({reader.format})"
-    yield f"{name}: {' and '.join(numbers)}, {files}, {size}"
+    broken = sum(each.fault is not None for each in tensors)
+    wrong = f"; {broken:,} of {count(len(tensors), 'tensor')} unreadable" if broken else ""
+    yield f"{name}: {' and '.join(numbers)}, {files}, {size}{wrong}"
     parameters = ParameterCount(
         {each.key: (each.counted_as, each.num_parameters) for each in own if each.counted_as}
     )
@@ -414,9 +416,6 @@ def _gaps(lines: Sequence[Line]) -> Iterator[str]:
             yield f"! {printable(line.label)}: {missing} {verb} missing"
 
 
-_FOUND = 1
-"""The exit code where values are found that ``--fail-on`` lists."""
-
 _StatisticsByKey = dict[str, "Statistics | ReadError"]
 
 
@@ -458,7 +457,8 @@ def execute(arguments: Namespace) -> int:
                 warn(f"! This is {delta.what}. {delta.remedy}")
             print_overview(reader, tensors, measured, arguments)
     values = [each for each in measured.values() if not isinstance(each, ReadError)]
-    return _FOUND if any(is_odd(each) for each in values for is_odd in unwanted) else 0
+    is_wrong = arguments.check and any(each.fault is not None for each in tensors)
+    return int(is_wrong or any(is_odd(each) for each in values for is_odd in unwanted))
 
 
 def _unwanted(arguments: Namespace) -> "list[Callable[[Statistics], bool]]":

@@ -172,7 +172,11 @@ def _run(words: Sequence[str]) -> int:
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, words) if usage.error else usage.code
     arguments.words = words
-    asked.color, asked.tree = getattr(arguments, "color", "auto"), getattr(arguments, "tree", False)
+    asked.color, asked.tree = getattr(arguments, "color", None) or "auto", "--tree" in words
+    if asked.color not in ("auto", "always", "never"):
+        when, asked.color = asked.color, "auto"
+        error = ArgumentError(f"--color {when} is not known.", "Give always, never or auto.")
+        return _say(error, WRONG_USAGE, words)
     # Before the command, which may write into the folder, and leaves room for them on the screen.
     arguments.notes = notes_about(arguments)
     try:

@@ -313,7 +313,7 @@ _SHARED = {
     "dry-run": "--dry-run  print what would be written, and write nothing",
     "output": """
 --json  print one JSON object; see `shardvar help json`
---color {auto*,always,never}  auto: at a terminal, or as NO_COLOR and FORCE_COLOR say
+--color WHEN  always, never, or auto: as NO_COLOR and FORCE_COLOR say
 <help>""",
     "help": "-h, --help  print this help",
 }
@@ -333,6 +333,7 @@ $ model.safetensors --sort size --stats
 --fail-on LIST  with --stats: exit with 1 if any of these occurs: nan,inf,zero,constant,empty
 <dequantize>
 [output]
+--check  exit with 1 if a tensor cannot be read
 --slices  list each shard: its region, size, file and offset
 --depth N  show N levels of the tree
 --sort {{name*,size}}  size: largest tensors first

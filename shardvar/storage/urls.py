@@ -47,7 +47,9 @@ from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.storage import requests
 from shardvar.storage.concurrency import Result
+from shardvar.storage.local import split_path
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
+from shardvar.storage.protocol import Storage
 from shardvar.storage.remote import RemoteStorage
 from shardvar.storage.requests import (
     FAULTS,
@@ -377,11 +379,16 @@ _PARAMETER = re.compile(r"[;&][^/]*=")
 itself is a name."""
 
 
-def split_url(url: str) -> tuple[RemoteStorage, str]:
+def split_url(url: str) -> tuple[Storage, str]:
     """Return the storage and the bare name that a URL means, empty for a folder."""
     scheme = url.partition("://")[0].lower()
     _check_url(scheme, url)
     place, _, rest = url.partition("://")[2].partition("/")
+    if scheme == "file":
+        if place not in ("", "localhost"):
+            cause = f"{url!r} is a file of the machine {place!r}."
+            raise ArgumentError(cause, "Give file:///PATH, or a path of this machine.")
+        return split_path(f"/{unquote(rest)}")
     is_web = scheme in ("http", "https")
     key = (unquote(rest) if is_web else rest).strip("/")
     if not place:
@@ -430,7 +437,7 @@ def _check_url(scheme: str, url: str) -> None:
     has_user |= "@" in place and not is_allowed
     elsewhere = "credentials come from the environment."
     for is_wrong, what, remedy in (
-        (scheme in ("file", "local"), "is a path of this machine", f"Leave {scheme}:// out."),
+        (scheme == "local", "is a path of this machine", "Leave local:// out."),
         ("?" in text, "has a query", f"Leave it out; {elsewhere}"),
         (
             "#" in url,

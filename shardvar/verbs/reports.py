@@ -348,7 +348,7 @@ def sizes_of_write(
 
 def facts_of_write(report: WriteReport) -> Iterator[str]:
     if report.num_objects:
-        yield f"carried {count(report.num_objects, 'object')} with the tensors"
+        yield f"carried {count(report.num_objects, 'setting')} with the tensors"
     if report.untied:
         pairs = [f"{key!r} and {first!r}" for key, first in report.untied]
         more = f" and {len(pairs) - MAX_NAMED} more pairs" if len(pairs) > MAX_NAMED else ""

@@ -608,3 +608,19 @@ def test_values_that_may_not_be_read_leave_a_shape(
     data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
     found = run("inspect", tmp_path / "model")
     assert found.code == 0 and re.search(r"step +int64 +\[\] ", found.out)
+
+
+def test_the_first_line_counts_unreadable_tensors_and_check_is_the_exit_code(
+    tmp_path: Path, run: Run
+) -> None:
+    sv.save(
+        tmp_path / "m", {f"w{n}": np.ones(8) for n in range(5)}, policy=sv.MaxShardSizePolicy(128)
+    )
+    assert run("inspect", tmp_path / "m", "--check").code == 0
+    sorted(tmp_path.glob("m.svdata*"))[0].unlink()
+    for words in ((), ("--brief",), ("--tree",)):
+        told = run("inspect", tmp_path / "m", *words)
+        first = " ".join(told.out.partition("40 parameters")[0].split())
+        assert told.code == 0 and first.endswith("; 2 of 5 tensors unreadable")
+        assert run("inspect", tmp_path / "m", "--check", *words).code == 1
+    assert run("inspect", tmp_path / "m", "--check", "--filter", "w4").code == 0

@@ -205,8 +205,9 @@ def test_a_name_leads_to_no_other_folder(name: str) -> None:
         ("s3:///model", "names no bucket"),
         ("s3://bucket/a//b", "empty steps"),
         ("s3://bucket/../b", "empty steps"),
-        ("file:///tmp/model", "Leave file:// out"),
-        ("file:///tmp/model?sig=SECRET", "Leave file:// out"),
+        ("local:///tmp/model", "Leave local:// out"),
+        ("file://host/tmp/model", "is a file of the machine 'host'"),
+        ("file:///tmp/model?sig=SECRET", "has a query"),
         (Path("s3://KEY:SECRET@bucket/model"), "as text, not as pathlib.Path"),
     ],
 )  # fmt: skip
@@ -216,6 +217,15 @@ def test_urls_that_cannot_be_used_are_refused_without_a_request(url: Any, words:
         with pytest.raises((ArgumentError, UnsupportedError), match=words) as caught:
             call(url)
         assert "SECRET" not in str(caught.value)
+
+
+def test_a_url_of_a_file_is_its_path(tmp_path: Path) -> None:
+    tensors = {"w": np.arange(3)}
+    for name, word in (("model", "model"), ("a model.npz", "a%20model.npz")):
+        for host in ("", "localhost"):
+            sv.save(f"file://{host}{tmp_path}/{word}", tensors, force=True)
+            assert np.array_equal(sv.load(tmp_path / name)["w"], tensors["w"])
+        assert sv.verify(f"file://{tmp_path}/{word}").path == str(tmp_path / name)
 
 
 def test_names_with_an_equals_sign_are_names() -> None:

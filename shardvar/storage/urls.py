@@ -175,9 +175,12 @@ def _open_system(root: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
         from fsspec.registry import known_implementations, registry
-    except ImportError:
-        cause = f"Reading {scheme}:// needs the package fsspec, which is not installed."
-        raise missing_extra(cause, "cloud") from None
+
+        if scheme == "hf":
+            import huggingface_hub  # noqa: F401 - fsspec needs it
+    except ImportError as error:
+        cause = f"Reading {scheme}:// needs the package {error.name}, which is not installed."
+        raise missing_extra(cause, "hub" if scheme == "hf" else "cloud") from None
     if scheme not in known_implementations and scheme not in registry:
         raise ArgumentError(
             f"The scheme {scheme}:// is not known.",

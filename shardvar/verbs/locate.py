@@ -172,8 +172,17 @@ def explain(shown: str, storage: Storage, name: str, *, is_misspelt: bool) -> Sh
                 "Rename it back, or write there again, which does so first.",
             )
         remedy = near or "Give its prefix, its index file, one of its data files or its directory."
+        if is_misspelt and not near and (hub := _hub_name(storage, name)):
+            remedy = f"{remedy} A model of the Hugging Face Hub is hf://{hub}."
         return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
     return _file_error(shown, storage, name, near) if name else _folder_error(shown, storage)
+
+
+def _hub_name(storage: Storage, name: str) -> str:
+    """A path that may be OWNER/NAME: two names, of which the first is no folder here; or empty."""
+    owner = os.path.relpath(storage.local_path or os.curdir)
+    is_one = not (os.sep in owner or owner.startswith(os.curdir) or os.path.lexists(owner))
+    return f"{owner}/{name}" if name and is_one else ""
 
 
 def _nearest(path: str, storage: Storage, name: str) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -239,6 +240,11 @@ def test_unknown_schemes_and_packages_that_are_missing_are_told_apart() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(ArgumentError, match="The scheme zz:// is not known"):
         sv.load("zz://a/b")
+    with (
+        patch.dict(sys.modules, {"huggingface_hub": None}),
+        pytest.raises(MissingExtra, match=r"the package huggingface_hub,.*Install it: .*\[hub\]"),
+    ):
+        sv.load("hf://a/b/model.safetensors")
     with pytest.raises(MissingExtra, match="Reading hdfs://.* Install it: pip install pyarrow"):
         sv.load("hdfs://host/a")
 

@@ -10,6 +10,7 @@ import shardvar as sv
 from shardvar.errors import (
     AmbiguousPath,
     ArgumentError,
+    CheckpointNotFound,
     MissingFile,
     TargetExists,
     UnsupportedError,
@@ -210,3 +211,19 @@ def test_a_target_never_has_another_format_than_its_ending_says(
 def test_a_dot_in_a_name_is_no_ending(tmp_path: Path) -> None:
     sv.save(tmp_path / "model-v1.2", {"w": np.ones(3)})
     assert sv.verify(tmp_path / "model-v1.2").ok
+
+
+def test_two_names_that_are_no_path_may_be_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    for path, is_hub in (
+        ("owner/name", True),
+        ("here/name", False),
+        ("name", False),
+        ("a/b/c", False),
+    ):
+        with pytest.raises(CheckpointNotFound) as caught:
+            sv.load(path)
+        assert (f"hf://{path}" in caught.value.remedy) == is_hub

@@ -99,7 +99,7 @@ def encodable(text: str) -> str:
 
 
 asked = Namespace(color="auto", tree=False)
-"""What the options ask of the output: ``--color``, and with ``--tree`` the layout of a terminal."""
+"""The choices of ``--color``, and of ``--tree``, which asks for the layout of a terminal."""
 
 
 def at_terminal() -> bool:

@@ -186,7 +186,7 @@ def say(text: str, bold: Sequence[str] = ()) -> None:
 
 
 def _lines_of(text: str) -> list[str]:
-    """Return the lines of a text: those of a terminal, or the whole in a pipe."""
+    """Return the lines of a text: folded at a terminal, one in a pipe."""
     return folded(encodable(text)) if at_terminal() else [text]
 
 

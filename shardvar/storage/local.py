@@ -507,9 +507,10 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 def split_place(path: str | os.PathLike[str]) -> tuple[Storage, str]:
     if isinstance(path, str) and URL.match(path):
-        from shardvar.storage.urls import split_url
+        from shardvar.storage.urls import path_of_file, split_url
 
-        return split_url(path)
+        is_here = path[:7].lower() == "file://"
+        return split_path(path_of_file(path)) if is_here else split_url(path)
     return split_path(path)
 
 

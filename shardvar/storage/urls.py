@@ -47,9 +47,7 @@ from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.storage import requests
 from shardvar.storage.concurrency import Result
-from shardvar.storage.local import split_path
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
-from shardvar.storage.protocol import Storage
 from shardvar.storage.remote import RemoteStorage
 from shardvar.storage.requests import (
     FAULTS,
@@ -382,16 +380,21 @@ _PARAMETER = re.compile(r"[;&][^/]*=")
 itself is a name."""
 
 
-def split_url(url: str) -> tuple[Storage, str]:
+def path_of_file(url: str) -> str:
+    """Return the path that a URL of the scheme file means."""
+    _check_url("file", url)
+    place, _, rest = url.partition("://")[2].partition("/")
+    if place not in ("", "localhost"):
+        cause = f"{url!r} is a file of the machine {place!r}."
+        raise ArgumentError(cause, "Give file:///PATH, or a path of this machine.")
+    return f"/{unquote(rest)}"
+
+
+def split_url(url: str) -> tuple[RemoteStorage, str]:
     """Return the storage and the bare name that a URL means, empty for a folder."""
     scheme = url.partition("://")[0].lower()
     _check_url(scheme, url)
     place, _, rest = url.partition("://")[2].partition("/")
-    if scheme == "file":
-        if place not in ("", "localhost"):
-            cause = f"{url!r} is a file of the machine {place!r}."
-            raise ArgumentError(cause, "Give file:///PATH, or a path of this machine.")
-        return split_path(f"/{unquote(rest)}")
     is_web = scheme in ("http", "https")
     key = (unquote(rest) if is_web else rest).strip("/")
     if not place:

@@ -179,7 +179,7 @@ def explain(shown: str, storage: Storage, name: str, *, is_misspelt: bool) -> Sh
 
 
 def _hub_name(storage: Storage, name: str) -> str:
-    """A path that may be OWNER/NAME: two names, of which the first is no folder here; or empty."""
+    """A path that may be OWNER/NAME: two names, if the first names nothing here; or empty."""
     owner = os.path.relpath(storage.local_path or os.curdir)
     is_one = not (os.sep in owner or owner.startswith(os.curdir) or os.path.lexists(owner))
     return f"{owner}/{name}" if name and is_one else ""

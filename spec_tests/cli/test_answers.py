@@ -427,6 +427,30 @@ def test_a_pipe_has_colours_where_they_are_asked_for(
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.out) == plain
 
 
+def test_colours_change_no_text_of_any_command(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sv.save("m", {"w": np.ones(3)})
+    sv.save("n", {"w": np.zeros(3)})
+    for line in (
+        *(
+            "inspect m",
+            "show m w",
+            "view m -o page.html",
+            "verify m",
+            "diff m n",
+            "digest m",
+        ),
+        *("reshard m out.npz --force", "delta m n d --force", "apply m d e --force"),
+        *("maps llama-hf-to-gguf", "formats", "vectors --out v --force"),
+    ):
+        run(*line.split())  # so that the next two find the same files
+        coloured, plain = (run(*line.split(), "--color", when) for when in ("always", "never"))
+        assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.out) == plain.out and plain.code < 2
+        assert run(*line.split(), "--color", "sometimes").code == 2
+
+
 def test_a_pipe_has_the_tree_of_a_terminal_where_it_is_asked_for(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "model", {f"layers.{number}.w": np.ones(3) for number in range(40)})
     asked = run("inspect", tmp_path / "model", "--tree").out

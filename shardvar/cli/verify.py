@@ -216,14 +216,7 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
             # Of several, one that cannot be opened hides no other.
             if len(paths) == 1:
                 raise
-            note(f"error: {one_line(error.cause)}")
-            note(f"hint: {one_line(in_command(error.remedy))}")
-            fields = {
-                "kind": type(error).__name__,
-                "cause": error.cause,
-                "remedy": in_command(error.remedy),
-            }
-            told.append({"schema": SCHEMA, "path": path, "error": fields})
+            told.append({"schema": SCHEMA, "path": path, "error": _refused(error)})
             codes.append(_NOT_VERIFIED)
             verdicts.append("not opened")
             continue
@@ -244,12 +237,19 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         try:
             ends = ends_of_chain(paths)  # if all of them are deltas
         except ArgumentError as error:
-            note(f"error: {one_line(seen_from_here(error.cause))}")
-            note(f"hint: {one_line(seen_from_here(in_command(error.remedy)))}")
+            _refused(error)
             return _NO
         if ends and not (arguments.quiet or arguments.json):
             say(f"The deltas follow each other: {ends[0]} to {ends[1]}")
     return max(codes)
+
+
+def _refused(error: ShardvarError) -> dict[str, str]:
+    """Print an error that ends nothing, and return its fields."""
+    remedy = in_command(error.remedy)
+    note(f"error: {one_line(seen_from_here(error.cause))}")
+    note(f"hint: {one_line(seen_from_here(remedy))}")
+    return {"kind": type(error).__name__, "cause": error.cause, "remedy": remedy}
 
 
 def _unread(names: Sequence[str], everything: bool) -> str:

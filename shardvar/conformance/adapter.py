@@ -79,7 +79,9 @@ axes that cut it.
                                                             ones, random_uniform (-0.05 to 0.05),
                                                             random_normal (mean 0, deviation 0.05),
                                                             truncated_normal (the same, between -0.1
-                                                            and 0.1), glorot_uniform
+                                                            and 0.1), glorot_uniform (up to sqrt(6 /
+                                                            (in + out)): the last two axes, each times
+                                                            the product of all before them)
 ``initialize_whole(function, shape, dtype, num_shards)``    the same by a callable ``function(shape,
                                                             dtype)``
 ``initialize_parts(function, shape, dtype, num_shards)``    the same by a partition-aware callable
@@ -132,8 +134,12 @@ axes that cut it.
 ``mesh_move(value, mesh, source, target)``                  the array of each device, after
                                                             ``value`` was placed by ``source`` and
                                                             redistributed to ``target``
-``mesh_move_joined(value, mesh, source, target)``           the same, on a mesh whose axes were
-                                                            joined into one before
+``mesh_move_joined(value, mesh, source, target)``           the same answer; the mesh has two axes,
+                                                            and its library may also know them as one
+                                                            axis of ``mesh[0] * mesh[1]`` devices
+                                                            (PyTorch's ``_flatten``), through which a
+                                                            redistribution may go. ``source`` and
+                                                            ``target`` are of the two axes
 ``mesh_reduce(terms, mesh, axis, op, placements)``          the array of each device; ``axis`` of
                                                             the mesh was pending, its devices held
                                                             ``terms``; op: sum, avg, min, max

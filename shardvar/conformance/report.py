@@ -1,6 +1,7 @@
 """The verdict on each rule, and the report: a table for a terminal, as JSON and as one HTML page.
 
-Hypothesis searches for a case that breaks a rule, and shrinks it. The search is the same in every
+Hypothesis draws the cases of a rule once a process, and every adapter gets copies of them; only where
+one breaks the rule does Hypothesis search, and shrink it. The search is the same in every
 run (derandomized, no database), so a table changes only because an implementation did. The last
 failing case is the smallest; its calls are kept as a program.
 
@@ -15,19 +16,23 @@ pass. With ``sometimes`` both are ``broken in some runs``.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache, partial
 from html import escape
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky
+from hypothesis.strategies import SearchStrategy
 
 import shardvar
 from shardvar.conformance.adapter import methods_of, strangers_of
 from shardvar.conformance.calls import Broken, Calls, NotClaimed, ProcessDied
 from shardvar.conformance.rules import LEVELS, Rule, rules_of
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 
 KEPT = "kept"
 BROKEN = "broken"
@@ -128,7 +133,14 @@ def judge(
     if missing:
         return Verdict(rule.id, NOT_CLAIMED, f"no {', '.join(missing)}")
     found = _Findings()
-    _search(rule, adapter, max_examples, found)
+    try:
+        for case in _drawn(rule.cases, max_examples):
+            _check(rule, adapter, found, copied(case))
+    # Not shrunk, at the cost of many processes.
+    except ProcessDied:
+        pass
+    except Exception:  # noqa: BLE001 - it is among the findings
+        found = _smallest(rule, adapter, max_examples, found.example)
     seen = (found.held, found.refused, list(found.reasons))
     # The adapter declined every case, so nothing was checked: "kept" would claim what was never
     # seen.
@@ -150,10 +162,6 @@ def _outcome(broken: bool, expected: Expected | None) -> str:
     return EXPECTED_FAILURE if broken else UNEXPECTED_PASS
 
 
-class _Ended(BaseException):
-    """Of ``BaseException``, or Hypothesis would shrink the case at the cost of many processes."""
-
-
 @dataclass(slots=True)
 class _Findings:
     """The findings of a search, which Hypothesis repeats for each case."""
@@ -165,10 +173,54 @@ class _Findings:
     example: Counterexample | None = None
 
 
+def _check(rule: Rule, adapter: Any, found: _Findings, case: Any) -> None:
+    """Judge one case; raise what the rule raised where it is broken."""
+    calls = Calls(adapter)
+    try:
+        rule.check(calls, case)
+    except NotClaimed as error:
+        found.refused += 1
+        found.reasons[str(error)] = None
+    except Exception as error:
+        found.example = _example(calls, error)
+        raise
+    else:
+        # While Hypothesis shrinks a failure, it also tries cases that keep the rule; they are not
+        # counted.
+        found.held += found.example is None
+
+
+def _smallest(
+    rule: Rule, adapter: Any, max_examples: int, first: Counterexample | None
+) -> _Findings:
+    """Draw the same cases again, and shrink the one that breaks the rule."""
+    found = _Findings()
+    try:
+        _search(rule.cases, max_examples, partial(_check, rule, adapter, found))
+    except Flaky:
+        found.example = found.example or first
+        is_steady = False
+    except Exception:  # noqa: BLE001 - it is among the findings
+        is_steady = True
+    else:
+        found.example, is_steady = first, False
+    if found.example is not None and not is_steady:
+        found.example.calls.append("# The same calls did not do the same every time.")
+    return found
+
+
+@cache
+def _drawn(cases: SearchStrategy[Any], max_examples: int) -> list[Any]:
+    """Return the cases of a rule, which are the same for all adapters of a process."""
+    drawn: list[Any] = []
+    _search(cases, max_examples, drawn.append)
+    return drawn
+
+
 # Reasons of the settings: importing or compiling a framework takes longer than any deadline or
 # health check allows. A rule has one law, so one failure is enough. Without a database, no earlier
 # failures are replayed.
-def _search(rule: Rule, adapter: Any, max_examples: int, found: _Findings) -> None:
+def _search(cases: SearchStrategy[Any], max_examples: int, visit: Callable[[Any], None]) -> None:
     @settings(
         max_examples=max_examples,
         database=None,
@@ -180,35 +232,40 @@ def _search(rule: Rule, adapter: Any, max_examples: int, found: _Findings) -> No
         verbosity=Verbosity.quiet,
         suppress_health_check=list(HealthCheck),
     )
-    @given(rule.cases)
+    @given(cases)
     def search(case: Any) -> None:
-        calls = Calls(adapter)
-        try:
-            rule.check(calls, case)
-        except NotClaimed as error:
-            found.refused += 1
-            found.reasons[str(error)] = None
-        except Exception as error:
-            found.example = _example(calls, error)
-            if isinstance(error, ProcessDied):
-                raise _Ended from error
-            raise
-        else:
-            # While Hypothesis shrinks a failure, it also tries cases that keep the rule; they are
-            # not counted.
-            found.held += found.example is None
+        visit(case)
 
-    try:
-        search()
-    except _Ended:
-        return
-    except Flaky:
-        if found.example is None:
-            raise
-        found.example.calls.append("# The same calls did not do the same every time.")
-    except Exception:
-        if found.example is None:
-            raise
+    search()
+
+
+def copied(case: Any) -> Any:
+    """Return a case whose arrays are others, and lie in memory as the drawn ones do."""
+    if isinstance(case, np.ndarray):
+        return _copied_array(case)
+    if isinstance(case, list | tuple):
+        return type(case)(map(copied, case))
+    if isinstance(case, dict):
+        return {key: copied(value) for key, value in case.items()}
+    if is_dataclass(case) and not isinstance(case, type):
+        return replace(
+            case, **{each.name: copied(getattr(case, each.name)) for each in fields(case)}
+        )
+    return case
+
+
+def _copied_array(array: Array) -> Array:
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if not array.size or array.dtype == object or owner.base is not None:
+        return array.copy()
+    # Strides, also backwards and with gaps, are those within the memory of the owner.
+    memory = owner.ravel("K").view(np.uint8).copy()
+    first = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+    copy: Array = np.ndarray(array.shape, array.dtype, memory, first, array.strides)
+    copy.flags.writeable = array.flags.writeable
+    return copy
 
 
 def _example(calls: Calls, error: Exception) -> Counterexample:

@@ -88,7 +88,7 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
 
     def assign(self, handle: Any, value: Array) -> None:  # type: ignore[override]
         # In place, so that what was read and shares memory with the variable shows.
-        if value.dtype != handle[0].dtype:
+        if value.dtype.newbyteorder("=") != handle[0].dtype.newbyteorder("="):
             raise ValueError(f"{value.dtype}")
         for shard, part in zip(handle, super().assign(handle, value), strict=True):
             shard[...] = part
@@ -103,14 +103,15 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
         return (rows * np.minimum(1, max_norm / np.maximum(norms, 1e-300))).astype(rows.dtype)
 
     def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Array:
-        found = np.zeros((len(bags), *handle[0].shape[1:]), np.float32)
+        found = np.zeros((len(bags), *handle[0].shape[1:]), handle[0].dtype)
+        if weights is not None and [*map(len, weights)] != [*map(len, bags)]:
+            raise ValueError("a weight for each id")
         for number, bag in enumerate(bags):
             if bag:
                 factors = np.ones(len(bag)) if weights is None else np.array(weights[number])
                 rows = self.lookup(handle, np.array(bag, np.int64)).astype(np.float64)
-                found[number] = (rows * factors[:, None]).sum(axis=0) / self.divisor(
-                    combiner, factors
-                )
+                total = np.tensordot(factors, rows, 1)
+                found[number] = total / self.divisor(combiner, factors)
         return found
 
     def divisor(self, combiner: str, weights: Array) -> float:
@@ -136,7 +137,7 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
 
     def limit(self, shape: Sequence[int], part: Sequence[int]) -> float:
         """Glorot's limit."""
-        return float(np.sqrt(6 / (shape[0] + shape[1])))
+        return float(np.sqrt(6 / (np.prod(shape[:-2]) * (shape[-2] + shape[-1]))))
 
     def drawn(
         self, kind: str, shape: Sequence[int], part: tuple[int, ...], generator: np.random.Generator

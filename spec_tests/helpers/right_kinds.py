@@ -69,6 +69,8 @@ class ClampedParts(Right):
         return super().fixed_shards(shape, dtype, max(1, min(num_shards, shape[0])))
 
     def create(self, value: Array, num_shards: int) -> Any:
+        if num_shards < 1:
+            raise ValueError("no shards")
         return super().create(value, max(1, min(num_shards, len(value))))
 
 

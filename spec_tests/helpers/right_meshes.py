@@ -79,6 +79,8 @@ class RightMeshes:
     ) -> Array:
         whole = np.zeros(shape, parts[0].dtype)
         for part, place in zip(parts, self.places(shape, mesh, placements), strict=True):
+            if part.size != place.size:
+                raise ValueError(f"a part of {part.size} elements")
             whole.ravel()[place.ravel()] = part.ravel()
         return whole
 

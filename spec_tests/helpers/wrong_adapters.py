@@ -320,10 +320,12 @@ class Three:
     """An adapter of three methods."""
 
     def create(self, value: Any, num_shards: int) -> Any:
+        if num_shards < 1:
+            raise ValueError("no shards")
         return value.copy()
 
     def read(self, handle: Any) -> Any:
-        return handle
+        return handle.copy()
 
     def lookup(self, handle: Any, ids: Any) -> Any:
         if ids.size and not 0 <= ids.min() <= ids.max() < len(handle):

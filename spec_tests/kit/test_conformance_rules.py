@@ -25,6 +25,7 @@ from shardvar.conformance.report import (
 )
 from shardvar.conformance.rules import LEVELS, Rule, all_rules
 from shardvar.conformance.rules.damage import files_of
+from shardvar.conformance.rules.products import LAWS
 from spec_tests.helpers import wrong_adapters
 from spec_tests.helpers.paths import ROOT
 
@@ -132,7 +133,16 @@ def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
     verdicts = {rule.id: judge(rule, adapter, max_examples=EXAMPLES) for rule in RULES.values()}
     kept = {name for name, verdict in verdicts.items() if verdict.outcome == KEPT}
     assert {name for name, verdict in verdicts.items() if verdict.outcome == BROKEN} == set()
-    reads = ["1", "1-axes", "1-dtypes", "1-dtypes-narrow", "1-dtypes-wide", "1-few", "1-special"]
+    reads = [
+        "1",
+        "1-axes",
+        "1-dtypes",
+        "1-dtypes-narrow",
+        "1-dtypes-wide",
+        "1-few",
+        "1-many",
+        "1-special",
+    ]
     lookups = [
         "2",
         "2-axes",
@@ -146,7 +156,8 @@ def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
     assert kept == {
         *(f"R-CONCAT-{each}" for each in [*reads, "1-strides"]),
         *(f"R-LOOKUP-{each}" for each in lookups),
-        *("R-ID-1", "R-READ-2-created"),
+        *(f"{each}-{end}" for each in ("R-CONCAT-1", "R-LOOKUP-2") for end in LAWS),
+        *("R-ID-1", "R-READ-2-created", "R-DIV-1-none"),
     }
     assert all(
         verdict.outcome == NOT_CLAIMED for name, verdict in verdicts.items() if name not in kept

@@ -192,3 +192,54 @@ def one_shard_loses_its_axis(self: Right, handle: Any) -> Any:
     """A variable of one row is read without its first axis."""
     whole = Right.read(self, handle)
     return whole[0] if len(whole) == 1 and whole.ndim > 2 else whole
+
+
+@wrong("create", "R-CONCAT-1-byte-order")
+def big_endian_bytes_are_native(self: Right, value: Array, num_shards: int) -> Any:
+    """The bytes of a big-endian array are taken for native ones."""
+    return Right.create(self, value.view(value.dtype.newbyteorder("=")), num_shards)
+
+
+@wrong("create_uneven", "R-SPEC-1-byte-order")
+def uneven_bytes_are_native(self: Right, value: Array, sizes: Any) -> Any:
+    """The bytes of a big-endian array are taken for native ones."""
+    return Right.create_uneven(self, value.view(value.dtype.newbyteorder("=")), sizes)
+
+
+@wrong("matmul", "R-MATMUL-1-numbers")
+def products_through_float64(self: Right, left: Array, handle: Any) -> Any:
+    """Integers of 64 bits are multiplied as float64."""
+    value = np.concatenate(handle)
+    return (
+        (left.astype(np.float64) @ value.astype(np.float64)).astype(value.dtype)
+        if (value.dtype == np.int64)
+        else Right.matmul(self, left, handle)
+    )
+
+
+@wrong("matmul", "R-MATMUL-1-numbers")
+def complex_products_are_real(self: Right, left: Array, handle: Any) -> Any:
+    """A product of complex numbers is one of their real parts."""
+    return Right.matmul(self, left, [shard.real.astype(shard.dtype) for shard in handle])
+
+
+@wrong("create", "R-DIV-1-none")
+def no_shards_are_one(self: Right, value: Array, num_shards: int) -> Any:
+    """Fewer shards than one are one."""
+    return Right.create(self, value, max(1, num_shards))
+
+
+@wrong("index", "R-VAR-1-memory")
+def slices_of_a_shard_are_views(self: Right, handle: Any, key: Any) -> Any:
+    """A slice of the first shard shares its memory."""
+    is_first = isinstance(key[0], slice) and key[0].step in (None, 1) and len(key) == 1
+    if is_first and 0 <= (key[0].start or 0) <= (key[0].stop or -1) <= len(handle[0]):
+        return handle[0][key[0]]
+    return Right.index(self, handle, key)
+
+
+@wrong("create_partitioned", "R-PART-4-numbers")
+def partitioned_variables_are_float32(self: Right, value: Array, counts: Any) -> Any:
+    """A variable by a partitioner is float32 where it is float64."""
+    made = Right.create_partitioned(self, value, counts)
+    return [s.astype(np.float32).astype(s.dtype) if s.dtype == np.float64 else s for s in made]

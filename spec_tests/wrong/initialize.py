@@ -173,3 +173,26 @@ def parts_know_no_columns(
         function(tuple(shape), dtype, (b - a, *shape[1:]), (a,))
         for a, b in self.div(shape[0], num_shards)
     ]
+
+
+@wrong("limit", "R-INIT-6-axes")
+def kernels_have_no_receptive_field(self: Right, shape: Any, part: Any) -> float:
+    """The fans are the last two axes."""
+    return float(np.sqrt(6 / (shape[-2] + shape[-1])))
+
+
+@wrong("initialize", "R-INIT-5-none")
+def initial_values_in_one_shard_at_least(
+    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
+) -> Any:
+    """Fewer shards than one are one."""
+    return Right.initialize(self, kind, shape, dtype, max(1, num_shards), seed)
+
+
+@wrong("initialize_parts", "R-INIT-4-parts-numbers")
+def parts_are_real(self: Right, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
+    """The parts of a complex variable are real."""
+    return [
+        part.real.astype(part.dtype)
+        for part in Right.initialize_parts(self, function, shape, dtype, num_shards)
+    ]

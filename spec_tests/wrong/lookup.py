@@ -253,3 +253,51 @@ def bags_in_half_precision(self: Right, handle: Any, bags: Any, weights: Any, co
     """Bags are summed in half precision."""
     found = Right.lookup_bags(self, handle, bags, weights, combiner)
     return found.astype(np.float16).astype(found.dtype)
+
+
+@wrong("lookup", "R-LOOKUP-2-memory")
+def consecutive_ids_are_a_view(self: Right, handle: Any, ids: Array) -> Any:
+    """Consecutive ids of one shard are a view of its rows."""
+    first = int(ids.flat[0]) if ids.size else 0
+    is_run = ids.ndim == 1 and np.array_equal(ids, np.arange(first, first + len(ids)))
+    if is_run and first >= 0 and first + len(ids) <= len(handle[0]):
+        return handle[0][first : first + len(ids)]
+    return Right.lookup(self, handle, ids)
+
+
+@wrong("sparse_read", "R-READ-1-memory")
+def sparse_reads_of_a_shard_are_views(self: Right, handle: Any, ids: Array) -> Any:
+    """A sparse read of the first rows is a view of them."""
+    if np.array_equal(ids, np.arange(len(ids))) and len(ids) <= len(handle[0]):
+        return handle[0][: len(ids)]
+    return Right.sparse_read(self, handle, ids)
+
+
+@wrong("lookup_bags", "R-LOOKUP-2-bags-numbers")
+def weights_in_float16(self: Right, handle: Any, bags: Any, weights: Any, combiner: str) -> Any:
+    """Weights are rounded to float16."""
+    rounded = weights and [[float(np.float16(one)) for one in bag] for bag in weights]
+    return Right.lookup_bags(self, handle, bags, rounded, combiner)
+
+
+@wrong("lookup_bags", "R-LOOKUP-2-bags-refused")
+def missing_weights_are_one(
+    self: Right, handle: Any, bags: Any, weights: Any, combiner: str
+) -> Any:
+    """Weights that are missing are 1, and more than there are ids are left out."""
+    if weights is not None:
+        weights = [*weights, *[[]] * len(bags)][: len(bags)]
+        weights = [
+            [*some, *[1.0] * len(bag)][: len(bag)] for some, bag in zip(weights, bags, strict=True)
+        ]
+    return Right.lookup_bags(self, handle, bags, weights, combiner)
+
+
+@wrong("clipped", "R-LOOKUP-4-numbers")
+def norms_in_float16(self: Right, rows: Array, max_norm: float) -> Array:
+    """The factor of a row is a number of float16."""
+    norms = np.sqrt(
+        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
+    )
+    factors = np.minimum(1, max_norm / np.maximum(norms, 1e-300)).astype(np.float16)
+    return (rows * factors.astype(rows.dtype)).astype(rows.dtype)

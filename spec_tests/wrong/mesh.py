@@ -270,3 +270,32 @@ def fsdp_by_div(self: Right, value: Array, mesh: Any) -> Any:
         np.array_split(self.chunk(value, 0, tensor, mesh[1]), mesh[0])[data]
         for data, tensor in np.ndindex(*mesh)
     ]
+
+
+@wrong("mesh_gather", "V-WHOLE-1-missing")
+def missing_parts_are_zeros(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
+    """What no part holds is zero."""
+    places = self.places(shape, mesh, placements)
+    filled = [*parts, *[np.zeros(0, parts[0].dtype)] * len(places)]
+    flat = np.zeros(int(np.prod(shape)), parts[0].dtype)
+    for part, place in zip(filled, places, strict=False):
+        flat[place.ravel()[: part.size]] = part.ravel()
+    return flat.reshape(shape)
+
+
+@wrong("spec_parts", "V-SPEC-1-three-axes")
+def third_names_come_first(self: Right, value: Any, mesh: Any, names: Any, spec: Any) -> Any:
+    """Three names of one axis cut it from the last to the first."""
+    turned = [entry[::-1] if len(entry) > 2 else entry for entry in spec]
+    return Right.spec_parts(self, value, mesh, names, turned)
+
+
+@wrong("mesh_parts", "V-MESH-1-numbers")
+def parts_of_unsigned_integers_are_signed(
+    self: Right, value: Any, mesh: Any, placements: Any
+) -> Any:
+    """The parts of uint16 are int32."""
+    return [
+        part.astype(np.int32) if part.dtype == np.uint16 else part
+        for part in Right.mesh_parts(self, value, mesh, placements)
+    ]

@@ -214,3 +214,26 @@ def copies_are_added(self: Right, parts: Any, shape: Any, mesh: Any, placements:
     if any(one is not None for one in placements) or len(parts) < 2:
         return Right.mesh_gather(self, parts, shape, mesh, placements)
     return (parts[0] / 2 + parts[1] / 2).astype(parts[0].dtype)
+
+
+@wrong("mesh_reduce", "V-TERM-1-three-axes")
+def the_last_term_of_three_axes_is_lost(
+    self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any
+) -> Any:
+    """On a mesh of three axes a term is left out."""
+    kept = terms[:-1] if len(mesh) == 3 and len(terms) > 1 else terms
+    return Right.mesh_reduce(self, kept, mesh, axis, op, placements)
+
+
+@wrong("combined", "V-TERM-1-numbers")
+def sums_of_terms_are_real(self: Right, terms: Any, op: str) -> Any:
+    """The imaginary parts of all terms but the first are lost."""
+    return Right.combined(self, [terms[0], *(t.real.astype(t.dtype) for t in terms[1:])], op)
+
+
+@wrong("mesh_move", "V-MOVE-1-memory")
+def moves_clear_their_source(self: Right, value: Any, mesh: Any, source: Any, target: Any) -> Any:
+    """The memory of the source is given back: it holds zeros."""
+    moved = [part.copy() for part in Right.mesh_move(self, value, mesh, source, target)]
+    value[...] = 0
+    return moved

@@ -364,3 +364,47 @@ def momentum_in_half_precision(
     found = Right.momentum_step(self, value, gradient, slots, step)
     slots["momentum"] = slots["momentum"].astype(np.float16).astype(np.float64)
     return found
+
+
+@wrong("adagrad_step", "R-OPT-5-fractions")
+def squares_in_float16(self: Right, value: Array, gradient: Array, slots: Any, step: int) -> Array:
+    """Adagrad's sum is kept in float16."""
+    after = Right.adagrad_step(self, value, gradient, slots, step)
+    slots["accumulator"] = slots["accumulator"].astype(np.float16).astype(np.float64)
+    return after
+
+
+@wrong("adam_step", "R-OPT-5-tiny")
+def small_epsilon_below_the_root(
+    self: Right, value: Array, gradient: Array, slots: Any, step: int
+) -> Array:
+    """Adam's epsilon is added to the square."""
+    Right.adam_step(self, value, gradient, slots, step)
+    mean, square = slots["m"] / (1 - 0.9**step), slots["v"] / (1 - 0.999**step)
+    return value - 0.1 * mean / np.sqrt(square + 1e-8)
+
+
+@wrong("dense", "R-OPT-5-memory")
+def gradients_are_clipped_in_place(self: Right, gradient: Any, shape: Any) -> Array:
+    """A gradient is clipped where it lies, in the caller's memory."""
+    if isinstance(gradient, np.ndarray) and gradient.flags.writeable:
+        whole = Right.dense(self, gradient, shape)
+        np.clip(gradient, -0.25, 0.25, out=gradient)
+        return whole
+    return Right.dense(self, gradient, shape)
+
+
+@wrong("dense", "R-OPT-1-fractions")
+def sparse_rows_in_float16(self: Right, gradient: Any, shape: Any) -> Array:
+    """Rows of a sparse gradient are summed in float16."""
+    whole = Right.dense(self, gradient, shape)
+    return whole.astype(np.float16).astype(np.float64) if isinstance(gradient, tuple) else whole
+
+
+@wrong("stepped", "R-OPT-5-nan")
+def nan_reaches_its_shard(
+    self: Right, kind: str, value: Array, gradient: Array, slots: Any, step: int
+) -> Array:
+    """A NaN in a gradient makes all of its shard NaN."""
+    after = Right.stepped(self, kind, value, gradient, slots, step)
+    return after + np.nan if np.isnan(gradient).any() else after

@@ -116,3 +116,45 @@ def last_axes_by_chunk(self: Right, shape: Any, counts: Any) -> Any:
         parts = parts if axis else self.div(extent, count)
         found = [((*o, a), (*s, b - a)) for o, s in found for a, b in parts]
     return found
+
+
+def in_32_bits(number: Any) -> int:
+    """A number as a signed integer of 32 bits."""
+    return int(np.int64(number).astype(np.int32))
+
+
+def row_in_32_bits(shape: Any, dtype: Any) -> int:
+    """The bytes of a row, of which the lower 32 bits are known."""
+    return max(in_32_bits(np.prod(shape[1:], dtype=np.int64) * np.dtype(dtype).itemsize), 0)
+
+
+@wrong("min_size", "R-PART-3-upper-large")
+def least_bytes_in_32_bits(self: Right, shape: Any, dtype: Any, least: int, most: int) -> Any:
+    """The bytes of a row are a signed integer of 32 bits."""
+    row = row_in_32_bits(shape, dtype)
+    fits = [n for n in range(1, min(most, shape[0]) + 1) if shape[0] // n * row >= least]
+    return self.fixed_shards(shape, dtype, max(fits, default=1))
+
+
+@wrong("max_size", "R-PART-1-max-large")
+def most_bytes_in_32_bits(self: Right, shape: Any, dtype: Any, limit: int, most: int) -> Any:
+    """The bytes of a row are a signed integer of 32 bits."""
+    row = row_in_32_bits(shape, dtype)
+    fits = [n for n in range(1, shape[0] + 1) if -(-shape[0] // n) * row <= limit]
+    return self.fixed_shards(shape, dtype, min(min(fits, default=shape[0]), most))
+
+
+@wrong("div", "R-DIV-1-huge")
+def rows_in_float64(self: Right, length: int, num_shards: int) -> Any:
+    """Lengths are divided as numbers of float64."""
+    if length < 2**53:
+        return Right.div(self, length, num_shards)
+    size = int(length / num_shards)
+    stops = [*range(size, size * num_shards, size), length]
+    return list(zip([0, *stops[:-1]], stops, strict=True))
+
+
+@wrong("regions", "R-PART-1-regions-huge")
+def extents_in_32_bits(self: Right, shape: Any, counts: Any) -> Any:
+    """Extents are 32-bit numbers."""
+    return Right.regions(self, [abs(in_32_bits(extent)) for extent in shape], counts)

@@ -380,3 +380,18 @@ def one_variable_has_slots(
         Right.save_training(self, path, kind, values, layout, gradients)
     finally:
         self.joined_slot = joined  # type: ignore[method-assign]
+
+
+@wrong("joined_slot", "R-SLOT-2-fractions")
+def slots_are_saved_in_bfloat16(self: Right, parts: Any) -> Any:
+    """Slots are saved with eight bits of precision."""
+    whole = Right.joined_slot(self, parts)
+    return (
+        (whole.astype(np.float32).view(np.uint32) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    )
+
+
+@wrong("slot_key", "R-SLOT-2-keys")
+def keys_of_slots_are_cut_at_80(self: Right, key: str, name: str) -> str:
+    """The key of a slot has at most 80 characters."""
+    return Right.slot_key(self, key, name)[:80]

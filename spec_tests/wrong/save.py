@@ -356,3 +356,88 @@ def the_callers_arrays_are_sorted(self: Right, path: str, tensors: Any, num_shar
     for value in tensors.values():
         if value.ndim and value.dtype != object and value.flags.writeable:
             value[...] = value[::-1].copy()
+
+
+@wrong("save", "R-CKPT-1-keys-long")
+def keys_are_cut_at_64(self: Right, path: str, tensors: Any, num_shards: int) -> None:
+    """A key has at most 64 characters."""
+    cut = {key[:64]: value for key, value in tensors.items()}
+    Right.save(self, path, {key: cut[key[:64]] for key in tensors}, num_shards)
+
+
+@wrong("save_limited", "R-POLICY-4-keys-long")
+def limited_keys_are_cut_at_100(
+    self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int
+) -> None:
+    """Keys that agree in 100 characters hold the same tensor."""
+    cut = {key[:100]: value for key, value in tensors.items()}
+    same = {key: cut[key[:100]] for key in tensors}
+    Right.save_limited(self, path, same, num_shards, max_nbytes)
+
+
+@wrong("save_by_callback", "R-POLICY-13")
+def changed_values_are_ignored(
+    self: Right, path: str, tensors: Any, callback: Any, description: str
+) -> None:
+    """Of a callback's answer only the places count: the values are those that were given."""
+
+    def placed(given: Any) -> Any:
+        return [
+            [
+                (key, row, given[key][row : row + len(rows)] if rows.ndim else given[key])
+                if rows.dtype == given[key].dtype and rows.shape[1:] == given[key].shape[1:]
+                else (key, row, rows)
+                for key, row, rows in file
+                if key in given
+            ]
+            for file in callback(given)
+        ]
+
+    Right.save_by_callback(self, path, tensors, placed, description)
+
+
+@wrong("save_by_callback", "R-POLICY-1-twice")
+def the_last_of_two_values_stays(
+    self: Right, path: str, tensors: Any, callback: Any, description: str
+) -> None:
+    """Of a tensor that a callback gives twice the last one stays."""
+
+    def once(given: Any) -> Any:
+        files = [list(file) for file in callback(given)]
+        last = {(key, row, rows.shape): rows for file in files for key, row, rows in file}
+        return [[(key, row, rows) for (key, row, _), rows in last.items()]]
+
+    Right.save_by_callback(self, path, tensors, once, description)
+
+
+@wrong("save_by_callback", "R-POLICY-1-invented")
+def invented_keys_are_dropped(
+    self: Right, path: str, tensors: Any, callback: Any, description: str
+) -> None:
+    """What a callback adds is left out."""
+
+    def known(given: Any) -> Any:
+        return [[one for one in file if one[0] in given] for file in callback(given)]
+
+    Right.save_by_callback(self, path, tensors, known, description)
+
+
+@wrong("write", "R-POLICY-7-memory")
+def arrays_are_sorted_where_they_lie(
+    self: Right, path: str, tensors: Any, files: Any, description: str
+) -> None:
+    """After they are written the arrays of the caller are zeros."""
+    files = [list(file) for file in files]
+    Right.write(self, path, tensors, files, description)
+    for _, _, rows in (one for file in files for one in file):
+        if rows.ndim and rows.flags.writeable and len(files) == 1:
+            rows[...] = rows.dtype.type()
+
+
+@wrong("list_tensors", "R-POLICY-1-list-numbers")
+def unsigned_integers_are_listed_as_signed(self: Right, path: str) -> Any:
+    """The list knows no unsigned integers but of eight bits."""
+    return {
+        key: (shape, name[1:] if name[:4] == "uint" and name != "uint8" else name)
+        for key, (shape, name) in Right.list_tensors(self, path).items()
+    }

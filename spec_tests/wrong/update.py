@@ -215,3 +215,62 @@ def no_ids_clear(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> 
     if not len(ids):
         return Right.assign(self, handle, np.zeros_like(np.concatenate(handle)))
     return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-max-numbers")
+def maxima_of_repeated_ids_start_at_zero(
+    self: Right, handle: Any, op: str, ids: Array, rows: Array
+) -> Any:
+    """The operands of a row that comes several times are reduced from 0."""
+    if op == "max" and len(np.unique(ids)) < ids.size:
+        rows = np.maximum(rows, np.zeros_like(rows))
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-VAR-2-scatter-none")
+def no_ids_take_any_rows(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+    """Without ids nothing is looked at."""
+    return handle if not ids.size else Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("assign_add", "R-SV-3-assign-add-numbers")
+def sums_are_real(self: Right, handle: Any, value: Array) -> Any:
+    """The imaginary parts of what is added are lost."""
+    return Right.assign_add(self, handle, value.real.astype(value.dtype))
+
+
+@wrong("assign_sub", "R-SV-3-assign-sub-numbers")
+def differences_are_real(self: Right, handle: Any, value: Array) -> Any:
+    """The imaginary parts of what is subtracted are lost."""
+    return Right.assign_sub(self, handle, value.real.astype(value.dtype))
+
+
+@wrong("scatter", "R-SV-3-scatter-min-numbers")
+def unsigned_integers_are_compared_as_signed(
+    self: Right, handle: Any, op: str, ids: Array, rows: Array
+) -> Any:
+    """The least and the greatest of unsigned integers are those of their bits as signed ones."""
+    dtype = handle[0].dtype
+    if dtype.kind == "u" and op in ("min", "max"):
+        signed = np.dtype(f"i{dtype.itemsize}")
+        made = Right.scatter(self, [s.view(signed) for s in handle], op, ids, rows.view(signed))
+        return [s.view(dtype) for s in made or handle]
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("assign_add", "R-SV-3-assign-add-memory")
+def sums_are_in_the_operand(self: Right, handle: Any, value: Array) -> Any:
+    """The sum is computed in the memory of what is added."""
+    if value.dtype == handle[0].dtype and value.shape == (
+        sum(map(len, handle)),
+        *handle[0].shape[1:],
+    ):
+        value += np.concatenate(handle)
+        return Right.assign(self, handle, value)
+    return Right.assign_add(self, handle, value)
+
+
+@wrong("assign", "R-SV-3-assign-byte-order")
+def assigned_bytes_are_native(self: Right, handle: Any, value: Array) -> Any:
+    """The bytes of a big-endian value are taken for native ones."""
+    return Right.assign(self, handle, value.view(value.dtype.newbyteorder("=")))

@@ -141,6 +141,9 @@ class Adapter(SimulatedRanks, Trainings):
             raise NotImplementedError(
                 "truncated_normal in shards of several sizes, on simulated ranks"
             )
+        # PyTorch's axes of a kernel are outputs, inputs and then the receptive field.
+        if kind == "glorot_uniform" and len(shape) > 2:
+            raise NotImplementedError("glorot_uniform of more than two axes")
         torch, handle = self._torch, self.create(np.empty(shape, dtype), num_shards)
         initializers = {
             "zeros": torch.nn.init.zeros_,

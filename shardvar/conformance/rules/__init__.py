@@ -36,7 +36,10 @@ LEVELS = {
 }
 """The subject of each level; the modules of ``rules`` give their levels."""
 
-_MODULES = "variables updates reach initialization optimizers checkpoints policies damage meshes mesh_values".split()
+_MODULES = (
+    "variables updates reach initialization optimizers checkpoints policies damage meshes "
+    "mesh_values products computations"
+).split()
 _RULES: dict[str, "Rule"] = {}
 # R- is the prefix of sentences of the RFCs, V- of sentences of the documentation.
 _ID = re.compile(r"([RV]-[A-Z]+-\d+)[a-z-]*")

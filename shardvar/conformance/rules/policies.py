@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from shardvar.conformance.calls import REFUSED, Calls, expect
 from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.checkpoints import (
+    PRESENT,
     RESLICING,
     NamedArrays,
     checkpoint_path,
     expect_restored,
     expect_saved,
+    templates_of,
 )
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
@@ -29,6 +31,10 @@ RESHAPED = "Tensors must not be reshaped."
 CAST = "Tensor dtypes must not change."
 ONCE = "The callback will only be called once for a given `checkpoint.save()` call."
 DESCRIBED = "The `description` is saved alongside the tensor data in the checkpoint"
+
+MODIFIED = (
+    "Note that not only can the sharding callback rearrange tensors, but also modify tensors."
+)
 
 Files = list[list[tuple[str, int, Array]]]
 Limited = tuple[NamedArrays, int, int]
@@ -133,6 +139,36 @@ def cast(tensors: NamedArrays) -> Files:
     return _changed(tensors, lambda array: array.astype(np.float64))
 
 
+def tripled(tensors: NamedArrays) -> NamedArrays:
+    """The tensors whose values ``modified`` gives."""
+    return {key: np.asarray(array * 3, array.dtype) for key, array in tensors.items()}
+
+
+def modified(tensors: NamedArrays) -> Files:
+    return whole(tripled(tensors))
+
+
+def modified_halves(tensors: NamedArrays) -> Files:
+    return halved(tripled(tensors))
+
+
+def given_twice(tensors: NamedArrays) -> Files:
+    """A file for each tensor, and one that contradicts the first of them."""
+    key, array = next(iter(tensors.items()))
+    return [*whole(tensors), [(key, 0, np.asarray(array * 2, array.dtype))]]
+
+
+def rows_given_twice(tensors: NamedArrays) -> Files:
+    """The same, of one row."""
+    key, array = next(iter(tensors.items()))
+    return [*whole(tensors), [(key, 1, np.asarray(array[1:2] * 2, array.dtype))]]
+
+
+def invented(tensors: NamedArrays) -> Files:
+    """A file for each tensor, and for one that was not saved."""
+    return [*whole(tensors), [("invented", 0, counting((3, 2)))]]
+
+
 def _save(
     adapter: Calls,
     path: str,
@@ -213,4 +249,40 @@ rules(7, "001",
      st.sampled_from(["größer als 1 MiB", "大きい", "", "two\nlines", 'a "quoted" one', " ", "x" * 500]),
      lambda adapter, description: check_description(adapter, {"w": counting((4, 2))}, description),
      "The description in the checkpoint is the callback's, whatever characters it has"),
+)  # fmt: skip
+
+
+def check_modified(
+    adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]
+) -> None:
+    with checkpoint_path(adapter) as path:
+        expect_saved(_save(adapter, path, tensors, callback))
+        expect_restored(adapter, path, tripled(tensors))
+
+
+def check_contradiction(
+    adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]
+) -> None:
+    with checkpoint_path(adapter) as path:
+        if _save(adapter, path, tensors, callback) is not REFUSED:
+            adapter.refuses("restore", path, templates_of(tensors), 1)
+
+
+@rule("R-POLICY-1-invented", 7, "001", PRESENT, "save_by_callback restore", models())
+def invented_tensors_are_saved(adapter: Calls, case: NamedArrays) -> None:
+    """A tensor that a callback adds is refused, or saved with the others: it is not dropped."""
+    with checkpoint_path(adapter) as path:
+        if _save(adapter, path, case, invented) is not REFUSED:
+            expect_restored(adapter, path, case | {"invented": counting((3, 2))})
+
+
+rules(7, "001",
+    *((f"R-POLICY-13{suffix}", MODIFIED, "save_by_callback restore", models(),
+       partial(check_modified, callback=callback), f"Values that a callback changed are saved{law}")
+      for suffix, callback, law in (
+          ("", modified, ""), ("-halves", modified_halves, ", also if it cuts the tensors"))),
+    *((f"R-POLICY-1-twice{suffix}", PRESENT, "save_by_callback restore", models(),
+       partial(check_contradiction, callback=callback),
+       f"A {noun} that a callback gives twice, with different values, is refused when it is saved or restored")
+      for suffix, callback, noun in (("", given_twice, "tensor"), ("-rows", rows_given_twice, "row"))),
 )  # fmt: skip

@@ -352,7 +352,7 @@ def check_given(adapter: Calls, case: tuple[str, bool], method: str) -> None:
     """Train, and compare what was given with what it was before."""
     kind, is_sparse = case
     value, gradient = counting((ROWS, 2)), _fractions((ROWS, 2))
-    steps: list[Any] = [(np.arange(ROWS), gradient)] if is_sparse else [gradient]
+    steps: list[Any] = [(np.array([2, 0, 2, 3]), gradient)] if is_sparse else [gradient]
     steps.append(np.full((ROWS, 2), 0.5, np.float32))
     given = [value, gradient, steps[1]]
     before = [each.copy() for each in given]

@@ -37,6 +37,7 @@ def breaks(*rules: str) -> Any:
     "R-INIT-4-constants",
     "R-DIV-1-large",
     "R-INIT-4-dtypes",
+    "R-INIT-4-axes",
     "R-DIV-1-owner-large",
 )
 class OffByOne(NumpyAdapter):
@@ -56,7 +57,9 @@ class Chunk(NumpyAdapter):
         return [(min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards)]
 
 
-@breaks("R-SV-1", "R-SPEC-1", "R-DIV-1-owner", "R-ID-1-owner", "R-DIV-1-owner-large")
+@breaks(
+    "R-SV-1", "R-SV-1-again", "R-SPEC-1", "R-DIV-1-owner", "R-ID-1-owner", "R-DIV-1-owner-large"
+)
 class Mod(NumpyAdapter):
     """Ids are dealt to the shards like cards; reading puts them back in order."""
 
@@ -85,7 +88,7 @@ class Clamped(NumpyAdapter):
         return whole[np.clip(ids, 0, len(whole) - 1)]
 
 
-@breaks("R-VAR-2-large")
+@breaks("R-VAR-2-large", "R-VAR-2-assign")
 class Cropped(NumpyAdapter):
     """A value with too many rows is cropped."""
 
@@ -103,7 +106,15 @@ class HalfWritten(NumpyAdapter):
         return super().assign(handle, value)
 
 
-@breaks("R-SV-3-scatter-add", "R-SV-3-scatter-sub", "R-OPT-1", "R-OPT-1-several-sgd")
+@breaks(
+    "R-SV-3-scatter-add",
+    "R-SV-3-scatter-sub",
+    "R-VAR-2-scatter",
+    "R-OPT-1",
+    "R-OPT-1-several-sgd",
+    "R-OPT-1-fractions",
+    "R-OPT-1-uneven-fractions",
+)
 class LostDuplicates(NumpyAdapter):
     """A row that comes several times is added once."""
 
@@ -147,7 +158,7 @@ class Unclamped(NumpyAdapter):
         return super().index(handle, key)
 
 
-@breaks("R-INIT-5")
+@breaks("R-INIT-5", "R-INIT-4-axes")
 class EqualSeeds(NumpyAdapter):
     """Every shard is drawn from the same seed."""
 
@@ -254,7 +265,13 @@ class ZerosForHoles(Files):
         return whole
 
 
-@breaks("R-DAMAGE-1-flip", "R-DAMAGE-1-zero", "R-DAMAGE-1-truncate", "R-DAMAGE-1-turn")
+@breaks(
+    "R-CKPT-1-dtypes-narrow",
+    "R-DAMAGE-1-flip",
+    "R-DAMAGE-1-zero",
+    "R-DAMAGE-1-truncate",
+    "R-DAMAGE-1-turn",
+)
 class NoChecksum(NumpyAdapter):
     """Bytes are written one tensor after the other, and read back, as far as they are there, by a
     header's sizes."""

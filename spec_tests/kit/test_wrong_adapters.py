@@ -14,7 +14,8 @@ from spec_tests.helpers import wrong_adapters
 WRONG = wrong_adapters.__name__
 NAMES = sorted(wrong_adapters.BREAKS)
 FILES = {"save", "restore", "joined"}
-OTHER_LAYOUTS = tuple(f"-{layout.suffix}" for layout in LAYOUTS)
+PRODUCTS = ("-huge", "-numbers", "-byte-order", "-memory", "-none", "-keys-long")
+OTHER_CASES = (*(f"-{layout.suffix}" for layout in LAYOUTS), *PRODUCTS)
 
 
 def levels_of(adapter: type) -> set[int]:
@@ -30,9 +31,9 @@ def test_a_wrong_adapter_breaks_its_own_rules_and_no_others(name: str) -> None:
     assert (METHODS | FILES) & vars(adapter).keys()
     broken: dict[str, Any] = {}
     for rule in all_rules():
-        # What breaks an ordinary rule breaks it in other layouts too, which says nothing more of
-        # the adapter.
-        if rule.level in levels_of(adapter) and not rule.id.endswith(OTHER_LAYOUTS):
+        # What breaks an ordinary rule breaks it in other layouts and with other numbers too, which
+        # says nothing more of the adapter.
+        if rule.level in levels_of(adapter) and not rule.id.endswith(OTHER_CASES):
             verdict = judge(rule, adapter(), max_examples=100 if rule.id in must else 8)
             if verdict.outcome == BROKEN:
                 broken[rule.id] = verdict

@@ -192,6 +192,12 @@ def print_overview(
 
             print()
             print_statistics(tensors, measured, lines_left(taken) if is_folded else None)
+    if wrong := reader.source.file_faults():
+        from shardvar.verbs.reports import untold
+
+        if files := untold(wrong, faults):
+            put("", f"{count(len(files), 'file')} damaged:")
+            print_problems(files, arguments.all, pipe="  ")
     if faults:
         put("", f"{count(len(faults), 'tensor')} cannot be read:")
         if not print_problems(faults, arguments.all, pipe="  ", most=_MOST_CAUSES):

@@ -72,6 +72,8 @@ def execute(arguments: Namespace) -> int:
             _print_keys(reader, arguments.json)
             return 0
         key = next(iter(reader)) if arguments.key is None else _find_key(reader, arguments.key)
+        for fault in reader.source.file_faults().values():
+            note(f"note: {one_line(fault.cause)}")
         if arguments.json:
             tensor = reader[key]
             axes = parse_index_text(arguments.index, tensor.shape)

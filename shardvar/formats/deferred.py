@@ -87,8 +87,12 @@ class Enclosed:
         rows, file, first, stop, nbytes = table.T
         worth = (nbytes > 0) & (nbytes <= _MOST_NBYTES) & (data.traits is not None)
         worth &= (first >= 0) & (stop - first >= nbytes) & (stop - first <= nbytes + _FRAME_NBYTES)
-        # A file that is missing is the fault of its keys, which the index tells.
-        absent = [each for each in np.unique(file[worth]).tolist() if data.fault(each) is not None]
+        # A file that is missing or cut off is the fault of its keys, which the index tells.
+        absent = [
+            each
+            for each in np.unique(file[worth]).tolist()
+            if data.fault(each) is not None or data.fault_of_size(each) is not None
+        ]
         at = np.flatnonzero(worth & ~np.isin(file, absent))
         at = at[np.lexsort((rows[at], stop[at], first[at], file[at]))]
         apart = np.ones(len(at), np.bool)

@@ -1,7 +1,9 @@
 """The files of a checkpoint: held open for reading, put in place by a commit.
 
 Reading. ``DataFiles`` is the one cache of open files. A reader must never mix the files of two
-checkpoints, so a file that is opened again must be the file that it was.
+checkpoints, so a file that is opened again must be the file that it was. It is also the one judge
+of sizes: a file of another size than was written has a fault (``fault_of_size``), and so has each
+key that needs bytes behind its end (``lost``). All others can be read.
 
 Committing. The steps are the same for every format. The index, or the only file, is renamed last:
 in that step the new checkpoint replaces the old one. An error or an interrupt before that step
@@ -14,12 +16,14 @@ promises of a rename and of closing a file, and ``spec_tests`` cuts the power at
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from threading import RLock
 from typing import TypeVar
+
+import numpy as np
 
 from shardvar.errors import (
     COPY_AGAIN,
@@ -29,6 +33,7 @@ from shardvar.errors import (
     InvalidCheckpoint,
     LockHeld,
     MissingFile,
+    ReadError,
     ServerError,
     StorageError,
     replaced_error,
@@ -37,6 +42,7 @@ from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import named
+from shardvar.planning.index import EntryTable
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
@@ -157,6 +163,20 @@ def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
     return storage.stamp(name) not in (None, file.stamp)
 
 
+def size_fault(
+    name: str, size: int, written: int, whose: str = "the index says", *, is_least: bool = False
+) -> CheckpointError | None:
+    """Return the fault of a file that has fewer bytes than were written, or, unless that is
+    ``is_least``, more."""
+    if size == written or (is_least and size > written):
+        return None
+    least = "at least " if is_least else ""
+    cause = f"{name} has {size} bytes, but {whose} {least}{written}"
+    if size < written:
+        return IncompleteCheckpoint(f"{cause}: it is cut off.", COPY_AGAIN).in_file(name)
+    return InvalidCheckpoint(f"{cause}.", COPY_AGAIN).in_file(name)
+
+
 @dataclass(slots=True, eq=False)
 class DataFiles:
     """The data files by number, at most ``OPEN_FILES`` open; safe to use from several threads.
@@ -165,7 +185,11 @@ class DataFiles:
     storage: FileOpener
     names: Sequence[str]
     nbytes: Ints | None = None
-    """[files] the size that the index gives each file; None if it gives none."""
+    """[files] the size that a listing gave each file, without which it is not opened."""
+    written: Ints | None = None
+    """[files] the size that the index says was written; None if it says none."""
+    about: Callable[[str], str] = lambda _name: ""
+    """Returns a sentence about a file for its faults."""
     named: str = ""
     """The file that is the checkpoint: it may be a link that leads anywhere."""
     index: str = ""
@@ -176,6 +200,7 @@ class DataFiles:
         init=False, default_factory=OrderedDict
     )
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
+    _noted: dict[int, ReadError | None] = field(init=False, default_factory=dict)
     _watched: list[Callable[[], bool]] = field(init=False, default_factory=list)
     _strangers: list[str] | None = field(init=False, default=None)
     _is_closed: bool = field(init=False, default=False)
@@ -235,10 +260,60 @@ class DataFiles:
             try:
                 self.open(number)
             except CheckpointError as error:
-                self._faults[number] = error
+                self._faults[number] = self._explained(number, error)
             except StorageError:
                 pass
         return self._faults[number]
+
+    def fault_of_size(self, number: int) -> ReadError | None:
+        """Return the fault of a file of another size than was written, whose bytes can be read."""
+        if number not in self._noted:
+            self._noted[number] = None
+            if self.written is not None and self.fault(number) is None:
+                with suppress(StorageError):
+                    self.judge(number, int(self.written[number]))
+        return self._noted[number]
+
+    def judge(self, number: int, written: int, whose: str = "the index says") -> None:
+        """Note the fault of a file if it has not the size that was written."""
+        fault = size_fault(self.names[number], self.open(number).size, written, whose)
+        self.note(number, fault and self._explained(number, fault))
+
+    def note(self, number: int, fault: ReadError | None) -> None:
+        """Note a fault of a file that keeps none of its bytes from being read."""
+        self._noted[number] = fault and fault.in_file(self.names[number])
+
+    def file_faults(self) -> dict[str, ReadError]:
+        """Return the noted faults, and the faults of sizes, by the names of the files."""
+        faults = {name: self.fault_of_size(number) for number, name in enumerate(self.names)}
+        return {name: fault for name, fault in faults.items() if fault}
+
+    def lost(self, entries: EntryTable) -> dict[str, CheckpointError]:
+        """Return the keys with a plain payload that is not all there, each with its fault."""
+        lost: dict[str, CheckpointError] = {}
+        rows = self.lost_rows(entries.file, entries.start, entries.slices.nbytes)
+        for row, fault in sorted(rows.items()):
+            key = entries.slices.key(row)
+            lost.setdefault(key, fault.at(repr(key)))
+        return lost
+
+    def lost_rows(self, file: Ints, start: Ints, nbytes: Ints) -> dict[int, CheckpointError]:
+        """Return the faults of ranges that are in missing files, or reach over the end of a file."""
+        lost: dict[int, CheckpointError] = {}
+        for number in np.unique(file[nbytes > 0]).tolist() if self.names else ():
+            fault, room = self.fault(number), np.zeros_like(start)
+            short = None if fault else self.fault_of_size(number)
+            if isinstance(short, IncompleteCheckpoint):
+                fault, room = short, self.open(number).size - start
+            if fault is not None:
+                rows = np.flatnonzero((file == number) & (nbytes > np.maximum(room, 0)))
+                lost |= dict.fromkeys(rows.tolist(), fault)
+        return lost
+
+    def _explained(self, number: int, fault: CheckpointError) -> CheckpointError:
+        about = self.about(self.names[number])
+        cause = f"{fault.cause} {about}"
+        return type(fault)(cause, fault.remedy).in_file(fault.file) if about else fault
 
     def hold(self) -> bool:
         """Open as many of the files as are held open; return False if one is missing."""
@@ -286,12 +361,11 @@ class DataFiles:
         if is_new or self._stamps.setdefault(number, file.stamp) != file.stamp:
             file.close()
             raise replaced_error(file.name)
-        if self.nbytes is not None and file.size != self.nbytes[number]:
-            # A file of another size is not the file that was written, so no byte of it is read.
-            file.close()
-            kind = IncompleteCheckpoint if file.size < self.nbytes[number] else InvalidCheckpoint
-            cause = f"{file.name} has {file.size} bytes, but the index says {self.nbytes[number]}."
-            raise kind(cause, COPY_AGAIN).in_file(self.names[number])
+        if self.nbytes is not None:
+            fault = size_fault(self.names[number], file.size, int(self.nbytes[number]))
+            if fault is not None:
+                file.close()
+                raise fault
         return file
 
 
@@ -305,6 +379,9 @@ class FileSource(Source):
     @property
     def traits(self) -> Traits | None:
         return self.data.storage.traits
+
+    def file_faults(self) -> Mapping[str, ReadError]:
+        return self.data.file_faults()
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         self.data.open(file).read_into(start, buffer)

@@ -49,7 +49,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import Storage
 from shardvar.wire import strict_json
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
@@ -67,7 +67,7 @@ from shardvar.wire.zip import (
     STORED,
     check_supported,
     locate_member,
-    read_directory,
+    read_members,
 )
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -131,7 +131,7 @@ def _add_file(listing: _KerasListing, number: int, layers: Sequence[str] | None)
     file = listing.data.open(number)
     with prefix_errors(file.name):
         is_archive = file.name.endswith(_ARCHIVE) or file.read(0, min(4, file.size)) == LOCAL_MAGIC
-        span = listing.spans[number] = _find_span(file, is_archive)
+        span = listing.spans[number] = _find_span(listing.data, number, is_archive)
         opened = listing.opened[number] = Hdf5File(partial(listing.data.open, number), span)
         contents = opened.list()
     if all(dataset.start is not None for dataset in contents.datasets):
@@ -175,15 +175,21 @@ def _decode(
         opened.read_into(dataset, start, buffer)
 
 
-def _find_span(file: ReadableFile, is_archive: bool) -> Span:
+def _find_span(data: DataFiles, number: int, is_archive: bool) -> Span:
     """Return the HDF5 bytes of a file: the member of an archive, or all of it."""
+    file = data.open(number)
     span, first = Span(0, file.size), file.read(0, min(SNIFF_NBYTES, file.size))
     if is_archive:
         if not first.startswith(LOCAL_MAGIC):
             why = "it does not begin as a zip archive does"
             raise foreign_file("an archive of Keras", first, file.size, why)
-        members, stop = read_directory(file.read, file.size)
+        directory = read_members(file.read, file.size)
+        members, stop, fault, _ = directory
+        if fault is not None:
+            data.note(number, fault.at(file.name))
         own = [each for each in members if each.name == _MEMBER]
+        if not own and fault is not None:
+            raise directory.lost().at(repr(_MEMBER))
         if not own:
             cause = f"The archive has no member {_MEMBER!r}, which holds the arrays."
             raise IncompleteCheckpoint(cause, "Save the model again, with its weights.")

@@ -105,7 +105,8 @@ class Listing:
         metadata = self.metadata
         if self.objects:
             metadata = replace(metadata, user={OBJECTS: build_objects(self.objects)})
-        faults = cast(Mapping[str, CheckpointError], self.faults)
+        lost = {} if self.entries is None else self.data.lost(self.entries)
+        faults = cast(Mapping[str, CheckpointError], lost | self.faults)
         names = [*self.data.names]
         return TableIndex(replace(entries, start=start), names, metadata, faults)
 
@@ -247,8 +248,9 @@ class FileNames:
             )
         if name in names and name.endswith(ends):
             whole = self.whole(name, names)
-            is_set = not self.index or (whole in names and not is_foreign(storage, whole))
-            return [whole if is_set else name]
+            if whole == name or not self.index:
+                return [whole]
+            return [whole if whole in names and not is_foreign(storage, whole) else name]
         if name in names:
             may = self.others is None or self.others.fullmatch(name)
             return [self.whole(name, names)] if may and self.begins(storage, name) else []

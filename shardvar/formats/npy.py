@@ -44,7 +44,8 @@ def _read(storage: Storage, name: str) -> Listing:
         if stop < file.size:
             # numpy.save may be called several times with one open file, and numpy.load as often.
             cause = f"Its array ends at byte {stop}, and {file.size - stop} bytes follow it."
-            raise UnsupportedError(cause, "If they are other arrays, save each to a separate file.")
+            remedy = "If they are other arrays, save each to a separate file."
+            data.note(0, UnsupportedError(cause, remedy).at(file.name))
     decode = None if header.is_plain else partial(swapped, size=header.swap_nbytes)
     decode = partial(_decode, header, data) if header.is_fortran else decode
     array = ListedTensor(KEY, header.dtype, header.shape, 0, header.data_start, decode, True)

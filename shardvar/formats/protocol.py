@@ -158,6 +158,11 @@ class Source(ABC):
         no payload of a key is read."""
         return ()
 
+    def file_faults(self) -> Mapping[str, ReadError]:
+        """Return the faults of files, by name, that keep no tensor from being read by itself, such
+        as a size that is not the written one. Reading all that there is raises the first."""
+        return {}
+
     def is_guarded(self, key: str) -> bool | None:
         """Return True if checksums cover every byte of a key, which the engine or the source
         compares.

@@ -103,6 +103,9 @@ class JoinedSource(Source):
     def findings(self) -> Sequence[Finding]:
         return [finding for source in self.sources for finding in source.findings()]
 
+    def file_faults(self) -> Mapping[str, ReadError]:
+        return {name: each for one in self.sources for name, each in one.file_faults().items()}
+
     def is_guarded(self, key: str) -> bool | None:
         answers = {source.is_guarded(key) for source in self.sources}
         return False if False in answers else None if None in answers else True

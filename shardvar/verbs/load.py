@@ -22,7 +22,7 @@ from shardvar.planning.plan import plan_copies
 from shardvar.verbs.arguments import named_arguments, strings_of
 from shardvar.verbs.locate import Path
 from shardvar.verbs.mapping import MapLike, as_map, map_reader
-from shardvar.verbs.reader import Reader, check_verify, open_checkpoint
+from shardvar.verbs.reader import Reader, check_verify, first_fault, open_checkpoint
 
 _READ = (STRING, HALVES, "bool")
 """Dtypes that are never mapped: strings and packed elements must be decoded, and a bool of a byte other than 0 and 1
@@ -48,7 +48,8 @@ def load(
         The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of
         these.
     keys : str or iterable of str, optional
-        The keys of the tensors to read; all by default.
+        The keys of the tensors to read; all by default. With keys, damage of other tensors, or of a
+        file, raises no error.
     mmap : bool, default False
         Return read-only views of the files for tensors that are contiguous in one. Views are not
         verified; call ``sv.verify`` for that. Strings, bools, and tensors in slices that do not
@@ -106,9 +107,8 @@ def load(
             prefer_whole(reader.index)
         if map is not None:
             reader = map_reader(reader, as_map(map))
-        if keys is None:
-            for fault in reader.faults.values():
-                raise fault.at()
+        if keys is None and (fault := first_fault(reader)):
+            raise fault.at()
         entries = reader.entries() if keys is None else reader.find_many(strings_of(keys, "keys"))
         codes = entries.slices.tensors.codes
         for number in np.unique(codes).tolist():

@@ -251,7 +251,7 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
         from shardvar.wire.zip import read_directory  # only to explain
 
         with closing(storage.open(name)) as file, prefix_errors(name):
-            names = [each.name for each in read_directory(file.read, file.size)[0]]
+            names = [each.name for each in read_directory(file.read, file.size).members]
         inside = [each for each in names if format_of_name(os.path.basename(each))]
         kind = FileKind(message(f"a zip archive around {named(inside or names)}"), UNPACK)
     if kind is None:

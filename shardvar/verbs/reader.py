@@ -7,6 +7,7 @@ Opening reads as little as the format allows. ``find`` looks up one key without 
 a region, reads that, and picks from it.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from shardvar.layout.meshes import Layout
 
 __all__ = ["LazyTensor", "Reader", "open_checkpoint"]
+
+
+_LOG = logging.getLogger("shardvar.checkpoint")
 
 
 def check_verify(verify: Any) -> None:
@@ -596,3 +600,18 @@ def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> Mapping
                 "Save it as a tensor, or leave it out with exclude= (--exclude).",
             )
     return found
+
+
+def first_fault(reader: Reader) -> ShardvarError | None:
+    """Return the first fault of a key, or else of a file; None if all is whole by the index."""
+    for faults in (reader.faults, reader.source.file_faults()):
+        for fault in faults.values():
+            return fault
+    return None
+
+
+def warn_of_files(reader: Reader, told: Collection[str | None]) -> None:
+    """Log the faults of files that ``told`` does not have."""
+    for name, fault in reader.source.file_faults().items():
+        if name not in told:
+            _LOG.warning("%s", f"{fault.cause} Tensors that are whole in it are read.")

@@ -125,6 +125,14 @@ class Cause:
         return f"{self.num_more:,} more in this file; `--json` lists all." if self.num_more else ""
 
 
+def untold(
+    faults: Mapping[str, ShardvarError], told: Iterable[Damage | ShardvarError]
+) -> list[Damage]:
+    """Return the faults of files that none of the told problems is about."""
+    files = {each.file for each in told}
+    return [Damage.of(fault, None, name) for name, fault in faults.items() if name not in files]
+
+
 _WORDS = {
     "OverlappingSlices": "overlapping",
     "IncompleteCheckpoint": "incomplete",

@@ -106,7 +106,7 @@ from shardvar.verbs.mapping import (
     split_ranks,
     write_ranks,
 )
-from shardvar.verbs.reader import Reader, find_objects, open_found
+from shardvar.verbs.reader import Reader, find_objects, first_fault, open_found, warn_of_files
 from shardvar.verbs.renaming import Globs, matches_any, matching, new_names, select_keys, such_as
 from shardvar.verbs.reports import Damage, WriteReport
 from shardvar.verbs.save import WRITER, check_keys
@@ -511,7 +511,11 @@ def rewrite(
     left_out = graph_left_out(reader, goal.format, kept) if OBJECT_GRAPH_KEY in kept else ()
     kept.difference_update(left_out)
     objects = find_objects(reader, goal.format, kept)
+    is_all = changes.filter is None and changes.exclude is None
+    for fault in reader.source.file_faults().values() if is_all and not changes.keep_going else ():
+        raise first_fault(reader) or fault
     lost = _find_lost(reader, kept, objects, changes) if changes.keep_going else ()
+    warn_of_files(reader, {each.file for each in lost})
     gone = {each.key for each in lost if each.key is not None} if lost else set[str]()
     chosen = _select(reader, kept, objects, changes, gone)
     metadata = _metadata(reader, chosen, objects, lost)
@@ -682,9 +686,8 @@ def _find_lost(
         if key not in errors:
             errors[key], files[key] = error, reader.index.files[int(chosen.file[row])]
     if errors and len(errors) == len(keys):
-        raise CorruptCheckpoint(
-            f"No tensor of {reader.path} is whole.", "`shardvar verify` lists the damage."
-        )
+        cause = f"No tensor of {reader.path} is whole: {next(iter(errors.values())).cause}"
+        raise CorruptCheckpoint(cause, "`shardvar verify` lists the damage.")
     return tuple(Damage.of(errors[key], key, files.get(key)) for key in reader if key in errors)
 
 

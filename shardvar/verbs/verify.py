@@ -73,6 +73,7 @@ from shardvar.verbs.reports import (
     Damage,
     Unverified,
     VerifyReport,
+    untold,
 )
 from shardvar.verbs.together.executors import Check, check_executor, payload_checker
 
@@ -188,9 +189,14 @@ def reports_of(
     if len(found) == 1:
         yield check(found[0])
         return
+    files = set[str]()
     for each in found:
+        if each.path in files:  # it belongs to an earlier one
+            continue
         try:
-            yield check(each)
+            report = check(each)
+            files.update(report.files)
+            yield report
         except (CheckpointError, MissingExtra, StorageError, UnsupportedError) as error:
             # Programs keep their arguments next to a model, in classes that no other one reads.
             if not (isinstance(error, UnsupportedError) and is_companion(each.name)):
@@ -205,7 +211,7 @@ def joined_report(contents: FolderContents, reports: Sequence[VerifyReport]) -> 
     own = reports[0] if is_one else VerifyReport(folder, "folder", (), ())
     done = {each.path for each in reports}
     files = done.union(*(each.files for each in reports))
-    rest = [os.path.relpath(each.path, folder) for each in contents.all if each.path not in done]
+    rest = [os.path.relpath(each.path, folder) for each in contents.all if each.path not in files]
     unread = [name for name in contents.unread(files) if name not in rest]
     return replace(own, others=tuple(reports[is_one:]), not_read=(*rest, *unread))
 
@@ -332,6 +338,7 @@ def _report(
         format=found.format.name,
         damages=tuple(damages),
         notes=(*notes, *note),
+        doubts=tuple(_of_files(source, (), is_doubt=True)),
         unverified=tuple(unverified),
         outcomes=outcomes | {key: DAMAGED for key in damaged if key is not None},
         bare_index=source.bare_index,
@@ -384,14 +391,21 @@ def _laws(
         findings = source.findings()
     except CheckpointError as error:
         damages.append(Damage.of(error))
+    damages += _of_files(source, faults.values(), is_doubt=False)
     # A missing file is the fault of its keys: it is not told once more.
-    causes = {error.cause for error in faults.values()}
+    causes = {error.cause.removeprefix(f"{key!r}: ") for key, error in faults.items()}
     damages += [
         Damage("InvalidCheckpoint", None, each.place, f"{each.place}: {each.message}")
         for each in findings
         if each.is_damage and each.message not in causes
     ]
     return tables, unreadable, faults, findings, damages
+
+
+def _of_files(source: Source, told: Iterable[ReadError], *, is_doubt: bool) -> list[Damage]:
+    """The faults of files that no key tells; an unsupported file is a doubt."""
+    files = untold(source.file_faults(), told)
+    return [each for each in files if (each.kind == UnsupportedError.__name__) == is_doubt]
 
 
 def _read_all(

@@ -16,8 +16,8 @@ checks all but the first.
     1. names are unique at every level
     2. every field has its type; others are ignored
     3. END - BEGIN is the size that dtype and shape give, computed without overflow
-    4. sorted by BEGIN, the tensors cover the rest of the file without a hole, an overlap, or a byte
-       left over
+    4. sorted by BEGIN, the tensors follow each other without a hole or an overlap, and the file ends
+       with the last one: ``Header.stop``, which the caller compares with its size
 """
 
 import json
@@ -98,6 +98,8 @@ class Header:
     nbytes: _Ints
     metadata: Mapping[str, str]
     """The texts under ``METADATA``."""
+    stop: int
+    """The end of the last tensor, and of the file."""
 
 
 def header_nbytes(first: bytes, file_nbytes: int) -> int:
@@ -133,8 +135,8 @@ def header_nbytes(first: bytes, file_nbytes: int) -> int:
     return nbytes
 
 
-def parse_header(header: bytes, file_nbytes: int) -> Header:
-    """Return the content of the header of a file of ``file_nbytes`` bytes; every law is checked."""
+def parse_header(header: bytes) -> Header:
+    """Return the content of the header; every law is checked but the size of the file."""
     # Law 1, names.
     tensors = strict_json.parse_json(header, _MAX_DEPTH)
     if type(tensors) is not dict:
@@ -170,9 +172,10 @@ def parse_header(header: bytes, file_nbytes: int) -> Header:
 
     # Law 4, cover.
     data_start = PREAMBLE_NBYTES + len(header)
-    _check_cover(keys, begin, end, data_start, file_nbytes)
+    _check_cover(keys, begin, end)
     dtypes = [STORED_DTYPES[info["dtype"]][0] for info in infos]
-    return Header(keys, dtypes, shapes, begin + data_start, nbytes, metadata)
+    stop = data_start + int(end.max(initial=0))
+    return Header(keys, dtypes, shapes, begin + data_start, nbytes, metadata, stop)
 
 
 def build_header(
@@ -286,14 +289,12 @@ def _product(shape: Sequence[int]) -> int:
     return product
 
 
-def _check_cover(
-    keys: Sequence[str], begin: _Ints, end: _Ints, data_start: int, file_nbytes: int
-) -> None:
-    """Raise unless the tensors, sorted by BEGIN, follow each other from ``data_start`` to the end."""
+def _check_cover(keys: Sequence[str], begin: _Ints, end: _Ints) -> None:
+    """Raise unless the tensors, sorted by BEGIN, follow each other from 0 on."""
     # Tensors of no bytes share their BEGIN with the next tensor; END sorts them before it.
     order = np.lexsort((end, begin))
     # Each must begin where the last one ends: of [0, 8), [8, 12) and [12, 20) the expected
-    # beginnings are 0, 8 and 12, and the file ends at 20.
+    # beginnings are 0, 8 and 12.
     expected = np.concatenate([[0], end[order]])
     wrong = np.flatnonzero(begin[order] != expected[:-1])
     if len(wrong):
@@ -304,16 +305,3 @@ def _check_cover(
             f"{offset}."
         )
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
-    stop = data_start + int(expected[-1])
-    if stop > file_nbytes:
-        key = keys[int(order[np.argmax(end[order] + data_start > file_nbytes)])]
-        cause = (
-            f"The tensors reach to offset {stop}, but the file ends at {file_nbytes}: {key!r} is "
-            "cut off."
-        )
-        raise IncompleteCheckpoint(cause, COPY_AGAIN)
-    if stop < file_nbytes:
-        raise invalid(
-            f"The tensors end at offset {stop}, and {file_nbytes - stop} bytes after them belong "
-            "to no tensor."
-        )

@@ -17,6 +17,12 @@ member twice, and readers that believe different descriptions see different file
 is refused here. A fault of the directory is a fault of the archive; any other is a fault of one
 member and leaves the others readable.
 
+Rescue. Where the directory is lost or wrong, ``read_members`` follows the local headers from the
+first byte on: each member, and next to its end the next one. The size of a stream is in its data
+descriptor, which is looked for: ``PK 7 8 | CRC | stored size | size``, whose stored size is the
+distance from the beginning. Nothing is sought behind a place where no header is, since the bytes
+of a member may be another archive.
+
 Writing. Sizes and offsets are planned before the bytes are known, and the CRCs
 come last. A member's bytes begin at a multiple of ``MEMBER_ALIGNMENT``, so that they can be mapped:
 an extra field, of the kind that Android's zipalign uses, fills the gap. Members have no date, so
@@ -24,14 +30,23 @@ that the same bytes make the same archive.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardvar.errors import InvalidCheckpoint, OutOfBounds, UnsupportedError
+from shardvar.errors import (
+    COPY_AGAIN,
+    CheckpointError,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    OutOfBounds,
+    UnsupportedError,
+)
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_INFLATION
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid, malformed, past_limit
 
@@ -52,6 +67,13 @@ LOCAL_MAGIC, CENTRAL_MAGIC, END_MAGIC = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x
 END64_MAGIC, LOCATOR_MAGIC = b"PK\x06\x06", b"PK\x06\x07"
 ONES_16, ONES_32 = 0xFFFF, 0xFFFFFFFF
 ZIP64_EXTRA = 1
+_DESCRIPTOR_MAGIC = b"PK\x07\x08"
+_DESCRIPTORS = struct.Struct("<LQQ"), struct.Struct("<LLL")
+"""CRC, stored size, size. The wide form is tried first: a short one does not match it, because its
+size would be the upper half."""
+_MOST_DESCRIPTORS = 1 << 16
+"""The places that may look like the descriptor of one member."""
+_BLOCK_NBYTES = 1 << 22
 
 TAIL_NBYTES = END64.size + LOCATOR.size + END.size + ONES_16
 """The bytes at the end of a file in which the end records lie: their sizes, and the longest comment
@@ -131,13 +153,99 @@ def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
     return DirectoryPlace(start, nbytes, count)
 
 
-def read_directory(read: Callable[[int, int], bytes], nbytes: int) -> tuple[list[Member], int]:
-    """Return the members of an archive that is a whole file, and the first byte of its directory."""
-    tail_nbytes = min(TAIL_NBYTES, nbytes)
-    place = find_directory(read(nbytes - tail_nbytes, tail_nbytes), nbytes)
+class Directory(NamedTuple):
+    members: list[Member]
+    stop: int
+    """The end of the members: the first byte of the directory, if there is one."""
+    fault: CheckpointError | None = None
+    """The error of a directory that cannot be read, so that local headers gave the members."""
+    cut: str = ""
+    """The member that is cut off then, and is not among them."""
+
+    def lost(self) -> IncompleteCheckpoint:
+        """Return the error of what is in a member that local headers did not give."""
+        cause = f"It is cut off: what can be read of the archive ends at byte {self.stop}."
+        return IncompleteCheckpoint(cause, COPY_AGAIN)
+
+
+_Read = Callable[[int, int], bytes]
+
+
+def read_directory(read: _Read, nbytes: int, tails: Sequence[int] = (TAIL_NBYTES,)) -> Directory:
+    """Return what the directory of an archive has. ``tails`` are the bytes at the end of which it is
+    looked for, one after the other."""
+    for most in tails:
+        tail = read(max(nbytes - most, 0), min(most, nbytes))
+        try:
+            place = find_directory(tail, nbytes)
+            break
+        except MalformedCheckpoint:
+            if most >= min(tails[-1], nbytes):
+                raise
     if place.nbytes > MAX_DIRECTORY_NBYTES:
         raise past_limit(f"The central directory has {place.nbytes} bytes", "MAX_DIRECTORY_NBYTES")
-    return parse_directory(read(place.start, place.nbytes), place.count), place.start
+    in_tail = place.start - (nbytes - len(tail))
+    octets = tail[in_tail:][: place.nbytes] if in_tail >= 0 else read(place.start, place.nbytes)
+    return Directory(parse_directory(octets, place.count), place.start)
+
+
+def read_members(read: _Read, nbytes: int, tails: Sequence[int] = (TAIL_NBYTES,)) -> Directory:
+    """Return the members of an archive, by its local headers if its directory cannot be read."""
+    try:
+        return read_directory(read, nbytes, tails)
+    except (MalformedCheckpoint, InvalidCheckpoint) as error:
+        found = _follow_headers(read, nbytes)
+        if not found.members:
+            raise
+        return found._replace(fault=error)
+
+
+def _follow_headers(read: _Read, nbytes: int) -> Directory:
+    members, position, room = list[Member](), 0, MAX_DIRECTORY_NBYTES
+    while position + LOCAL.size <= nbytes:
+        fixed = read(position, LOCAL.size)
+        if not fixed.startswith(LOCAL_MAGIC):
+            break
+        start = position + local_nbytes(fixed)
+        room -= start - position
+        if start > nbytes:
+            return Directory(members, nbytes)
+        if room < 0:
+            break
+        local = read(position, start - position)
+        _, _, flags, method, _, _, crc, stored, size, name_nbytes, _ = LOCAL.unpack_from(local)
+        raw_name, extra = local[LOCAL.size :][:name_nbytes], local[LOCAL.size + name_nbytes :]
+        name = _decoded(raw_name, flags)
+        if ONES_32 in (stored, size):
+            size, stored = _widen(extra, (size, stored))
+        if not name:
+            break
+        stop = start + stored
+        if flags & FLAG_STREAMED:
+            crc, stored, size, stop = _find_descriptor(read, start, nbytes) or (0, 0, 0, nbytes + 1)
+        if stop > nbytes:
+            return Directory(members, nbytes, cut=name)
+        members.append(Member(name, raw_name, flags, method, crc, stored, size, position))
+        position = stop
+    return Directory(members, nbytes if nbytes - position < LOCAL.size else position)
+
+
+def _find_descriptor(read: _Read, start: int, nbytes: int) -> tuple[int, int, int, int] | None:
+    """Return CRC, stored size and size of the stream at ``start``, and the end of its descriptor."""
+    longest, left = len(_DESCRIPTOR_MAGIC) + _DESCRIPTORS[0].size, _MOST_DESCRIPTORS
+    for begin in range(start, nbytes, _BLOCK_NBYTES):
+        octets = read(begin, min(_BLOCK_NBYTES + longest, nbytes - begin))
+        at = octets.find(_DESCRIPTOR_MAGIC)
+        while 0 <= at < _BLOCK_NBYTES and left:
+            left -= 1
+            for form in _DESCRIPTORS:
+                stop = at + len(_DESCRIPTOR_MAGIC) + form.size
+                if stop <= len(octets):
+                    crc, stored, size = form.unpack_from(octets, stop - form.size)
+                    if stored == begin + at - start and (size or not stored):
+                        return crc, stored, size, begin + stop
+            at = octets.find(_DESCRIPTOR_MAGIC, at + 1)
+    return None
 
 
 def parse_directory(directory: bytes, count: int) -> list[Member]:
@@ -163,12 +271,9 @@ def parse_directory(directory: bytes, count: int) -> list[Member]:
             extra = directory[extra_start : extra_start + extra_nbytes]
             nbytes, stored, start = _widen(extra, (nbytes, stored, start))
         raw_name = directory[name_start:extra_start]
-        try:
-            name = raw_name.decode("utf-8" if flags & FLAG_UTF8 else "cp437")
-        except UnicodeDecodeError:
-            raise malformed(
-                f"The name of the member {raw_name!r} is not UTF-8, as it claims."
-            ) from None
+        name = _decoded(raw_name, flags)
+        if not name and raw_name:
+            raise malformed(f"The name of the member {raw_name!r} is not UTF-8, as it claims.")
         members.append(Member(name, raw_name, flags, method, crc, stored, nbytes, start))
     if position != len(directory):
         raise malformed(
@@ -176,6 +281,13 @@ def parse_directory(directory: bytes, count: int) -> list[Member]:
             f"{position}."
         )
     return members
+
+
+def _decoded(raw_name: bytes, flags: int) -> str:
+    """Return the name of a member; empty if it is not in the encoding that it claims."""
+    with suppress(UnicodeDecodeError):
+        return raw_name.decode("utf-8" if flags & FLAG_UTF8 else "cp437")
+    return ""
 
 
 def check_member(member: Member) -> None:

@@ -29,7 +29,14 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.protocol import FileChecksums, Format, Sink, Source
-from shardvar.formats.table import all_formats, format_named, format_names, formats_of
+from shardvar.formats.table import (
+    all_formats,
+    ending_of_other_files,
+    format_named,
+    format_names,
+    format_of_name,
+    formats_of,
+)
 from shardvar.layout.dtypes import (
     ITEMSIZES,
     NAMES,
@@ -325,7 +332,8 @@ def test_a_format_that_is_not_asked_would_find_nothing(files: list[str], name: s
         for file in files:
             # The end of TensorFlow's V1 files and the beginning of a safetensors file: bytes that
             # formats look for.
-            content = b"\x02\0\0\0\0\0\0\0{}" + TABLE_MAGIC
+            is_told = name == "" and (format_of_name(file) or ending_of_other_files(file))
+            content = b"\x02\0\0\0\0\0\0\0{}" + (b"" if is_told else TABLE_MAGIC)
             Path(directory, file).write_bytes(content)
         storage = LocalStorage(directory)
         asked = {form.name for form in formats_of(storage.names(), name)}
@@ -780,5 +788,6 @@ def damage(
             errors[piece.key] = found
         else:
             assert found == piece.payload
+    errors |= source.file_faults()
     source.close()
     return errors

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
+    IncompleteCheckpoint,
     MissingFile,
     UnknownKey,
     UnsupportedError,
@@ -424,10 +425,10 @@ def test_errors_name_the_key_and_the_file() -> None:
     with pytest.raises(
         Exception, match="'t'.*ck.svdata-a1-00000-of-00002 has 71 bytes, but the index says 72"
     ):
-        source.read_into(entries, 0, 0, memoryview(bytearray(1)))
-    assert [(f.place, f.is_damage) for f in source.findings()] == [
-        ("ck.svdata-a1-00000-of-00002", True)
-    ]
+        raise source.index.faults["t"]
+    assert [*source.file_faults()] == ["ck.svdata-a1-00000-of-00002"]
+    with pytest.raises(IncompleteCheckpoint, match="'t'.*ends before the 1 bytes at offset 71"):
+        source.read_into(entries, 0, 71 - int(entries.start[0]), memoryview(bytearray(1)))
     source.read_into(entries, 0, 0, memoryview(bytearray(0)))  # no byte of it is needed
 
 

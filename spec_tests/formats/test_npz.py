@@ -378,9 +378,14 @@ def test_a_member_that_is_no_array_is_told_and_one_that_should_be_is_a_fault(
 def test_an_archive_whose_directory_is_not_sound_is_refused_whole(
     change: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
+    """What is whole by its local header can still be read by its key."""
     data = change(bytes(archive({"x.npy": npy(GOOD), "y.npy": npy(GOOD)})))
     with pytest.raises((MalformedCheckpoint, InvalidCheckpoint), match=r"m\.npz: "):
-        opened(data, tmp_path)
+        source = opened(data, tmp_path)
+        for key in read_whole(source)[0]:
+            assert key in "xy"
+            assert_same({key: read_whole(source)[0][key]}, {key: GOOD})
+        raise next(iter(source.file_faults().values()))
 
 
 def test_a_comment_after_the_directory_is_no_damage_even_if_it_looks_like_another(

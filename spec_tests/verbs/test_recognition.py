@@ -96,7 +96,7 @@ def test_an_archive_that_is_cut_anywhere_is_called_so_with_the_byte(
         (tmp_path / name).write_bytes(octets[:stop])
         with pytest.raises(ShardvarError) as caught:
             sv.load(tmp_path / name)
-        assert re.search(rf"cut short|the file at {stop}", caught.value.cause), stop
+        assert re.search("cut (short|off)", caught.value.cause), stop
         assert str(stop) in caught.value.cause, stop
 
 

@@ -3,18 +3,32 @@ nothing else."""
 
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile
+from shardvar.errors import (
+    READ_ERRORS,
+    ArgumentError,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MissingFile,
+    ShardvarError,
+)
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.verbs.reshard import LOST
 from spec_tests.helpers import paths
+from spec_tests.hostile.evidence import EVIDENCE
 
 MODEL = {name: np.full(20_000, number, np.float32) for number, name in enumerate("abcd")}
 
@@ -151,3 +165,150 @@ def test_a_lost_file_is_one_line_that_names_its_tensors(
     assert main(["reshard", str(path), str(tmp_path / "n"), "--keep-going"]) == 1
     (lost,) = capsys.readouterr().out.splitlines()[1:]
     assert lost.startswith("lost: 2 tensors (a, b): MissingFile: ") and "'a'" not in lost
+
+
+# Damage of any file of any format's golden checkpoint: what is whole by its range and its checksum
+# is saved with the same bits, and nothing else is.
+
+Place = tuple[str, int, int]
+"""A file, the first byte of a payload in it, and its end."""
+BEHIND = {"pt": 24}
+"""Bytes behind elements that have their checksum: a data descriptor."""
+STRUCTURED = ("flax", "keras", "onnx", "orbax", "zarr")
+"""Formats whose structure is among the data, so that a cut may lose it."""
+
+
+def read_each(path: Path) -> dict[str, bytes]:
+    """The bits of every tensor that can be read by its key."""
+    found: dict[str, bytes] = {}
+    try:
+        with sv.open_checkpoint(path) as reader:
+            for key in reader:
+                try:
+                    array = reader.read(key, verify="full")
+                except READ_ERRORS:
+                    continue
+                found[key] = f"{array.dtype} {array.shape} ".encode() + (
+                    repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+                )
+    except READ_ERRORS:
+        pass
+    return found
+
+
+def places_of(path: Path) -> tuple[dict[str, list[Place]], list[str], set[str]]:
+    """The places of tensors that lie in files as they are, the files, and keys with checksums."""
+    with sv.open_checkpoint(path) as reader:
+        entries, places = reader.entries(), dict[str, list[Place]]()
+        for row in range(len(entries)):
+            name, start = reader.index.files[entries.file[row]], int(entries.start[row])
+            stop = start + int(entries.slices.nbytes[row])
+            own = (name, start, stop) if entries.plain[row] else (name, 0, 1 << 60)
+            places.setdefault(entries.slices.key(row), []).append(own)
+        guarded = {
+            key for key, outcome in sv.verify(path).outcomes.items() if outcome != "not verifiable"
+        }
+        return places, [*reader.index.files], guarded
+
+
+@pytest.mark.parametrize("form", EVIDENCE)
+@given(number=st.integers(0, 99), at=st.floats(0, 1, exclude_max=True), how=st.sampled_from("caf"))
+@example(number=0, at=0.7, how="c")
+@example(number=0, at=0.0, how="a")
+def test_what_is_whole_is_saved_and_nothing_else(
+    form: str, number: int, at: float, how: str
+) -> None:
+    golden = paths.GOLDEN / EVIDENCE[form].golden
+    whole, (places, files, guarded) = read_each(golden), places_of(golden)
+    with TemporaryDirectory() as directory:
+        folder, target = Path(directory, "in"), Path(directory, "out")
+        root = golden if golden.is_dir() else golden.parent
+        shutil.copytree(root, folder)
+        path, name = folder / golden.relative_to(root), files[number % len(files)]
+        octets = bytearray((folder / name).read_bytes())
+        start = int(at * len(octets))
+        stop = len(octets) if how == "c" else min(start + 4, len(octets))
+        if how == "a":
+            octets += b"\0PK\x05\x06"
+        elif how == "f":
+            octets[start:stop] = bytes(octet ^ 0x55 for octet in octets[start:stop])
+        else:
+            del octets[start:]
+        (folder / name).write_bytes(octets)
+        found = read_each(path)
+        # Nothing else: without a checksum, only the range is known, and a changed name is another.
+        assert how == "f" or found.keys() <= whole.keys()
+        for key in found.keys() & (guarded if how == "f" else whole.keys()):
+            assert found[key] == whole[key], key
+        # All that is whole.
+        behind = BEHIND.get(form, 0)
+        due = {
+            key
+            for key in whole.keys() & places.keys()
+            if all(
+                file != name
+                # An item of DCP names no tensor: a file of another size may be that of others.
+                or (how == "a" and form != "torch")
+                or (how == "c" and form != "torch" and last + behind <= start)
+                or (how == "f" and (last <= start or stop <= first))
+                for file, first, last in places[key]
+            )
+        }
+        if found or (form not in STRUCTURED and how == "a"):
+            assert form in STRUCTURED or how == "f" or due <= found.keys()
+        # Every verb agrees.
+        report = outcome_of(lambda: sv.verify(path))
+        loaded = outcome_of(lambda: sv.load(path))
+        assert isinstance(loaded, ShardvarError) or how == "f" or found.keys() == whole.keys()
+        if not isinstance(report, ShardvarError) and (report.damages or report.doubts):
+            assert isinstance(loaded, ShardvarError)
+        saved = outcome_of(lambda: sv.reshard(path, target, format="shardvar", keep_going=True))
+        if not isinstance(saved, ShardvarError):
+            assert read_each(target).keys() == found.keys()
+
+
+def outcome_of(verb: Callable[[], Any]) -> Any:
+    try:
+        return verb()
+    except ShardvarError as error:
+        return error
+
+
+@pytest.mark.parametrize("name", ["m", "m.safetensors", "m.pt", "m.npz"])
+def test_tensors_in_a_file_of_a_wrong_size_are_read_by_key(name: str, tmp_path: Path) -> None:
+    """docs/howto/find-damage.md: cut at 75 %, 7 of 10 tensors are saved; with a byte too many, all.
+
+    The names of members of an npz that are behind the end are lost with the directory.
+    """
+    tensors = {f"t{number}": np.full(10_000, number, np.float32) for number in range(10)}
+    form = "shardvar" if name == "m" else None
+    sv.save(tmp_path / name, tensors, format=form)
+    (file,) = tmp_path.glob("m.svdata*" if form else name)
+    octets = file.read_bytes()
+    for damaged, kept, error in (
+        (octets[: len(octets) * 3 // 4], 7, IncompleteCheckpoint),
+        (octets + b"\0", 10, ShardvarError),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(error):
+            sv.load(tmp_path / name)
+        with pytest.raises(error):
+            sv.reshard(tmp_path / name, tmp_path / "x", dry_run=True)
+        report = sv.verify(tmp_path / name)
+        assert report.verdict == "damaged" and {each.file for each in report.damages} == {file.name}
+        whole = [f"t{number}" for number in range(kept)]
+        found = sv.load(tmp_path / name, keys=whole)
+        assert all(np.array_equal(found[key], tensors[key]) for key in whole)
+        saved = sv.reshard(tmp_path / name, tmp_path / "saved", keep_going=True, force=True)
+        assert len(saved.lost) == (min(10 - kept, 1) if name == "m.npz" else 10 - kept)
+        assert sv.load(
+            tmp_path / "saved" if form else tmp_path / f"saved{Path(name).suffix}"
+        ).keys() == {*whole}
+
+
+def test_bytes_after_the_last_tensor_are_a_fault_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    sv.save(path, {"a": np.ones(3)})
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(InvalidCheckpoint, match="has .* bytes, but its header says"):
+        sv.load(path)

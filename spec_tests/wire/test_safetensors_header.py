@@ -53,7 +53,9 @@ rows = st.lists(
 def read(header: Any, nbytes: int) -> Any:
     """What a header says of a file whose data have ``nbytes`` bytes."""
     encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return parse_header(encoded, 8 + len(encoded) + nbytes)
+    parsed = parse_header(encoded)
+    assert parsed.stop == 8 + len(encoded) + nbytes
+    return parsed
 
 
 @given(values, st.booleans())
@@ -120,7 +122,7 @@ def test_a_header_says_what_it_was_built_from(rows: list[Any], metadata: dict[st
         return
     built = build_header(rows, metadata)
     nbytes = [width // 8 for width in widths]
-    header = parse_header(built[8:], len(built) + sum(nbytes))
+    header = parse_header(built[8:])
     assert header_nbytes(built[:64], len(built) + sum(nbytes)) == len(built) - 8
     assert len(built) % HEADER_ALIGNMENT == 0
     assert header.metadata == metadata
@@ -140,7 +142,7 @@ def test_a_header_says_what_it_was_built_from(rows: list[Any], metadata: dict[st
 def test_pairs_of_pytorch_are_written_as_the_elements_that_they_hold() -> None:
     """The real library writes a tensor of ``torch.float4_e2m1fn_x2`` so."""
     built = build_header([("a", "float4_e2m1fn_x2", (4, 4))], {})
-    header = parse_header(built[8:], len(built) + 16)
+    header = parse_header(built[8:])
     assert (*header.dtypes, *header.shapes) == ("float4_e2m1fn_packed", [4, 8])
     with pytest.raises(UnsupportedError, match="within a byte"):
         build_header([("a", "float4_e2m1fn_x2", ())], {})
@@ -203,7 +205,7 @@ def test_metadata_are_texts_by_texts(metadata: Any) -> None:
         read({METADATA: metadata, "a": F32}, 8)
 
 
-def test_a_hole_an_overlap_and_bytes_that_nobody_owns_are_invalid() -> None:
+def test_a_hole_and_an_overlap_are_invalid() -> None:
     header = {"a": F32, "b": I8}
     assert read(header, 11).keys == ["a", "b"]
     with pytest.raises(InvalidCheckpoint, match="leaves a hole"):
@@ -214,10 +216,6 @@ def test_a_hole_an_overlap_and_bytes_that_nobody_owns_are_invalid() -> None:
         read(header | {"b": I8 | {"data_offsets": [7, 10]}}, 10)
     with pytest.raises(InvalidCheckpoint, match="overlaps"):
         read(header | {"c": {"dtype": "F32", "shape": [0], "data_offsets": [4, 4]}}, 11)
-    with pytest.raises(InvalidCheckpoint, match="1 bytes after them"):
-        read(header, 12)
-    with pytest.raises(IncompleteCheckpoint, match="'b' is cut off"):
-        read(header, 10)
 
 
 def test_tensors_without_elements_may_share_an_offset_anywhere() -> None:
@@ -257,10 +255,10 @@ def test_names_that_the_format_cannot_hold_are_refused_in_writing() -> None:
 @pytest.mark.parametrize("header", [b"[]", b"1", b'"a"', b"null", b"true"])
 def test_a_header_that_is_no_json_object_is_invalid(header: bytes) -> None:
     with pytest.raises(InvalidCheckpoint, match="not a JSON object"):
-        parse_header(header, 8 + len(header))
+        parse_header(header)
 
 
 def test_a_field_of_later_versions_is_ignored() -> None:
     """As the real library does."""
     encoded = json.dumps({"x": F32 | {"strides": [1]}}).encode()
-    assert parse_header(encoded, 8 + len(encoded) + 8).keys == ["x"]
+    assert parse_header(encoded).keys == ["x"]

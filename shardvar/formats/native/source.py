@@ -11,10 +11,9 @@ is read; the error then tells.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from threading import RLock
 
 import numpy as np
@@ -67,8 +66,8 @@ class NativeIndex:
     blocks: BlockFile
     overview: Overview
     files: Sequence[str]
-    file_fault: Callable[[int], CheckpointError | None]
-    """Returns the error that keeps a data file from being read, or None."""
+    data: DataFiles | None
+    """The data files; None if none is looked at."""
     _kept: OrderedDict[int, Entries] = field(init=False, default_factory=OrderedDict)
     _broken: dict[str, CheckpointError] = field(init=False, default_factory=dict)
     """The broken tensors of all blocks that were decoded so far."""
@@ -161,19 +160,8 @@ class NativeIndex:
         return faults
 
     def faults_in(self, table: EntryTable) -> dict[str, CheckpointError]:
-        """Return the keys of a table that break a law, or whose data file cannot be read."""
-        faults = find_faults(table.slices)
-        rows = np.flatnonzero(table.slices.nbytes > 0)
-        files, which = np.unique(table.file[rows], return_inverse=True)
-        missing = {
-            number: fault
-            for number, file in enumerate(files.tolist())
-            if (fault := self.file_fault(file))
-        }
-        for number, row in zip(which.tolist(), rows.tolist(), strict=True) if missing else ():
-            if number in missing:
-                faults.setdefault(table.slices.key(row), missing[number])
-        return faults
+        """Return the keys of a table that break a law, or whose bytes are not all there."""
+        return (self.data.lost(table) if self.data else {}) | find_faults(table.slices)
 
     def _entries(self, number: int) -> Entries:
         # The lock guards the cache and is not held while a block is read, so that readers of other
@@ -264,10 +252,8 @@ class NativeSource(FileSource):
             return self.data.map(file)
 
     def findings(self) -> Sequence[Finding]:
-        """Return data files that are missing or of another size, and files outside the index."""
-        faults = [
-            (name, self.index.file_fault(number)) for number, name in enumerate(self.index.files)
-        ]
+        """Return data files that are missing, and files outside the index."""
+        faults = [(name, self.data.fault(number)) for number, name in enumerate(self.data.names)]
         findings = [Finding(name, fault.cause, True) for name, fault in faults if fault is not None]
         there = self.storage.names()
         others = leftovers(there, self.prefix, self.index.files)
@@ -328,7 +314,7 @@ def decode_native_index(name: str, content: bytes, prefix: str = "") -> NativeIn
     with prefix_errors(name):
         blocks = open_block_file(lambda start, n: content[start : start + n], len(content))
         overview = Overview.decode(blocks.metadata)
-    return NativeIndex(name, blocks, overview, overview.names(prefix), lambda _number: None)
+    return NativeIndex(name, blocks, overview, overview.names(prefix), None)
 
 
 def _read_index(storage: Storage, prefix: str) -> NativeSource:
@@ -343,17 +329,12 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
     except UnsupportedError as error:  # which ``prefix_errors`` does not change
         file.close()
         raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
+
+    def about(name: str) -> str:
+        owner = owner_of(name)
+        return f"It is a file of {owner!r}, to which this checkpoint refers." * (owner != prefix)
+
     names = overview.names(prefix)
-    files = DataFiles(storage, names, overview.file_nbytes)
-    fault = partial(_fault, files, prefix) if overview.file_owners else files.fault
-    index = NativeIndex(file.name, blocks, overview, names, fault)
+    files = DataFiles(storage, names, written=overview.file_nbytes, about=about)
+    index = NativeIndex(file.name, blocks, overview, names, files)
     return NativeSource(storage, prefix, file, index, files)
-
-
-def _fault(files: DataFiles, prefix: str, number: int) -> CheckpointError | None:
-    """Return the fault of a data file; of another checkpoint's, with its name."""
-    fault, owner = files.fault(number), owner_of(files.names[number])
-    if fault is None or owner == prefix:
-        return fault
-    cause = f"{fault.cause} It is a file of {owner!r}, to which this checkpoint refers."
-    return type(fault)(cause, fault.remedy).in_file(fault.file)

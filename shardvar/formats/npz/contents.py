@@ -63,11 +63,12 @@ from shardvar.wire.damage import (
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 from shardvar.wire.zip import (
     STORED,
+    Directory,
     Member,
     check_supported,
     locate_member,
     overlapping,
-    read_directory,
+    read_members,
 )
 
 MEMBER_SUFFIX = ".npy"
@@ -153,9 +154,7 @@ class NpzArchive:
 
     files: DataFiles
     name: str
-    members: Sequence[Member]  # in the order of the directory
-    stop: int
-    """The first byte of the directory: members end before it."""
+    directory: Directory
     _contents: ArchiveContents | None = None
     _index: Index | None = None
     _lock: RLock = field(default_factory=new_lock)
@@ -164,8 +163,8 @@ class NpzArchive:
     def index(self) -> Index:
         """The table of contents, whose keys the directory has if all names are arrays'."""
         if self._index is None:
-            names = [member.name for member in self.members]
-            if all(name.endswith(MEMBER_SUFFIX) for name in names):
+            names = [member.name for member in self.directory.members]
+            if all(name.endswith(MEMBER_SUFFIX) for name in names) and not self.directory.fault:
                 keys = sorted({name.removesuffix(MEMBER_SUFFIX) for name in names})
                 whole = cache(lambda: self.contents.index(self.name))
                 self._index = LateIndex(keys, [self.name], whole)
@@ -184,17 +183,23 @@ class NpzArchive:
     def _read(self) -> ArchiveContents:
         file = self.files.open(0)
         with prefix_errors(file.name):
-            contents = _find_members(file, self.members, self.stop, self.files.traits)
-            if self.members and not (contents.arrays or contents.faults):
-                raise foreign_archive("an npz file", [member.name for member in self.members])
+            members, end, fault, cut = self.directory
+            contents = _find_members(file, members, end, self.files.traits)
+            if members and not (contents.arrays or contents.faults):
+                raise foreign_archive("an npz file", [member.name for member in members])
         faults, places = contents.faults, contents.places
+        if cut.endswith(MEMBER_SUFFIX):
+            key = cut.removesuffix(MEMBER_SUFFIX)
+            faults[key] = self.directory.lost().at(file.name, repr(key)).in_file(self.name)
+        if fault is not None:
+            self.files.note(0, fault.at(file.name))
         start = np.array([each.member.start for each in places], dtype=np.int64)
         stop = np.array([each.start + each.member.stored_nbytes for each in places], np.int64)
         for row in overlapping(start, stop).tolist():
             cause = f"Its bytes at offset {start[row]} also belong to another member."
             key = places[row].key
             faults[key] = InvalidCheckpoint(f"{file.name}: {key!r}: {cause}", DISTRUST)
-        keys = Counter(member.name.removesuffix(MEMBER_SUFFIX) for member in self.members)
+        keys = Counter(member.name.removesuffix(MEMBER_SUFFIX) for member in members)
         for key in (key for key, count in keys.items() if count > 1):
             cause = f"{file.name}: {key!r}: Two members of the archive have this key."
             remedy = "Write the archive again with the right one only."
@@ -227,14 +232,14 @@ def open_npz(storage: Storage, name: str) -> NpzArchive:
         if not first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
             why = "it does not begin as a zip archive does"
             raise foreign_file("an npz file", first, file.size, why)
-        members, stop = read_directory(file.read, file.size)
+        directory = read_members(file.read, file.size)
         # The archive of another program is refused by the names of its members; none of them is
         # read.
-        names = [member.name for member in members]
+        names = [member.name for member in directory.members]
         if not any(each.endswith(MEMBER_SUFFIX) for each in names) and is_known_archive(names):
             raise foreign_archive("an npz file", names)
-    archive = NpzArchive(files, name, members, stop)
-    if not all(each.endswith(MEMBER_SUFFIX) for each in names):
+    archive = NpzArchive(files, name, directory)
+    if not all(each.endswith(MEMBER_SUFFIX) for each in names) or directory.fault:
         _ = archive.contents
     return archive
 

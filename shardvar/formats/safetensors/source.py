@@ -1,10 +1,10 @@
 """The contents of a safetensors checkpoint, from the headers of its files and a set's index.
 
-Contents. A file is believed whole or not at all, because its header describes all its tensors. A
-set is read as far as possible: the keys of a file that cannot be read, or that is not next to the
-index, are faults, and the others can be read. The index decides which file has a key. Disagreements
-between the files and the index are findings: a tensor in two files, a tensor or a file that the
-index does not name, names and sizes that do not fit.
+Contents. A header describes all tensors of its file. If the file ends too early, the whole tensors
+can be read. A set is read as far as possible: the keys of a file that cannot be read, or that is not
+next to the index, are faults, and the others can be read. The index decides which file has a key.
+Disagreements between the files and the index are findings: a tensor in two files, a tensor or a file
+that the index does not name, names and sizes that do not fit.
 
 While a set is overwritten, its index is missing. A reader that found the index before
 looks at it again after reading the headers, so that it never takes some files from the old set and
@@ -127,7 +127,7 @@ def read_safetensors(storage: Storage, name: str) -> Listing:
     if split_shard_name(name):
         return _read_shards(storage, name)
     listing = Listing(DataFiles(storage, [name], named=name))
-    header = read_header(listing.data.open(0))
+    header = read_header(listing.data, 0)
     rows = _Rows()
     _add_rows(rows, listing, header, 0, header.keys)
     listing.entries = rows.entries()
@@ -196,7 +196,7 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
         if key != DIGESTS
     }
     listing.findings += _disagreements(storage, name, headers, weight_map, absent)
-    if not listing.faults:  # all tensors are there
+    if not listing.faults:  # all tensors are described
         # Old writers stored the total as a float, and some omit it.
         total = index_metadata.get("total_size", rows.nbytes)
         if type(total) not in (int, float) or total in (inf, -inf) or total != rows.nbytes:
@@ -209,11 +209,14 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
     return listing
 
 
-def read_header(file: ReadableFile) -> Header:
+def read_header(data: DataFiles, number: int) -> Header:
+    file = data.open(number)
     with prefix_errors(file.name):
         nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
         with prefix_errors(f"header at offset {PREAMBLE_NBYTES}"):
-            return parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
+            header = parse_header(file.read(PREAMBLE_NBYTES, nbytes))
+    data.judge(number, header.stop, "its header says")
+    return header
 
 
 def _answer(
@@ -229,7 +232,7 @@ def _answer(
                 "to it."
             )
             raise InvalidCheckpoint(cause, WRITE_AGAIN)
-        return read_header(files.open(number))
+        return read_header(files, number)
     except MissingFile as error:  # it has the name, unless all files are missing
         return error
     except (CheckpointError, StorageError) as error:
@@ -406,9 +409,8 @@ def _read_shards(storage: Storage, name: str) -> Listing:
     listing = Listing(DataFiles(storage, names))
     joined, metadata = _Joined(), dict[str, str]()
     for number in range(len(names)):
-        file = listing.data.open(number)
-        header = read_header(file)
-        with prefix_errors(file.name):
+        header = read_header(listing.data, number)
+        with prefix_errors(listing.data.open(number).name):
             offsets = _saved_offsets(header)
             if offsets is None:
                 raise invalid(f"It is named as a shard, but it has no {_SHARDING_INFO}.")
@@ -440,8 +442,8 @@ def _read_shards(storage: Storage, name: str) -> Listing:
             joined.faults[key] = IncompleteCheckpoint(f"{key!r}: {cause}", remedy)
     user = {key: text for key, text in metadata.items() if key not in (*_LAYOUT_KEYS, DIGESTS)}
     listing.metadata = Metadata(user=user)
-    listing.faults |= joined.faults
     listing.entries = _entries(joined)
+    listing.faults |= joined.faults
     listing.findings += _oddities(names, parts)
     return listing
 

@@ -15,8 +15,8 @@ torch never compares the CRC-32 of a record. Here the CRC of a record is compare
 bytes are read. Where a program told torch not to compute them, all of them are 0, and none is
 compared.
 
-A fault of the directory is a fault of the archive. A fault of a record is a fault of the tensors in
-it.
+A fault of the directory is a fault of the archive; of a whole file, the records are found by their
+local headers then (``wire.zip``). A fault of a record is a fault of the tensors in it.
 
 An archive is written with the same records, in this order, and one storage a tensor. Sizes are
 known before the bytes of storages are, and the CRC-32 of each record comes last, into its local
@@ -54,17 +54,18 @@ from math import prod
 from typing import Any, NamedTuple
 
 from shardvar.errors import (
-    COPY_AGAIN,
+    CheckpointError,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MalformedCheckpoint,
     OutOfBounds,
     UnsupportedError,
 )
+from shardvar.formats.files import size_fault
 from shardvar.formats.protocol import FileWriter
 from shardvar.formats.torch.values import STORAGES, UNTYPED_STORAGE, pickled_of, storage_of
 from shardvar.layout.dtypes import ITEMSIZES, code
-from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
+from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32, Checksum
@@ -79,6 +80,7 @@ from shardvar.wire.zip import (
     LOCAL,
     STORED,
     TAIL_NBYTES,
+    Directory,
     Member,
     build_central,
     build_end,
@@ -87,11 +89,10 @@ from shardvar.wire.zip import (
     check_member,
     check_supported,
     encode_name,
-    find_directory,
     local_nbytes,
-    parse_directory,
     plan_local_nbytes,
     plan_padding,
+    read_directory,
 )
 
 PICKLE, LEAVES = "data.pkl", ".shardvar/leaves"
@@ -153,6 +154,7 @@ class Archive:
     """The records by name, without the folder; a name that occurs twice has two."""
     has_checksums: bool
     """False if every CRC is 0, as after ``torch.serialization.set_crc32_options(False)``."""
+    directory: Directory
     _unplaced: dict[str, UnplacedRecord] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
@@ -160,6 +162,8 @@ class Archive:
 
     def _member(self, name: str) -> Member:
         members = self.members.get(name, [])
+        if not members and self.directory.fault:
+            raise self.directory.lost()
         if not members:
             raise invalid(f"The archive has no record {name!r}.")
         if len(members) > 1:
@@ -242,33 +246,19 @@ class Archive:
         return order == b"big"
 
 
-def open_archive(read: Read, start: int, nbytes: int) -> Archive:
+def open_archive(
+    read: Read, start: int, nbytes: int, find: Callable[..., Directory] = read_directory
+) -> Archive:
     # The first attempt reads a little, which is enough unless a comment or a long directory follows
     # the records.
-    for most in (_SMALL_TAIL_NBYTES, TAIL_NBYTES):
-        tail_nbytes = min(most, nbytes)
-        tail = read(start + nbytes - tail_nbytes, tail_nbytes)
-        is_last = most == TAIL_NBYTES or tail_nbytes == nbytes
-        try:
-            place = find_directory(tail, nbytes)
-            break
-        except MalformedCheckpoint:
-            if is_last:
-                raise
-    if place.nbytes > MAX_DIRECTORY_NBYTES:
-        raise past_limit(f"The central directory has {place.nbytes} bytes", "MAX_DIRECTORY_NBYTES")
-    in_tail = place.start - (nbytes - tail_nbytes)
-    directory = (
-        tail[in_tail : in_tail + place.nbytes]
-        if in_tail >= 0
-        else read(start + place.start, place.nbytes)
-    )
+    tails = _SMALL_TAIL_NBYTES, TAIL_NBYTES
+    directory = find(lambda begin, count: read(start + begin, count), nbytes, tails)
     members: dict[str, list[Member]] = {}
     has_checksums = False
-    for member in parse_directory(directory, place.count):
+    for member in directory.members:
         members.setdefault(member.name.partition("/")[2], []).append(member)
         has_checksums |= member.crc != 0
-    return Archive(read, start, start + place.start, members, has_checksums)
+    return Archive(read, start, start + directory.stop, members, has_checksums, directory)
 
 
 _FOLDER = "archive/"
@@ -434,9 +424,12 @@ class OldFile:
     root: Any
     nbytes: int
     is_big_endian: bool
+    fault: CheckpointError | None
     has_checksums: bool = False
 
     def record(self, name: str) -> Record:
+        if name not in self.records and isinstance(self.fault, IncompleteCheckpoint):
+            raise self.fault.at()
         if name not in self.records:
             raise invalid(f"The file has no storage {name!r}.")
         return self.records[name]
@@ -454,25 +447,22 @@ def open_old(file: ReadableFile) -> OldFile:
     if type(keys) is not list or not {*map(type, keys)} <= {str} or len({*keys}) < len(keys):
         raise malformed("The keys of the storages are not a list of texts.")
     sizes = _sizes(root)
-    records, start = dict[str, Record](), nbytes
+    records, stop = dict[str, Record](), nbytes
     for key in keys:
         if key not in sizes:
             raise malformed(f"No value refers to the storage {key!r}.")
         width, count = sizes[key]
-        stop = start + 8 + width * count
+        start, stop = stop, stop + 8 + width * count
         if stop > file.size:
-            cause = f"The storage {key!r} ends at offset {stop}, but the file at {file.size}."
-            raise IncompleteCheckpoint(cause, COPY_AGAIN)
+            continue
         stored = int.from_bytes(file.read(start, 8), "little" if is_little else "big")
         if stored != count:
             cause = f"The storage {key!r} has {stored} elements, but its reference {count}."
             raise invalid(cause)
         records[f"data/{key}"] = Record(start + 8, stop - start - 8, NO_CHECKSUM)
-        start = stop
-    if start < file.size:
-        cause = f"The storages end at offset {start}, and {file.size - start} bytes follow."
-        raise invalid(cause)
-    return OldFile(records, root, nbytes, not is_little)
+    name = file.name.rpartition("/")[2]
+    fault = size_fault(name, file.size, stop, "its storages end at byte")
+    return OldFile(records, root, nbytes, not is_little, fault)
 
 
 def _pickles(file: ReadableFile) -> tuple[list[Any], int]:

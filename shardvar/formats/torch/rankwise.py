@@ -33,7 +33,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, size_fault
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.formats.torch.archive import Record
@@ -270,7 +270,9 @@ def _steps(path: Any) -> list[str]:
 
 def _read_safetensors(file: ReadableFile, _rank: int) -> RankLeaves:
     nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
-    header = parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
+    header = parse_header(file.read(PREAMBLE_NBYTES, nbytes))
+    if fault := size_fault(file.name, file.size, header.stop, "its header says"):
+        raise fault
     rows = {name: row for row, name in enumerate(header.keys)}
 
     def value(name: str) -> Share:

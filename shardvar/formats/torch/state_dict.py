@@ -17,6 +17,7 @@ from typing import Any
 
 from shardvar.errors import (
     READ_ERRORS,
+    CheckpointError,
     InvalidCheckpoint,
     UnsupportedError,
     prefix_errors,
@@ -45,6 +46,7 @@ from shardvar.wire.damage import (
     malformed,
 )
 from shardvar.wire.plain import decode_value
+from shardvar.wire.zip import read_members
 
 ZIP_MAGIC = b"PK\x03\x04"
 
@@ -62,6 +64,7 @@ class Unpickled:
     clashes: set[str]  # The keys that several values have
     nbytes: int
     room: TextRoom
+    fault: CheckpointError | None
 
     def value(self, key: str) -> Any:
         if key in self.clashes:
@@ -93,10 +96,16 @@ class Unpickled:
         return view_of(self.archive, tensor, self.is_big_endian, is_placed=False)
 
 
-def unpickle(file: ReadableFile, *, may_be_value: bool = False) -> Unpickled:
-    """Return the values of a file, which may be one without a tensor if it ``may_be_value``."""
+def unpickle(
+    file: ReadableFile, *, may_be_value: bool = False, may_be_cut: bool = False
+) -> Unpickled:
+    """Return the values of a file, which may be one without a tensor if it ``may_be_value``. Raise
+    the fault of the file unless it ``may_be_cut``."""
     with prefix_errors(file.name):
         archive, whole = _archive(file), frozenset[str]()
+        fault = archive.fault if isinstance(archive, OldFile) else archive.directory.fault
+        if fault is not None and not may_be_cut:
+            raise fault
         if isinstance(archive, OldFile):
             root, nbytes, is_big_endian = archive.root, archive.nbytes, archive.is_big_endian
         else:
@@ -119,7 +128,8 @@ def unpickle(file: ReadableFile, *, may_be_value: bool = False) -> Unpickled:
             and leaves.get("") is root
         ):
             raise unsupported(root)
-        return Unpickled(archive, is_big_endian, leaves, clashes, nbytes, TextRoom.of(nbytes))
+        room = TextRoom.of(nbytes)
+        return Unpickled(archive, is_big_endian, leaves, clashes, nbytes, room, fault)
 
 
 def _archive(file: ReadableFile) -> Archive | OldFile:
@@ -135,7 +145,7 @@ def _archive(file: ReadableFile) -> Archive | OldFile:
         raise foreign_file(
             "a file of torch.save", first, file.size, "it does not begin as a zip archive does"
         )
-    archive = open_archive(file.read, 0, file.size)
+    archive = open_archive(file.read, 0, file.size, read_members)
     if archive.has("constants.pkl") or any(name.startswith("code/") for name in archive.members):
         raise UnsupportedError(
             "The file is a TorchScript archive, which holds a program.", _SAVE_STATE
@@ -149,7 +159,7 @@ def _archive(file: ReadableFile) -> Archive | OldFile:
 def open_file(storage: Storage, name: str) -> TorchSource:
     data = DataFiles(storage, [name], named=name)
     contents = SavedContents()
-    _add(contents, 0, data.open(0), None)
+    _add(contents, 0, data, None)
     return torch_source(data, contents)
 
 
@@ -162,7 +172,7 @@ def open_set(storage: Storage, name: str) -> TorchSource:
         storage,
         weight_map,
         names,
-        lambda number, keys: _add(contents, number, data.open(number), keys),
+        lambda number, keys: _add(contents, number, data, keys),
     )
     contents.faults |= faults
     contents.findings += findings
@@ -172,10 +182,13 @@ def open_set(storage: Storage, name: str) -> TorchSource:
 
 
 def _add(
-    contents: SavedContents, number: int, file: ReadableFile, wanted: set[str] | None
+    contents: SavedContents, number: int, data: DataFiles, wanted: set[str] | None
 ) -> set[str]:
     """Add the leaves of one file, either the wanted ones or all; return the keys of all."""
-    unpickled = unpickle(file)
+    file = data.open(number)
+    unpickled = unpickle(file, may_be_cut=True)
+    if unpickled.fault is not None:
+        data.note(number, unpickled.fault.at(file.name))
     if not unpickled.archive.has_checksums:
         contents.unguarded |= unpickled.leaves.keys()
     short: dict[bytes, StoredObject] = {}
@@ -188,7 +201,8 @@ def _add(
                 stored = Stored(number, first)
             contents.stored[key] = [stored]
         except READ_ERRORS as error:
-            contents.faults[key] = error.at(file.name, repr(key))
+            own = data.names[number] if unpickled.fault is not None else None
+            contents.faults[key] = error.at(file.name, repr(key)).in_file(own)
     return set(unpickled.leaves)
 
 

@@ -47,7 +47,7 @@ from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.reports import SCHEMA, Damage, lines_of_problems
+from shardvar.verbs.reports import SCHEMA, Damage, lines_of_problems, untold
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.wire.digests import (
     LEAF_NBYTES,
@@ -202,12 +202,10 @@ def _report(
     reader: Reader, tensors: Mapping[str, str], failed: Mapping[str, ReadError]
 ) -> DigestReport:
     keys = sorted(reader, key=natural_key)  # the same order in every format, as everywhere else
-    return DigestReport(
-        reader.path,
-        reader.format,
-        {key: tensors[key] for key in keys if key in tensors},
-        tuple(Damage.of(failed[key], key) for key in keys if key in failed),
-    )
+    unreadable = [Damage.of(failed[key], key) for key in keys if key in failed]
+    unreadable += untold(reader.source.file_faults(), unreadable)
+    found = {key: tensors[key] for key in keys if key in tensors}
+    return DigestReport(reader.path, reader.format, found, tuple(unreadable))
 
 
 def digest_array(key: str, array: Array) -> str:

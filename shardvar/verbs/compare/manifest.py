@@ -523,7 +523,8 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
     """
     for each in report.unreadable:
         raise CorruptCheckpoint(
-            f"{each.key!r} has no digest: {each.message}", "Take a checkpoint that is whole."
+            f"{each.key or each.file!r} has no digest: {each.message}",
+            "Take a checkpoint that is whole.",
         )
     found = find_named(report.path)
     path = check_without_manifest(found, force)

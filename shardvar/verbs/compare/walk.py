@@ -51,7 +51,7 @@ from shardvar.verbs.compare.distances import (
     only_bytes,
     products_of_same,
 )
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, warn_of_files
 from shardvar.verbs.reports import Damage
 from shardvar.verbs.together.executors import Opening, Payloads, portions, run_tasks
 
@@ -207,6 +207,8 @@ def compare_keys(
     compare: Callable[[list[str]], object],
 ) -> DiffReport:
     """``compare`` walks through the values."""
+    for reader in (a, b):
+        warn_of_files(reader, {fault.file for fault in reader.faults.values()})
     in_a, in_b = set(keys_a), set(keys_b)
     common = {key: row for row, key in enumerate(keys_a) if key in in_b}
     # Check: a key that either index has a fault for is not read.

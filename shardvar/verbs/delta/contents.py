@@ -33,7 +33,7 @@ from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, PACKED_BITS, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import DELTA, EntryTable
 from shardvar.verbs.compare.blocks import Blocks
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, first_fault
 from shardvar.wire.damage import corrupt, invalid, malformed
 from shardvar.wire.digests import (
     LEAF_NBYTES,
@@ -364,9 +364,11 @@ def is_delta(reader: Reader) -> bool:
 
 
 def check_faults(reader: Reader) -> None:
-    """Raise the error of a tensor that the index does not give whole."""
+    """Raise the error of a tensor that the index does not give whole, or else of a file."""
     for key, error in reader.faults.items():
         raise error.at(f"{reader.path}: {key!r}")
+    if (fault := first_fault(reader)) is not None:
+        raise fault.at(reader.path)
 
 
 def delta_of_reader(reader: Reader) -> Delta:

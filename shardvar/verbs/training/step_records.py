@@ -40,7 +40,7 @@ from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.load import load
 from shardvar.verbs.locate import Location, SplitPath, found_at, several
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, first_fault
 from shardvar.verbs.remove import lock_files
 from shardvar.verbs.save import save
 
@@ -315,7 +315,7 @@ def _opened(number: int, stem: str, found: Location) -> StepRecord:
             reader = Reader(found.path, found.format.name, source)
             files = [] if source.places else [*source.index.files]
             texts = reader.metadata.user
-            fault: ShardvarError | None = next(iter(reader.faults.values()), None)
+            fault = first_fault(reader)
             there = {*found.storage.names()}
             lost = [name for name in files if "/" not in name and name not in there]
             if lost and fault is None:  # also if no tensor is in it

@@ -10,8 +10,7 @@ from shardvar.formats.native import FORMAT
 from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.protocol import FileChecksums
 from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import Assignment, SliceTable, TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.crc import CRC32C
 

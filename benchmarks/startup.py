@@ -2,8 +2,12 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from time import perf_counter
 
@@ -19,36 +23,51 @@ from benchmarks.timing import Run
 
 IMPORT_TARGET = 1.3
 INSPECT_TARGET = 0.25
+COMMAND_TARGET = 2.2
+"""Processor time of ``inspect`` of a small file, in times of ``import numpy``."""
 MAP_TARGET_MS = 50.0
 """What "in milliseconds" is taken to mean, a process's first steps through the code included."""
 
 MAP_GROWTH_TARGET = 16.0
 
-_INSPECT = "import sys; from shardvar.cli import main; sys.exit(main())"
+_MAIN = "import sys; from shardvar.cli import main; code = main()"
+_COUNT = "; print(sum(name.startswith('shardvar') for name in sys.modules), file=sys.stderr)"
+
+_ABOUT_BYTECODE = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorRun(Run):
+    """A process, whose time is the processor's."""
+
+    def seconds(self) -> float:
+        """The time of one process, its own and the kernel's for it."""
+        before = getrusage(RUSAGE_CHILDREN)
+        self.call()
+        after = getrusage(RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
     """The figures of start-up."""
-    ours, numpy = (_process("-c", f"import {name}") for name in ("shardvar, numpy", "numpy"))
+    ours, numpy = (Run(_process("-c", f"import {name}")) for name in ("shardvar, numpy", "numpy"))
     yield setting.ratio(
         "import shardvar (and numpy)", "import numpy", setting.disk, ours, numpy, IMPORT_TARGET
     )
-    verbs = _process("-c", "import shardvar; shardvar.save")
+    verbs = Run(_process("-c", "import shardvar; shardvar.save"))
     yield setting.ratio(
         "import shardvar, and its verbs", "import numpy", setting.disk, verbs, numpy, None
     )
     room = setting.disk.room("startup")
-    sv.save(
-        room / "model", {f"layer_{row}/kernel": np.ones((4, 4), np.float32) for row in range(20)}
-    )
+    arrays = {f"layer_{row}/kernel": np.ones((4, 4), np.float32) for row in range(20)}
+    sv.save(room / "model", arrays)
+    sv.save(room / "model.npz", arrays)
     command_line = find_spec("shardvar.cli")
     if command_line is None or command_line.origin is None:
         yield skipped("shardvar inspect", "", "the command line is not installed")
     else:
-        inspect = _process("-c", _INSPECT, "inspect", str(room / "model"))
-        yield setting.ratio(
-            "shardvar inspect, 20 tensors", "import numpy", setting.disk, inspect, numpy, None
-        )
+        yield from _commands(setting, str(room / "model.npz"), str(room / "model"))
+        inspect = Run(_process("-c", _MAIN, "inspect", str(room / "model")))
         seconds = median(inspect.seconds() for _ in range(setting.sizes.processes))
         yield Figure(
             "shardvar inspect, 20 tensors",
@@ -75,6 +94,35 @@ def measure(setting: Setting) -> Iterator[Figure]:
     yield Figure(f"{subject}: memory grows", "", "disk", grown / MIB, "MiB", MAP_GROWTH_TARGET)
 
 
+def _commands(setting: Setting, path: str, other: str) -> Iterator[Figure]:
+    """The processor time of commands on 20 tensors, with and without bytecode on the disk."""
+    commands = {
+        "inspect FILE.npz": (["inspect", path], COMMAND_TARGET),
+        "inspect, native": (["inspect", other], COMMAND_TARGET),
+        "show": (["show", path, "layer_0/kernel"], None),
+        "verify": (["verify", path], None),
+        "diff": (["diff", path, other], None),
+        "completion of a key": (["__complete", "show", path, "layer_1"], None),
+    }
+    for words, (arguments, target) in commands.items():
+        modules = subprocess.run(
+            [sys.executable, "-c", _MAIN + _COUNT, *arguments],
+            env=environment(),
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+        )
+        note = f"{int(modules.stderr)} modules of shardvar"
+        for compiled in (True, False):
+            ours = ProcessorRun(_process("-c", _MAIN, *arguments, compiled=compiled))
+            numpy = ProcessorRun(_process("-c", "import numpy", compiled=compiled))
+            subject = f"shardvar {words}, processor{'' if compiled else ', without bytecode'}"
+            figure = setting.ratio(
+                subject, "import numpy", setting.disk, ours, numpy, target if compiled else None
+            )
+            yield replace(figure, note=f"{figure.note}, {note}")
+
+
 def map_large(room: str) -> tuple[float, int]:
     """(seconds, growth of memory) until there is an array."""
     sv.load(f"{room}/model", mmap=True)
@@ -87,15 +135,14 @@ def map_large(room: str) -> tuple[float, int]:
     return seconds, growth.nbytes()
 
 
-def _process(*arguments: str) -> Run:
+def _process(*arguments: str, compiled: bool = True) -> Callable[[], object]:
+    """Return a function that runs Python; not ``compiled``, each process compiles all it imports."""
+    # The bytecode of an installed package is on the disk.
+    known = {name: text for name, text in environment().items() if name not in _ABOUT_BYTECODE}
+    if not compiled:
+        nowhere = Path(tempfile.gettempdir(), "shardvar-no-bytecode")
+        known |= {"PYTHONPYCACHEPREFIX": str(nowhere), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, *arguments]
-    # The bytecode of an installed package is on the disk. Without it, each process would compile
-    # the source again.
-    compiled = {
-        name: value for name, value in environment().items() if name != "PYTHONDONTWRITEBYTECODE"
-    }
-    return Run(
-        lambda: subprocess.run(
-            command, env=compiled, cwd=ROOT, check=True, stdout=subprocess.DEVNULL
-        )
+    return lambda: subprocess.run(
+        command, env=known, cwd=ROOT, check=True, stdout=subprocess.DEVNULL
     )

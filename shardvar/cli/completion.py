@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from shardvar.cli.options import ALIASES, TOPICS, Commands, make_parser
+from shardvar.cli.options import ALIASES, COMMANDS, TOPICS, Commands, make_parser
 from shardvar.cli.output import one_line
 from shardvar.errors import ShardvarError
 
@@ -96,7 +96,8 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
     ['full']
     """
     *before, word = _without_breaks(words) or [""]
-    parser = make_parser()
+    name = ALIASES.get(before[0], before[0]) if before else ""
+    parser = make_parser([name] if name in COMMANDS else COMMANDS)
     # argparse offers no public way to list the commands and options of a parser.
     commands = next(action for action in parser._actions if isinstance(action, Commands))
     if before in ([], ["help"]):
@@ -104,7 +105,7 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
         if before:
             helps |= TOPICS
         return (f"{command}\t{text}" for command, text in helps.items() if command.startswith(word))
-    chosen = commands.choices.get(ALIASES.get(before[0], before[0]))
+    chosen = commands.choices.get(name)
     if chosen is None:
         return iter(())
     options = {name: action for action in chosen._actions for name in action.option_strings}

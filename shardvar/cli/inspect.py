@@ -58,9 +58,8 @@ from shardvar.cli.tensors import (
 from shardvar.cli.tree import Line, print_problems, problem_lines, tree_lines
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
-from shardvar.formats.published import delta_of
 from shardvar.limits import MAX_NAMED
-from shardvar.planning.index import find_ties, take_tensors
+from shardvar.planning.index import DELTA, find_ties, take_tensors
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.locate import find_below, look_at, only_one
 from shardvar.verbs.parameters import ParameterCount, empty_note, is_optimizer_state
@@ -163,9 +162,10 @@ def print_overview(
         from shardvar.verbs.reports import Damage  # most checkpoints have no fault
 
         faults.extend(Damage.of(each.fault, each.key) for each in tensors if each.fault)
-    # The lines around the tree.
-    taken = sum(len(folded(line)) for line in heading) + num_lines(arguments.notes)
-    taken += len(problem_lines(faults, most=_MOST_CAUSES)) + 3 if faults else 0
+    taken = 0  # the lines around the tree, at a terminal
+    if at_terminal():
+        taken = sum(len(folded(line)) for line in heading) + num_lines(arguments.notes)
+        taken += len(problem_lines(faults, most=_MOST_CAUSES)) + 3 if faults else 0
     if arguments.brief:
         # They are the reason for the exit code of ``--fail-on``.
         if measured:
@@ -452,8 +452,11 @@ def execute(arguments: Namespace) -> int:
             total = sum(tensor.nbytes for tensor in tensors)
             with progress("reading", lambda: total) as advance:
                 measured = dict(measure(reader, [tensor.key for tensor in tensors], advance))
-        table = reader.listed().slices.tensors
-        delta = delta_of(one.storage, reader.format, reader.metadata.user, table)
+        user, delta = reader.metadata.user, None
+        if DELTA in user or reader.format == "safetensors":
+            from shardvar.formats.published import delta_of
+
+            delta = delta_of(one.storage, reader.format, user, reader.listed().slices.tensors)
         if arguments.json:
             _print_json(reader, tensors, measured, arguments, delta)
         elif arguments.csv:

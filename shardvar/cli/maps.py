@@ -3,17 +3,21 @@
 import json
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from shardvar.cli.output import at_terminal, print_json, print_table, say
 from shardvar.errors import ArgumentError, ShardvarError
-from shardvar.maps.map import Map, shipped_maps
-from shardvar.maps.report import WIDEST, MapReport
-from shardvar.verbs.mapping import map_reader
-from shardvar.verbs.reader import Reader
-from shardvar.verbs.reports import SCHEMA
+
+if TYPE_CHECKING:
+    from shardvar.maps.map import Map
+    from shardvar.maps.report import MapReport
+    from shardvar.verbs.reader import Reader
 
 
 def execute(arguments: Namespace) -> int:
+    from shardvar.maps.map import Map, shipped_maps
+    from shardvar.verbs.reports import SCHEMA
+
     name = arguments.name
     names = [each for each in shipped_maps() if name is None or name.lower() in each]
     if name not in names and names:
@@ -48,6 +52,9 @@ def _print_list(names: Sequence[str], arguments: Namespace) -> None:
     if at_terminal() and arguments.name is None and not (arguments.json or arguments.all):
         _print_groups(names)
         return
+    from shardvar.maps.map import Map
+    from shardvar.verbs.reports import SCHEMA
+
     maps = [(name, Map.read(name)) for name in names]
     if arguments.json:
         listed = [{"name": name, "about": each.about} for name, each in maps]
@@ -82,7 +89,7 @@ def _more(families: Sequence[str]) -> str:
     return f" and {len(families) - _MOST_FAMILIES} more" * (len(families) > _MOST_FAMILIES)
 
 
-def map_of(arguments: Namespace) -> Map | None:
+def map_of(arguments: Namespace) -> "Map | None":
     """Return the map of ``--map``, ``--rule``, ``--size`` and the like; None without them."""
     sizes: dict[str, int | str] = {}
     for text in arguments.size or ():
@@ -106,24 +113,32 @@ def map_of(arguments: Namespace) -> Map | None:
                 cause = f"{option} is given, and no map."
                 raise ArgumentError(cause, "Add --map FILE, or --rule 'KEY -> KEY'.")
         return None
+    from shardvar.maps.map import Map  # most commands are given no map
+
     found = Map(()) if arguments.map is None else Map.read(arguments.map)
     found = found.extended(arguments.rule or (), sizes, any_model=arguments.any_model)
     return found.inverse() if arguments.inverse else found
 
 
-def print_rules(report: MapReport) -> None:
+def print_rules(report: "MapReport") -> None:
     """Print the table of a map's rules, and what was proven of the map."""
+    from shardvar.maps.report import WIDEST
+
     print()
     print_table(report.headers(), report.rows(), right=(0, 2, 5), widest=WIDEST)
     for line in report.summary():
         say(line)
 
 
-def through_map(reader: Reader, arguments: Namespace) -> Reader:
+def through_map(reader: "Reader", arguments: Namespace) -> "Reader":
     """Return a reader of the options' map of an open checkpoint; an error closes the checkpoint."""
     try:
         given = map_of(arguments)
-        return reader if given is None else map_reader(reader, given)
+        if given is None:
+            return reader
+        from shardvar.verbs.mapping import map_reader
+
+        return map_reader(reader, given)
     except ShardvarError:
         reader.close()
         raise

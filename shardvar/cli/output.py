@@ -11,7 +11,6 @@ a row. A pipe gets plain columns, one whole line a row. Cells must be ``printabl
 
 import errno
 import io
-import json
 import os
 import re
 import sys
@@ -70,6 +69,8 @@ _UNBROKEN = r"[0-9] [kMGTP]?B\b|`[^`]*`"
 
 def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Print one JSON object, or a list, in ASCII, so that keys survive any terminal and pipe."""
+    import json  # a listing for people needs no JSON
+
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
@@ -81,6 +82,8 @@ def print_csv(rows: Iterable[dict[str, Any]]) -> None:
 
 
 def _csv_cell(cell: Any) -> str:
+    import json
+
     text = json.dumps(cell) if isinstance(cell, list | dict) else "" if cell is None else str(cell)
     quoted = text.replace('"', '""')
     return f'"{quoted}"' if any(mark in text for mark in ',"\r\n') else text
@@ -403,8 +406,10 @@ def short_path(path: str) -> str:
 def path_on_a_line(path: str) -> str:
     """Return ``short_path``; at a terminal without the middle of one that is longer than a line."""
     shown = short_path(path)
+    if not at_terminal():
+        return shown
     width = max(_columns(None), NARROWEST) - 1  # for the colon after it
-    return _cut(shown, width) if at_terminal() and len(shown) > width else shown
+    return _cut(shown, width) if len(shown) > width else shown
 
 
 _MOST_PRETTY = 2000
@@ -591,8 +596,8 @@ def notes_about(arguments: Namespace) -> list[str]:
                 notes.append(f"note: {text}")
     for path in dict.fromkeys(_paths(arguments, "path", "a", "b")):  # ``reshard`` refuses parts
         with suppress(ShardvarError):
-            # Not above: paths of files do without them.
-            from shardvar.formats.parts import find_part, split_numbers
+            # Not above: `--help` does without them.
+            from shardvar.formats.sets import split_numbers
             from shardvar.verbs.locate import find_checkpoints
 
             whole = path if "://" in path else os.path.abspath(path)
@@ -600,6 +605,8 @@ def notes_about(arguments: Namespace) -> list[str]:
                 continue
             if found[0].members:
                 continue
+            from shardvar.formats.parts import find_part
+
             kind, others = find_part(found[0].format, found[0].storage, found[0].name)
             if kind is not None:
                 parts = f"one of {len(others) + 1:,} parts" if others else "one part"

@@ -8,10 +8,10 @@ that no sum changes.
 """
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardvar.cli.output import (
     at_terminal,
@@ -33,7 +33,6 @@ from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state
 from shardvar.verbs.reader import Reader, has_settings
-from shardvar.verbs.renaming import select_keys
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes.layout import Layout
@@ -50,8 +49,7 @@ _MARKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     offset: tuple[int, ...]
     """Its first index along each axis of the whole tensor."""
     shape: tuple[int, ...]
@@ -63,8 +61,7 @@ class Slice:
     """The payload's checksum as eight hexadecimal digits; None where the index has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     key: str
     dtype: str | None
     """Its dtype; None where the index lacks it."""
@@ -126,7 +123,11 @@ def list_tensors(
 ) -> list[Tensor]:
     """Return the chosen tensors in the order of the index; ``with_places`` also reads files of payloads."""
     with without_collection():
-        chosen = select_keys(list(reader), filter, exclude)
+        chosen: Collection[str] = reader
+        if filter is not None or exclude is not None:
+            from shardvar.verbs.renaming import select_keys  # of a part
+
+            chosen = select_keys(list(reader), filter, exclude)
         entries = reader.entries() if with_places else reader.listed()
         faults = reader.faults if with_places else reader.listed_faults()
         tensors, files = entries.slices.tensors, reader.index.files
@@ -158,23 +159,10 @@ def list_tensors(
             dtype, shape = facts[key]
             fault, encoding = faults.get(key), encodings.get(key)
             counted_as, number = parameters.counted.get(key, ("", 0))
-            listed.append(
-                Tensor(
-                    key,
-                    dtype,
-                    shape,
-                    total,
-                    len(rows),
-                    named[numbers],
-                    fault,
-                    rows,
-                    encoding,
-                    number,
-                    counted_as,
-                    key in left_out,
-                    has_any and dtype == STRING and shape == (),
-                )
-            )
+            is_setting = has_any and dtype == STRING and shape == ()
+            stored = key, dtype, shape, total, len(rows), named[numbers], fault, rows
+            counted = encoding, number, counted_as, key in left_out
+            listed.append(Tensor(*stored, *counted, is_setting))
         return listed
 
 
@@ -204,7 +192,7 @@ def layout_of(reader: Reader, tensor: Tensor) -> "Layout | None":
 
 
 def slice_json(each: Slice) -> dict[str, Any]:
-    return asdict(each) | {"offset": list(each.offset), "shape": list(each.shape)}
+    return each._asdict() | {"offset": list(each.offset), "shape": list(each.shape)}
 
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -245,8 +233,7 @@ _FIRST = 1000
 """The weight of a byte of a model, in bytes of an optimizer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     line: Line
     is_folded: bool = False
     """True for a branch without the lines below it."""
@@ -351,15 +338,14 @@ Cells = tuple[str, ...]
 _Styles = dict[int | tuple[int, int], str]
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
+class TableRow(NamedTuple):
     cells: Cells
     is_branch: bool = False
     is_place: bool = False
     """True for a slice, whose place in a file was asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Table:
     """The facts that rows are made of."""
 

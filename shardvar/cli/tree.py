@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardvar.cli.output import (
     at_terminal,
@@ -59,8 +59,7 @@ _MOST_WORDS = 8
 """The most words that a line lists; siblings with more are shown one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     label: str
     """The end of the key, without what the lines above it show."""
     guide: str
@@ -84,7 +83,7 @@ class Line:
         return len(self.guide) // 3
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Node:
     leaf: int | None = None
     children: dict[str, "_Node"] = field(default_factory=dict)
@@ -92,8 +91,7 @@ class _Node:
     """Equal for branches with the same names and kinds of tensors below them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     label: str
     names: Sequence[str]
     gaps: tuple[int, ...] = ()

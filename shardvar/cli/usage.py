@@ -6,8 +6,6 @@ from typing import Any
 
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.layout.dtypes import parse_dtype
-from shardvar.layout.indexing import select_basic
-from shardvar.verbs.renaming import REGULAR
 
 _SIZE = r"(?i)([0-9]{1,15})(?:\.([0-9]{1,15}))? ?(?:([KMGTP])(I?))?B?"
 _UNITS = ("", "K", "M", "G", "T", "P")
@@ -70,6 +68,8 @@ def parse_renames(texts: Sequence[str], file: str | None) -> dict[str, str]:
     >>> parse_renames(["a/*=b/*", "re:(?P<n>[0-9]+)=layer_.*"], None)
     {'a/*': 'b/*', 're:(?P<n>[0-9]+)': 'layer_.*'}
     """
+    from shardvar.verbs.renaming import REGULAR  # of the commands that rename
+
     names = {} if file is None else _read_renames(file)
     for text in texts:
         old, equals, new = text.rpartition("=") if text.startswith(REGULAR) else text.partition("=")
@@ -154,5 +154,7 @@ def parse_index_text(text: str, shape: Sequence[int]) -> list[int | range]:
             key.append(int(word))
         else:
             key.append(slice(*(int(part) if part else None for part in parts)))
+    from shardvar.layout.indexing import select_basic  # of one command
+
     # The text has no word for a new axis, so that every selection is of an axis.
     return [along for along in select_basic(tuple(key), tuple(shape)) if along is not None]

@@ -47,11 +47,9 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
 )
-from shardvar.extras import missing_extra
 from shardvar.formats.files import open_below
 from shardvar.formats.table import format_named
 from shardvar.pictures.words import in_command, named
-from shardvar.storage.requests import first_line
 from shardvar.verbs.compare.manifest import manifest_beside, read_against, sums_beside
 from shardvar.verbs.locate import Location
 from shardvar.verbs.reader import Reader, open_checkpoint, open_found
@@ -129,6 +127,9 @@ def _cluster(address: str) -> Iterator[Executor]:
         raise ArgumentError(
             cause, "Give --dask tcp://HOST:PORT. Certificates come from Dask's configuration."
         )
+    from shardvar.extras import missing_extra
+    from shardvar.storage.requests import first_line
+
     try:
         import distributed
     except ImportError:

@@ -44,7 +44,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -233,8 +233,8 @@ def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, leas
     """Return the widest gap between two sorted ranges that one request brings along: as long as the
     gaps are less than the wanted bytes, or wider if more ranges are left than two rounds bring."""
     wanted = int(nbytes.sum())
-    few = replace(traits, gap_nbytes=SMALL_NBYTES, waste_nbytes=wanted)
-    usual = replace(traits, waste_nbytes=min(traits.waste_nbytes, wanted)) if not least else traits
+    few = traits._replace(gap_nbytes=SMALL_NBYTES, waste_nbytes=wanted)
+    usual = traits._replace(waste_nbytes=min(traits.waste_nbytes, wanted)) if not least else traits
     gap = max(least, *(affordable_gap(file, start, nbytes, some) for some in (few, usual)))
     most = 2 * max(traits.requests, traits.short_requests)
     gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])

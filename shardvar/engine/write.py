@@ -32,8 +32,8 @@ from shardvar.errors import CheckpointError, StorageError, WorkerLost
 from shardvar.formats.protocol import Sink, Source
 from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, RunChecksums
-from shardvar.planning.plan import Assignment, CopyTable, Plan
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.plan import CopyTable, Plan
+from shardvar.planning.slices import Assignment, SliceTable
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.strict_json import parse_json

@@ -61,7 +61,7 @@ _KEPT_PAYLOADS = 16
 one, which another thread goes on with."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Enclosed:
     """The extents of payloads, by file and place; safe to use from several threads."""
 
@@ -179,7 +179,7 @@ class Located(NamedTuple):
     plain: bool
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class DeferredIndex:
     """A table of contents; safe to use from several threads."""
 
@@ -381,7 +381,7 @@ class DeferredIndex:
             self._is_known[left] = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeferredFaults(ScannedFaults):
     """The unreadable keys: a look-up reads the frames of one key, iteration all."""
 
@@ -397,7 +397,7 @@ class DeferredFaults(ScannedFaults):
         return cast("Mapping[str, CheckpointError]", self.index.all_faults())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LateIndex:
     """An index whose keys are known, and that is read whole when anything else is asked for."""
 
@@ -419,13 +419,6 @@ class LateIndex:
 
     def scan(self) -> Iterator[EntryTable]:
         yield from self.read().scan()
-
-
-def has_key(index: Index, key: str) -> bool:
-    """Return True if a key may be looked up; a late index is not read for the answer."""
-    if isinstance(index, LateIndex):
-        return key in index.names
-    return any(key in entries.slices.tensors.keys for entries in index.scan())
 
 
 def outline_of(index: Index) -> Index:

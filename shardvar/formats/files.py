@@ -177,7 +177,7 @@ def size_fault(
     return InvalidCheckpoint(f"{cause}.", COPY_AGAIN).in_file(name)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class DataFiles:
     """The data files by number, at most ``OPEN_FILES`` open; safe to use from several threads.
     Others are dropped and not closed, since a thread may be reading."""
@@ -520,7 +520,7 @@ _FEW_NBYTES = 1 << 12
 """The bytes that are read after a jump: more than most headers have."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Window:
     """A file, and the bytes of it that were read last."""
 

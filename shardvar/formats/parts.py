@@ -24,7 +24,7 @@ with it. A format that joins such files comes first, as pt does for
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -38,16 +38,21 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import READ_ONLY, Format, Source
-from shardvar.formats.sets import GAP, INDEXED_ENDINGS, JOINED_BY_FORMAT, N_OF_M
-from shardvar.formats.table import formats_marked
+from shardvar.formats.sets import (
+    INDEXED_ENDINGS,
+    N_OF_M,
+    are_parts,
+    is_of_several,
+    saves_in_parts,
+    split_numbers,
+)
+from shardvar.formats.table import COMMON, formats_marked
 from shardvar.pictures.words import message, named
 from shardvar.planning.slices import Capabilities
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import FileKind
+from shardvar.wire.damage import INTERRUPTED, FileKind
 
-INTERRUPTED = "The save was interrupted: take the step before it, and remove this folder."
-"""The remedy for a folder of a save that was cut short."""
 _ONE_BY_ONE = (
     "If no tensor is in two of the files, load each, and save them as one: "
     "`sv.save(TARGET, {**sv.load(FILE1), **sv.load(FILE2)})`."
@@ -106,83 +111,10 @@ _FILES = (
 _RANK_FOLDER = r"mp_rank_\d+(_\d+)*"
 _MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npz", ".npy", ".h5")
 _NUMBER = r"\d{1,18}"
-_WORD = "rank|shard|part|partition|worker|process|proc|device|gpu|host|node|replica|consolidated"
-# A word begins at a letter that no letter is before, or at a capital: worldRank0. Of two letters, as
-# in tp2, it also follows no digit: names of tempfile have all such pairs.
-_PART = (
-    r"(?:(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))"
-    rf"(?i:(?:[mtp]p|local|global)?(?:{_WORD}))|(?<![A-Za-z0-9])(?i:[mtp]p)){GAP}(\d{{1,18}})(?!\d)"
-)
-_DECLARED = rf"(?<![A-Za-z0-9]){N_OF_M}(?![A-Za-z0-9])|[^0-9A-Za-z](?i:of)[^0-9A-Za-z]"
-"""Not in the middle of letters and digits, as tempfile may have it."""
-COMMON, _RANKWISE_INDEX = "common.pt", "metadata.pkl"
+_RANKWISE_INDEX = "metadata.pkl"
 _INDEX_NBYTES = 1 << 26
 _LEVELS = 3
 """The folders above a checkpoint whose names may be of a rank: RANK/checkpoints/STEP/model.pt."""
-
-
-def split_numbers(name: str) -> tuple[str, tuple[int, ...]]:
-    r"""Return a name with NUL for each number of a part of a save, and these numbers.
-
-    >>> split_numbers("mp_rank_01"), split_numbers("m-1-of-2.npz"), split_numbers("depart_1")
-    (('mp_rank_\x00', (1,)), ('m-\x00-of-2.npz', (1,)), ('depart_1', ()))
-    """
-    numbers: list[int] = []
-
-    def take(found: re.Match[str]) -> str:
-        numbers.append(int(found[1]))
-        start, stop = (at - found.start() for at in found.span(1))
-        return f"{found[0][:start]}\0{found[0][stop:]}"
-
-    if re.fullmatch(JOINED_BY_FORMAT, name):
-        return name, ()
-    return re.sub(_PART, take, re.sub(N_OF_M, take, name)), tuple(numbers)
-
-
-def is_of_several(name: str) -> bool:
-    """Return True if a name has N of M, in any spelling."""
-    return re.search(N_OF_M, name) is not None and not re.fullmatch(JOINED_BY_FORMAT, name)
-
-
-def are_parts(names: Sequence[str]) -> bool:
-    """Return True if names that differ only in the numbers of parts belong to one save.
-
-    They do if they have N of M, or if the numbers count: from 0 on, and most of them are there, or
-    from 1 on, and all are. A name without others does if it has N of M as a word.
-
-    >>> [are_parts([f"gpu{n}" for n in numbers]) for numbers in [(0, 1), (0, 1, 3), (1, 2), (1, 4), (3,)]]
-    [True, True, True, False, False]
-    >>> are_parts(["m-2-of-2"]), are_parts(["tmpx2of3y"]), are_parts(["node12-rank0", "node12-rank1"])
-    (True, False, True)
-    """
-    if is_of_several(names[0]):
-        return len(names) > 1 or re.search(_DECLARED, names[0]) is not None
-    return any(map(count_as_ranks, zip(*(split_numbers(each)[1] for each in names), strict=True)))
-
-
-def count_as_ranks(numbers: Iterable[int]) -> bool:
-    """Return True if numbers count as the ranks of processes do.
-
-    >>> [*map(count_as_ranks, [[0, 1, 3], [1, 2], [0, 4], [1, 3], [0, 0]])]
-    [True, True, False, False, False]
-    """
-    there = {*numbers}
-    first, last = min(there), max(there)
-    return len(there) > 1 and (2 * len(there) > last + 1 if first == 0 else last == len(there))
-
-
-def saves_in_parts(names: Iterable[str]) -> list[list[str]]:
-    """Return the names that are parts of one save, save by save.
-
-    >>> saves_in_parts(["rank_0.npz", "rank_1.npz", "tp0.npz", "host-3.npz", "best.npz"])
-    [['rank_0.npz', 'rank_1.npz']]
-    """
-    groups: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        frame, numbers = split_numbers(name)
-        if numbers:
-            groups.setdefault(frame, []).append(name)
-    return list(filter(are_parts, groups.values()))
 
 
 def kind_of_parts(storage: Storage, found: Sequence[str]) -> FileKind | None:
@@ -390,7 +322,7 @@ class PartsFormat(Format):
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(READ_ONLY, folder_index=self.name)
+        return READ_ONLY._replace(folder_index=self.name)
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         return [] if name or kind_of_parts(storage, []) is None else [self.name]

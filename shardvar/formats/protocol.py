@@ -37,12 +37,9 @@ from shardvar.errors import ReadError, UnsupportedError
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import message
 from shardvar.planning.index import EntryTable, Index, Metadata
-from shardvar.planning.slices import Capabilities, SliceTable
+from shardvar.planning.slices import Assignment, Capabilities, SliceTable
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import CRC32C, Checksum
-
-if TYPE_CHECKING:
-    from shardvar.planning.plan import Assignment
 
 __all__ = [
     "READ_ONLY",
@@ -233,7 +230,7 @@ class Source(ABC):
         return ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FileChecksums:
     """The checksums of what was written into one file, in the order of its slices."""
 
@@ -324,7 +321,7 @@ class Sink(ABC):
         return False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WrittenFiles:
     """Data files that are finished, under the names that they have until a commit."""
 
@@ -338,7 +335,7 @@ class WrittenFiles:
     """[m] the digests of the payloads, as in ``EntryTable``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class NewCheckpoint:
     """A checkpoint that is to be written: the arguments of ``create``, or of ``adopt``."""
 
@@ -346,7 +343,7 @@ class NewCheckpoint:
     """The directory for the files."""
     name: str
     """A name that ``locate`` returns, or a new one."""
-    assignment: "Assignment"
+    assignment: Assignment
     """The slices, and the file of each."""
     metadata: Metadata
     """The metadata, with the objects."""
@@ -406,7 +403,7 @@ class Format(ABC):
         self,
         storage: Storage,
         name: str,
-        assignment: "Assignment",
+        assignment: Assignment,
         metadata: Metadata,
         generation: str,
     ) -> Sink:
@@ -472,7 +469,7 @@ class SharedFormat(Format):
         self,
         storage: Storage,
         name: str,
-        assignment: "Assignment",
+        assignment: Assignment,
         metadata: Metadata,
         files: WrittenFiles,
     ) -> Sink:

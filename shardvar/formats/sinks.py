@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -40,8 +40,10 @@ from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import SliceTable, check_holds
 from shardvar.storage.concurrency import do_all
-from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.protocol import Storage
+
+if TYPE_CHECKING:
+    from shardvar.storage.exchange import FolderBeside
 
 
 class CommitSteps(NamedTuple):
@@ -57,7 +59,7 @@ class CommitSteps(NamedTuple):
     """Removes the files that the new checkpoint leaves unnamed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class SetSink(Sink):
     """The sink of a set of data files with an index, or of one file; a format defines ``index``."""
 
@@ -100,7 +102,7 @@ class SetSink(Sink):
         return partial(remove_unnamed, self.new.storage, unnamed)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class OneFileSink(SetSink):
     """A checkpoint of one file."""
 
@@ -207,7 +209,7 @@ def check_uncut(slices: SliceTable, form: str) -> None:
         raise UnsupportedError(cause, "Write the tensor whole.")
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class FolderSink(Sink):
     """A folder that is being written; a format defines ``own``."""
 
@@ -247,7 +249,7 @@ class FolderSink(Sink):
         """Return the temporary name and the place of each file that is needed."""
         return [(aside, path) for aside, path in zip(self.asides, self.paths, strict=True) if path]
 
-    def exchange(self, beside: FolderBeside) -> None:
+    def exchange(self, beside: "FolderBeside") -> None:
         """Build the new folder next to its place, and exchange the two."""
         try:
             beside.make()

@@ -143,6 +143,9 @@ _PREFIX_INDEXES = (".svindex", ".index")
 """The endings of indexes whose checkpoints are named without them."""
 
 
+COMMON = "common.pt"
+"""Megatron's file of values that all ranks share; its path means its folder."""
+
 _OTHER_FILES = (
     ".bin", ".distcp", ".tflite", ".pb", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet",
     ".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z",

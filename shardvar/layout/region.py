@@ -51,7 +51,7 @@ any arrangement:
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Self, SupportsIndex
+from typing import Any, NamedTuple, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -609,15 +609,14 @@ _ROUNDS = 2  # Independent random numbers for each interval
 _Weights = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class Flaw(NamedTuple):
     """A cell of a shape that the regions do not hold exactly once."""
 
     cell: Region  # the cell, which no region holds in part
     rows: tuple[int, ...]  # the rows of the regions that hold it: none, or two or more
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Cell:
     """A part of the shape, in numbers of cuts, with the regions in it, clipped to it."""
 

@@ -30,10 +30,11 @@ from shardvar.layout.dtypes import Bools, Ints, is_whole
 from shardvar.layout.partition import Cut, check_part_count, part_columns
 from shardvar.layout.region import Region
 from shardvar.planning.index import find_faults
-from shardvar.planning.plan import Assignment, Plan, plan_copies
+from shardvar.planning.plan import Plan, plan_copies
 from shardvar.planning.policies.policy import Exceeding, Policy, TablePolicy
 from shardvar.planning.slices import (
     LOCAL_DEVICE,
+    Assignment,
     Capabilities,
     SliceTable,
     TensorTable,
@@ -178,7 +179,7 @@ def decide(
     start = clock()
     # Slices of a grid are equal as they are: of some of them, a policy would make unequal ones.
     may_cut = frozenset() if capabilities.is_grid else capabilities.slice_dtypes
-    assignment = policy.assign(slices, replace(capabilities, slice_dtypes=may_cut))
+    assignment = policy.assign(slices, capabilities._replace(slice_dtypes=may_cut))
     seconds = clock() - start
     check_answer(slices, assignment, capabilities)
     plan = plan_copies(sources, assignment.slices)

@@ -20,7 +20,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -106,8 +106,7 @@ class Metadata:
         return not isinstance(self.digests, dict) or bool(self.digests)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A slice that is stored: a row of an index."""
 
     slice: TensorSlice
@@ -116,7 +115,7 @@ class Entry:
     checksum: int | None  # the checksum of the payload; None if the format has none
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RunChecksums:
     """Checksums of runs: fixed-size parts of payloads, which are verified by themselves."""
 
@@ -176,7 +175,7 @@ class EntryTable:
         return replace(self, slices=slices, runs=runs, digests=digests, **columns)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class References:
     """Tensors of an older checkpoint that a new one of the same directory has unchanged."""
 
@@ -232,7 +231,7 @@ class Index(Protocol):
         """All entries, a bounded table at a time, in the order of the keys."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TableIndex:
     """An index that is one table in memory, for formats whose contents are read whole."""
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -334,8 +334,36 @@ def _stack(columns: Sequence[Array], rank: int | None = None) -> Array:
 _NAMED = 8  # keys that an error names; the rest it counts
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Assignment:
+    """A policy's answer: the slices to write and the file of each."""
+
+    slices: SliceTable
+    """The slices, in the order in which they are written."""
+    file: Ints
+    """[m] the number of the file of each slice."""
+    num_files: int  # the number of files
+    description: str = ""  # the policy's sentence about itself
+
+    def by_file(self) -> tuple[Ints, Ints]:
+        return group_rows(self.file, self.num_files)
+
+    def starts(self, nbytes: Ints) -> Ints:
+        """[m] Return the first byte of each slice in its file, where they follow each other."""
+        # Lay all files out as one, file after file. 10, 20 and 5 bytes in the files 0, 0, 1 end at
+        # 10, 30 and 35, and file 1 begins at 30: so they begin at 0, 10 and 35 - 5 - 30 = 0.
+        order, bounds = self.by_file()
+        ends = np.cumsum(nbytes[order])
+        base = np.append(0, ends)[bounds[:-1]]
+        start = np.empty_like(nbytes)
+        start[order] = ends - nbytes[order] - base[self.file[order]]
+        return start
+
+    def nbytes_of_files(self) -> Ints:
+        return sum_by(self.file, self.slices.nbytes, self.num_files)
+
+
+class Capabilities(NamedTuple):
     """The limits of a format. Planning joins slices that must be whole, and refuses the rest."""
 
     dtypes: frozenset[str]  # the element types that it can hold at all

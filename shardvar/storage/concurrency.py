@@ -191,7 +191,7 @@ def _answers(pending: "dict[Future[Result], int]") -> Iterator[Result]:
         yield future.result()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Room:
     """Memory for work under way; threads wait until there is room for theirs."""
 

@@ -200,7 +200,7 @@ class HeldDirectory:
         return os.listdir(self._descriptor.number)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class LocalReadableFile:
     """A file open for reading. Maps survive ``close``; if the file shrinks, the process ends."""
 
@@ -287,7 +287,7 @@ def _ends_before(file: ReadableFile, start: int, nbytes: int) -> IncompleteCheck
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class LocalWritableFile:
     """A new file, open for writing."""
 

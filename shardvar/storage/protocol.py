@@ -13,12 +13,10 @@ that step is on the disk.
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class FileStatus:
+class FileStatus(NamedTuple):
     """Size, age and identity of a file, as its folder tells them."""
 
     nbytes: int
@@ -29,8 +27,7 @@ class FileStatus:
     """The ``ReadableFile.stamp`` of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(NamedTuple):
     """The cost of a request to a remote storage, by which the engine plans its reads."""
 
     small_nbytes: int

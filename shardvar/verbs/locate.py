@@ -32,7 +32,7 @@ That costs listing one folder and reading the heads of a few files.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -50,11 +50,11 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.deferred import has_key
-from shardvar.formats.parts import COMMON, INTERRUPTED, PartsFormat, kind_of_parts
+from shardvar.formats.deferred import LateIndex
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.sets import whole_sets
 from shardvar.formats.table import (
+    COMMON,
     ending_of_other_files,
     format_named,
     format_names,
@@ -81,7 +81,7 @@ from shardvar.planning.index import OBJECTS
 from shardvar.storage.local import ListedDirectory, split_path, split_place
 from shardvar.storage.posix import inner_links, outer_links
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import SNIFF_NBYTES, UNPACK, FileKind, kind_of
+from shardvar.wire.damage import INTERRUPTED, SNIFF_NBYTES, UNPACK, FileKind, kind_of
 
 _LOOKED_AT = 4
 """The files of a folder whose heads are read."""
@@ -438,7 +438,14 @@ class Location:
         except MissingFile as error:
             raise self._unfinished(error) from None
         index = source.index
-        if has_key(index, OBJECTS) if can.objects_in_tensor else OBJECTS in index.metadata.user:
+        held: Collection[str]
+        if not can.objects_in_tensor:
+            held = index.metadata.user
+        elif isinstance(index, LateIndex):
+            held = index.names  # known without reading it
+        else:
+            held = [key for entries in index.scan() for key in entries.slices.tensors.keys]
+        if OBJECTS in held:
             from shardvar.formats.objects import with_objects  # few have any
 
             source = with_objects(source, can)
@@ -480,8 +487,11 @@ def found_at(storage: Storage, name: str) -> list[Location]:
     # Megatron's file of common values means its folder, also by its own path.
     if any(each.members for each in found):
         return found
-    if name in ("", COMMON) and (kind := kind_of_parts(storage, [each.name for each in found])):
-        return [_location(PartsFormat(kind), storage, "parts")]
+    if name in ("", COMMON):
+        from shardvar.formats.parts import PartsFormat, kind_of_parts  # of a folder
+
+        if kind := kind_of_parts(storage, [each.name for each in found]):
+            return [_location(PartsFormat(kind), storage, "parts")]
     if not found and not name and _VARIABLES in storage.folders():
         found = _locate(storage.folder(_VARIABLES), "")
     return found
@@ -566,6 +576,8 @@ def _is_searched_on(_folder: Storage, found: Sequence[Location]) -> bool:
 
 def all_in(folder: Storage) -> list[Location]:
     """All checkpoints in a directory: what its path means, and the files next to it."""
+    from shardvar.formats.parts import PartsFormat  # of a folder
+
     found, names = found_at(folder, ""), folder.names()
     if any(isinstance(each.format, PartsFormat) for each in found):
         return found
@@ -653,7 +665,8 @@ def only_one(place: SplitPath, found: Sequence[Location]) -> Location:
 
 
 def several(place: SplitPath, found: Sequence[Location]) -> AmbiguousPath:
-    from shardvar.verbs.steps import differing, in_series  # only to explain
+    from shardvar.formats.parts import PartsFormat  # only to explain
+    from shardvar.verbs.steps import differing, in_series
 
     if len(found) > _MOST_LISTED:
         first, last = exact_path(found[0]), exact_path(found[-1])

@@ -62,7 +62,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import put_in_place
-from shardvar.formats.parts import INTERRUPTED, PartsFormat
+from shardvar.formats.parts import PartsFormat
 from shardvar.formats.table import format_of_name, names_of_target
 from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.pictures.words import count, named, natural_key
@@ -92,7 +92,7 @@ from shardvar.verbs.steps import (
     may_be_parts,
     pattern_of,
 )
-from shardvar.wire.damage import FileKind
+from shardvar.wire.damage import INTERRUPTED, FileKind
 
 STATE_FILE = "checkpoint"
 """The name of the state file."""

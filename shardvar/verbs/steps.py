@@ -26,8 +26,8 @@ from contextlib import closing
 from typing import Protocol
 
 from shardvar.errors import ShardvarError
-from shardvar.formats.parts import are_parts, count_as_ranks, is_of_several, split_numbers
 from shardvar.formats.protocol import Format, Source
+from shardvar.formats.sets import are_parts, count_as_ranks, is_of_several, split_numbers
 from shardvar.pictures.words import natural_key
 from shardvar.storage.protocol import Storage
 

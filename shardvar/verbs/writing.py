@@ -39,9 +39,9 @@ from shardvar.layout.partition import Cut
 from shardvar.pictures.words import human_size
 from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
-from shardvar.planning.plan import Assignment, Plan
+from shardvar.planning.plan import Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
-from shardvar.planning.slices import SliceTable, are_grids, check_holds, join_whole
+from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, join_whole
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.local import LocalStorage, UnforcedDirectory
 from shardvar.storage.protocol import Storage

@@ -18,6 +18,7 @@ of ``x**31``. Multiplying by ``x`` is thus a shift to the right; the bit that fa
 cached, because most segments of a checkpoint have one of a few lengths.
 """
 
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -80,14 +81,34 @@ class Checksum:
 
 
 @cache
-def _function_of_package() -> Callable[[Readable, int], int]:
-    from crc32c import crc32c  # not above: it loads ``importlib.metadata``, a fifth of a start-up
+def _table(polynomial: int) -> list[int]:
+    rows = list(range(256))
+    for _ in range(8):
+        rows = [row >> 1 ^ polynomial * (row & 1) for row in rows]
+    return rows
 
-    return crc32c
+
+def crc_by_table(data: Readable, crc: int, polynomial: int) -> int:
+    """Return a CRC as ``Checksum.compute``, computed octet by octet."""
+    table, crc = _table(polynomial), crc ^ 0xFFFFFFFF
+    for octet in bytes(data):
+        crc = table[(crc ^ octet) & 255] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+_FEW_NBYTES = 1 << 14
+"""The bytes that a process checks without the package: they take some 2 ms, and its import 20."""
+_checked = [0]  # the bytes so far
 
 
 def _crc32c(data: Readable, crc: int = 0) -> int:
-    return _function_of_package()(data, crc)
+    if "crc32c" not in sys.modules:
+        _checked[0] += memoryview(data).nbytes
+        if _checked[0] <= _FEW_NBYTES:
+            return crc_by_table(data, crc, CRC32C.polynomial)
+    from crc32c import crc32c  # not above: it loads ``importlib.metadata``, a fifth of a start-up
+
+    return crc32c(data, crc)
 
 
 CRC32C = Checksum("CRC32C", 0x82F63B78, _crc32c)

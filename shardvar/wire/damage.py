@@ -92,6 +92,9 @@ _MAGICS = (
 )  # fmt: skip
 """An offset, the bytes there, and the kind that they show."""
 
+INTERRUPTED = "The save was interrupted: take the step before it, and remove this folder."
+"""The remedy for a folder of a save that was cut short."""
+
 _PATTERNS = (
     # The size of the header, 8 bytes, and the header. It stands first, because a size may begin as
     # a pickle does. Sizes from 5 << 24 on are left out: above 100,000,000 they are refused, and the

@@ -41,7 +41,6 @@ Masks compose: the mask of two steps is the XOR of theirs. So deltas are joined 
 and a mask also leads back.
 """
 
-import hashlib
 import json
 import re
 import struct
@@ -78,7 +77,9 @@ def has_unused_bits(dtype: str) -> bool:
 
 
 def hash_of(data: Octets) -> bytes:
-    return hashlib.sha256(data).digest()
+    from hashlib import sha256  # a listing computes no digest
+
+    return sha256(data).digest()
 
 
 def hash_leaf(dtype: str, payload: Octets) -> bytes:

@@ -18,8 +18,8 @@ text, dates and ``|V2``, as which NumPy stores bfloat16, are valid and unsupport
 """
 
 import re
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_NBYTES, MAX_NPY_HEADER_NBYTES, MAX_RANK
@@ -75,8 +75,7 @@ LOST_KINDS = {
 """Descriptions of the kinds that no tensor has, by NumPy's letters."""
 
 
-@dataclass(frozen=True, slots=True)
-class NpyHeader:
+class NpyHeader(NamedTuple):
     dtype: str
     itemsize: int
     swap_nbytes: int

@@ -952,16 +952,33 @@ def test_a_pipe_needs_no_rich(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "form"),
-    [("m.npz", "npz"), ("m.safetensors", "safetensors"), ("dcp", "torch"), ("m", "native")],
+    ("name", "form", "most"),
+    [
+        ("m.npz", "npz", 48),
+        ("m", "native", 51),
+        ("m.safetensors", "safetensors", 52),
+        ("m", "tensorflow", 53),
+        ("dcp", "torch", 61),
+        ("m.zarr", "zarr", 62),
+        ("m.pt", "torch.saved", 67),
+    ],
 )
-def test_a_command_loads_the_format_that_it_reads(name: str, form: str, tmp_path: Path) -> None:
-    kind = {"native": "shardvar"}.get(form, form)
-    sv.save(tmp_path / name, {"w": np.ones(3)}, format=kind)
+def test_a_listing_loads_its_format_and_neither_engine_nor_writer_nor_log(
+    name: str, form: str, most: int, tmp_path: Path
+) -> None:
+    """Each module takes about a millisecond of every command: ``most`` is how many it loads."""
+    kind = {"native": "shardvar", "torch.saved": "pt"}.get(form, form)
+    sv.save(tmp_path / name, {"w": np.ones(3, np.float32)}, format=kind)
     loaded = modules_after("inspect", str(tmp_path / name))
-    others = {"native", "npz", "safetensors", "tensorflow", "torch", "zarr"} - {form}
+    others = {"native", "npz", "safetensors", "tensorflow", "torch", "zarr"} - {
+        form.split(".", maxsplit=1)[0]
+    }
     assert f"shardvar.formats.{form}" in loaded
     assert loaded.isdisjoint(f"shardvar.formats.{other}" for other in others)
+    own = {each for each in loaded if each.partition(".")[0] == "shardvar"}
+    assert len(own) <= most, sorted(own)
+    assert loaded.isdisjoint({"shardvar.engine", "shardvar.maps", "shardvar.cli.statistics"})
+    assert loaded.isdisjoint({"ml_dtypes", "crc32c", "logging", "secrets", "concurrent.futures"})
 
 
 def test_verify_of_several_has_the_largest_code_and_hides_none(tmp_path: Path, run: Run) -> None:

@@ -196,7 +196,7 @@ def test_a_row_is_the_same_whichever_other_row_was_made_before_it(
 ) -> None:
     """Rows of tensors that are alike are made once, and differ in their labels only."""
     one = Tensor("w", "int8", (2, 3), 6, 1, ("a",), None, ())
-    other = replace(one, **change)  # type: ignore[arg-type]
+    other = one._replace(**change)  # type: ignore[arg-type]
     table = Table(None, [], {"step": ScalarValue("7", 7)}, False, 9, numbers)  # type: ignore[arg-type]
     alone = [[*replace(table, known={}).of_tensors("label", [each])] for each in (one, other)]
     assert alone[0] != alone[1]

@@ -49,7 +49,7 @@ from shardvar.layout.dtypes import (
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_RANK
 from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import Assignment
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.locate import _locate
 from shardvar.wire.sstable import TABLE_MAGIC

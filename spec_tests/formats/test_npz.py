@@ -26,8 +26,7 @@ from shardvar.errors import (
 from shardvar.formats.npz import FORMAT, NpzWriter
 from shardvar.formats.protocol import FileChecksums
 from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import TensorTable
+from shardvar.planning.slices import Assignment, TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.npy import NPY_DTYPES
 from shardvar.wire.zip import (

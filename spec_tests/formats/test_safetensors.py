@@ -30,8 +30,7 @@ from shardvar.formats.safetensors import FORMAT
 from shardvar.layout.dtypes import PACKED_BITS, TORCH_ONLY
 from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import TensorTable
+from shardvar.planning.slices import Assignment, TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
 from spec_tests.helpers.faulty_storage import Fault, FaultyStorage, Killed, full

@@ -16,8 +16,7 @@ from shardvar.formats.tensorflow import FORMAT
 from shardvar.formats.tensorflow.contents import read_bundle
 from shardvar.formats.tensorflow.names import DATA_NAME
 from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import Assignment, SliceTable, TensorTable
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.tensor_bundles import (
     GOLDEN,

@@ -14,8 +14,7 @@ from shardvar.errors import CheckpointNotFound, CorruptCheckpoint, ShardvarError
 from shardvar.formats.protocol import FileChecksums, Finding, Format, Sink, Source
 from shardvar.layout.dtypes import dtype_name, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import TensorTable
+from shardvar.planning.slices import Assignment, TensorTable
 from shardvar.storage.local import split_path
 from shardvar.storage.protocol import Storage
 from spec_tests.helpers import paths

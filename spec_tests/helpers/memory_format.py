@@ -22,8 +22,8 @@ from shardvar.errors import CorruptCheckpoint, IncompleteCheckpoint, MissingFile
 from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, Source
 from shardvar.layout.dtypes import dtype_name
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, RunChecksums, TableIndex
-from shardvar.planning.plan import Assignment, plan_copies
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.plan import plan_copies
+from shardvar.planning.slices import Assignment, SliceTable, TensorTable
 from shardvar.wire.crc import CRC32C, Checksum
 
 Array = npt.NDArray[Any]

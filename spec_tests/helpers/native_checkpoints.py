@@ -18,8 +18,7 @@ from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import STRING, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable, TensorTable, pad
+from shardvar.planning.slices import Assignment, SliceTable, TensorTable, pad
 from shardvar.storage.local import LocalStorage
 from shardvar.wire import strings
 from shardvar.wire.block_file import encode_block_file, encode_index_block, pack_strings

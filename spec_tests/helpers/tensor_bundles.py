@@ -15,8 +15,7 @@ from shardvar.formats.tensorflow import FORMAT
 from shardvar.formats.tensorflow.source import BundleSource
 from shardvar.layout.dtypes import STRING, dtype_name, is_opaque, is_whole, numpy_dtype
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable, TensorTable, pad
+from shardvar.planning.slices import Assignment, SliceTable, TensorTable, pad
 from shardvar.storage.local import LocalStorage
 from shardvar.wire import strings
 from spec_tests.helpers import paths

@@ -13,7 +13,6 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.index import find_faults
-from shardvar.planning.plan import Assignment
 from shardvar.planning.policies import (
     AllInOnePolicy,
     BalancedPolicy,
@@ -24,7 +23,7 @@ from shardvar.planning.policies import (
 )
 from shardvar.planning.policies.max_shard_size import weights_of
 from shardvar.planning.policies.policy import HOLDS_ALL
-from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
+from shardvar.planning.slices import Assignment, Capabilities, SliceTable, TensorTable
 from shardvar.verbs.callbacks.answer import ColumnarComposition
 from spec_tests.helpers.hypothesis_strategies import slice_tables, table_of
 

@@ -11,9 +11,15 @@ import pytest
 from shardvar.errors import ArgumentError
 from shardvar.layout.region import Region
 from shardvar.planning.decision import find_mixed_tasks, find_unequal
-from shardvar.planning.plan import REPLICAS, Assignment, check_replicas
+from shardvar.planning.plan import REPLICAS, check_replicas
 from shardvar.planning.policies.policy import HOLDS_ALL
-from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, cuttable_rows
+from shardvar.planning.slices import (
+    Assignment,
+    Capabilities,
+    SliceTable,
+    TensorTable,
+    cuttable_rows,
+)
 
 
 def table(shape: tuple[int, ...], regions: Sequence[Region]) -> SliceTable:
@@ -34,7 +40,7 @@ def test_a_format_can_do_nothing_that_it_does_not_say() -> None:
     least = Capabilities(frozenset({"float32"}), frozenset())
     found = {
         name: getattr(least, name)
-        for name in Capabilities.__dataclass_fields__
+        for name in Capabilities._fields
         if name not in ("dtypes", "slice_dtypes")
     }
     said = {name for name, value in found.items() if value}
@@ -46,7 +52,7 @@ def test_a_format_can_do_nothing_that_it_does_not_say() -> None:
     assert found["max_slice_rank"] == 0
     # Without a dtype whose slices it holds, and without an axis, it cuts nothing.
     halves = table((4,), [Region((0,), (2,)), Region((2,), (2,))])
-    for each in (least, replace(least, slice_dtypes=frozenset({"float32"}))):
+    for each in (least, least._replace(slice_dtypes=frozenset({"float32"}))):
         assert not cuttable_rows(halves, each).any()
 
 
@@ -98,4 +104,4 @@ def test_a_file_with_slices_of_two_tasks_is_named_once(files: tuple[int, ...]) -
         ]
         assert f"in file {file}: " in loss
         assert all(f"{key!r} of " in loss for key in keys) and loss.count(" of /job") == 2
-    assert find_mixed_tasks(slices, answer, replace(HOLDS_ALL, many_files=False)) == []
+    assert find_mixed_tasks(slices, answer, HOLDS_ALL._replace(many_files=False)) == []

@@ -40,14 +40,13 @@ from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.indexing import cut_steps, plan_region
 from shardvar.pictures.words import count, human_size
 from shardvar.planning.index import Metadata
-from shardvar.planning.plan import Assignment
 from shardvar.planning.policies import (
     AllInOnePolicy,
     BalancedPolicy,
     MaxShardSizePolicy,
     TablePolicy,
 )
-from shardvar.planning.slices import Capabilities, SliceTable
+from shardvar.planning.slices import Assignment, Capabilities, SliceTable
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.load import load
 from shardvar.verbs.locate import find_target

@@ -1,8 +1,10 @@
 """The small codecs: checksums, varints, protobuf's subset, ordered code, snappy. Each is a
 bijection, or refuses."""
 
+import zlib
 from typing import Any
 
+import crc32c
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointError, MalformedCheckpoint
 from shardvar.wire import protobuf, sstable
-from shardvar.wire.crc import CRC32, CRC32C, Checksum, mask, unmask
+from shardvar.wire.crc import CRC32, CRC32C, Checksum, crc_by_table, mask, unmask
 from shardvar.wire.protobuf import decode_varint, decode_varints, encode_varint, encode_varints
 from shardvar.wire.sstable import decompress_snappy
 
@@ -69,6 +71,12 @@ def test_combining_is_associative_at_any_length(
     for part in [nbytes, *parts]:
         crc = checksum.combine(crc, 0, part)
     assert one == crc
+
+
+@given(data=st.binary(max_size=300), crc=st.integers(0, 2**32 - 1))
+def test_the_table_of_small_payloads_gives_what_the_libraries_give(data: bytes, crc: int) -> None:
+    assert crc_by_table(data, crc, CRC32.polynomial) == zlib.crc32(data, crc)
+    assert crc_by_table(memoryview(data), crc, CRC32C.polynomial) == crc32c.crc32c(data, crc)
 
 
 @given(st.lists(st.integers(0, 2**32 - 1)))

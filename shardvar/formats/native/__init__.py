@@ -55,17 +55,14 @@ from shardvar.formats.native.references import (
     write_mark,
 )
 from shardvar.formats.native.source import NativeSource, open_native
-from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint, SharedFormat
 from shardvar.formats.sinks import CommitSteps, SetSink, take_away
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.index import Metadata, References
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import Capabilities, check_holds
+from shardvar.planning.slices import Assignment, Capabilities, check_holds
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
-from shardvar.storage.requests import overtaken_error
 from shardvar.wire.digests import check_digests_fit
 
 MAX_SLICE_NBYTES = 1 << 41
@@ -200,6 +197,8 @@ class NativeSink(SetSink):
 
 
 def native_sink(new: NewCheckpoint) -> NativeSink:
+    from shardvar.formats.objects import texts_with_objects  # of a write
+
     generation, metadata, files = new.generation, new.metadata, new.files
     for name in (generation, generation + _OTHER) if files is None else (generation,):
         check_generation(name)
@@ -369,6 +368,8 @@ class NativeFormat(SharedFormat):
             write_mark(storage, mark_name(name, "gone", "removed"), freed)
         # Without a claim, another writer may have put its index in place since.
         if seen and storage.stamp(index) not in (None, seen.stamp):
+            from shardvar.storage.requests import overtaken_error  # of a bucket
+
             raise overtaken_error(os.path.join(storage.path, index))
         storage.announce([index])
 

@@ -31,8 +31,7 @@ from shardvar.limits import (
     MAX_SHARED_NBYTES,
 )
 from shardvar.planning.index import DIGEST_NBYTES, EntryTable, Metadata, RunChecksums, of_tensors
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable, TensorTable, concatenate
+from shardvar.planning.slices import Assignment, SliceTable, TensorTable, concatenate
 from shardvar.wire.block_file import (
     INDEX_VERSION,
     NAMED_VERSION,

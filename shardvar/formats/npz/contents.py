@@ -103,15 +103,14 @@ class PlacedMember(NamedTuple):
         return self.member.name.removesuffix(MEMBER_SUFFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredArray:
+class StoredArray(NamedTuple):
     place: PlacedMember
     header: NpyHeader
     checksum: int
     """The CRC32 of its elements, in their stored byte order, after decompression."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ArchiveContents:
     places: list[PlacedMember] = field(default_factory=list)
     """All whose place is known."""
@@ -148,7 +147,7 @@ class ArchiveContents:
         return TableIndex(entries, [name], faults=faults)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class NpzArchive:
     """An open archive: its directory, and the headers of its arrays once they were asked for."""
 

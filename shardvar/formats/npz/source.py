@@ -70,7 +70,7 @@ _Span = list[PlacedMember]
 """Neighbours in the file, in its order."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Inflater:
     take: Callable[[], bytes]
     """Returns the next compressed bytes, empty at their end."""
@@ -100,7 +100,7 @@ class _Inflater:
             raise malformed("Its compressed bytes are followed by others.")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class MemberStream:
     """The bytes of one member, each given once."""
 
@@ -156,7 +156,7 @@ class MemberStream:
             raise corrupt(f"Its {self._given} bytes disagree with the CRC of the archive.")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _ExpectedMembers:
     """Members as they will be asked for; safe to use from several threads."""
 
@@ -228,7 +228,7 @@ def _spans(places: Sequence[PlacedMember]) -> list[_Span]:
     return spans
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PayloadStream:
     """The payload of one array, from its first byte on."""
 
@@ -288,7 +288,7 @@ def read_transposed(read: _Read, array: StoredArray) -> memoryview:
         return np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class NpzSource(FileSource):
     archive: NpzArchive
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)

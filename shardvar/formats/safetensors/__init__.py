@@ -24,7 +24,6 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import remove_unnamed
 from shardvar.formats.listing import ListedSource
-from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint, SharedFormat
 from shardvar.formats.safetensors.names import (
     SAFETENSORS_SUFFIX,
@@ -125,6 +124,8 @@ class SafetensorsSink(SetSink):
 
 
 def own_texts(new: NewCheckpoint) -> dict[str, str]:
+    from shardvar.formats.objects import texts_with_objects  # of a write
+
     metadata, user = new.metadata, texts_with_objects(new.metadata)
     texts = {
         FORMAT_KEY: FORMAT_VALUE,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.objects import document_of
 from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint, SharedFormat
 from shardvar.formats.sinks import CommitSteps, SetSink, aside_names, take_away, temporary_files
 from shardvar.formats.tensorflow.contents import (
@@ -174,6 +173,8 @@ def bundle_sink(new: NewCheckpoint, capabilities: Capabilities) -> BundleSink:
             f"({slices.dtype(row)}) back.",
             "Write the tensor whole.",
         )
+    from shardvar.formats.objects import document_of  # of a write
+
     text, aside = document_of(new.metadata, slices.tensors.keys), f"{prefix}.index.{new.generation}"
     # The payload of a text as a string tensor without axes.
     payload = strings.encode(np.array(text.encode("ascii"), object)) if text else b""

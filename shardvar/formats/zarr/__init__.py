@@ -31,7 +31,6 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
-from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import Finding, Format, NewCheckpoint
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
 from shardvar.formats.zarr.files import (
@@ -358,6 +357,8 @@ class ZarrFormat(Format):
         return open_group(storage, name)
 
     def lay_out(self, new: NewCheckpoint) -> ArraysSink:
+        from shardvar.formats.objects import texts_with_objects  # of a write
+
         slices, keys = new.assignment.slices, new.assignment.slices.tensors.keys
         check_arrays(new, self, INDEX, keys)
         if ARRAYS_ATTRIBUTE in new.metadata.user:

@@ -31,8 +31,7 @@ from shardvar.formats.zarr.files import (
 from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import grid_steps
+from shardvar.planning.slices import Assignment, grid_steps
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
 from shardvar.wire.ocdbt import (

@@ -36,7 +36,6 @@ from shardvar.errors import (
 )
 from shardvar.extras import install_command
 from shardvar.formats.files import DataFiles
-from shardvar.formats.objects import texts_with_objects
 from shardvar.formats.protocol import Finding, Format, NewCheckpoint
 from shardvar.formats.zarr import text_of
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
@@ -301,6 +300,8 @@ class OrbaxFormat(Format):
         return open_orbax(storage.folder(item) if item else storage)
 
     def lay_out(self, new: NewCheckpoint) -> ArraysSink:
+        from shardvar.formats.objects import texts_with_objects  # of a write
+
         slices, metadata = new.assignment.slices, new.metadata
         keys = slices.tensors.keys
         texts, objects = _split_texts(metadata.objects)
@@ -353,7 +354,7 @@ class OrbaxFormat(Format):
 
 
 FORMAT = OrbaxFormat()
-PLAIN = OrbaxFormat(capabilities=replace(CAPABILITIES, is_separate=True), is_plain=True)
+PLAIN = OrbaxFormat(capabilities=CAPABILITIES._replace(is_separate=True), is_plain=True)
 
 
 def _random_keys(

@@ -41,8 +41,7 @@ from shardvar.formats.zarr.files import (
 )
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.planning.plan import Assignment
-from shardvar.planning.slices import SliceTable, are_grids, check_holds, grid_steps
+from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, grid_steps
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.exchange import FolderBeside, sync_all
 from shardvar.storage.local import LocalStorage

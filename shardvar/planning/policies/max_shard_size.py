@@ -33,9 +33,8 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import ITEMSIZES, STRING, Bools, Ints, code, is_whole
 from shardvar.layout.region import Region, read_integer
 from shardvar.limits import MAX_FILES
-from shardvar.planning.plan import Assignment
 from shardvar.planning.policies.policy import ColumnarPolicy, Exceeding, take_parts
-from shardvar.planning.slices import Capabilities, SliceTable, cuttable_rows
+from shardvar.planning.slices import Assignment, Capabilities, SliceTable, cuttable_rows
 
 CutRule = Callable[[Region, int, int, int], "tuple[Region, Region] | None"]
 """(region, bytes of an element, bytes that remain in the file, limit) -> the region in two, or None

@@ -28,9 +28,10 @@ from shardvar.errors import ArgumentError, InconsistentTensor, LayoutError
 from shardvar.layout.dtypes import NAMES, Ints, is_whole, parse_dtype
 from shardvar.layout.region import Region, format_slice_text, parse_slice_text, read_integer
 from shardvar.limits import MAX_FILES, MAX_RANK
-from shardvar.planning.plan import Assignment, plan_copies
+from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import (
     LOCAL_DEVICE,
+    Assignment,
     Capabilities,
     SliceTable,
     TensorTable,

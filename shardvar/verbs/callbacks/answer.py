@@ -38,7 +38,7 @@ from shardvar.layout.dtypes import Array, Bools, Ints, dtype_name
 from shardvar.layout.region import Region
 from shardvar.planning.decision import Decision, check_answer, find_exceeding, raise_losses
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries
-from shardvar.planning.plan import Assignment, CopyTable, Plan, plan_copies
+from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.policies import (
     CallbackPolicy,
     ColumnarPolicy,
@@ -47,7 +47,7 @@ from shardvar.planning.policies import (
     TensorSliceDict,
 )
 from shardvar.planning.policies.policy import Exceeding, parse_slice_spec, take_parts
-from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, stack
+from shardvar.planning.slices import Assignment, Capabilities, SliceTable, TensorTable, stack
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.arguments import as_array, check_policy
 from shardvar.verbs.callbacks.shardable_tensor import (

@@ -29,7 +29,6 @@ checksum of the file agrees. Also here: downloads that are not finished.
 """
 
 import base64
-import hashlib
 import os
 import posixpath
 import re
@@ -60,7 +59,6 @@ from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
 from shardvar.verbs.locate import DOWNLOADS, UNFINISHED_DOWNLOAD, Location, Path
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.remove import find_named
 from shardvar.verbs.reports import DAMAGED, OK, VALUES_MATCH, Damage, VerifyReport
 from shardvar.wire.damage import past_limit
 from shardvar.wire.digests import (
@@ -292,6 +290,8 @@ def _of_hub(folder: str, files: Collection[str]) -> tuple[list[FileSum], list[st
             if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", etag := "".join(lines[1:2]).strip()):
                 places.append((etag, note))
             # It is named after the note, or after the hash of its name.
+            import hashlib
+
             hashed = hashlib.sha1(name.encode(), usedforsecurity=False).digest()
             heads = (os.path.basename(path), base64.urlsafe_b64encode(hashed).decode())
             begun += [
@@ -319,6 +319,8 @@ def compare_sums(
         algorithms.setdefault(each.file, set()).add(each.algorithm)
 
     def digits_of(name: str) -> dict[str, str]:
+        import hashlib
+
         with suppress(CheckpointError), closing(open_below(storage, name)) as file:
             states = {
                 each: hashlib.new("sha1" if each == "git" else each, usedforsecurity=False)
@@ -526,6 +528,8 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
             f"{each.key or each.file!r} has no digest: {each.message}",
             "Take a checkpoint that is whole.",
         )
+    from shardvar.verbs.remove import find_named  # of a write
+
     found = find_named(report.path)
     path = check_without_manifest(found, force)
     with closing(found.open()) as source:

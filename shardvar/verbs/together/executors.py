@@ -17,7 +17,6 @@ an executor. An error stays with its row, and the other rows are still read.
 
 import os
 import platform
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
@@ -33,20 +32,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import parent_process
 from threading import Thread
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from shardvar._version import __version__
 from shardvar.engine.arrays import MoveTable
-from shardvar.engine.cast import CastSource
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.files import FileReport, FileTask, run_task
-from shardvar.engine.mapped import MapPart, map_parts
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import Done, Progress, block_ranges, in_this_thread, new_buffer
 from shardvar.engine.read import check_bool
-from shardvar.engine.write import FileRunner, restore_rows, shrink_entries, shrink_task
 from shardvar.errors import (
     READ_ERRORS,
     ArgumentTypeError,
@@ -64,11 +59,13 @@ from shardvar.formats.files import open_below
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import STRING, Ints, code, odd_values
 from shardvar.planning.index import EntryTable
-from shardvar.storage.requests import first_line
-from shardvar.storage.scratch import map_scratch
-from shardvar.verbs.joined_source import join_sources
 from shardvar.verbs.locate import Location
 from shardvar.wire import strings
+
+if TYPE_CHECKING:
+    from shardvar.engine.files import FileReport, FileTask
+    from shardvar.engine.mapped import MapPart
+    from shardvar.engine.write import FileRunner
 
 _AHEAD = 1024
 """Tasks that are with the executor at a time: more than a cluster has workers."""
@@ -105,7 +102,7 @@ class Opening:
     """True, or a dtype, to read numbers in the place of quantised tensors."""
     others: tuple[Location, ...] = ()
     """The checkpoints that are joined to it, in order."""
-    call: str = field(default_factory=lambda: secrets.token_hex(8))
+    call: str = field(default_factory=lambda: os.urandom(8).hex())
     """A token of the call: a worker does not reuse the sources of an earlier one."""
     caller: int = field(default_factory=os.getpid)
     """The process that makes the call."""
@@ -113,9 +110,11 @@ class Opening:
     def open(self) -> Source:
         found = (self.found, *self.others)
         sources = [each.open(dequantize=self.dequantize) for each in found]
-        return (
-            join_sources([each.storage for each in found], sources) if self.others else sources[0]
-        )
+        if not self.others:
+            return sources[0]
+        from shardvar.verbs.joined_source import join_sources
+
+        return join_sources([each.storage for each in found], sources)
 
 
 def check_executor(executor: Any) -> None:
@@ -193,6 +192,8 @@ def _explained(error: Exception, executor: Executor) -> Exception:
         cause = f"A worker ended before its task did ({type(error).__name__})."
         return WorkerLost(cause, f"Run it again: {_GOES_ON}")
     if isinstance(error, ModuleNotFoundError) or _UNREADABLE in str(error):
+        from shardvar.storage.requests import first_line
+
         reason = first_line(error).partition(". ")[0]
         cause = f"A worker, or the scheduler, cannot read a task ({reason})."
         return UnsupportedError(cause, "Install shardvar everywhere, in the same release.")
@@ -250,12 +251,15 @@ class Payloads:
     """The entries of the payloads, with their places in the files."""
     files: Mapping[int, tuple[str, str]]
     """The name and the stamp of each of their files: in others they would lie elsewhere."""
-    parts: tuple[MapPart, ...] = ()
+    parts: "tuple[MapPart, ...]" = ()
     """The maps that make them, the last one first: each of what the next one makes."""
 
     @classmethod
     def of(cls, opening: Opening, source: Source, entries: EntryTable) -> Self:
         """Return the payloads of some entries of a source, without the checksums of others."""
+        from shardvar.engine.mapped import map_parts  # of an executor
+        from shardvar.engine.write import shrink_entries
+
         entries = shrink_entries(entries, np.arange(len(entries)))
         files = {
             file: (source.index.files[file], _stamp(opening, source, file))
@@ -267,6 +271,8 @@ class Payloads:
     @contextmanager
     def opened(self, version: str) -> Iterator[Source]:
         """Open the source in a worker, after comparing release and files; one thread."""
+        from shardvar.storage.scratch import map_scratch
+
         check_version(version)
         # A worker ends with its caller, if that has started it; processes of clusters live on.
         parent = parent_process()
@@ -325,10 +331,12 @@ def _stamp(opening: Opening, source: Source, number: int) -> str:
 
 def runner_of(
     executor: Executor, opening: Opening, source: Source, progress: Progress
-) -> FileRunner:
+) -> "FileRunner":
     """Return the runner of a reshard's tasks on an executor; ``source`` is the caller's."""
+    from shardvar.engine.cast import CastSource  # of a write
+    from shardvar.engine.write import restore_rows, shrink_entries, shrink_task
 
-    def arguments(number: int, task: FileTask) -> tuple[Any, ...]:
+    def arguments(number: int, task: "FileTask") -> tuple[Any, ...]:
         # The task without the parts that its file does not need.
         small, rows = shrink_task(task)
         entries, inner, is_cast = small.entries, source, isinstance(source, CastSource)
@@ -336,7 +344,7 @@ def runner_of(
             entries, inner = shrink_entries(source.stored, rows), source.inner
         return __version__, number, Payloads.of(opening, inner, entries), small, rows, is_cast
 
-    def run(tasks: Sequence[FileTask]) -> Generator[tuple[FileTask, FileReport]]:
+    def run(tasks: "Sequence[FileTask]") -> "Generator[tuple[FileTask, FileReport]]":
         if tasks:
             largest = max(int(task.plan.targets.nbytes.sum()) for task in tasks)
             tasks[0].storage.lend([task.name for task in tasks], largest)
@@ -360,9 +368,12 @@ def runner_of(
 
 
 def run_file(
-    version: str, number: int, payloads: Payloads, task: FileTask, rows: Ints, is_cast: bool
-) -> tuple[int, Ints, FileReport]:
+    version: str, number: int, payloads: Payloads, task: "FileTask", rows: Ints, is_cast: bool
+) -> "tuple[int, Ints, FileReport]":
     """In a worker; with ``is_cast``, by entries before the cast. Return (number, rows, report)."""
+    from shardvar.engine.cast import CastSource  # of a write
+    from shardvar.engine.files import run_task
+
     with payloads.opened(version) as source, task.storage.borrowed(task.name) as storage:
         task = replace(task, storage=storage)
         if is_cast:

@@ -64,8 +64,8 @@ from shardvar.planning.index import (
     References,
     concatenate_entries,
 )
-from shardvar.planning.plan import Assignment, CopyTable, Plan, merge_entries
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.plan import CopyTable, Plan, merge_entries
+from shardvar.planning.slices import Assignment, SliceTable
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import Blocks

@@ -41,8 +41,9 @@ from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.layout.region import Region, read_integers, read_shape
 from shardvar.planning.decision import Decision
 from shardvar.planning.index import Metadata, concatenate_entries
-from shardvar.planning.plan import Assignment, check_share
+from shardvar.planning.plan import check_share
 from shardvar.planning.slices import (
+    Assignment,
     Capabilities,
     SliceTable,
     TensorTable,

@@ -385,16 +385,20 @@ def test_slots_of_a_keras_file_are_no_parameters() -> None:
 def test_the_other_checkpoints_of_a_folder_are_noted_after_an_error(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file in the folder was cut, and the model is in a folder below."""
+    """The file in the folder was cut in its header, and the model is in a folder below."""
     monkeypatch.chdir(tmp_path)
     sv.save("d/step-5/model.safetensors", {"w": np.ones(99)})
-    cut = Path("d/step-5/model.safetensors").read_bytes()[:-40]
+    cut = Path("d/step-5/model.safetensors").read_bytes()[:40]
     Path("d/a.safetensors").write_bytes(cut)
     found = run("inspect", "d")
-    assert found.code == 3 and "ends at" in found.err
+    assert found.code == 3 and "the file ends at 40" in found.err
     assert "also contains 1 checkpoint in folders (step-5/model.safetensors)" in found.err
     found = run("verify", "d")
-    assert found.code == 1 and "ends at" in found.out and "step-5/model.safetensors" in found.out
+    assert (
+        found.code == 1
+        and "the file ends at 40" in found.out
+        and "step-5/model.safetensors" in found.out
+    )
 
 
 def test_what_a_folder_holds_besides_is_noted_with_the_command_that_shows_it(

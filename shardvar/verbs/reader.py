@@ -7,7 +7,6 @@ Opening reads as little as the format allows. ``find`` looks up one key without 
 a region, reads that, and picks from it.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from shardvar.errors import (
     ShardvarError,
     UnknownKey,
     UnsupportedError,
+    log_warning,
 )
 from shardvar.formats.deferred import DeferredIndex, LateIndex, find_keys, outline_of
 from shardvar.formats.protocol import Format, Source
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from shardvar.layout.meshes import Layout
 
 __all__ = ["LazyTensor", "Reader", "open_checkpoint"]
-
-
-_LOG = logging.getLogger("shardvar.checkpoint")
 
 
 def check_verify(verify: Any) -> None:
@@ -614,4 +611,4 @@ def warn_of_files(reader: Reader, told: Collection[str | None]) -> None:
     """Log the faults of files that ``told`` does not have."""
     for name, fault in reader.source.file_faults().items():
         if name not in told:
-            _LOG.warning("%s", f"{fault.cause} Tensors that are whole in it are read.")
+            log_warning(f"{fault.cause} Tensors that are whole in it are read.")

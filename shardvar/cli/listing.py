@@ -208,7 +208,8 @@ def _content(location: Location) -> _Content:
     try:
         with Reader(location.path, location.format.name, location.open()) as reader:
             faults, nbytes = reader.listed_faults(), reader.listed().slices.nbytes
-            wrong = f"{count(len(faults), 'tensor')} unreadable" if faults else ""
+            wrong = "damaged" if reader.source.file_faults() else ""
+            wrong = f"{count(len(faults), 'tensor')} unreadable" if faults else wrong
             return _Content(len(reader), int(nbytes.sum()), wrong)
     except CheckpointError:
         return _Content(None, None, "unreadable")

@@ -495,9 +495,8 @@ def test_a_list_shows_what_is_damaged_and_what_was_not_opened(
         Path(line.split()[0]).name: line.split()[-1]
         for line in run("inspect", tmp_path).out.splitlines()[2:]
     }
-    assert [remarks[name] for name in ("cut.safetensors", "head.safetensors", "z.npz")] == [
-        "unreadable"
-    ] * 3
+    names = ("cut.safetensors", "head.safetensors", "z.npz")
+    assert [remarks[name] for name in names] == ["unreadable", "unreadable", "damaged"]
     assert {
         each["num_tensors"] for each in run("inspect", tmp_path, "--json").json["checkpoints"]
     } == {1, 20_000, None}

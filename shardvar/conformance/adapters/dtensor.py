@@ -279,7 +279,7 @@ class SimulatedRanks:
         elif tp_axis is not None and not 0 <= tp_axis < value.ndim:
             raise ValueError(f"The parameter has no axis {tp_axis}.")
         module = torch.nn.Module()
-        module.register_parameter("weight", torch.nn.Parameter(tensor))
+        module.register_parameter("weight", torch.nn.Parameter(tensor, tensor.is_floating_point()))
         fully_shard(
             module,
             mesh=device_mesh["copies", "dp"] if prod(copies) > 1 else device_mesh["dp"],

@@ -68,7 +68,7 @@ class Adapter(Trainings):
         sharding = self._jax.sharding
         names = [f"axis{axis}" for axis in range(len(mesh))] if names is None else names
         kind = sharding.AxisType.Explicit if explicit else sharding.AxisType.Auto
-        devices = np.array(self._jax.devices()[: int(np.prod(mesh))]).reshape(mesh)
+        devices = np.array(self._jax.devices()[: max(0, int(np.prod(mesh)))]).reshape(mesh)
         made = sharding.Mesh(devices, tuple(names), axis_types=(kind,) * len(mesh))
         spec = names if spec is None else spec
         return sharding.NamedSharding(made, sharding.PartitionSpec(*spec))

@@ -67,7 +67,7 @@ IMPLEMENTATIONS = (
     Implementation(
         "tensorflow", "TensorFlow", ("tensorflow",), ("tensorflow-cpu", "keras"), examples=40
     ),
-    Implementation("torch", "PyTorch", ("torch",), ("torch",), examples=60),
+    Implementation("torch", "PyTorch", ("torch",), ("torch",), examples=40),
     # JAX compiles its functions for each shape that it meets.
     Implementation(
         "jax", "JAX with Orbax", ("jax", "orbax"), ("jax", "orbax-checkpoint"), examples=12

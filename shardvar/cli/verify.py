@@ -23,11 +23,9 @@ from multiprocessing import get_context
 from typing import Any, ParamSpec, TypeVar
 
 from shardvar.cli.output import (
-    Mark,
     answer,
     at_terminal,
     count,
-    human_size,
     note,
     one_line,
     print_json,
@@ -49,18 +47,21 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import open_below
 from shardvar.formats.table import format_named
-from shardvar.pictures.words import in_command, named
+from shardvar.pictures.words import in_command
 from shardvar.verbs.compare.manifest import manifest_beside, read_against, sums_beside
 from shardvar.verbs.locate import Location
 from shardvar.verbs.reader import Reader, open_checkpoint, open_found
 from shardvar.verbs.reports import (
-    DAMAGED,
     OK,
-    QUICK,
     SCHEMA,
-    Damage,
     VerifyReport,
+    compared_of,
+    facts_of_verify,
     lines_of_problems,
+    num_damaged,
+    problems_of,
+    undamaged_of,
+    verdict_of,
 )
 from shardvar.verbs.together.executors import end_with_parent, interrupt_task
 from shardvar.verbs.verify import (
@@ -179,8 +180,6 @@ def _quiet(names: Iterable[str]) -> Iterator[None]:
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
 _MOST_NAMED = 5
 """The files that a note names."""
-_MOST_KEYS = 16
-"""The tensors with NaNs that are listed."""
 
 
 def execute(arguments: Namespace) -> int:
@@ -206,7 +205,7 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
             check = partial(verify_with_progress, executor=executor, **options)
             for report in reports_of(contents, check, is_whole):
                 reports.append(report)
-                verdicts.append(_verdict(report, strict)[1])
+                verdicts.append(verdict_of(report, strict)[1])
                 codes.append(code_of_report(report, strict))
                 if not arguments.json and (codes[-1] or not arguments.quiet):
                     print_report(report, strict, arguments.all, indent="  " * (not is_one))
@@ -273,7 +272,7 @@ def _remedy(report: VerifyReport, path: str, strict: bool) -> str | None:
         )
     if report.is_delta and report.damages:
         return "Copy the delta again, or make it again from both checkpoints."
-    if 0 < _num_damaged(report) < len(report.outcomes):
+    if 0 < num_damaged(report) < len(report.outcomes):
         # As SRC, unless its format is only read.
         target = (
             "rescued" if format_named(report.format).capabilities.dtypes else "rescued.safetensors"
@@ -340,83 +339,17 @@ def print_report(
     report: VerifyReport, strict: bool = False, everything: bool = False, indent: str = ""
 ) -> None:
     """Print the report, the verdict first; with ``everything``, the keys of all problems."""
-    mark, verdict = _verdict(report, strict)
-    text = f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report, strict)}"
+    mark, verdict = verdict_of(report, strict)
+    text = f"{verdict} {short_path(report.path)} ({report.format}): {compared_of(report, strict)}"
     answer(mark, text, verdict.partition(":")[0])
-    problems = [
-        Damage(each.kind, each.key, None, each.message)
-        for each in report.unverified
-        if each.kind is not None
-    ]
-    problems += report.doubts
+    problems = problems_of(report)
     if not indent and (report.damages or problems):
         _space()
     print_problems(report.damages, everything, indent, pipe="damaged: ")
     print_problems(problems, everything, indent, pipe="not verified: ")
-    keys = [f"{printable(key)} ({what})" for key, what in report.not_finite.items()]
-    most = len(keys) if everything else _MOST_KEYS
-    for text in keys[:most]:
-        say(f"{indent}not finite: {text}")
-    if keys[most:]:
-        say(f"{indent}not finite: {count(len(keys) - most, 'more tensor')} (--all lists them)")
-    for each in report.notes:
-        say(f"{indent}note: {one_line(each)}")
-    others = len(report.outcomes) - _num_damaged(report) - len(report.uncompared)
-    # A checksum of a file that is wrong does not show which of its tensors are damaged.
-    if others and report.damages and all(each.key for each in report.damages):
+    for text in facts_of_verify(report, everything):
+        say(f"{indent}{text}")
+    if undamaged := undamaged_of(report):
         if not indent:
             _space()
-        say(f"{indent}no damage found: {count(others, 'tensor')}")
-
-
-def _num_damaged(report: VerifyReport) -> int:
-    return sum(outcome == DAMAGED for outcome in report.outcomes.values())
-
-
-def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
-    tensors = count(report.num_tensors, "tensor")
-    if report.damages:
-        damaged = _num_damaged(report)
-        return "bad", f"damaged: {damaged:,} of {tensors} in" if damaged else "damaged:"
-    if report.not_finite:
-        return "bad", f"not finite: {len(report.not_finite):,} of {tensors} in"
-    if report.uncompared:
-        return "attention", f"not verified: {len(report.uncompared):,} of {tensors} in"
-    if report.doubts:
-        return "attention", "not verified:"
-    if report.unguarded:
-        return (
-            "attention",
-            f"not guarded: {len(report.unguarded):,} of {tensors} in" if strict else "complete:",
-        )
-    return ("good" if report.verdict == OK else "attention"), f"{report.verdict}:"
-
-
-def _compared(report: VerifyReport, strict: bool) -> str:
-    """Return the numbers that the verdict lacks: tensors, bytes that were read, and if they were compared."""
-    if (report.damages or report.doubts) and not report.outcomes:
-        return "no tensor could be read"
-    if any(each.message == QUICK for each in report.unguarded):
-        text = "only the index and the sizes of files: structure only"
-        is_numbered = _verdict(report, strict)[1].endswith(" in")
-        return text if is_numbered else f"{count(report.num_tensors, 'tensor')}; {text}"
-    read = f"{human_size(report.read_nbytes)} read"
-    # A verdict on some of the tensors ends with the number of all.
-    if not _verdict(report, strict)[1].endswith(" in"):
-        read = f"{count(report.num_tensors, 'tensor')}, {read}"
-    bare = len(report.unguarded)
-    # Where the format keeps none, the names of whole tensors tell a user nothing.
-    if bare and (report.is_bare_format or bare == report.num_tensors):
-        return (
-            f"{read}; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: "
-            "structure only"
-        )
-    if bare:
-        keys = named([each.key for each in report.unguarded])
-        which = f"{count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)})"
-        return f"{read}; {which} without a checksum, {keys}: structure only"
-    if report.damages or report.uncompared or report.doubts:
-        return read
-    text = f"{read}, every checksum matches" if report.num_tensors else read
-    limit = f"; no checksum covers keys, dtypes and shapes ({report.bare_index})"
-    return text + limit * bool(report.bare_index)
+        say(f"{indent}{undamaged}")

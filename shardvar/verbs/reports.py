@@ -20,7 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from shardvar.pictures.words import (
     human_size,
     human_tensors,
     in_command,
+    named,
     one_line,
     printable,
     short_name,
@@ -492,6 +493,14 @@ class VerifyReport:
             own = COMPLETE
         return min([own, *(each.verdict for each in self.others)], key=_VERDICTS.index)
 
+    def __str__(self) -> str:
+        place = f"{printable(self.path)} ({self.format})"
+        lines = [f"{verdict_of(self)[1]} {place}: {compared_of(self)}"]
+        lines += lines_of_problems("damaged: ", self.damages)
+        lines += lines_of_problems("not verified: ", problems_of(self))
+        lines += [*facts_of_verify(self), *filter(None, [undamaged_of(self)])]
+        return "\n".join([*lines, *map(str, self.others)])
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -534,6 +543,91 @@ class VerifyReport:
             ("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
         )
         return html_block(f"{self.verdict}: {self.path}", about, table)
+
+
+def num_damaged(report: VerifyReport) -> int:
+    return sum(outcome == DAMAGED for outcome in report.outcomes.values())
+
+
+def verdict_of(
+    report: VerifyReport, strict: bool = False
+) -> tuple[Literal["good", "bad", "attention"], str]:
+    """The verdict as a mark and words; an ending "in" counts tensors."""
+    tensors = count(report.num_tensors, "tensor")
+    if report.damages:
+        damaged = num_damaged(report)
+        return "bad", f"damaged: {damaged:,} of {tensors} in" if damaged else "damaged:"
+    if report.not_finite:
+        return "bad", f"not finite: {len(report.not_finite):,} of {tensors} in"
+    if report.uncompared:
+        return "attention", f"not verified: {len(report.uncompared):,} of {tensors} in"
+    if report.doubts:
+        return "attention", "not verified:"
+    if report.unguarded:
+        return (
+            "attention",
+            f"not guarded: {len(report.unguarded):,} of {tensors} in" if strict else "complete:",
+        )
+    return ("good" if report.verdict == OK else "attention"), f"{report.verdict}:"
+
+
+def compared_of(report: VerifyReport, strict: bool = False) -> str:
+    """Return the numbers that the verdict lacks: tensors, bytes that were read, and if they were compared."""
+    if (report.damages or report.doubts) and not report.outcomes:
+        return "no tensor could be read"
+    if any(each.message == QUICK for each in report.unguarded):
+        text = "only the index and the sizes of files: structure only"
+        is_numbered = verdict_of(report, strict)[1].endswith(" in")
+        return text if is_numbered else f"{count(report.num_tensors, 'tensor')}; {text}"
+    read = f"{human_size(report.read_nbytes)} read"
+    # A verdict on some of the tensors ends with the number of all.
+    if not verdict_of(report, strict)[1].endswith(" in"):
+        read = f"{count(report.num_tensors, 'tensor')}, {read}"
+    bare = len(report.unguarded)
+    # Where the format keeps none, the names of whole tensors tell a user nothing.
+    if bare and (report.is_bare_format or bare == report.num_tensors):
+        return (
+            f"{read}; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: "
+            "structure only"
+        )
+    if bare:
+        keys = named([each.key for each in report.unguarded])
+        which = f"{count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)})"
+        return f"{read}; {which} without a checksum, {keys}: structure only"
+    if report.damages or report.uncompared or report.doubts:
+        return read
+    text = f"{read}, every checksum matches" if report.num_tensors else read
+    limit = f"; no checksum covers keys, dtypes and shapes ({report.bare_index})"
+    return text + limit * bool(report.bare_index)
+
+
+def problems_of(report: VerifyReport) -> list[Damage]:
+    """All that was not verified."""
+    tensors = (each for each in report.unverified if each.kind is not None)
+    return [
+        *(Damage(each.kind or "", each.key, None, each.message) for each in tensors),
+        *report.doubts,
+    ]
+
+
+def facts_of_verify(report: VerifyReport, everything: bool = False) -> Iterator[str]:
+    keys = [f"{printable(key)} ({what})" for key, what in report.not_finite.items()]
+    most = len(keys) if everything else _MOST_KEYS
+    yield from (f"not finite: {text}" for text in keys[:most])
+    if keys[most:]:
+        yield f"not finite: {count(len(keys) - most, 'more tensor')} (--all lists them)"
+    yield from (f"note: {one_line(each)}" for each in report.notes)
+
+
+def undamaged_of(report: VerifyReport) -> str:
+    others = len(report.outcomes) - num_damaged(report) - len(report.uncompared)
+    # A checksum of a file that is wrong does not show which of its tensors are damaged.
+    is_known = report.damages and all(each.key for each in report.damages)
+    return f"no damage found: {count(others, 'tensor')}" if others and is_known else ""
+
+
+_MOST_KEYS = 16
+"""The tensors with NaNs that are listed."""
 
 
 # Tables for notebooks. Every name in them is escaped.

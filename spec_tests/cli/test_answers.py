@@ -374,6 +374,12 @@ def test_the_text_of_a_report_is_what_its_command_prints(
         assert str(report).replace(here, "") + "\n" == run(*words).out
 
     prints(sv.digest("a"), "digest", "a")
+    prints(sv.verify("a"), "verify", "a")
+    sv.save("odd", {"nan": np.array([np.nan]), "w": np.ones(2)})
+    prints(sv.verify("odd", nan=True), "verify", "odd", "--nan")
+    cut = sorted(Path().glob("odd.svdata*"))[0]
+    cut.write_bytes(cut.read_bytes()[:-1])
+    prints(sv.verify("odd"), "verify", "odd")
     prints(sv.diff("a", "b"), "diff", "a", "b")
     prints(sv.reshard("a", "c", force=True), "reshard", "a", "c", "--force")
     prints(sv.reshard("a", "d.npz"), "reshard", "a", "d.npz", "--force")

@@ -325,11 +325,13 @@ def test_all_faults_are_those_of_each_key_and_cost_one_scan(
     (data,) = [*tmp_path.glob("m.svdata-*"), *tmp_path.glob("m/*.distcp")]
     os.truncate(data, data.stat().st_size // 2)
     with sv.open_checkpoint(tmp_path / "m") as reader:
-        each = {f"w{number}": str(reader.index.faults[f"w{number}"]) for number in range(8)}
+        faults = {f"w{number}": reader.index.faults.get(f"w{number}") for number in range(8)}
+        each = {key: str(fault) for key, fault in faults.items() if fault is not None}
+    assert len(each) == (4 if form == "shardvar" else 8)
     for index, name in ((NativeIndex, "find_or_none"), (DeferredIndex, "fault_of")):
         monkeypatch.setattr(index, name, lambda self, key: pytest.fail(f"{key} is looked up"))
     with sv.open_checkpoint(tmp_path / "m") as reader:
         assert {key: str(error) for key, error in reader.faults.items()} == each
         assert sorted(map(str, reader.index.faults.values())) == sorted(each.values())
-        assert len(reader.index.faults) == 8 and list(reader.index.faults) == sorted(each)
+        assert list(reader.index.faults) == sorted(each)
     assert {damage.key for damage in sv.verify(tmp_path / "m").damages if damage.key} <= each.keys()

@@ -65,7 +65,7 @@ IMPLEMENTATIONS = (
     Implementation("numpy", "NumPy", ("numpy",), ("numpy",)),
     Implementation("shardvar", "shardvar", ("shardvar",), ()),
     Implementation(
-        "tensorflow", "TensorFlow", ("tensorflow",), ("tensorflow-cpu", "keras"), examples=40
+        "tensorflow", "TensorFlow", ("tensorflow",), ("tensorflow-cpu", "keras"), examples=20
     ),
     Implementation("torch", "PyTorch", ("torch",), ("torch",), examples=40),
     # JAX compiles its functions for each shape that it meets.

@@ -57,7 +57,7 @@ def read_ours(room: str, rows: int) -> tuple[int | None, int]:
     """(bytes read, growth of memory), opening included."""
     import shardvar as sv
 
-    sv.save(Path(room, "warm"), {"table": np.zeros((4, 64))})
+    sv.save(Path(room, "warm"), {"table": np.zeros((400, 64))})
     with sv.open_checkpoint(Path(room, "warm")) as reader:
         reader.read("table", np.s_[1:3])
     read, growth = read_nbytes(), Growth()

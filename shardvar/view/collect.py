@@ -84,6 +84,11 @@ def file_sizes(storage: Storage, files: Sequence[str]) -> list[int | None]:
     return sizes
 
 
+def _cause(fault: ReadError, key: str) -> str:
+    """Return the text of a fault without its key: of a lost file, all tensors share it."""
+    return str(fault).replace(f"{key!r}: ", "", 1)
+
+
 def describe(
     reader: Reader,
     keys: Sequence[str],
@@ -97,7 +102,10 @@ def describe(
     faults |= reader.faults
     causes: dict[tuple[str, str], int] = {}
     rows = [
-        [row, causes.setdefault((type(faults[key]).__name__, str(faults[key])), len(causes))]
+        [
+            row,
+            causes.setdefault((type(faults[key]).__name__, _cause(faults[key], key)), len(causes)),
+        ]
         for row, key in enumerate(keys)
         if key in faults
     ]

@@ -100,7 +100,7 @@ class Member(NamedTuple):
     start: int  # the first byte of its local header, in bytes of the archive
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class DirectoryPlace:
     """The place of the central directory."""
 

@@ -190,7 +190,7 @@ def test_files_that_another_program_writes_one_by_one_are_never_read_beside_the_
             age(work)
             values = []
             with sv.open_checkpoint(work) as reader:
-                keys = reader.keys()
+                keys = list(reader)
                 try:
                     for name in names[:i]:
                         (work / name).parent.mkdir(parents=True, exist_ok=True)

@@ -455,11 +455,12 @@ def test_damage_raises_nothing_but_the_error_tree(
     data = (GOLDEN / "safetensors" / case / "ckpt" / "model.safetensors").read_bytes()
     path.write_bytes(damaged(data, places)[:cut])
     try:
-        arrays, errors = read_whole(open_path(FORMAT, path))
+        source = open_path(FORMAT, path)
+        arrays, errors = read_whole(source)
     except ShardvarError as error:
         assert isinstance(error, CheckpointError)
     else:
-        assert cut is None or cut >= len(data)
+        assert cut is None or cut >= len(data) or source.file_faults()
         assert (
             all(isinstance(error, ShardvarError) for error in errors.values())
             and len(arrays) + len(errors) > 0

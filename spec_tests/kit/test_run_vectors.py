@@ -42,6 +42,8 @@ def read(inputs: Any, *, collects: bool = False) -> dict[Any, Any]:
                 if not collects:
                     raise
                 found[key] = error
+        for fault in () if collects else reader.source.file_faults().values():
+            raise fault
     return found
 
 

@@ -16,11 +16,12 @@ def read_checkpoint(folder: Path, inputs: Inputs, expected: Any) -> Any:
     is refused."""
     told = {key_of(each): each for each in (expected or {"tensors": []})["tensors"]}
     with sv.open_checkpoint(folder / inputs["path"]) as reader:
-        return {
-            "tensors": [
-                _tensor(reader, key, told.get(key, {})) for key in sorted(reader, key=_order(told))
-            ]
-        }
+        tensors = [
+            _tensor(reader, key, told.get(key, {})) for key in sorted(reader, key=_order(told))
+        ]
+        for fault in reader.source.file_faults().values():
+            raise fault
+        return {"tensors": tensors}
 
 
 def apply_delta(folder: Path, inputs: Inputs, expected: Any) -> Any:

@@ -316,7 +316,7 @@ def test_a_delta_is_never_taken_for_a_model(three: Path) -> None:
     ):
         with pytest.raises(UnsupportedError, match="is a delta") as caught:
             refused()
-        assert "shardvar apply BASE DELTA OUT" in str(caught.value)
+        assert "sv.apply(BASE, DELTA, OUT)" in str(caught.value)
     with pytest.raises(UnsupportedError, match="is a checkpoint and not a delta"):
         sv.apply(three / "a", three / "b", three / "x")
     assert any("is a delta" in note for note in sv.verify(d).notes)

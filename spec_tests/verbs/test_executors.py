@@ -604,9 +604,9 @@ def test_workers_find_what_one_process_finds(
         if is_damaged:
             damage(data, data.stat().st_size // 2)
         done: list[int] = []
-        assert sv.verify(one, done.append, executor=executor) == sv.verify(one)
-        assert sv.digest(one, done.append, executor=executor) == sv.digest(one)
-        assert sv.diff(one, two, done.append, executor=executor) == sv.diff(one, two)
+        assert sv.verify(one, progress=done.append, executor=executor) == sv.verify(one)
+        assert sv.digest(one, progress=done.append, executor=executor) == sv.digest(one)
+        assert sv.diff(one, two, progress=done.append, executor=executor) == sv.diff(one, two)
         assert sum(done) >= 2 * NBYTES
 
 

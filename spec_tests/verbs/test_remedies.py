@@ -55,7 +55,7 @@ CLASSES = {
     "copy again": r"[Cc]op(y|ied)|whole|damage|missing file|[Ff]ind the file|Add the file|Mend|Repair|"
     r"several saves|were mixed|Take it",
     "path": r"[Pp]ath|[Gg]ive (its|the|their|another)|Name (a|the|one)|another (folder|step|name|directory)|"
-    r"folder|[Uu]se (a|the)|elsewhere|Use",
+    r"Hugging Face Hub|folder|[Uu]se (a|the)|elsewhere|Use",
     "format": r"format|Choose another|[Dd]type|into|Write|Give|Known|Protocols|constants|Join some|"
     r"Re(duce|distribute)|Choose|Do not change|supported|bytes|axes|Reshape|Encode|Spread",
     "machine": r"[Dd]isk|permission|[Cc]heck|bucket|right|server|service|credential|lock|Create|Free|"

@@ -78,7 +78,8 @@ def assert_says_what_the_index_says(page: str, path: Path) -> None:
             keys_of(columns)[row]: (kind, message) for row, kind, message in columns["faults"]
         }
         assert faults == {
-            key: (type(error).__name__, str(error)) for key, error in reader.faults.items()
+            key: (type(error).__name__, str(error).replace(f"{key!r}: ", "", 1))
+            for key, error in reader.faults.items()
         }
 
 

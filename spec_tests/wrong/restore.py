@@ -92,7 +92,7 @@ def nans_lose_their_payloads(self: Right, path: str, key: str) -> Any:
     )
 
 
-@wrong("loaded", "R-CKPT-1-dtypes")
+@wrong("loaded", "R-CKPT-1-dtypes-wide")
 def integers_in_32_bits(self: Right, path: str, key: str) -> Any:
     """Large integers are restored without their upper half."""
     value = Right.loaded(self, path, key)

@@ -158,21 +158,20 @@ def diff(
         executor=executor,
         progress=progress,
     )
-    if are_folders(a, b) and not (given or rename or filter or exclude):
-        return _diff_folders(look_at(a), look_at(b), compare)
-    found = [
-        [find_checkpoint(each) for each in paths_of_ranks(path, given, is_made=is_made)]
-        for path, is_made in ((a, False), (b, True))
-    ]
+    if given is None:
+        one, other = look_at(a), look_at(b)
+        if not (one.name or other.name or rename or filter or exclude):
+            return _diff_folders(one, other, compare)
+        found = [[only_one(each, find_below(each))] for each in (one, other)]
+    else:
+        found = [
+            [find_checkpoint(each) for each in paths_of_ranks(path, given, is_made=is_made)]
+            for path, is_made in ((a, False), (b, True))
+        ]
     report = compare(*found)
     if len(found[0]) > 1:
         report = replace(report, path_a=os.fsdecode(a))
     return replace(report, path_b=os.fsdecode(b)) if len(found[1]) > 1 else report
-
-
-def are_folders(a: Path, b: Path) -> bool:
-    """Return True if two paths are folders, whose contents are compared one by one."""
-    return not look_at(a).name and not look_at(b).name
 
 
 def _diff_folders(

@@ -61,7 +61,7 @@ from shardvar.verbs.reports import (
     num_damaged,
     problems_of,
     undamaged_of,
-    verdict_of,
+    verdict_of_verify,
 )
 from shardvar.verbs.together.executors import end_with_parent, interrupt_task
 from shardvar.verbs.verify import (
@@ -205,7 +205,7 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
             check = partial(verify_with_progress, executor=executor, **options)
             for report in reports_of(contents, check, is_whole):
                 reports.append(report)
-                verdicts.append(verdict_of(report, strict)[1])
+                verdicts.append(verdict_of_verify(report, strict)[1])
                 codes.append(code_of_report(report, strict))
                 if not arguments.json and (codes[-1] or not arguments.quiet):
                     print_report(report, strict, arguments.all, indent="  " * (not is_one))
@@ -339,7 +339,7 @@ def print_report(
     report: VerifyReport, strict: bool = False, everything: bool = False, indent: str = ""
 ) -> None:
     """Print the report, the verdict first; with ``everything``, the keys of all problems."""
-    mark, verdict = verdict_of(report, strict)
+    mark, verdict = verdict_of_verify(report, strict)
     text = f"{verdict} {short_path(report.path)} ({report.format}): {compared_of(report, strict)}"
     answer(mark, text, verdict.partition(":")[0])
     problems = problems_of(report)

@@ -495,7 +495,7 @@ class VerifyReport:
 
     def __str__(self) -> str:
         place = f"{printable(self.path)} ({self.format})"
-        lines = [f"{verdict_of(self)[1]} {place}: {compared_of(self)}"]
+        lines = [f"{verdict_of_verify(self)[1]} {place}: {compared_of(self)}"]
         lines += lines_of_problems("damaged: ", self.damages)
         lines += lines_of_problems("not verified: ", problems_of(self))
         lines += [*facts_of_verify(self), *filter(None, [undamaged_of(self)])]
@@ -549,7 +549,7 @@ def num_damaged(report: VerifyReport) -> int:
     return sum(outcome == DAMAGED for outcome in report.outcomes.values())
 
 
-def verdict_of(
+def verdict_of_verify(
     report: VerifyReport, strict: bool = False
 ) -> tuple[Literal["good", "bad", "attention"], str]:
     """The verdict as a mark and words; an ending "in" counts tensors."""
@@ -577,11 +577,11 @@ def compared_of(report: VerifyReport, strict: bool = False) -> str:
         return "no tensor could be read"
     if any(each.message == QUICK for each in report.unguarded):
         text = "only the index and the sizes of files: structure only"
-        is_numbered = verdict_of(report, strict)[1].endswith(" in")
+        is_numbered = verdict_of_verify(report, strict)[1].endswith(" in")
         return text if is_numbered else f"{count(report.num_tensors, 'tensor')}; {text}"
     read = f"{human_size(report.read_nbytes)} read"
     # A verdict on some of the tensors ends with the number of all.
-    if not verdict_of(report, strict)[1].endswith(" in"):
+    if not verdict_of_verify(report, strict)[1].endswith(" in"):
         read = f"{count(report.num_tensors, 'tensor')}, {read}"
     bare = len(report.unguarded)
     # Where the format keeps none, the names of whole tensors tell a user nothing.

@@ -78,7 +78,7 @@ def _print_groups(names: Sequence[str]) -> None:
         say(f"{direction}: {', '.join(families[:_MOST_FAMILIES])}{_more(families)}")
     print()
     say(
-        "A map is FAMILY-DIRECTION. `shardvar maps WORD` lists those with a word, --all lists each."
+        "A map is FAMILY-DIRECTION. `shardvar maps WORD` lists the maps with a word, --all lists all."
     )
 
 

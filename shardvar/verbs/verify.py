@@ -228,6 +228,9 @@ def verify_location(
     executor: Executor | None = None,
 ) -> VerifyReport:
     """As ``verify``, of one checkpoint."""
+    if quick and nan:
+        cause = "nan (--nan) looks at values, and quick (--quick) reads none."
+        raise ArgumentError(cause, "Leave one of them out.")
     claims = None if against is None else read_against(against)
     try:
         source = found.open()

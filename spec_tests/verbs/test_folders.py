@@ -294,3 +294,11 @@ def test_a_diff_of_folders_compares_each_checkpoint(things: set[str], data: st.D
     assert not report.equal and len(unlike) == (not is_lost)
     assert len(report.checkpoints_only_in_a) == is_lost and not report.checkpoints_only_in_b
     shutil.rmtree(folder)
+
+
+def test_values_are_not_looked_at_without_reading_them(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "m", {"w": np.array([np.nan])})
+    with pytest.raises(sv.errors.ArgumentError, match="nan .* looks at values, and quick"):
+        sv.verify(tmp_path / "m", quick=True, nan=True)
+    refused = run("verify", tmp_path / "m", "--quick", "--nan")
+    assert (refused.code, refused.out) == (2, "") and "Leave one of them out" in refused.err

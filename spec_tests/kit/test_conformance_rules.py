@@ -1,6 +1,8 @@
 """The conformance kit judges rightly: what shardvar and NumPy claim they keep, and nothing
 unclaimed counts as kept."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,16 @@ def test_sentences_of_the_documentation_stand_there() -> None:
     assert [rule.id for rule in OURS if rule.sentence not in pages[rule.source]] == []
     assert {rule.level for rule in OURS} == {9}
     assert {rule.id[0] for rule in RULES.values() if rule not in OURS} == {"R"}
+
+
+@pytest.mark.parametrize("first", ["computations", "mesh_values", "products"])
+def test_the_order_of_rules_does_not_depend_on_who_is_imported_first(first: str) -> None:
+    package = all_rules.__module__
+    text = f"import {package}.{first}; print(*[rule.id for rule in {package}.all_rules()])"
+    printed = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.split() == list(RULES)
 
 
 def test_every_method_of_an_adapter_is_explained_and_asked_for() -> None:

@@ -115,10 +115,13 @@ def refuses(method: str) -> RuleCheck:
 
 def all_rules() -> list[Rule]:
     """Return every rule, by level and in the order of the modules."""
-    for module in _MODULES:
-        import_module(f"shardvar.conformance.rules.{module}")
     return sorted(_RULES.values(), key=lambda rule: rule.level)
 
 
 def rules_of(levels: range) -> Iterator[Rule]:
     return (rule for rule in all_rules() if rule.level in levels)
+
+
+# Here and not in ``all_rules``, where a module that was imported before the others would come first.
+for _module in _MODULES:
+    import_module(f"{__name__}.{_module}")

@@ -46,6 +46,8 @@ class Sizes:
     """Slices of one tensor."""
     growth_workers: int = 16
     """Workers."""
+    loaded_nbytes: int = GIB
+    """A folder that loaders of inference engines load."""
     latency_slices: int = 1_000
     """Slices that are read from a store that answers late."""
     seconds: float = 4.0
@@ -75,6 +77,7 @@ QUICK = Sizes(
     growth_files=64,
     growth_slices=1_000,
     growth_workers=4,
+    loaded_nbytes=GIB // 16,
     latency_slices=200,
     seconds=1.0,
     processes=3,

@@ -39,6 +39,7 @@ SUBJECTS = (
         "table",
         "tiny",
         "reshard",
+        "loaders",
     ),
     *(
         "torch_checkpoints",

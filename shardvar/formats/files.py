@@ -300,7 +300,7 @@ class DataFiles:
     def lost_rows(self, file: Ints, start: Ints, nbytes: Ints) -> dict[int, CheckpointError]:
         """Return the faults of ranges that are in missing files, or reach over the end of a file."""
         lost: dict[int, CheckpointError] = {}
-        for number in np.unique(file[nbytes > 0]).tolist() if self.names else ():
+        for number in np.flatnonzero(np.bincount(file[nbytes > 0])).tolist() if self.names else ():
             fault, room = self.fault(number), np.zeros_like(start)
             short = None if fault else self.fault_of_size(number)
             if isinstance(short, IncompleteCheckpoint):

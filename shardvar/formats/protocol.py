@@ -124,7 +124,7 @@ class Source(ABC):
     def files_read(self, entries: EntryTable) -> Ints:
         """Return the numbers of the data files that the payloads of entries are read from, which a
         process that was given the entries compares with its caller's."""
-        return np.unique(entries.file[entries.slices.nbytes > 0])
+        return np.flatnonzero(np.bincount(entries.file[entries.slices.nbytes > 0]))
 
     # Entries that are not plain: the order in which they are read, and decoding ahead.
 

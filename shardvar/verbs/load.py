@@ -7,7 +7,7 @@ move    payloads into arrays, every checksum compared (``engine.read``)
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,10 @@ from shardvar.planning.index import DELTA, EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.verbs.arguments import named_arguments, strings_of
 from shardvar.verbs.locate import Path
-from shardvar.verbs.mapping import MapLike, as_map, map_reader
 from shardvar.verbs.reader import Reader, check_verify, first_fault, open_checkpoint
+
+if TYPE_CHECKING:
+    from shardvar.verbs.mapping import MapLike
 
 _READ = (STRING, HALVES, "bool")
 """Dtypes that are never mapped: strings and packed elements must be decoded, and a bool of a byte other than 0 and 1
@@ -37,7 +39,7 @@ def load(
     mmap: bool = False,
     verify: str = "auto",
     dequantize: bool | str = False,
-    map: MapLike | None = None,
+    map: "MapLike | None" = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the tensors of a checkpoint as arrays. Every payload is read, and its checksum
     compared.
@@ -106,12 +108,14 @@ def load(
         if map is None and not mmap and reader.source.traits is not None:
             prefer_whole(reader.index)
         if map is not None:
+            from shardvar.verbs.mapping import as_map, map_reader  # only with a map
+
             reader = map_reader(reader, as_map(map))
         if keys is None and (fault := first_fault(reader)):
             raise fault.at()
         entries = reader.entries() if keys is None else reader.find_many(strings_of(keys, "keys"))
         codes = entries.slices.tensors.codes
-        for number in np.unique(codes).tolist():
+        for number in np.flatnonzero(np.bincount(codes)).tolist():
             if not has_values(NAMES[number]):
                 key = entries.slices.tensors.keys[int(np.argmax(codes == number))]
                 raise UnsupportedError(

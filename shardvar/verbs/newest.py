@@ -107,12 +107,15 @@ _ATTEMPT_SECONDS = 0.01
 """Time between two attempts to lock the state file."""
 _LISTED = 20
 """The checkpoints that an error lists, the newest ones; a directory may have thousands."""
-# White space and comments, then one field or the end. Possessive quantifiers (*+) never give back
-# characters, so a hostile file costs linear time.
+# One field or the end. Each part can end in one place only, so a hostile file costs linear time. No
+# group is possessive: Python 3.11.2 misreads that. A text has at most 65,536 escapes, which bounds
+# what a match remembers.
+_COMMENT = re.compile(r"\s*#[^\n]*\n", re.ASCII)
 _FIELD = re.compile(
-    r"""(?: \s | \#[^\n]*\n )*+
-    (?: (?P<name>\w+) \s*+ : \s*+
-        (?: (?P<number>[-+.\w]+) | (?P<quote>["']) (?P<text>(?:\\.|(?!(?P=quote))[^\\\n])*+) (?P=quote) )
+    r"""\s* (?: (?P<name>\w+) \s* : \s*
+        (?: (?P<number>[-+.\w]+)
+          | "(?P<double>[^"\\\n]* (?: \\.[^"\\\n]* ){0,65536})"
+          | '(?P<single>[^'\\\n]* (?: \\.[^'\\\n]* ){0,65536})' )
       | \Z )""",
     re.VERBOSE | re.ASCII,
 )
@@ -153,11 +156,11 @@ class SeriesState:
         """``MalformedCheckpoint`` for any other text."""
         found: dict[str, list[str]] = {name: [] for name in (*_PATHS, *_TIMES)}
         text, position = content.decode("utf-8", "surrogateescape") + "\n", 0  # may end a comment
-        while (match := _FIELD.match(text, position)) and match["name"] is not None:
-            name, position, is_text = match["name"], match.end(), match["text"] is not None
-            if name not in (_PATHS if is_text else _TIMES):
+        while (match := _next_field(text, position)) and match["name"] is not None:
+            name, number, position = match["name"], match["number"], match.end()
+            if name not in (_PATHS if number is None else _TIMES):
                 raise _malformed(f"it has a field {name!r} of another kind")
-            found[name].append(_unescape(match["text"]) if is_text else match["number"])
+            found[name].append(number or _unescape(match["double"] or match["single"] or ""))
         if match is None:
             raise _malformed(f"no field begins at character {position}")
         newest, kept, times, preserved = (found[name] for name in (*_PATHS, *_TIMES))
@@ -268,6 +271,12 @@ def _escape(path: str) -> str:
         else "".join(f"\\{octet:03o}" for octet in each.encode("utf-8", "surrogateescape"))
         for each in path
     )
+
+
+def _next_field(text: str, position: int) -> re.Match[str] | None:
+    while comment := _COMMENT.match(text, position):
+        position = comment.end()
+    return _FIELD.match(text, position)
 
 
 def _unescape(text: str) -> str:

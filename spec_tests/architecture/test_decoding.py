@@ -180,3 +180,12 @@ def test_sentences_of_a_file_pass_the_filter() -> None:
             texts = node.args[:1] if name == "FileKind" else []
             found += [at(path, node.lineno) for text in texts if not is_filtered(text)]
     assert found == []
+
+
+def test_no_group_is_possessive() -> None:
+    """Python 3.11.2, which Debian 12 has, does not go back to the start of such a group."""
+    # This one is right there: its alternatives differ in their first bytes, and fail at the second
+    # only where the whole text does.
+    known = {"shardvar.wire.sstable"}
+    found = {module_name(path) for path in MODULES if ")*+" in path.read_text(encoding="utf-8")}
+    assert found == known

@@ -523,7 +523,7 @@ def open_checkpoint(path: Path, *, dequantize: bool | str = False) -> Reader:
     path : path_like
         The checkpoint: a prefix, an index file, a folder, a data file, or a URL of one of these.
     dequantize : bool or dtype, default False
-        Return the numbers of quantised tensors (GGUF, FP8, MXFP4), without their scales: as the
+        Return the numbers of quantised tensors (GGUF, FP8, GPTQ and others), without their scales: as the
         dtype given, bfloat16, float16 or float32. With True, GGUF becomes float32, and others as
         ``config.json`` says, or bfloat16.
 

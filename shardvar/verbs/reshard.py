@@ -54,9 +54,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardvar.engine.cast import CastSource, ScaledSource, cast_entries
+from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.engine.mapped import MappedSource, mapped
 from shardvar.engine.pool import Progress
+from shardvar.engine.quantised import ScaledSource
 from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
@@ -84,7 +85,8 @@ from shardvar.verbs.arguments import (
     named_arguments,
     strings_of,
 )
-from shardvar.verbs.dequantization import DTYPES, keys_of_numbers
+from shardvar.verbs.coded import DTYPES
+from shardvar.verbs.dequantization import keys_of_numbers
 from shardvar.verbs.joined_source import JoinedSource
 from shardvar.verbs.joining import Join, open_numbered, open_sources
 from shardvar.verbs.locate import (

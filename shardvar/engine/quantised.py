@@ -1,0 +1,478 @@
+"""Numbers in the place of quantised weights.
+
+A quantised matrix is stored as several tensors: codes, and numbers that blocks of the codes share.
+A number is made of its code step by step, each with another matrix of numbers (``Plane``):
+
+    codes [3, 5], blocks of 2 x 4        scales [2, 2]
+    w w w w | w                          s | s
+    w w w w | w                          --+--
+    --------+--                          s | s
+    w w w w | w
+
+    number = code * scale                           FP8, MXFP4
+             (code - zero) * scale                  integers with a zero point
+             code * (scale / one of the tensor)     NVFP4
+             code * scale + bias                    MLX
+
+Each step is computed in float32 in this order, and the number is then rounded once to the dtype
+that is asked for. A read of some numbers reads their codes, and the scales of the blocks that they
+lie in, and no others.
+
+Codes have 1 to 8 bits. They follow each other in the bytes of a row, or of a column, the low bits
+first or the high ones; or a byte has codes of rows that lie far apart (``Packing``). Scales may lie
+in tiles. The matrix of codes may have another shape than the tensor: blocks of bitsandbytes run
+over all rows. The numbers of matrices may be *transposed*: stored [rows, columns], and read
+[columns, rows].
+
+Payloads are compared with their checksums before they are used, as by a cast: runs one by one, and
+where there is only a checksum of the whole, the whole payload once.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.engine.cast import convert_into
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.pieces import ComposedSource
+from shardvar.engine.read import read_region
+from shardvar.errors import InvalidCheckpoint, UnsupportedError
+from shardvar.forks import new_lock
+from shardvar.layout.dtypes import Array, Bools, Ints, numpy_dtype
+from shardvar.layout.region import Region, regions_of_range
+from shardvar.planning.index import EntryTable, TableIndex
+
+Floats = npt.NDArray[np.float32]
+
+_PORTION, _TALL_PORTION = 1 << 18, 1 << 20
+"""Numbers that are computed at a time: 1 MiB of float32 stays in the cache. A portion of transposed
+numbers is some columns of the stored ones, and four times as large, since each reads all rows."""
+
+_KEPT_NBYTES = 1 << 20
+"""Bytes of scales that are kept: blocks of 128 rows are read in several portions."""
+
+_TILE = 128, 4
+"""The rows and columns of a tile of scales of cuBLAS: 32 rows of 16 bytes, one for each four rows."""
+
+_CODES = np.arange(256, dtype=np.uint8)
+_STEPS = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
+
+
+def values_of(dtype: str) -> Floats:
+    # [256] the number of each byte, or of each code of 4 bits
+    return (_CODES & (15 if "4_" in dtype else 255)).view(numpy_dtype(dtype)).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Places of codes of a few bits: 8 of them are as many bytes as a code has bits."""
+
+    bits: int
+    axis: int = -1  # The axis along which codes follow each other
+    is_high_first: bool = False  # True if the first code of a byte is in its high bits
+    order: tuple[int, ...] = ()
+    """The places of 8 codes in their bytes; empty for one after the other."""
+    parts: int = 0
+    """The number of parts of the rows: each element has a code of each part. 0 for neighbours."""
+    inner: int = 1
+    """The bytes of the last axis of the stored tensor, which the matrix does not have."""
+
+    def unpack(self, octets: npt.NDArray[np.uint8], values: Floats) -> Floats:
+        lead, bits = octets.shape[:-1], self.bits
+        if 8 % bits == 0:
+            table = np.ascontiguousarray(values[_codes_of_byte(bits, self.is_high_first)])
+            # One look for all codes of a byte.
+            whole = table.view(np.dtype((np.void, table[0].nbytes)))[:, 0]
+            numbers = np.take(whole, octets).view(np.float32)
+        else:
+            words = np.zeros((*lead, octets.shape[-1] // bits, 8), np.uint8)
+            words[..., :bits] = octets.reshape(*lead, -1, bits)
+            shifts = np.arange(0, 8 * bits, bits, dtype=np.uint64)
+            codes = (words.view("<u8") >> shifts) & np.uint64((1 << bits) - 1)
+            numbers = values[codes.astype(np.intp)].reshape(*lead, -1)
+        if self.order:
+            numbers = numbers.reshape(*lead, -1, 8)[..., self.order].reshape(*lead, -1)
+        return numbers
+
+
+@lru_cache
+def _codes_of_byte(bits: int, is_high_first: bool) -> npt.NDArray[np.uint8]:
+    codes = (_CODES[:, None] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8((1 << bits) - 1)
+    return codes[:, ::-1] if is_high_first else codes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plane:
+    """A matrix of numbers, or several, that are made of stored tensors."""
+
+    key: str  # The stored tensor of its codes
+    shape: tuple[int, ...]  # [..., rows, columns]
+    packing: Packing | None = None  # The places of its codes; None if each is an element
+    values: Floats | None = None  # The number of each code; None if the elements are numbers
+    steps: "tuple[tuple[str, Plane | float], ...]" = ()
+    """Operations, such as ``("*", scales)``, on the numbers of the codes."""
+    block: tuple[int, int] = (1, 1)
+    """The rows and columns of the matrix that it is a step of which share each of its numbers."""
+    groups: str = ""
+    """The stored tensor of the numbers of the blocks of rows or columns, which may be in any order."""
+    axis: int = -1  # The axis that ``groups`` is about
+    is_tiled: bool = False
+
+    def stored_shape(self, itemsize: int) -> tuple[int, ...]:
+        """The shape of the stored tensor, whose axes of one element may be missing."""
+        shape, packing = [*self.shape], self.packing
+        if self.is_tiled:
+            return (*shape[:-2], *(-(-n // m) * m for n, m in zip(shape[-2:], _TILE, strict=True)))
+        if packing is None:
+            return self.shape
+        if packing.parts:
+            shape[-2] = -(-shape[-2] // packing.parts)
+        else:
+            unit = 8 * itemsize * packing.inner
+            shape[packing.axis] = -(-shape[packing.axis] * packing.bits // unit)
+        return (*shape, *([packing.inner] if packing.inner > 1 else []))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantised:
+    key: str  # The key of its numbers
+    shape: tuple[int, ...]  # The shape of its numbers
+    plane: Plane
+    members: tuple[str, ...]
+    """The keys of all stored tensors that it is made of, its codes first."""
+    kind: str  # The name of the encoding, for people, such as FP8
+    dtype: str = ""  # The dtype of the numbers by the scheme; empty if only the model names one
+    is_transposed: bool = False
+    """True if the last two axes are exchanged when the numbers are read."""
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        return _swapped(self.plane.shape) if self.is_transposed else self.plane.shape
+
+    @property
+    def is_reshaped(self) -> bool:
+        return self.matrix != (1,) * (2 - len(self.shape)) + self.shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaledSource(ComposedSource):
+    """Another source with the numbers of quantised tensors; ``start`` is the number of an entry."""
+
+    index: TableIndex = field()  # The table of contents, with the numbers
+    stored_row: Ints
+    """[m] the row of each entry among the stored ones: of numbers, the row of their weights."""
+    quantised: Mapping[int, Quantised]  # The tensor of each entry that holds numbers, by its row
+    rows: Mapping[str, Ints]  # The stored rows of weights and scales, by their keys
+    members: Mapping[str, Sequence[str]]  # The stored keys of each quantised tensor, by its key
+    notes: Sequence[str]  # Sentences about the differences from the stored tensors
+    _kept: "OrderedDict[tuple[str, Region], Floats]" = field(default_factory=OrderedDict)
+    _lock: RLock = field(default_factory=new_lock)
+
+    # Entries.
+
+    def files_read(self, entries: EntryTable) -> Ints:
+        rows = [np.zeros(0, np.int64)]
+        for number in entries.start[~entries.plain].tolist():
+            tensor = self.quantised.get(number)
+            members = () if tensor is None else self.members[tensor.key]
+            rows += [self.rows[key] for key in members] or [self.stored_row[number : number + 1]]
+        used = np.unique(np.concatenate(rows))
+        plain = self.inner.files_read(entries.take(np.flatnonzero(entries.plain)))
+        return np.union1d(plain, self.inner.files_read(self.stored.take(used)))
+
+    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
+        answer, own = np.zeros(len(rows), np.bool), ~entries.plain[rows]
+        answer[own] = self.inner.in_order(self.stored, self.stored_row[entries.start[rows[own]]])
+        return answer
+
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        decoded = entries.start[rows[~entries.plain[rows]]].tolist()
+        own = np.array([row for row in decoded if row not in self.quantised], np.int64)
+        self.inner.expect(self.stored, self.stored_row[own])
+
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        number = int(entries.start[row])
+        if number in self.quantised:
+            return None
+        return self.inner.decode(self.stored, int(self.stored_row[number]))
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        if entries.plain[row]:
+            self.inner.read_into(entries, row, start, buffer)
+            return
+        number = int(entries.start[row])
+        tensor = self.quantised.get(number)
+        if tensor is None:
+            self.inner.read_into(self.stored, int(self.stored_row[number]), start, buffer)
+            return
+        dtype = numpy_dtype(self.index.entries.slices.dtype(number))
+        size, step = dtype.itemsize, _TALL_PORTION if tensor.is_transposed else _PORTION
+        # Of numbers of 4 bytes, the bytes 6 to 13 are of the numbers 1 to 3: 2 bytes of the first
+        # are dropped.
+        first, stop = start // size, -(-(start + len(buffer)) // size)
+        is_aligned = (first * size, stop * size) == (start, start + len(buffer))
+        octets = buffer if is_aligned else memoryview(bytearray((stop - first) * size))
+        into = np.frombuffer(octets, dtype)
+        for begin in range(first, stop, step):
+            end = min(begin + step, stop)
+            self._fill(number, tensor, begin, into[begin - first : end - first])
+        if not is_aligned:
+            buffer[:] = octets[start - first * size :][: len(buffer)]
+
+    def _fill(self, number: int, tensor: Quantised, first: int, into: Array) -> None:
+        whole = self.index.entries.slices.region(number)
+        if tensor.is_reshaped:
+            whole = Region.whole(tensor.matrix)
+        padding = len(tensor.matrix) - whole.rank
+        done = 0
+        for part in regions_of_range(whole.shape, first, first + len(into)):
+            offset = [low + begin for low, begin in zip(part.offset, whole.offset, strict=True)]
+            offset, shape = [0] * padding + offset, (1,) * padding + part.shape
+            if tensor.is_transposed:
+                region = Region(_swapped(offset), _swapped(shape))
+                values = self._numbers(tensor, tensor.plane, region).swapaxes(-1, -2)
+            else:
+                values = self._numbers(tensor, tensor.plane, Region(offset, shape))
+            convert_into(into[done : done + part.size], values.reshape(-1), tensor.key)
+            done += part.size
+
+    # Numbers.
+
+    def _numbers(self, tensor: Quantised, plane: Plane, region: Region) -> Floats:
+        values = self._values(plane, region)
+        for sign, operand in plane.steps:
+            before = values
+            with np.errstate(all="ignore"):
+                if isinstance(operand, Plane):
+                    values = self._step(tensor, sign, before, operand, region)
+                else:
+                    values = _STEPS[sign](before, np.float32(operand))
+                if values.size and not np.isfinite(values.min() + values.max()):
+                    _check_finite(before, values, tensor, operand)
+        return values
+
+    def _step(
+        self, tensor: Quantised, sign: str, values: Floats, operand: Plane, region: Region
+    ) -> Floats:
+        """Return ``values``, a region of another plane, after a step with the blocks that it meets."""
+        rank, block = len(operand.shape), [*operand.block]
+        low, stop = [*region.offset[-rank:]], [*region.stop[-rank:]]
+        for axis, extent in enumerate(operand.shape[:-2]):
+            low[axis], stop[axis] = (low[axis], stop[axis]) if extent > 1 else (0, 1)
+        for axis in (-2, -1):
+            low[axis], stop[axis] = low[axis] // block[axis], -(-stop[axis] // block[axis])
+        index = None
+        if operand.groups:
+            place = slice(region.offset[operand.axis], region.stop[operand.axis])
+            index = self._groups(tensor, operand)[place]
+            low[operand.axis], stop[operand.axis] = 0, operand.shape[operand.axis]
+        numbers = self._shared(tensor, sign, operand, Region(low, np.subtract(stop, low)))
+        if index is not None:
+            numbers, block[operand.axis] = np.take(numbers, index, operand.axis), 1
+        top, left = (region.offset[axis] - low[axis] * block[axis] for axis in (-2, -1))
+        height, width = block
+        if width > 1 and numbers.shape[-1] > 1:
+            # The scale of each column: of blocks of 4, the columns 2 to 6 have the scales 0 0 1 1.
+            wide = np.repeat(numbers, min(width, region.shape[-1] + left), axis=-1)
+            numbers = wide[..., left : left + region.shape[-1]]
+        if height == 1 or numbers.shape[-2] == 1:
+            return np.asarray(_STEPS[sign](values, numbers))
+        result = np.empty_like(values)
+        for row in range(numbers.shape[-2]):
+            rows = (..., slice(max(0, row * height - top), (row + 1) * height - top), slice(None))
+            _STEPS[sign](values[rows], numbers[..., row : row + 1, :], out=result[rows])
+        return result
+
+    def _shared(self, tensor: Quantised, sign: str, plane: Plane, region: Region) -> Floats:
+        place = plane.key, region
+        with self._lock:
+            numbers = self._kept.get(place)
+        if numbers is None:
+            numbers = self._numbers(tensor, plane, region)
+            wrong = ~np.isfinite(numbers) | (numbers == 0 if sign == "/" else False)
+            _check_scales(numbers, wrong, plane, region, tensor)
+            with self._lock:
+                self._kept[place] = numbers
+                while sum(array.nbytes for array in self._kept.values()) > _KEPT_NBYTES:
+                    self._kept.popitem(last=False)
+        return numbers
+
+    def _groups(self, tensor: Quantised, plane: Plane) -> Ints:
+        index = self._read(plane.groups, Region.whole(self._shape(plane.groups)))
+        extent = plane.shape[plane.axis]
+        if place := _first_place((index < 0) | (index >= extent)):
+            raise InvalidCheckpoint(
+                f"The group {index[place]} at {[*place]} of {plane.groups!r} is not one of the "
+                f"{extent} of {tensor.members[0]!r} ({tensor.kind}).",
+                "Copy the file again, or leave the tensor out. Without dequantizing it is kept.",
+            )
+        # Zeros stand for groups in order.
+        in_order = np.arange(len(index)) // plane.block[plane.axis]
+        return index.astype(np.int64) if index.any() else np.minimum(in_order, extent - 1)
+
+    # Codes.
+
+    def _values(self, plane: Plane, region: Region) -> Floats:
+        packing, values = plane.packing, plane.values
+        if plane.is_tiled:
+            return _floats(self._tiles(plane, region), values)
+        if packing is None or values is None:
+            return _floats(self._stored(plane, region), values)
+        if packing.parts:
+            return self._parts(plane, packing, values, region)
+        axis, bits = packing.axis, packing.bits
+        begin, end = region.offset[axis], region.stop[axis]
+        # The bytes that hold whole groups of 8 codes, and the elements that hold these bytes.
+        unit = self._dtype(plane.key).itemsize * packing.inner
+        first, stop = begin // 8 * bits, -(-end // 8) * bits
+        extent = plane.stored_shape(unit // packing.inner)[axis - (packing.inner > 1)]
+        low, high = first // unit, min(-(-stop // unit), extent)
+        offset, shape = [*region.offset], [*region.shape]
+        offset[axis], shape[axis] = low, high - low
+        inner = [packing.inner] if packing.inner > 1 else []
+        stored = self._stored(plane, Region([*offset, *(0 for _ in inner)], [*shape, *inner]))
+        if axis == -2:
+            stored = stored.swapaxes(-1, -2)
+            shape = [*_swapped(shape)]
+        octets = np.ascontiguousarray(stored).view(np.uint8).reshape(*shape[:-1], -1)
+        octets = octets[..., first - low * unit : stop - low * unit]
+        if octets.shape[-1] < stop - first:  # the last row ends within a group
+            missing = stop - first - octets.shape[-1]
+            octets = np.pad(octets, [(0, 0)] * (octets.ndim - 1) + [(0, missing)])
+        skip = begin - begin // 8 * 8
+        numbers = packing.unpack(octets, values)[..., skip : skip + end - begin]
+        return numbers.swapaxes(-1, -2) if axis == -2 else numbers
+
+    def _parts(self, plane: Plane, packing: Packing, values: Floats, region: Region) -> Floats:
+        """Return the numbers of codes of rows that lie far apart in each element."""
+        height = plane.stored_shape(1)[-2]
+        first, stop = region.offset[-2], region.stop[-2]
+        found = []
+        for part in range(first // height, -(-stop // height)):
+            place = packing.parts - 1 - part if packing.is_high_first else part
+            low, high = max(first - part * height, 0), min(stop - part * height, height)
+            offset, shape = [*region.offset], [*region.shape]
+            offset[-2], shape[-2] = low, high - low
+            codes = self._stored(plane, Region(offset, shape)) >> place * packing.bits
+            found.append(values[codes & ((1 << packing.bits) - 1)])
+        return np.concatenate(found, axis=-2)
+
+    def _tiles(self, plane: Plane, region: Region) -> Array:
+        """Return scales that lie in tiles, [rows / 128, columns / 4] of [32, 4, 4]."""
+        height, width = _TILE
+        columns = -(-plane.shape[-1] // width)
+        low, high = region.offset[-2] // height, -(-region.stop[-2] // height)
+        size = height * width * columns
+        shape = self._shape(plane.key)
+        parts = [
+            self._read(plane.key, part).reshape(-1)
+            for part in regions_of_range(shape, low * size, high * size)
+        ]
+        tiles = np.concatenate(parts).reshape(high - low, columns, 32, 4, width)
+        whole = tiles.transpose(0, 3, 2, 1, 4).reshape((high - low) * height, columns * width)
+        top = region.offset[-2] - low * height
+        rows = whole[top : top + region.shape[-2], region.offset[-1] : region.stop[-1]]
+        return np.ascontiguousarray(rows).reshape(region.shape)
+
+    # Stored tensors.
+
+    def _stored(self, plane: Plane, region: Region) -> Array:
+        """Read elements of a tensor whose axes of one element may be missing, or others."""
+        shape = self._shape(plane.key)
+        whole = plane.stored_shape(self._dtype(plane.key).itemsize)
+        if shape == whole:
+            return self._read(plane.key, region)
+        axes = zip(region.offset, region.shape, whole, strict=True)
+        wide = iter([(begin, count) for begin, count, extent in axes if extent != 1])
+        places = [(0, 1) if extent == 1 else next(wide) for extent in shape]
+        inside = Region([begin for begin, _ in places], [count for _, count in places])
+        return self._read(plane.key, inside).reshape(region.shape)
+
+    def _dtype(self, key: str) -> np.dtype[Any]:
+        return numpy_dtype(self.stored.slices.dtype(int(self.rows[key][0])))
+
+    def _shape(self, key: str) -> tuple[int, ...]:
+        slices = self.stored.slices
+        return slices.tensors.shape(int(slices.tensor[self.rows[key][0]]))
+
+    def _read(self, key: str, region: Region) -> Array:
+        rows = self.rows[key]
+        if len(rows) > 1:
+            slices = self.stored.slices
+            offset = slices.offset[rows, : region.rank]
+            stop = offset + slices.shape[rows, : region.rank]
+            meets = (offset < np.array(region.stop)) & (stop > np.array(region.offset))
+            rows = rows[meets.all(axis=1)]
+        if self.stored.runs is not None and self.stored.plain[rows].all():
+            return read_region(self.inner, self.stored, rows, region)
+        self._verify(rows)
+        return read_region(self.inner, self.stored, rows, region, is_verified=False)
+
+    def _verify(self, rows: Ints) -> None:
+        guarded = Evidence(self.inner, self.stored).is_guarded(rows)
+        decoded = ~self.stored.plain[rows] & self.inner.in_order(self.stored, rows)
+        for row in rows[guarded | decoded].tolist():
+            self.verified.verify(row)
+
+    # Members that get keys.
+
+    def _is_guarded(self, key: str) -> bool | None:
+        answer = self.inner.is_guarded(key)
+        if answer is None and key in self.rows:
+            return bool(Evidence(self.inner, self.stored).is_guarded(self.rows[key]).all())
+        return answer
+
+    def encodings(self) -> Mapping[str, str]:
+        return {}
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
+        return self.inner.objects([key for key in keys if key not in self.members], form)
+
+    def _members(self, key: str) -> Sequence[str]:
+        return self.members.get(key, (key,))
+
+
+def _floats(elements: Array, values: Floats | None) -> Floats:
+    if values is None and elements.dtype.itemsize != 1:
+        return elements.astype(np.float32)
+    if values is None:
+        values = _CODES.view(elements.dtype).astype(np.float32)
+    return values[elements.view(np.uint8)]
+
+
+def _swapped(columns: Sequence[int]) -> tuple[int, ...]:
+    *others, rows, last = columns
+    return (*others, last, rows)
+
+
+def _first_place(mask: Bools) -> tuple[int, ...]:
+    return tuple(np.argwhere(mask)[0].tolist()) if mask.any() else ()
+
+
+def _check_scales(
+    scales: Floats, wrong: Bools, plane: Plane, blocks: Region, tensor: Quantised
+) -> None:
+    if place := _first_place(wrong):
+        index = [begin + step for begin, step in zip(blocks.offset, place, strict=True)]
+        cause = (
+            f"The scale {scales[place]} at {index} of {plane.key!r} is not a finite number"
+            f"{'' if scales[place] else ' that divides'}, and {tensor.members[0]!r} ({tensor.kind}) needs it."
+        )
+        remedy = "Copy the file again, or leave the tensor out. Without dequantizing it is kept."
+        raise InvalidCheckpoint(cause, remedy)
+
+
+def _check_finite(weights: Any, product: Floats, tensor: Quantised, operand: Plane | float) -> None:
+    if place := _first_place(np.isfinite(weights) & ~np.isfinite(product)):
+        key = operand.key if isinstance(operand, Plane) else tensor.members[0]
+        cause = (
+            f"A number of {tensor.members[0]!r} is beyond float32: its weight {weights[place]} and its "
+            f"scale in {key!r} have a product that is infinite."
+        )
+        raise UnsupportedError(cause, "Leave the tensor out, or keep it without dequantizing it.")

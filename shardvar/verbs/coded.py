@@ -1,0 +1,187 @@
+"""Codes of a quantised tensor, and the stored tensors around them.
+
+``Coded`` answers the questions of the functions that build tensors (``schemes``): is a tensor
+there, has it the dtype and the shape that the codes need, which values has a small one. An answer
+that does not fit is a fault of the codes, by their key and scheme.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+from shardvar.engine.quantised import Plane, Quantised
+from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
+from shardvar.layout.dtypes import ITEMSIZES, Array, Shape, code
+from shardvar.pictures.words import human_shape
+from shardvar.verbs.parameters import layer_of
+
+DTYPES = ("bfloat16", "float16", "float32")
+"""The dtypes that numbers may get."""
+
+CONFIG = "config.json"
+"""The file of Hugging Face that describes a model."""
+
+KEEP = "Leave it out with a filter, or read it as it is stored, without dequantizing."
+
+BLOCK = (128, 128)
+"""The rows and columns of a block of DeepSeek-V3 and Qwen3."""
+ALL = 1 << 62
+"""An extent of a block that has all rows, or all columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    method: str = ""  # The scheme of quantisation; empty without one
+    block: tuple[int, int] = BLOCK  # The rows and columns that share a scale
+    dtype: str = ""  # The dtype of the model; empty if it names none
+    config: str = CONFIG  # The file that names the scheme
+    described: Mapping[str, Any] = field(default_factory=dict)  # The description of quantisation
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensors:
+    facts: Mapping[str, tuple[str, Shape]]  # Their dtypes and shapes
+    layers: Mapping[str, list[str]]  # Their names, by layer
+    model: Model
+    wrong: Mapping[str, ReadError]  # The keys that cannot be read
+    small: Mapping[str, Array]  # The values of small tensors that describe others
+    user: Mapping[str, str]  # The metadata of the file
+    torchao: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By the key of a part: the key of its numbers, and their JSON."""
+    marks: Sequence[str] = ()
+    """The beginnings of the keys that a ``scaled_fp8`` of ComfyUI stands for."""
+
+
+@dataclass(slots=True)
+class Coded:
+    """The tensors around codes, of which a tensor is built."""
+
+    stored: StoredTensors
+    key: str  # The key of the codes
+    scheme: str
+    members: list[str] = field(default_factory=list)  # The keys of the tensors that were taken
+
+    @property
+    def model(self) -> Model:
+        return self.stored.model
+
+    @property
+    def base(self) -> str:
+        return layer_of(self.key)[0]
+
+    @property
+    def name(self) -> str:
+        return self.base[:-1]
+
+    def has(self, name: str) -> bool:
+        return self.base + name in self.stored.facts
+
+    def fault(self, cause: str, remedy: str = "") -> InvalidCheckpoint:
+        return InvalidCheckpoint(
+            f"{self.key!r} ({self.scheme}): {cause}", f"{remedy} {KEEP}".lstrip()
+        )
+
+    def refusal(self, cause: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.key!r} is quantised with {self.scheme}, which shardvar does not dequantize: {cause}.",
+            KEEP,
+        )
+
+    def need(self, key: str, dtypes: Iterable[str]) -> tuple[str, Shape]:
+        if key in self.stored.wrong:
+            raise self.stored.wrong[key].at(repr(self.key))
+        if key not in self.stored.facts:
+            raise self.fault(f"{key!r} is not there.", "Add the file that has it.")
+        dtype, shape = self.stored.facts[key]
+        if dtype not in dtypes:
+            raise self.fault(
+                f"{key!r} is {dtype}, which is not one of {', '.join(sorted(dtypes))}."
+            )
+        self.members += [key] if key not in self.members else []
+        return dtype, shape
+
+    def plane(
+        self,
+        key: str,
+        matrix: Sequence[int],
+        dtypes: Iterable[str],
+        blocks: Sequence[tuple[int, int]] = ((1, 1),),
+        **more: Any,
+    ) -> Plane:
+        """The plane of a tensor: one number for each block, of the first size that fits."""
+        dtype, shape = self.need(key, dtypes)
+        itemsize = int(ITEMSIZES[code(dtype)])
+        planes = [
+            Plane(key, lead + grid, **more, block=block)
+            for block, grid, lead in _grids(matrix, blocks)
+        ]
+        for plane in planes:
+            if _long_axes(shape) == _long_axes(plane.stored_shape(itemsize)):
+                return plane
+        wanted = " or ".join(
+            dict.fromkeys(human_shape(each.stored_shape(itemsize)) for each in planes)
+        )
+        raise self.fault(
+            f"{key!r} has the shape {human_shape(shape)}, and weights of {human_shape(matrix)} "
+            f"need {wanted}.",
+            f"The size of blocks is in {self.model.config}.",
+        )
+
+    def small(self, key: str, dtypes: Iterable[str]) -> Array:
+        self.need(key, dtypes)
+        if key not in self.stored.small:
+            raise self.fault(f"The values of {key!r} cannot be read.")
+        return self.stored.small[key]
+
+    def number(self, name: str) -> int:
+        values = self.small(self.base + name, {"int32", "int64", "uint8"})
+        if values.size != 1:
+            raise self.fault(f"{self.base + name!r} has {values.size} numbers, and must have one.")
+        return int(values.reshape(-1)[0])
+
+    def text(self, key: str) -> str:
+        return self.small(key, {"uint8"}).tobytes().decode("utf-8", "replace")
+
+    def factor(self, key: str) -> Plane:
+        """One number for all, which must be finite and positive."""
+        values = self.small(key, {"float32"}).reshape(-1).tolist()
+        if len(values) == 1 and not (isfinite(values[0]) and values[0] > 0):
+            raise self.fault(f"The scale {values[0]} of {key!r} is not a positive number.")
+        return replace(self.plane(key, (1, 1), {"float32"}), block=(ALL, ALL))
+
+    def of(self, plane: Plane, kind: str, **more: Any) -> Quantised:
+        shape = more.pop("shape", plane.shape)
+        self.members.remove(self.key)
+        new = more.pop("new", f"{self.base}weight")
+        return Quantised(new, shape, plane, (self.key, *self.members), kind, **more)
+
+    def columns(self, shape: Shape, bits: int, itemsize: int = 4) -> Shape:
+        if len(shape) < 2 or 8 * itemsize * shape[-1] % bits:
+            raise self.fault(f"Rows of {shape[-1:]} elements hold no codes of {bits} bits.")
+        return (*shape[:-1], 8 * itemsize * shape[-1] // bits)
+
+    def group_block(self, columns: int, size: Any) -> tuple[int, int]:
+        if type(size) is not int or size < 1 or columns % size:
+            raise self.fault(f"Rows of {columns} numbers are not cut by groups of {size!r}.")
+        return (1, size)
+
+
+def _grids(
+    matrix: Sequence[int], blocks: Sequence[tuple[int, int]]
+) -> Iterable[tuple[tuple[int, int], Shape, Shape]]:
+    *lead, rows, columns = matrix
+    for height, width in blocks:
+        grid = -(-rows // height), -(-columns // width)
+        block = min(height, max(rows, 1)), min(width, max(columns, 1))
+        yield block, grid, tuple(lead)
+        if height >= rows and width >= columns:  # one for several matrices
+            yield block, grid, (1,) * len(lead)
+
+
+def _long_axes(shape: Sequence[int]) -> list[int]:
+    return [extent for extent in shape if extent != 1]
+
+
+def as_matrix(shape: Shape) -> Shape:
+    return (1,) * (2 - len(shape)) + shape

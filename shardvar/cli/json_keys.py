@@ -31,7 +31,10 @@ _SHARED = {
 .file_nbytes  the payload bytes of each data file
 .num_copies  ranges that are copied
 .read_nbytes  the payload bytes that are read
-.peak_nbytes  a bound on the memory for buffers""",
+.peak_nbytes  a bound on the memory for buffers
+.copied  the files of a model folder that are copied, such as config.json
+.changed  sentences on what is changed in them
+.not_copied  the other files of the folder: the reasons by name""",
     "problem": """
 .kind  the class in shardvar.errors
 .key  the tensor; null if the problem concerns no single tensor
@@ -257,7 +260,7 @@ reshard
 .left_out  keys that the format cannot hold and only their writer reads
 .dequantized  with --dequantize: the keys of SRC that became numbers
 .num_united  the number of sources if no two have a key, so that their union is written; else 0
-.ranks  of a map that makes one checkpoint a rank: such an object for each
+.ranks  of a map that makes one checkpoint a rank, or of a pipeline: such an object for each
 .map  with --dry-run and a map: its effect; else null
 <map>
 .dry_run  true if nothing was written

@@ -43,7 +43,7 @@ from shardvar.cli.verify import (
 )
 from shardvar.cli.view import check_target, show_link, write_plan_page
 from shardvar.errors import ArgumentError, CheckpointError
-from shardvar.formats.table import name_of_target, names_of_target
+from shardvar.formats.table import name_of_target, names_of_target, stem_of_name
 from shardvar.layout.dtypes import NAMES
 from shardvar.layout.meshes import Layout, named_sharding, parameter_servers
 from shardvar.layout.meshes.mesh import Mesh
@@ -59,6 +59,7 @@ from shardvar.planning.policies import (
 from shardvar.storage.local import is_url
 from shardvar.verbs.joining import Join, Spec
 from shardvar.verbs.locate import exact_path, find_checkpoint, find_target
+from shardvar.verbs.model_folder import paths_of_components
 from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import (
     VerifyReport,
@@ -228,6 +229,7 @@ _LOST = 1
 
 def execute(arguments: Namespace) -> int:
     """Return 0, or the code of ``--verify``, or 1 if tensors were lost."""
+    sources = paths_of_components(arguments.source)
     if arguments.html:
         if not arguments.dry_run:
             raise ArgumentError(
@@ -256,9 +258,9 @@ def execute(arguments: Namespace) -> int:
         print_json(report.to_json() | {"verified": is_right})
     else:
         cast = Conversions(parse_casts(arguments.cast or ()), None)
-        note_dequantized(arguments.source, cast.dtype_of_numbers(arguments.dequantize))
+        note_dequantized(sources, cast.dtype_of_numbers(arguments.dequantize))
         note_large_files(report, arguments.max_file_size)
-        print_write(report, arguments.source, verified, arguments.verbose)
+        print_write(report, sources, verified, arguments.verbose)
     if arguments.html:
         drawn = replace(report, map=None) if _changes_map(arguments) else report
         # The command without ``--dry-run`` and ``--html FILE``.
@@ -269,7 +271,7 @@ def execute(arguments: Namespace) -> int:
         gone = ("--dry-run", "--json")
         words = [word for word in words if word not in gone and not word.startswith("--html=")]
         command = shlex.join(["shardvar", *words])
-        write_plan_page(arguments.html, drawn, arguments.source, command)
+        write_plan_page(arguments.html, drawn, sources, command)
         note(f"wrote {short_path(arguments.html)}")
         show_link(arguments.html)
     code = next(filter(None, map(code_of_report, verified)), 0)
@@ -287,7 +289,9 @@ def _reshard(arguments: Namespace) -> WriteReport:
     cast = parse_casts(arguments.cast or ())
     with (
         executor_of(arguments) as executor,
-        progress("resharding", lambda: sum(map(payload_nbytes, arguments.source))) as advance,
+        progress(
+            "resharding", lambda: sum(map(payload_nbytes, paths_of_components(arguments.source)))
+        ) as advance,
     ):
         return reshard(
             arguments.source,
@@ -360,14 +364,11 @@ def _changes_map(arguments: Namespace) -> bool:
 
 
 def _file(report: WriteReport) -> str:
-    """Return the only file of a new checkpoint, with its ending; else the path of the checkpoint."""
-    names = names_of_target(report.path, report.format)
-    files = [
-        each
-        for each in names
-        if os.path.isfile(each) and name_of_target(each, report.format) == each
-    ]
-    return files[0] if files and report.num_files == 1 and not report.dry_run else report.path
+    """Return the file that means a new checkpoint, with its ending; else the checkpoint's path."""
+    path, form = report.path, report.format
+    names = [*names_of_target(path, form), *names_of_target(stem_of_name(path, form), form)]
+    files = (each for each in names if os.path.isfile(each) and name_of_target(each, form) == each)
+    return report.path if report.dry_run else next(files, report.path)
 
 
 def parse_policy(arguments: Namespace) -> TablePolicy | None:

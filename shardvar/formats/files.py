@@ -425,6 +425,7 @@ def put_in_place(
         # Move: no index names these files yet, so their order does not matter. The commit syncs
         # them all at once.
         do_all(move, [(old, new) for old, new in renames if old != new], storage.traits)
+        sync_folders(storage, renames)
         # Commit: this rename makes the new checkpoint visible. It syncs the directory before (the
         # names of the data files must be on the disk before an index that names them) and after
         # (the old files are removed next).
@@ -439,6 +440,11 @@ def put_in_place(
         if is_checkpoint:
             add_state(error, state)
         raise
+
+
+def sync_folders(storage: Storage, renames: Iterable[tuple[str, str]]) -> None:
+    for folder in {path.rpartition("/")[0] for _, path in renames} - {""}:
+        storage.sync(folder)
 
 
 def _give_up(

@@ -17,10 +17,11 @@ there in one step (``storage.exchange``).
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from shardvar.formats.files import (
     discard_files,
     put_in_place,
     remove_unnamed,
+    sync_folders,
     write_file,
 )
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint, Sink
@@ -44,6 +46,42 @@ from shardvar.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from shardvar.storage.exchange import FolderBeside
+
+
+_PART_NBYTES = 1 << 22  # of a copied file, in memory
+
+
+# A small file that a commit puts in place with the checkpoint.
+class SideFile(NamedTuple):
+    path: str  # its place in the folder of the checkpoint
+    storage: Storage  # the folder of the copied file
+    name: str
+    content: bytes | None = None  # other bytes than the copied file's
+
+    def read(self) -> Iterator[bytes]:
+        if self.content is not None:
+            yield self.content
+            return
+        with closing(self.storage.open(self.name)) as file:
+            for start in range(0, file.size, _PART_NBYTES):
+                yield file.read(start, min(_PART_NBYTES, file.size - start))
+
+    def write(self, storage: Storage, aside: str) -> None:
+        start = 0
+        with closing(storage.create(aside)) as file:
+            for part in self.read():
+                file.write(start, part)
+                start += len(part)
+
+    def is_at(self, storage: Storage) -> bool | None:
+        # None if nothing is in its place.
+        *folders, name = self.path.split("/")
+        for folder in folders:
+            storage = storage.folder(folder)
+        if name not in storage.names():
+            return None
+        there = SideFile(self.path, storage, name)
+        return all(new == old for new, old in zip_longest(self.read(), there.read()))
 
 
 class CommitSteps(NamedTuple):
@@ -73,6 +111,7 @@ class SetSink(Sink):
     """The temporary name and the content of a file that has only objects."""
     is_shared: bool = False
     """True if the data files were written by others, and stay after an error."""
+    side_files: Sequence[tuple[str, SideFile]] = ()
 
     @abstractmethod
     def index(self, checksums: Sequence[FileChecksums], there: list[str]) -> CommitSteps:
@@ -83,12 +122,31 @@ class SetSink(Sink):
         storage = self.new.storage
         if self.objects:
             write_file(storage, *self.objects)
+        new, old = list[tuple[str, str]](), list[tuple[str, str]]()
+        for aside, each in self.side_files:
+            is_there = each.is_at(storage)
+            if not is_there:
+                each.write(storage, aside)
+                (new if is_there is None else old).append((aside, each.path))
         # The old index names the old files until it is replaced.
         renames, last, content, tidy = self.index(checksums, storage.names())
-        put_in_place(storage, renames, last, content, tidy, is_shared=self.is_shared)
+
+        def finish() -> None:
+            # The old checkpoint has its own files until the new one is in place.
+            there = storage.names()
+            for pair in old:
+                if pair[0] in there:
+                    storage.move(*pair)
+            sync_folders(storage, old)
+            storage.sync()
+            tidy()
+
+        moves, steps = [*renames, *new], finish if old else tidy
+        put_in_place(storage, moves, last, content, steps, is_shared=self.is_shared)
 
     def withdraw(self) -> None:
         own = [self.objects[0] if self.objects else "", self.index_aside]
+        own += [aside for aside, _ in self.side_files]
         discard_files(self.new.storage, [*self.asides, *filter(None, own)])
 
     def by_row(self, checksums: Sequence[FileChecksums]) -> Ints:

@@ -283,10 +283,6 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
     if found.left_out:
         number = count(len(found.left_out), "tensor")
         notes.append(f"left out {number} of scales: {named(found.left_out)}")
-    if model.method and model.config == CONFIG:
-        notes.append(
-            f"{CONFIG} still has quantization_config: remove it from a copy next to these tensors"
-        )
     return ScaledSource(
         VerifiedRows(source, stored),
         TableIndex(entries, source.index.files, source.index.metadata, faults),
@@ -365,16 +361,12 @@ def _read_small(source: Source, entries: EntryTable) -> dict[str, Array | ReadEr
 
 
 def read_model(storage: Storage) -> Model:
-    description = _read_json(storage, CONFIG)
-    levels: list[dict[str, Any]] = [description] if isinstance(description, dict) else []
-    for level in levels:
-        parts = (each for name, each in level.items() if name not in _QUANTIZATION)
-        levels += [each for each in parts if isinstance(each, dict)]
-    told = [level[name] for level in levels for name in _QUANTIZATION if level.get(name)]
+    levels = described_parts(read_json(storage, CONFIG))
+    told = [level[name] for level in levels for name in QUANTIZATION if level.get(name)]
     method, config = next(filter(None, map(method_of, told)), ""), CONFIG
     described = next((each for each in told if isinstance(each, dict) and method_of(each)), {})
     for name, scheme in SIDE_FILES.items():
-        if not method and isinstance(side := _read_json(storage, name), dict):
+        if not method and isinstance(side := read_json(storage, name), dict):
             inner = side.get("quantization")
             described = inner if isinstance(inner, dict) else side
             method, config = method_of(side, scheme), name
@@ -391,11 +383,20 @@ def read_model(storage: Storage) -> Model:
     return Model(method, size, dtype, config, described)
 
 
-_QUANTIZATION = ("quantization_config", "quantization", "compression_config")
+QUANTIZATION = ("quantization_config", "quantization", "compression_config")
 """The keys of descriptions of quantisation."""
 
 
-def _read_json(storage: Storage, name: str) -> Any:
+def described_parts(description: Any) -> list[dict[str, Any]]:
+    # The object itself, and the parts of the model below it.
+    levels: list[dict[str, Any]] = [description] if isinstance(description, dict) else []
+    for level in levels:
+        parts = (each for name, each in level.items() if name not in QUANTIZATION)
+        levels += [each for each in parts if isinstance(each, dict)]
+    return levels
+
+
+def read_json(storage: Storage, name: str) -> Any:
     if name not in storage.names():
         return None
     with prefix_errors(name):

@@ -360,6 +360,7 @@ def _head(storage: Storage, name: str) -> bytes:
 
 Path = str | os.PathLike[str]
 
+_KINDS_OF_MODELS = ("adapter_model", "diffusion_pytorch_model")
 _DEPTH = 3
 """The levels that are searched below a folder: RUN/checkpoints/STEP/default."""
 _MAX_FOLDERS = 10_000
@@ -406,6 +407,8 @@ class Location:
     """The path, for messages."""
     stem: str = field(init=False, compare=False)
     """The name without its ending: the same for every name of this checkpoint."""
+    owns_folder: bool = field(default=False, compare=False)
+    """True if the path of a target means the folder that holds it."""
     members: tuple[str, ...] = ()
     """The files of a set without its index, which are all there; empty for other checkpoints."""
 
@@ -704,8 +707,17 @@ def parts(folder: str, found: Location) -> list[str]:
     return os.path.relpath(found.path, folder).split(os.sep)
 
 
-def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:
+def find_target(
+    path: Path,
+    format_name: str | None,
+    otherwise: str,
+    *,
+    source: Location | None = None,
+    is_prefix: bool = False,
+) -> Location:
     """The name and the ending must agree on a format; ``otherwise`` is the format without both."""
+    # Of a format with a usual name, a path without an ending is a folder, whether it exists or not.
+    # The file in it gets that name, or the kind of name of the source, for which loaders look.
     storage, name = split_place(path)
     given = os.fsdecode(path)
     ending = format_of_name(name or os.path.basename(storage.path))
@@ -729,15 +741,18 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
         raise ArgumentError(
             cause, "Give the name another ending, or leave the format (--format) to the ending."
         )
-    index = form.capabilities.folder_index
+    is_file = name and (ending or is_prefix or ending_of_other_files(name))
+    usual = "" if is_file else usual_name(form.name)
+    index = form.capabilities.folder_index or usual
     if index:
         is_inside = name in ("", index)
         if not is_inside and name in storage.names():
             cause = f"{given} is a file, and a checkpoint of the format {form.name} is a folder."
             raise TargetExists(cause, "Choose another name.")
         folder = storage if is_inside else split_place(os.path.join(given, ""))[0]
-        return Location(form.written_to(folder), folder, index)
-    name = name or usual_name(form.name)
+        kind = source.name.partition(".")[0] if source else ""
+        index = index.replace("model", kind) if usual and kind in _KINDS_OF_MODELS else index
+        return Location(form.written_to(folder), folder, index, owns_folder=bool(usual))
     if not name:
         raise ArgumentError(f"{given} is a directory.", "Add the name of the checkpoint in it.")
     return Location(form, storage, name_of_target(name, form.name))
@@ -784,11 +799,20 @@ def check_not_inside(goal: Location, source: Location, role: str) -> None:
 
 
 def find_in_other_formats(target: Location) -> Location | None:
-    """A checkpoint of another format under the target's name, or in the target's folder."""
+    """Another checkpoint in the target's folder, or of another format under its name."""
     storage, name = target.storage, target.name
-    if target.is_folder:
+    if target.is_folder or target.owns_folder:
         found = _locate(storage, "", formats_marked(storage.names()))
-        return next((each for each in found if each.format.name != target.format.name), None)
+        own = target.format.name, target.stem
+        return next(
+            (
+                each
+                for each in found
+                if not is_companion(each.name)
+                and (each.format.name, each.stem if target.owns_folder else own[1]) != own
+            ),
+            None,
+        )
     for form in formats_of(storage.names(), name):
         if form.name != target.format.name and name in form.locate(storage, name):
             return Location(form, storage, name)

@@ -278,10 +278,16 @@ class WriteReport:
     digests: str = ""
     """The sentence on the digests that the checkpoint carries, or on digests of the source that were
     left out; empty without digests."""
+    copied: tuple[str, ...] = ()
+    """The files of the model's folder that were copied, such as ``config.json``."""
+    changed: tuple[str, ...] = ()
+    """Sentences on the changes of copied files: the dtype, and descriptions of quantisation."""
+    not_copied: Mapping[str, str] = field(default_factory=dict)
+    """The other files of the model's folder, each with the reason."""
     num_united: int = 0
     """The sources, if no two have a key and their union was written; else 0."""
     ranks: "tuple[WriteReport, ...]" = ()
-    """The report of each checkpoint, if a map makes one a rank."""
+    """The report of each checkpoint, if a map makes one a rank, or of each component of a pipeline."""
     dry_run: bool = False
     """True if nothing was written."""
     planned: EntryTable | None = field(default=None, repr=False, compare=False)
@@ -310,6 +316,8 @@ class WriteReport:
             "lost": [each.to_json() for each in self.lost],
             "left_out": list(self.left_out),
             "dequantized": list(self.dequantized),
+            "copied": list(self.copied),
+            "changed": list(self.changed),
             "ranks": [each.to_json() for each in self.ranks],
         }
         fields = asdict(replace(self, planned=None, map=None, ranks=()))
@@ -362,6 +370,14 @@ def facts_of_write(report: WriteReport) -> Iterator[str]:
         pairs = [f"{key!r} and {first!r}" for key, first in report.untied]
         more = f" and {len(pairs) - MAX_NAMED} more pairs" if len(pairs) > MAX_NAMED else ""
         yield f"written twice, and one in the source: {', '.join(pairs[:MAX_NAMED])}{more}"
+    if report.copied:
+        yield f"{'would copy' if report.dry_run else 'copied'} {named(report.copied)}"
+    yield from report.changed
+    reasons: dict[str, list[str]] = {}
+    for name, reason in report.not_copied.items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        yield f"not copied: {named(names)} ({reason})"
     if report.reused_files:
         yield f"kept {count(report.reused_files, 'file')} that an interrupted run had finished"
 

@@ -92,10 +92,13 @@ from shardvar.verbs.joining import Join, open_numbered, open_sources
 from shardvar.verbs.locate import (
     Location,
     Path,
+    SplitPath,
     check_apart,
     check_not_inside,
-    find_checkpoint,
+    find_below,
     find_target,
+    look_at,
+    only_one,
     paths_of,
 )
 from shardvar.verbs.mapping import (
@@ -108,6 +111,7 @@ from shardvar.verbs.mapping import (
     split_ranks,
     write_ranks,
 )
+from shardvar.verbs.model_folder import components_of, with_model_files, write_pipeline
 from shardvar.verbs.reader import Reader, find_objects, first_fault, open_found, warn_of_files
 from shardvar.verbs.renaming import Globs, matches_any, matching, new_names, select_keys, such_as
 from shardvar.verbs.reports import Damage, WriteReport
@@ -345,7 +349,8 @@ def reshard(
         The checkpoint to read, or several that become one. It is never changed.
     target : path_like
         The checkpoint to write. If the map makes one checkpoint a rank, ``{rank}`` or ``{rank:02}``
-        in it is the number; a folder without it gets ``rank_0``, ``rank_1`` ...
+        in it is the number; a folder without it gets ``rank_0``, ``rank_1`` ... Of safetensors, a
+        path without that ending is a folder, which also gets the other files of a model folder.
     format : str, optional
         The format to write; by default the ending of ``target`` decides, or the source's format.
     policy : policy, optional
@@ -421,17 +426,20 @@ def reshard(
     --------
     save : Write arrays.
     """
+    options = {**locals()}
     check_policy(policy)
     check_progress(progress)
     given = None if map is None else as_map(map, keep_going)
-    report_of_map: Callable[[], Any] | None = None
     # A map sees the keys that these take; the tensors that it makes have other names than the source's.
     kept = (filter, exclude) if given is None else (None, None)
     names = *kept, strip_prefix, rename or {}, add_prefix
     changes = Changes(*names, Conversions(cast or None, transpose or None), partition, keep_going)
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     plan = partial(plan_checkpoint, policy=policy, force=force)
-    found = _find_sources(source, keep_going)
+    places = [look_at(each) for each in paths_of(source)]
+    if components := components_of(places):
+        return write_pipeline(components, places[0], reshard, options)
+    found = _find_sources(places, keep_going)
     by_rank = is_by_rank(target, given)
     goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format)
     if (reads := goal.format.reads) is not None:
@@ -439,10 +447,7 @@ def reshard(
     with _open(found, given, concat, filter, exclude, dequantize, changes, executor) as reader:
         stamp, opened = partial(digest_of_reshard, found, reader), reader.source
         carry = find_carry(reader, digest, not (found[1:] or concat or dequantize), keep_going)
-        if given is not None:
-            # Of several sources, the keys were chosen before they were joined.
-            chosen = (filter, exclude, None) if len(found) == 1 else (None, None, len(found))
-            reader, report_of_map = map_and_report(reader, given, *chosen)
+        reader, report_of_map = _mapped(reader, given, len(found), filter, exclude)
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
@@ -459,16 +464,25 @@ def reshard(
         return replace(report, dequantized=numbers, num_united=united, map=told)
 
 
-def _find_sources(source: Path | Sequence[Path], keep_going: bool) -> list[Location]:
-    paths = paths_of(source)
-    if not paths:
+def _mapped(
+    reader: Reader, given: Map | None, number: int, filter: Globs, exclude: Globs
+) -> tuple[Reader, Callable[[], Any] | None]:
+    if given is None:
+        return reader, None
+    # Of several sources, the keys were chosen before they were joined.
+    chosen = (filter, exclude, None) if number == 1 else (None, None, number)
+    return map_and_report(reader, given, *chosen)
+
+
+def _find_sources(places: Sequence[SplitPath], keep_going: bool) -> list[Location]:
+    if not places:
         raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
-    if len(paths) > 1 and keep_going:
+    if len(places) > 1 and keep_going:
         raise ArgumentError(
             "Several sources are joined only if all are whole.",
             "Rescue them one by one, then join.",
         )
-    locations = [find_checkpoint(each) for each in paths]
+    locations = [only_one(each, find_below(each)) for each in places]
     for each in locations:
         if not each.members:
             check_not_a_part(each.format, each.storage, each.name, is_alone=len(locations) == 1)
@@ -521,10 +535,8 @@ def rewrite(
     gone = {each.key for each in lost if each.key is not None} if lost else set[str]()
     chosen = _select(reader, kept, objects, changes, gone)
     metadata = _metadata(reader, chosen, objects, lost)
-    payloads, entries, partition = chosen.source, chosen.entries, chosen.partition
-    found_ties = {**find_ties(take_tensors(reader.entries(), chosen.names)), **reader.metadata.ties}
-    ties = {chosen.names[key]: chosen.names[first] for key, first in found_ties.items()}
-    untied = tuple(ties.items())
+    payloads, partition, ties = chosen.source, chosen.partition, _ties_of(reader, chosen)
+    entries, untied = chosen.entries, tuple(ties.items())
     # Tied tensors become the same bytes in the target only if nothing changes them.
     is_same = changes.conversions == _UNCHANGED and not isinstance(partition, Mapping)
     if ties and is_same and goal.format.capabilities.holds_ties:
@@ -535,8 +547,9 @@ def rewrite(
     if carry is not None:
         given = payloads, chosen.entries, chosen.names, objects
         work, sentence = carry(work, reader, *given, is_dry=move is None)
-    if changes.conversions.cast:
+    if is_cast := bool(changes.conversions.cast):
         warn_without_scales(goal.path, payloads, chosen.entries)
+    work, files = with_model_files(work, found, reader, is_cast=is_cast)
     generation = stamp(payloads, work)
     # Check, before a directory is made; a write checks again under its lock.
     if move is not None:
@@ -550,7 +563,8 @@ def rewrite(
         made = (
             preview(work, generation) if move is None else kept or move(work, payloads, generation)
         )
-        return replace(made, lost=lost, untied=untied, left_out=left_out, digests=sentence)
+        made = replace(made, lost=lost, untied=untied, left_out=left_out, digests=sentence)
+        return files.add_to(made)
 
     return write
 
@@ -605,7 +619,7 @@ def _open(
 
 
 def _find_goal(found: Sequence[Location], target: Path, format: str | None) -> Location:
-    goal = find_target(target, format, otherwise=found[0].format.name)
+    goal = find_target(target, format, found[0].format.name, source=found[0])
     check_apart(goal, found, "the source and the target")
     for each in found:
         check_not_inside(goal, each, "source")
@@ -620,6 +634,11 @@ class _Chosen(NamedTuple):
     encodings: Mapping[str, str]
     """The encodings of blocks, by new names."""
     partition: Partitions
+
+
+def _ties_of(reader: Reader, chosen: _Chosen) -> dict[str, str]:
+    ties = {**find_ties(take_tensors(reader.entries(), chosen.names)), **reader.metadata.ties}
+    return {chosen.names[key]: chosen.names[first] for key, first in ties.items()}
 
 
 def _select(

@@ -10,9 +10,10 @@ index last.
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, cast
@@ -33,6 +34,7 @@ from shardvar.errors import (
 from shardvar.formats.deferred import ADDRESSES, placed
 from shardvar.formats.files import State, add_state
 from shardvar.formats.protocol import Format, Sink, Source
+from shardvar.formats.sinks import SetSink, SideFile
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, unfinished_files
 from shardvar.layout.partition import Cut
@@ -74,6 +76,8 @@ class WritePlan:
     substitutes: ArraySource | None = None
     source: Source | None = None
     """The source of the entries, where it is a checkpoint."""
+    side_files: Sequence[SideFile] = ()
+    """The files that are put in place with a set of files."""
 
     @property
     def plan(self) -> Plan:
@@ -264,6 +268,11 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     # Without a generation, the token is random, and no file of an earlier run has it.
     token = generation or secrets.token_hex(8)
     sink = target.format.create(storage, target.name, work.assignment, work.metadata, token)
+    if work.side_files and isinstance(sink, SetSink):
+        # They are called like more data files, which the next commit removes.
+        first, ending = len(sink.asides) + 1, names_of_target("", target.format.name)[1]
+        names = (f"{target.stem}-{number:05}{ending}.{token}.tmp" for number in count(first))
+        sink = replace(sink, side_files=[*zip(names, work.side_files, strict=False)])
     # The index has the format's ending; the longer of two belongs to a set's index.
     indexes = [] if target.is_folder else names_of_target(target.stem, target.format.name)[1:]
     last = (max if work.assignment.num_files > 1 else min)(indexes, key=len, default=target.name)
@@ -298,7 +307,7 @@ def check_may_write(work: WritePlan) -> None:
     if other is not None and not work.force:
         raise TargetExists(
             f"{other.path} exists in the format {other.format.name}; one more under that name "
-            "would be ambiguous.",
+            "or in its folder would be ambiguous.",
             "Choose another name, or pass force=True (--force) to write next to it.",
         )
     # Any part of a checkpoint in a folder is a reason not to write: its index may be lost.
@@ -322,6 +331,15 @@ def check_may_write(work: WritePlan) -> None:
             )
         remedy = f"Choose another name, or pass force=True (--force) to replace it{how}."
         raise TargetExists(f"{target.path} exists.", remedy)
+    if not work.force:
+        check_free(work.side_files, target.storage)
+
+
+def check_free(files: Sequence[SideFile], storage: Storage) -> None:
+    for each in files:
+        if each.is_at(storage) is False:
+            cause = f"{os.path.join(storage.path, each.path)} exists, and is another file than the source's."
+            raise TargetExists(cause, "Choose another folder, or pass force=True (--force).")
 
 
 def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:

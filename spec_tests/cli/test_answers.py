@@ -245,7 +245,7 @@ def test_what_was_written_is_named_by_its_file_where_it_is_one(
     monkeypatch.chdir(tmp_path)
     for form, written in (
         ("npz", "x.ckpt.npz"),
-        ("safetensors", "x.ckpt.safetensors"),
+        ("safetensors", "x.ckpt/model.safetensors"),
         ("pt", "x.ckpt"),
     ):
         assert run("reshard", "model", "x.ckpt", "--format", form).out.startswith(

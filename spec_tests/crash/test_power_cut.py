@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import shardvar as sv
+from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.faulty_storage import (
     FOLDERS,
@@ -35,6 +36,8 @@ from spec_tests.helpers.system_calls import Disk, Event, snapshot, survivors
 from spec_tests.helpers.thoroughness import EXHAUSTIVE, is_due
 
 Run = Callable[[Path], Any]
+
+_INDEX = "model.safetensors.index.json"
 
 LOST = {"CheckpointNotFound", "MissingFile"}
 """What a reader may be told of what was never there."""
@@ -141,6 +144,49 @@ def test_a_reshard_is_taken_up_after_a_power_cut_and_believes_no_file_that_did_n
     run = partial(reshard, source, form=form, force=True)
     before, events = record(tmp_path / "run", partial(save, form=form, tensors=OLD), run)
     assert not find_loss(tmp_path, before, events, form, run)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_weights_that_survive_have_all_files_of_their_model_folder(
+    files: int, is_there: bool, tmp_path: Path
+) -> None:
+    """Where other files stood, those are there until the old weights are gone."""
+    texts = ("config.json", "tokenizer.json", "1_Pooling/config.json")
+    folders = {name: tmp_path / name for name in ("a", "b")}
+    for name, folder in folders.items():
+        sv.save(folder / "model.safetensors", OLD if name == "a" else NEW)
+        (folder / "1_Pooling").mkdir()
+        for text in texts:
+            (folder / text).write_text(json.dumps(name))
+    policy = BalancedPolicy(files) if files > 1 else None
+
+    def run(place: Path, name: str = "b") -> None:
+        sv.reshard(folders[name], place, policy=policy, force=True)
+
+    before, events = record(tmp_path / "run", partial(run, name="a") if is_there else None, run)
+    written = snapshot(tmp_path / "run")
+    for is_done, left in survivors(before, events):
+        whole = [name for name in left if name in ("model.safetensors", _INDEX)]
+        is_new = any(left[name] != before.get(name) for name in whole)
+        assert whole if is_done or is_there else True
+        if is_done:
+            assert {each: left.get(each) for each in written} == written
+        elif whole and not (is_there and is_new):
+            expected = before if is_there else written
+            assert {text: left.get(text) for text in texts} == {
+                each: expected[each] for each in texts
+            }
+        if not is_there or is_due(len(left), 3):
+            put(tmp_path / "left", left)
+            run(tmp_path / "left")
+            names = [
+                {each for each in some if "-of-" not in each}
+                for some in (snapshot(tmp_path / "left"), written)
+            ]
+            assert names[0] == names[1]
+            shutil.rmtree(tmp_path / "left")
 
 
 @pytest.mark.parametrize("make", [object_series, rotating_series])

@@ -2,17 +2,24 @@
 neighbours, shards."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import AmbiguousPath, ArgumentError, IncompleteCheckpoint, UnsupportedError
+from shardvar.errors import (
+    AmbiguousPath,
+    ArgumentError,
+    IncompleteCheckpoint,
+    TargetExists,
+    UnsupportedError,
+)
 from shardvar.formats.safetensors import FORMAT
 from shardvar.layout.dtypes import code
 from shardvar.planning.policies import BalancedPolicy
@@ -254,6 +261,182 @@ def test_every_file_says_that_its_tensors_are_as_of_pytorch(tmp_path: Path) -> N
     )
     with sv.open_checkpoint(tmp_path / "m.safetensors") as reader:
         assert dict(reader.metadata.user) == {}
+
+
+NEIGHBOURS = {
+    **dict.fromkeys(
+        ("config.json", "LICENSE", "chat_template.jinja", "vocab.txt", "sub/deep/merges.txt"), ""
+    ),
+    **dict.fromkeys(("tokenizer.model", "modeling_x.py", "generation_config.json"), ""),
+    **dict.fromkeys((".gitattributes", ".git/config.json", ".cache/x.json"), None),
+    **dict.fromkeys(
+        ("pytorch_model.bin", "pytorch_model.bin.index.json", "x.onnx", "photo.jpg"), "another kind"
+    ),
+    "large.json": "larger than 134 MB",
+    "old/config.json": "another checkpoint",
+    "passwd.txt": "leads out",
+    "missing.txt": "leads out",
+}
+"""The files of a folder, each with the reason why it is not copied; None for hidden ones."""
+
+
+def model_folder(path: Path, neighbours: Iterable[str] = NEIGHBOURS) -> Path:
+    tensors = {"w": np.ones((4, 4), "f4"), "norm": np.ones(3, "f4")}
+    sv.save(path / "model.safetensors", tensors)
+    for name in neighbours:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(json.dumps(name))
+    return path
+
+
+def test_a_model_folder_becomes_a_model_folder(tmp_path: Path) -> None:
+    """Every file is copied byte by byte, or named with the reason; links and large files are not
+    followed out, and hidden files not touched."""
+    source, target = model_folder(tmp_path / "hf"), tmp_path / "out"
+    sv.save(source / "old" / "model.safetensors", {"w": np.ones(1)})
+    with (source / "large.json").open("r+b") as file:
+        file.truncate((1 << 27) + 1)
+    for name, end in (("passwd.txt", "/etc/passwd"), ("missing.txt", "nowhere")):
+        (source / name).unlink()
+        (source / name).symlink_to(end)
+    copied = {name for name, reason in NEIGHBOURS.items() if reason == ""}
+    dry = sv.reshard(source, target, dry_run=True)
+    assert not target.exists()
+    report = sv.reshard(source, target)
+    assert {*dry.copied} == {*report.copied} == copied
+    for name, reason in NEIGHBOURS.items():
+        place = name.replace("old/config.json", "old/")
+        assert (reason or "-") in report.not_copied.get(place, "-"), name
+    there = {str(each.relative_to(target)) for each in target.rglob("*") if each.is_file()}
+    assert there == {*copied, "model.safetensors"}
+    for name in copied:
+        assert (target / name).read_bytes() == (source / name).read_bytes()
+    told = sv.reshard(source, tmp_path / "file.safetensors").not_copied
+    assert copied <= told.keys() and "not a folder" in told["config.json"]
+    assert not (tmp_path / "config.json").exists()
+
+
+@given(
+    dtype=st.sampled_from(["float16", "bfloat16", "float32", "float8_e4m3fn"]),
+    prefix=st.sampled_from(["", "torch."]),
+    part=st.sampled_from(["float32", "float16", "float64", "auto"]),
+)
+def test_the_dtype_of_the_description_follows_a_cast(
+    dtype: str, prefix: str, part: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Only that value changes, in every part, and the rest keeps its order; a dtype that models are
+    not loaded in leaves it."""
+    source = model_folder(tmp_path_factory.mktemp("model") / "hf", {})
+    of_part = {"dtype": f"{prefix}{part}", "other": "float32", "eps": 1e-5}
+    config = {"z": 1, "torch_dtype": f"{prefix}float32", "text": of_part, "a": ["float32"]}
+    (source / "config.json").write_text(json.dumps(config))
+    report = sv.reshard(source, source.parent / "out", cast=dtype)
+    is_changed = dtype in ("float16", "bfloat16")
+    expected = json.loads(json.dumps(config).replace(f'"{prefix}float32"', f'"{prefix}{dtype}"'))
+    expected["text"] |= {"other": "float32"}
+    expected["a"] = ["float32"]
+    if part in ("float16", "float64"):
+        expected["text"]["dtype"] = f"{prefix}{dtype}"
+    if not is_changed:
+        expected = config
+    if dtype == "float32" and part in ("float16", "float64"):
+        expected = config | {"text": of_part | {"dtype": f"{prefix}float32"}}
+    written = (source.parent / "out" / "config.json").read_text()
+    assert json.dumps(json.loads(written)) == json.dumps(expected)
+    assert bool(report.changed) == (expected != config)
+    plain = sv.reshard(source, source.parent / "plain")
+    assert plain.changed == () and plain.copied == ("config.json",)
+
+
+def test_dequantized_weights_have_no_description_of_quantisation(tmp_path: Path) -> None:
+    source = tmp_path / "hf"
+    weight, scale = np.ones((2, 4), ml_dtypes.float8_e4m3fn), np.ones((1, 1), "f4")
+    sv.save(source / "model.safetensors", {"a.weight": weight, "a.weight_scale_inv": scale})
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = {"dtype": "bfloat16", "quantization_config": fp8, "text_config": {"quantization": fp8}}
+    (source / "config.json").write_text(json.dumps(config))
+    (source / "hf_quant_config.json").write_text("{}")
+    sv.reshard(source, tmp_path / "same")
+    assert (tmp_path / "same" / "config.json").read_text() == json.dumps(config)
+    report = sv.reshard(source, tmp_path / "numbers", dequantize="float32")
+    written = json.loads((tmp_path / "numbers" / "config.json").read_text())
+    assert written == {"dtype": "float32", "text_config": {}}
+    assert len(report.changed) == 3 and "quantisation" in report.not_copied["hf_quant_config.json"]
+
+
+@pytest.mark.parametrize("files", [1, 2])
+@pytest.mark.parametrize("spelling", ["x", "x/", "x.v2", "x/model.safetensors"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_one_spelling_of_a_target_means_one_layout(
+    spelling: str, exists: bool, files: int, tmp_path: Path
+) -> None:
+    source = model_folder(tmp_path / "hf", ["config.json"])
+    folder = tmp_path / spelling.removesuffix("model.safetensors")
+    if exists:
+        folder.mkdir()
+    policy = BalancedPolicy(files) if files > 1 else None
+    sv.reshard(source, f"{tmp_path}/{spelling}", policy=policy)
+    parts = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    names = ["model.safetensors"] if files == 1 else [*parts, "model.safetensors.index.json"]
+    config = [] if spelling.endswith(".safetensors") else ["config.json"]
+    assert sorted(each.name for each in folder.iterdir()) == sorted([*config, *names])
+    assert sv.load(folder).keys() == {"w", "norm"}
+    with pytest.raises(TargetExists):
+        sv.reshard(source, f"{tmp_path}/{spelling}", policy=policy)
+    sv.reshard(source, f"{tmp_path}/{spelling}", policy=policy, force=True)
+
+
+def test_a_folder_with_other_files_asks_for_force(tmp_path: Path) -> None:
+    """An adapter, a model of another format, and another description; not the state of a run."""
+    source = model_folder(tmp_path / "hf", ["config.json"])
+    adapter = {"lora_A": np.ones(2)}
+    sv.save(tmp_path / "lora" / "adapter_model.safetensors", adapter)
+    sv.save(tmp_path / "bin" / "pytorch_model.bin", adapter, format="pt")
+    model_folder(tmp_path / "other", ["config.json"])
+    (tmp_path / "other" / "model.safetensors").unlink()
+    (tmp_path / "other" / "config.json").write_text("{}")
+    for name in ("lora", "bin", "other"):
+        before = {each: each.read_bytes() for each in (tmp_path / name).iterdir()}
+        for dry_run in (True, False):
+            with pytest.raises(TargetExists, match="force=True"):
+                sv.reshard(source, tmp_path / name, dry_run=dry_run)
+        assert {each: each.read_bytes() for each in (tmp_path / name).iterdir()} == before
+        sv.reshard(source, tmp_path / name, force=True)
+        assert (tmp_path / name / "config.json").read_bytes() == (
+            source / "config.json"
+        ).read_bytes()
+    sv.save(tmp_path / "run" / "optimizer.pt", adapter)
+    sv.reshard(source, tmp_path / "run")
+
+
+def test_a_pipeline_becomes_a_pipeline(tmp_path: Path) -> None:
+    """All models are planned before one is written; the file of the pipeline comes last."""
+    source, target = tmp_path / "sd", tmp_path / "out"
+    names = ("unet/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors")
+    for name in names:
+        sv.save(source / name, {"w": np.ones(4, "f4")})
+    texts = ("model_index.json", "unet/config.json", "scheduler/scheduler_config.json")
+    for name in texts:
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text('{"dtype": "float32"}')
+    with pytest.raises(ArgumentError, match="pipeline of 2 models"):
+        sv.reshard(source, tmp_path / "one.safetensors")
+    assert {*sv.reshard(source, target, dry_run=True).copied} == {*texts} and not target.exists()
+    with pytest.raises(ArgumentError):
+        sv.reshard(source, target, filter="nothing")
+    report = sv.reshard(source, target, cast="float16")
+    files = {each.relative_to(target).as_posix() for each in target.rglob("*") if each.is_file()}
+    assert files == {*names, *texts} and report.copied[-1] == "model_index.json"
+    assert report.changed == ("unet/config.json: dtype is float16, and was float32",)
+    assert len(report.ranks) == report.num_files == 2 and report.num_tensors == 2
+    assert {sv.load(target / name)["w"].dtype.name for name in names} == {"float16"}
+    (target / "unet" / "diffusion_pytorch_model.safetensors").unlink()
+    with pytest.raises(TargetExists):  # the other one
+        sv.reshard(source, target)
+    assert not (target / names[0]).exists()
+    (target / "model_index.json").write_text("{}")
+    sv.reshard(source, target, force=True)
+    assert (target / "model_index.json").read_text() == (source / "model_index.json").read_text()
 
 
 def test_the_index_speaks_for_a_folder_with_a_consolidated_file(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The command is the one that the guide prints. Weights stay the same bits, so mod
 give the same bits; another library adds in another order, and gives nearly the same numbers.
 """
 
+import json
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import shardvar as sv
+from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.documents import ROOT, read, run_command
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -246,3 +249,53 @@ def test_a_perceptron_of_keras_in_tensorflow_gives_the_same_numbers_in_torch() -
     other.load_state_dict(safetensors_torch.load_file("linear.safetensors"), strict=True)
     found = other(torch.from_numpy(VALUES)).detach().numpy()
     assert np.allclose(found, model(VALUES).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_libraries_load_the_folders_that_are_written(tmp_path: Path) -> None:
+    """A model with its tokenizer and template, in a set and in another dtype; an adapter of it; a
+    pipeline of diffusers. Each is a folder of the library's own before."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
+    model = llama()
+    model.save_pretrained("hf", max_shard_size="20KB")
+    words = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+    Path("words.json").write_text(
+        json.dumps({"version": "1.0", "added_tokens": [], "model": words})
+    )
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file="words.json")
+    tokenizer.chat_template = "{{ messages }}"
+    tokenizer.save_pretrained("hf")
+    report = sv.reshard("hf", "half", cast="bfloat16", policy=BalancedPolicy(3))
+    assert {*report.copied} == {
+        each.name for each in Path("hf").iterdir() if "model" not in each.name
+    }
+    half = llama_of("half")
+    assert half.dtype == torch.bfloat16
+    assert torch.equal(half(IDS).logits, llama_of("hf", torch.bfloat16)(IDS).logits)
+    loaded = transformers.AutoTokenizer.from_pretrained("half")
+    assert (loaded("b")["input_ids"], loaded.chat_template) == ([1], tokenizer.chat_template)
+
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM", target_modules=["q_proj"], init_lora_weights=False
+    )
+    adapted = peft.get_peft_model(llama_of("half"), config)
+    adapted.save_pretrained("lora")
+    sv.reshard("lora", "again")
+    again = peft.PeftModel.from_pretrained(llama_of("half"), "again")
+    assert torch.equal(again(IDS).logits, adapted(IDS).logits)
+
+    blocks = {"block_out_channels": (32, 32), "layers_per_block": 1, "sample_size": 8}
+    kinds = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
+    unet, scheduler = diffusers.UNet2DModel(**blocks, **kinds), diffusers.DDPMScheduler()
+    diffusers.DDPMPipeline(unet, scheduler).save_pretrained("ddpm")
+    sv.reshard("ddpm", "pipe/", policy=BalancedPolicy(2))
+    written = diffusers.DDPMPipeline.from_pretrained("pipe")
+    assert (
+        written.scheduler.config == diffusers.DDPMPipeline.from_pretrained("ddpm").scheduler.config
+    )
+    for key, tensor in unet.state_dict().items():
+        assert torch.equal(written.unet.state_dict()[key], tensor)
+
+
+def llama_of(path: str, dtype: Any = "auto") -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)

@@ -302,9 +302,8 @@ class CheckpointManager:
 
     def _series(self) -> Location:
         """The target that numbers are added to; the working directory may change between saves."""
-        example = find_target(
-            os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar"
-        )
+        path = os.path.join(self._directory, f"{self._name}-0")
+        example = find_target(path, self._format, "shardvar", is_prefix=True)
         check_series(example)
         if os.sep in self._name:
             raise ArgumentError(

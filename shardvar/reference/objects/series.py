@@ -155,7 +155,7 @@ SaveSteps = Callable[[Location, PlanWrite], WriteReport]
 
 def find_series(prefix: Path, format_name: str | None) -> Location:
     """Return the target of a series of checkpoints, to which ``target_of`` adds each number."""
-    series = find_target(prefix, format_name, otherwise="shardvar")
+    series = find_target(prefix, format_name, otherwise="shardvar", is_prefix=True)
     check_series(series)
     format_of_ending = format_of_name(os.path.basename(os.fsdecode(prefix)))
     if format_of_ending is not None:
@@ -180,9 +180,8 @@ def check_series(target: Location) -> None:
 
 def target_of(series: Location, number: int) -> Location:
     """Return the target of one number; ``ArgumentError`` if a directory has its name."""
-    return find_target(
-        os.path.join(series.storage.path, f"{series.name}-{number}"), series.format.name, "shardvar"
-    )
+    path = os.path.join(series.storage.path, f"{series.name}-{number}")
+    return find_target(path, series.format.name, "shardvar", is_prefix=True)
 
 
 def numbers_in(storage: Storage, name: str) -> list[int]:

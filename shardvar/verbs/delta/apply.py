@@ -418,7 +418,7 @@ def apply(
         found = find_checkpoint(base)
         check_not_a_part(found.format, found.storage, found.name, is_alone=True)
         # The target may be the base, and not a delta.
-        goal = find_target(target, format, otherwise=found.format.name)
+        goal = find_target(target, format, found.format.name, source=found)
         check_apart(goal, given, "a delta and the target")
         check_not_inside(goal, found, "base")
         reader = stack.enter_context(open_found(found, dequantize=False))

@@ -34,6 +34,7 @@ from shardvar.errors import (
     ShardvarError,
     log_warning,
 )
+from shardvar.formats.table import names_of_target, usual_name
 from shardvar.layout.region import read_integer
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.locate import Path
@@ -263,7 +264,10 @@ class SavedSteps:
             options["base"] = self.path_of(bases[-1].number)
         path = self.path_of(number)
         run = f"{self._name}-{number}"
-        result = self._using.save(path, state, run=run, metadata=texts, **options)
+        form = options.get("format") or ""
+        # A path without an ending would be a folder of a format with a usual name.
+        place = names_of_target(path, form)[1] if usual_name(form) else path
+        result = self._using.save(place, state, run=run, metadata=texts, **options)
         self._last = number
         self._damaged.discard(number)
         if options.get("background"):

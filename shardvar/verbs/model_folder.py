@@ -87,6 +87,9 @@ def with_model_files(
         reason = "the target is a file, not a folder"
         left = dict.fromkeys((each.path for each in files.copied), reason)
         return work, ModelFiles(left=left)
+    for each in found:
+        if each.storage != source and not {*DESCRIPTIONS}.isdisjoint(each.storage.names()):
+            files.left[os.path.join(each.storage.path, "")] = "the first source's are copied"
     tensors = work.entries.slices.tensors
     for number, file in enumerate(files.copied):
         if file.path == CONFIG and (is_cast or is_dequantized):

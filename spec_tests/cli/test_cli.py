@@ -714,7 +714,8 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
         ): "schema path format description num_tensors num_slices nbytes "
         "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds "
         "num_empty_files "
-        "exceeding num_objects num_referred reused_files lost untied left_out dequantized digests num_united ranks "
+        "exceeding num_objects num_referred reused_files lost untied left_out dequantized digests "
+        "copied changed not_copied num_united ranks "
         "dry_run map "
         "num_files verified",
     }

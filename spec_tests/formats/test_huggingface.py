@@ -311,6 +311,9 @@ def test_a_model_folder_becomes_a_model_folder(tmp_path: Path) -> None:
     assert there == {*copied, "model.safetensors"}
     for name in copied:
         assert (target / name).read_bytes() == (source / name).read_bytes()
+    other = model_folder(tmp_path / "other", ["config.json"])
+    (left,) = sv.reshard([other, source], tmp_path / "joined").not_copied
+    assert left == f"{source}/" and json.loads((tmp_path / "joined" / "config.json").read_text())
     told = sv.reshard(source, tmp_path / "file.safetensors").not_copied
     assert copied <= told.keys() and "not a folder" in told["config.json"]
     assert not (tmp_path / "config.json").exists()

@@ -39,9 +39,10 @@ def test_what_is_saved_under_the_name_of_its_index_is_loaded_by_it(
     """And it is the same checkpoint as that of the name without the ending, not another beside
     it."""
     path = tmp_path / f"ck{ENDINGS[form]}"
+    prefix = path if form == "safetensors" else tmp_path / "ck"  # else it is a folder
     sv.save(path, arrays(1))
     files = len(os.listdir(tmp_path))
-    sv.save(tmp_path / "ck", arrays(2), format=form, force=True)
+    sv.save(prefix, arrays(2), format=form, force=True)
     sv.save(path, arrays(3))
     for name in (path, tmp_path / "ck", tmp_path):
         assert sv.load(name)["a"][0] == 3
@@ -69,19 +70,27 @@ def test_a_checkpoint_is_not_resharded_onto_itself_by_any_name(form: str, tmp_pa
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there")
     sv.save(tmp_path / "there" / "ck", arrays(), format=form)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "there").iterdir()}
-    for source in ("ck", "ck" + ENDINGS[form]):
-        for target in ("there/ck", "there/ck" + ENDINGS[form], "link/ck"):
+    names = ["ck", "ck" + ENDINGS[form]]
+    if form == "safetensors":
+        names = ["ck", "ck/", "ck/model.safetensors"]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("there/ck*") if path.is_file()}
+    for source in names:
+        for target in (f"{folder}/{name}" for folder in ("there", "link") for name in names):
             with pytest.raises(ArgumentError, match="both the source and the target"):
-                sv.reshard(tmp_path / "there" / source, tmp_path / target, format=form, force=True)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "there").iterdir()} == before
+                sv.reshard(
+                    f"{tmp_path}/there/{source}", f"{tmp_path}/{target}", format=form, force=True
+                )
+    assert before == {
+        path: path.read_bytes() for path in tmp_path.rglob("there/ck*") if path.is_file()
+    }
 
 
 def test_of_two_checkpoints_the_message_gives_paths_that_can_be_typed(tmp_path: Path) -> None:
     """One prefix in several formats: each path in the message means one checkpoint, in its
     format."""
     for number, form in enumerate(FORMATS):
-        sv.save(tmp_path / "ck", arrays(number), format=form, force=True)
+        name = f"ck{ENDINGS[form]}"
+        sv.save(tmp_path / name, arrays(number), format=form, force=True)
     for path in (tmp_path / "ck", tmp_path):
         with pytest.raises(AmbiguousPath) as caught:
             sv.load(path)
@@ -108,7 +117,7 @@ def test_a_data_file_is_no_name_for_a_target(tmp_path: Path) -> None:
 def test_files_of_a_set_without_its_index_are_not_swept_away(tmp_path: Path) -> None:
     """They may be somebody's last: they open if all are there, else the error names the index; a
     save of the same name leaves them."""
-    sv.save(tmp_path / "model", arrays(), format="safetensors", policy=BalancedPolicy(2))
+    sv.save(tmp_path / "model.safetensors", arrays(), policy=BalancedPolicy(2))
     (tmp_path / "model.safetensors.index.json").unlink()
     parts = sorted(os.listdir(tmp_path))
     paths = tmp_path / "model", tmp_path / "model.safetensors", tmp_path
@@ -119,7 +128,7 @@ def test_files_of_a_set_without_its_index_are_not_swept_away(tmp_path: Path) -> 
             sv.load(path)
     (tmp_path / "away").rename(tmp_path / parts[0])
     with pytest.raises(TargetExists):
-        sv.save(tmp_path / "model", arrays(2), format="safetensors", policy=BalancedPolicy(3))
+        sv.save(tmp_path / "model.safetensors", arrays(2), policy=BalancedPolicy(3))
     sv.save(tmp_path / "model.safetensors", arrays(2))
     assert sorted(os.listdir(tmp_path)) == sorted([*parts, "model.safetensors"])
     assert sv.load(tmp_path / "model")["a"][0] == 2

@@ -332,7 +332,8 @@ def test_a_format_that_holds_no_regions_refuses_them_before_anything_is_written(
         with pytest.raises(UnsupportedError, match=words):
             sv.save_shards(tmp_path / "ck", {"w": shard}, num_processes=count, **options)
     # What tells the other process.
-    assert {name.rpartition(".")[2] for name in os.listdir(tmp_path)} == {"call", "end", "left"}
+    there = os.listdir(tmp_path / "ck")
+    assert {name.rpartition(".")[2] for name in there} == {"call", "end", "left"}
 
 
 def test_a_set_of_safetensors_is_replaced_in_one_step(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.formats.files import put_in_place
+from shardvar.formats.files import look_into, put_in_place
 from shardvar.formats.sinks import SideFile
 from shardvar.formats.table import names_of_target, usual_name
 from shardvar.layout.dtypes import is_floating
@@ -53,6 +53,7 @@ _TEXTS = re.compile(
 _INDEX = re.compile(r"(?s).+\.index(?:\.[^.]+)?\.json")  # of a set of files
 # Tokenizers have up to 40 MB.
 _MAX_NBYTES, _MAX_FILES, _MAX_FOLDERS = 1 << 27, 1_000, 100
+_OF_GGUF = "the tokenizer and settings of GGUF"
 _DTYPES = ("float16", "bfloat16", "float32", "float64")  # that models are loaded in
 _NAMES_OF_DTYPES = ("dtype", "torch_dtype")
 
@@ -72,6 +73,11 @@ def with_model_files(
     work: WritePlan, found: Sequence[Location], reader: Reader, *, is_cast: bool
 ) -> tuple[WritePlan, ModelFiles]:
     goal, source, files = work.target, found[0].storage, ModelFiles()
+    tensors = work.entries.slices.tensors
+    if found[0].format.name == "gguf":
+        files.left[_OF_GGUF] = "texts of the metadata are kept, and tensors"
+    elif any(key.startswith("blk.") for key in tensors.keys):
+        files.left[_OF_GGUF] = "only tensors have its names; the package gguf writes a whole file"
     is_model = usual_name(goal.format.name) and not {*DESCRIPTIONS}.isdisjoint(source.names())
     if not is_model or os.path.realpath(source.path) == os.path.realpath(goal.storage.path):
         return work, files
@@ -86,11 +92,10 @@ def with_model_files(
     if not goal.owns_folder:
         reason = "the target is a file, not a folder"
         left = dict.fromkeys((each.path for each in files.copied), reason)
-        return work, ModelFiles(left=left)
+        return work, ModelFiles(left=files.left | left)
     for each in found:
         if each.storage != source and not {*DESCRIPTIONS}.isdisjoint(each.storage.names()):
             files.left[os.path.join(each.storage.path, "")] = "the first source's are copied"
-    tensors = work.entries.slices.tensors
     for number, file in enumerate(files.copied):
         if file.path == CONFIG and (is_cast or is_dequantized):
             files.copied[number] = _adapted(file, tensors, files.changed, is_dequantized)
@@ -103,7 +108,7 @@ def _choose(
     root = contents.place.storage
     apart = {os.path.relpath(each.storage.path, root.path) for each in contents.all} - {"."}
     out = "a link that leads out of the folder"
-    left = dict.fromkeys(contents.links, out)
+    left, more = files.left | dict.fromkeys(contents.links, out), 0
     for path in contents.unread(own):
         *folders, name = path.split("/")
         storage, reason = root, ""
@@ -119,6 +124,8 @@ def _choose(
             reason = "another kind of file"
         elif status is None or _leads_out(root, path):
             reason = out
+        elif not look_into(storage, name, lambda _: True, otherwise=False):
+            reason = "it cannot be read"
         elif status.nbytes > _MAX_NBYTES:
             reason = f"larger than {human_size(_MAX_NBYTES)}"
         elif len(files.copied) == _MAX_FILES:
@@ -127,7 +134,9 @@ def _choose(
             files.copied.append(SideFile(path, storage, name))
         elif len(left) < _MAX_FILES:
             left[path] = reason
-    files.left = left
+        else:
+            more += 1
+    files.left = left | ({f"{more:,} more": "too many to list"} if more else {})
 
 
 def _leads_out(root: Storage, path: str) -> bool:

@@ -304,3 +304,11 @@ def test_dequantizing_reads_only_the_blocks_that_it_needs(tmp_path: Path) -> Non
     with sv.open_checkpoint(path, dequantize=True) as reader:
         assert isinstance(reader.source, DequantizedSource)
         assert reader.read("q", np.s_[-1, -3:]).tolist() == [0, 0, 0]
+
+
+def test_what_gguf_has_next_to_tensors_is_named_as_not_copied(tmp_path: Path) -> None:
+    report = sv.reshard(TYPES, tmp_path / "m.safetensors")
+    assert [*report.not_copied.values()] == ["texts of the metadata are kept, and tensors"]
+    sv.save(tmp_path / "hf.safetensors", {"q": np.ones(2)})
+    named = sv.reshard(tmp_path / "hf.safetensors", tmp_path / "out", rename={"q": "blk.0.q"})
+    assert "the package gguf writes a whole file" in str(named)

@@ -2,6 +2,7 @@
 neighbours, shards."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -275,6 +276,7 @@ NEIGHBOURS = {
     "large.json": "larger than 134 MB",
     "old/config.json": "another checkpoint",
     "passwd.txt": "leads out",
+    "pipe.json": "cannot be read",
     "missing.txt": "leads out",
 }
 """The files of a folder, each with the reason why it is not copied; None for hidden ones."""
@@ -299,6 +301,8 @@ def test_a_model_folder_becomes_a_model_folder(tmp_path: Path) -> None:
     for name, end in (("passwd.txt", "/etc/passwd"), ("missing.txt", "nowhere")):
         (source / name).unlink()
         (source / name).symlink_to(end)
+    (source / "pipe.json").unlink()
+    os.mkfifo(source / "pipe.json")
     copied = {name for name, reason in NEIGHBOURS.items() if reason == ""}
     dry = sv.reshard(source, target, dry_run=True)
     assert not target.exists()
@@ -317,6 +321,16 @@ def test_a_model_folder_becomes_a_model_folder(tmp_path: Path) -> None:
     told = sv.reshard(source, tmp_path / "file.safetensors").not_copied
     assert copied <= told.keys() and "not a folder" in told["config.json"]
     assert not (tmp_path / "config.json").exists()
+
+
+def test_what_a_folder_has_too_much_of_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardvar.verbs.model_folder._MAX_FILES", 2)
+    names = ["config.json", *(f"{number}.{end}" for number in range(4) for end in ("txt", "jpg"))]
+    report = sv.reshard(model_folder(tmp_path / "hf", names), tmp_path / "out")
+    assert len(report.copied) == 2 and len(report.not_copied) == 3
+    assert report.not_copied["5 more"] == "too many to list"
 
 
 @given(

@@ -23,8 +23,8 @@ from shardvar.pictures.words import count, human_size
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.coded import CONFIG
 from shardvar.verbs.dequantization import (
-    CONFIG,
     QUANTIZATION,
     SIDE_FILES,
     described_parts,

@@ -39,7 +39,7 @@ from shardvar.cli.output import (
 )
 from shardvar.cli.tree import fold_keys, fold_words, print_problems
 from shardvar.cli.usage import parse_renames
-from shardvar.cli.verify import executor_of, payload_nbytes
+from shardvar.cli.verify import executor_of, note_unread, payload_nbytes
 from shardvar.cli.view import (
     as_typed,
     check_target,
@@ -528,6 +528,8 @@ def execute(arguments: Namespace) -> int:
         print_json(report.to_json())
     else:
         _print(report, arguments)
+        if report.not_compared:
+            note_unread("not compared", report.not_compared, arguments.all)
     if arguments.html:
         write_diff_page(arguments, report, rename or {})
         note(f"wrote {short_path(arguments.html)}")
@@ -564,9 +566,8 @@ def _print(report: DiffReport, arguments: Namespace) -> None:
     verdict, *lines = lines_of_diff(report)
     is_bad = any(each.unreadable for each in (report, *report.others))
     mark: Mark = "good" if report.equal else "bad" if is_bad else "different"
-    answer(
-        mark, verdict, "equal" if report.equal else "differs" if " differs" in verdict else "differ"
-    )
+    words = "equal", "differs", "differ", "unreadable"
+    answer(mark, verdict, next(word for word in words if word in verdict))
     if arguments.summary:
         return
     if at_terminal() and not arguments.all and not report.is_of_folders:

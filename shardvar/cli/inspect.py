@@ -219,6 +219,8 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
     name = f"{path_on_a_line(reader.path)} ({reader.format})"
     broken = sum(each.fault is not None for each in tensors)
     wrong = f"; {broken:,} of {count(len(tensors), 'tensor')} unreadable" if broken else ""
+    if not broken and (damaged := len(reader.source.file_faults())):
+        wrong = f"; {count(damaged, 'file')} damaged"
     yield f"{name}: {' and '.join(numbers)}, {files}, {size}{wrong}"
     parameters = ParameterCount(
         {each.key: (each.counted_as, each.num_parameters) for each in own if each.counted_as}
@@ -445,6 +447,7 @@ def execute(arguments: Namespace) -> int:
         tensors = list_tensors(
             reader, arguments.filter, arguments.exclude, with_places=arguments.slices
         )
+        is_damaged = bool(reader.source.file_faults())
         measured: _StatisticsByKey = {}
         if arguments.stats:
             from shardvar.verbs.compare.blocks import measure
@@ -466,8 +469,11 @@ def execute(arguments: Namespace) -> int:
                 warn(f"! This is {delta.what}. {delta.remedy}")
             print_overview(reader, tensors, measured, arguments)
     values = [each for each in measured.values() if not isinstance(each, ReadError)]
-    is_wrong = arguments.check and any(each.fault is not None for each in tensors)
-    return int(is_wrong or any(is_odd(each) for each in values for is_odd in unwanted))
+    is_wrong = is_damaged or any(each.fault is not None for each in tensors)
+    return int(
+        (arguments.check and is_wrong)
+        or any(is_odd(each) for each in values for is_odd in unwanted)
+    )
 
 
 def _unwanted(arguments: Namespace) -> "list[Callable[[Statistics], bool]]":
@@ -518,7 +524,7 @@ def _print_json(
     arguments: Namespace,
     delta: "FileKind | None",
 ) -> None:
-    from shardvar.verbs.reports import SCHEMA  # lines need no report
+    from shardvar.verbs.reports import SCHEMA, untold  # lines need no report
 
     metadata = reader.metadata
     counted = {
@@ -541,6 +547,7 @@ def _print_json(
             "num_slices": sum(tensor.num_slices for tensor in tensors),
             "nbytes": sum(tensor.nbytes for tensor in tensors),
             "files": list(reader.index.files),
+            "damaged_files": [each.to_json() for each in untold(reader.source.file_faults(), ())],
             "refers_to": dict(referred(reader)),
             "num_settings": sum(each.is_setting for each in tensors),
             "tensors": [*_json_rows(reader, tensors, measured, arguments)],

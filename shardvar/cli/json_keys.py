@@ -117,6 +117,7 @@ inspect
 .num_slices  their stored shards
 .nbytes  their payload bytes
 .files  the names of the data files
+.damaged_files  files of the wrong size, or that cannot be opened: each as a damage of verify
 .refers_to  the number of data files of each other checkpoint that this one refers to
 .num_settings  the settings among the listed tensors
 <tensors>
@@ -225,7 +226,7 @@ diff
 .others  of two folders: such an object for each other checkpoint that both have
 .checkpoints_only_in_a  of two folders: the paths of the checkpoints that only the first has
 .checkpoints_only_in_b  the same of the second
-.not_compared  of two folders: the files of a trainer that only its own program reads
+.not_compared  of two folders: the paths in them of files that belong to no checkpoint that was read
 .map  with a map: its effect on the first checkpoint; else null
 <map>
 

@@ -333,7 +333,7 @@ $ model.safetensors --sort size --stats
 --fail-on LIST  with --stats: exit with 1 if any of these occurs: nan,inf,zero,constant,empty
 <dequantize>
 [output]
---check  exit with 1 if a tensor cannot be read
+--check  exit with 1 if a tensor cannot be read, or a file is damaged
 --slices  list each shard: its region, size, file and offset
 --depth N  show N levels of the tree
 --sort {{name*,size}}  size: largest tensors first

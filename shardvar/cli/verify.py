@@ -223,7 +223,7 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         whole = joined_report(contents, reports)
         told.append(whole.to_json())
         if whole.not_read and not (arguments.json or arguments.quiet):
-            note(f"note: {_unread(whole.not_read, arguments.all)}")
+            note_unread("not verified", whole.not_read, arguments.all)
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)
     elif len(verdicts) > 1 and not arguments.quiet:
@@ -252,10 +252,10 @@ def _refused(error: ShardvarError) -> dict[str, str]:
     return {"kind": type(error).__name__, "cause": error.cause, "remedy": remedy}
 
 
-def _unread(names: Sequence[str], everything: bool) -> str:
+def note_unread(what: str, names: Sequence[str], everything: bool) -> None:
     most = len(names) if everything else _MOST_NAMED
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return f"not verified: {', '.join(map(printable, names[:most]))}{more}"
+    note(f"note: {what}: {', '.join(map(printable, names[:most]))}{more}")
 
 
 def _space() -> None:
@@ -272,7 +272,7 @@ def _remedy(report: VerifyReport, path: str, strict: bool) -> str | None:
         )
     if report.is_delta and report.damages:
         return "Copy the delta again, or make it again from both checkpoints."
-    if 0 < num_damaged(report) < len(report.outcomes):
+    if report.damages and num_damaged(report) < len(report.outcomes):
         # As SRC, unless its format is only read.
         target = (
             "rescued" if format_named(report.format).capabilities.dtypes else "rescued.safetensors"

@@ -202,7 +202,8 @@ class DataFiles:
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _noted: dict[int, ReadError | None] = field(init=False, default_factory=dict)
     _watched: list[Callable[[], bool]] = field(init=False, default_factory=list)
-    _strangers: list[str] | None = field(init=False, default=None)
+    strangers: list[str] | None = field(init=False, default=None)
+    """The files of another set, looked for once a file was missing."""
     _is_closed: bool = field(init=False, default=False)
     _holds_none: bool = field(init=False, default=False)
     _lock: RLock = field(init=False, default_factory=new_lock)
@@ -348,11 +349,11 @@ class DataFiles:
             if isinstance(error, MissingFile) and number in self._stamps:  # it was there
                 raise replaced_error(self.names[number]) from error
             if isinstance(error, MissingFile):
-                if self._strangers is None:
+                if self.strangers is None:
                     wanted = self.names[len(self.names) == 1 :]  # one file may have no index
-                    self._strangers = strangers(self.storage, wanted)
-                if self._strangers:  # so that no single file is missing
-                    raise of_another_set(self._strangers, self.names, self.index) from None
+                    self.strangers = strangers(self.storage, wanted)
+                if self.strangers:  # so that no single file is missing
+                    raise of_another_set(self.strangers, self.names, self.index) from None
             error.in_file(self.names[number])
             raise
         if self.traits is None and self.names[number] != self.named:

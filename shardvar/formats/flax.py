@@ -16,6 +16,8 @@ from typing import Any
 
 from shardvar.errors import (
     READ_ERRORS,
+    CheckpointError,
+    IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
     UnsupportedError,
@@ -72,15 +74,16 @@ def _add(listing: Listing, number: int, wanted: set[str] | None) -> list[str]:
         first = file.read(0, min(SNIFF_NBYTES, file.size))
         foreign = foreign_file(_WHAT, first, file.size, "its bytes are not one map of msgpack")
         window = structure_of(file, listing.data.traits)
+        # A text, a pickle or an archive begins as a number or a short map of msgpack does.
         try:
-            root = parse_msgpack(window.read, file.size) if first else None
-        except READ_ERRORS:
-            # A text, a pickle or an archive begins as a number or a short map of msgpack does.
-            if kind_of(first) is not None:
-                raise foreign from None
-            raise
-        if not isinstance(root, dict | list | PlacedArray):
+            root, fault = parse_msgpack(window.read, file.size) if first else (None, None)
+        except CheckpointError as error:
+            root, fault = {}, error
+        if not isinstance(root, dict | list | PlacedArray) or (fault and kind_of(first)):
             raise foreign
+        if fault and not root:
+            raise fault
+        listing.data.note(number, fault and fault.at(file.name))
         leaves, clashes = leaves_of(root, lambda each: isinstance(each, PlacedArray), file.size)
     keys = [key if wanted is None else key.replace("/", ".") for key in leaves]
     for key, value in zip(keys, leaves.values(), strict=True):
@@ -96,7 +99,7 @@ def _add(listing: Listing, number: int, wanted: set[str] | None) -> list[str]:
             else:
                 listing.add_object(key, _plain(value))
         except READ_ERRORS as error:
-            listing.faults[key] = error.at(file.name, repr(key))
+            listing.faults[key] = error.at(file.name, repr(key)).in_file(listing.data.names[number])
     return keys
 
 
@@ -140,7 +143,7 @@ def _plain(value: Any) -> Any:
     while left:
         each = left.pop()
         if isinstance(each, RefusedValue):
-            if each is value:
+            if each is value or isinstance(each.error, IncompleteCheckpoint):
                 raise each.error
             cause = "It is a list with a value that is not plain."
             raise UnsupportedError(cause, "Leave it out with a filter (--exclude).")

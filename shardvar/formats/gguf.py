@@ -21,9 +21,9 @@ import numpy as np
 from shardvar.errors import (
     COPY_AGAIN,
     READ_ERRORS,
+    CheckpointError,
     IncompleteCheckpoint,
     InvalidCheckpoint,
-    MissingFile,
     UnsupportedError,
     prefix_errors,
 )
@@ -52,35 +52,38 @@ def _read(storage: Storage, name: str) -> Listing:
     if part is not None:  # the first one
         numbers = range(1, max(int(part["count"]), 1) + 1)
         parts = [f"{part['stem']}-{number:05d}-of-{part['count']}.gguf" for number in numbers]
-        missing = sorted(set(parts).difference(storage.names()))
-        if missing:
-            more = f" So are {len(missing) - 1} other parts." if len(missing) > 1 else ""
-            cause = f"{storage.path}: {missing[0]} of {len(parts)} parts is missing.{more}"
-            raise MissingFile(cause, COPY_AGAIN)
     listing = Listing(DataFiles(storage, parts, named=name))
     blocks: dict[str, BlockType] = {}
-    headers: list[GgufHeader] = []
-    count = len(parts)
+    headers: dict[int, GgufHeader] = {}
+    count, fault = len(parts), None
     for number in range(count):
-        file = listing.data.open(number)
+        try:
+            file = listing.data.open(number)
+            with prefix_errors(file.name):
+                header = parse_gguf(file.read, file.size)
+                _check_split(header.metadata, number, count)
+        except CheckpointError as error:  # the tensors of the other parts can be read
+            listing.data.note(number, fault := error)
+            continue
         with prefix_errors(file.name):
-            header = parse_gguf(file.read, file.size)
-            _check_split(header.metadata, number, count)
             blocks |= _add(listing, header, number, file.name, file.size)
-        headers.append(header)
+        headers[number] = header
+    if fault and not headers:
+        raise fault
     listing.data.check_in_place()
     # Keys of several tensors, and a split file of another number of tensors than it states.
     place = f"{storage.path}: {name}"
-    keys = Counter(tensor.name for header in headers for tensor in header.tensors)
-    claim = headers[0].metadata.get("split.tensors.count", keys.total())
-    if count > 1 and claim != keys.total():
+    keys = Counter(tensor.name for header in headers.values() for tensor in header.tensors)
+    metadata = next(iter(headers.values())).metadata
+    claim = metadata.get("split.tensors.count", keys.total())
+    if count > 1 and not fault and claim != keys.total():
         cause = f"{place}: The parts have {keys.total()} tensors, not {claim}."
         raise IncompleteCheckpoint(cause, COPY_AGAIN)
     for key, times in keys.items():
         if times > 1:
             cause = f"{place}: {key!r}: {times} tensors have this name."
             listing.faults[key] = InvalidCheckpoint(cause, WRITE_AGAIN)
-    texts = {key: _text(value) for key, value in headers[0].metadata.items()}
+    texts = {key: _text(value) for key, value in metadata.items()}
     listing.metadata = Metadata(user=texts)
     blocks = {key: each for key, each in blocks.items() if key not in listing.faults}
     listing.encodings = {key: block.name for key, block in blocks.items()}
@@ -116,7 +119,8 @@ def _add(
         try:
             stored, block = _stored(tensor, header, number, file_nbytes)
         except READ_ERRORS as error:
-            listing.faults[tensor.name] = error.at(name, repr(tensor.name))
+            own = error.at(name, repr(tensor.name)).in_file(listing.data.names[number])
+            listing.faults[tensor.name] = own
             continue
         readable.append(stored)
         blocks |= {stored.key: block} if block else {}

@@ -9,6 +9,9 @@ is followed: each is looked for before h5py is asked for values or shapes. A fil
 which are compared with the bytes that are there before anything of that size is read. Texts of any
 size are read by ``Hdf5Texts``: HDF5 takes as much memory for them as they claim.
 
+h5py refuses a file that is cut off. So it is told the size that the file had, and each read behind
+the end of the bytes is an error of the object that needs it.
+
 A group is entered once, whichever way leads to it, so cycles of links end. Soft links are other
 names of objects that are found anyway, and are passed over.
 
@@ -76,7 +79,7 @@ from shardvar.errors import (
 from shardvar.extras import missing_extra
 from shardvar.formats.listing import check_size
 from shardvar.layout.dtypes import NAMES, dtype_name, is_opaque, numpy_dtype
-from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_PAYLOAD_EXPANSION
+from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_NBYTES, MAX_PAYLOAD_EXPANSION
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, check_key, invalid, malformed, past_limit
 
@@ -364,7 +367,10 @@ class _Walk:
             path, group = left.pop()
             paths.add(path[:-1])
             self._add_lists(path, group)
-            for raw in list(group):
+            names = list[bytes]()
+            with self._fault(path[:-1]):
+                names += group
+            for raw in names:
                 key = path + raw.decode("utf-8", "surrogateescape")
                 check_key(key, "A path")
                 with self._fault(key):
@@ -614,10 +620,23 @@ class _Pages:
         return page
 
 
+def _written_nbytes(pages: _Pages) -> int:
+    """Return the size in the first block of a file, as it was when it was closed; 0 if it has none."""
+    first = pages.read(0, min(64, pages.nbytes))
+    # Behind the signature: the version, which tells the place of the four addresses; with the first
+    # of them, the base, all others count.
+    version = first[8] if len(first) == 64 else 99
+    start = {0: 24, 1: 28, 2: 12, 3: 12}.get(version, 64)
+    sizes = first[9:11] if version > 1 else first[13:15]
+    if start == 64 or sizes != bytes(_SIZES):
+        return 0
+    return int.from_bytes(first[start + 16 : start + 24], "little")
+
+
 class _View(io.RawIOBase):
-    def __init__(self, pages: _Pages) -> None:
+    def __init__(self, pages: _Pages, nbytes: int) -> None:
         super().__init__()
-        self._pages, self._position = pages, 0
+        self._pages, self._nbytes, self._position = pages, nbytes, 0
 
     def readable(self) -> bool:
         return True
@@ -626,7 +645,7 @@ class _View(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + (0, self._position, self._pages.nbytes)[whence]
+        self._position = offset + (0, self._position, self._nbytes)[whence]
         return self._position
 
     def tell(self) -> int:
@@ -634,7 +653,7 @@ class _View(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         octets = memoryview(buffer).cast("B")
-        nbytes = max(min(len(octets), self._pages.nbytes - self._position), 0)
+        nbytes = max(min(len(octets), self._nbytes - self._position), 0)
         if nbytes:
             self._pages.read_into(self._position, octets[:nbytes])
         self._position += nbytes
@@ -656,9 +675,10 @@ class Hdf5File:
     def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
         library = _library()
         self._pages, self._span = _Pages(open_file, span), span
+        self.nbytes = max(span.nbytes, min(_written_nbytes(self._pages), MAX_NBYTES))
         with _translated("The file"):
             self._handle: h5py.File = library.File(
-                _View(self._pages), "r", rdcc_nbytes=_CACHE_NBYTES
+                _View(self._pages, self.nbytes), "r", rdcc_nbytes=_CACHE_NBYTES
             )
         self._kept: tuple[str, Any] | None = None
 

@@ -134,6 +134,8 @@ def _add_file(listing: _KerasListing, number: int, layers: Sequence[str] | None)
         span = listing.spans[number] = _find_span(listing.data, number, is_archive)
         opened = listing.opened[number] = Hdf5File(partial(listing.data.open, number), span)
         contents = opened.list()
+    if opened.nbytes > span.nbytes:
+        listing.data.judge(number, file.size - span.nbytes + opened.nbytes, "its first block says")
     if all(dataset.start is not None for dataset in contents.datasets):
         listing.opened.pop(number).close()
     listing.metadata = Metadata(user={**listing.metadata.user, **contents.attributes})

@@ -153,6 +153,7 @@ def _read(storage: Storage, name: str) -> _OnnxListing:
         sizes=[file.size],
         varints=_Varints(data),
     )
+    data.note(0, model.fault and model.fault.at(file.name))
     if model.has_training:
         cause = "It has graphs for training (training_info), whose tensors are not listed."
         listing.findings.append(Finding(name, cause, False))
@@ -163,7 +164,9 @@ def _read(storage: Storage, name: str) -> _OnnxListing:
                 raise InvalidCheckpoint("Two tensors have this name.", _RENAME)
             listing.tensors.append(_placed(tensor, listing))
         except (*READ_ERRORS, UnsupportedError) as error:
-            listing.faults[tensor.name] = error.at(file.name, repr(tensor.name))
+            listing.faults[tensor.name] = error.at(file.name, repr(tensor.name)).in_file(
+                error.file or name
+            )
         keys.add(tensor.name)
     for shared in listing.shared(np.maximum(np.array(listing.sizes, np.int64), 0)):
         what = (

@@ -41,6 +41,8 @@ class JoinedSource(Source):
     index: TableIndex = field()
     crc: Checksum | None = field()
     """The checksum that guards plain entries."""
+    unopened: Mapping[str, ReadError] = field(default_factory=dict)
+    """The faults of further files that cannot be opened."""
 
     @property
     def sources(self) -> list[Source]:
@@ -104,7 +106,8 @@ class JoinedSource(Source):
         return [finding for source in self.sources for finding in source.findings()]
 
     def file_faults(self) -> Mapping[str, ReadError]:
-        return {name: each for one in self.sources for name, each in one.file_faults().items()}
+        found = [self.unopened, *(source.file_faults() for source in self.sources)]
+        return {name: fault for faults in found for name, fault in faults.items()}
 
     def is_guarded(self, key: str) -> bool | None:
         answers = {source.is_guarded(key) for source in self.sources}

@@ -41,10 +41,12 @@ from typing import Any
 from shardvar.errors import (
     AmbiguousPath,
     ArgumentError,
+    CheckpointError,
     CheckpointNotFound,
     IncompleteCheckpoint,
     MalformedCheckpoint,
     MissingFile,
+    ReadError,
     ShardvarError,
     TargetExists,
     UnsupportedError,
@@ -432,10 +434,19 @@ class Location:
             from shardvar.verbs.joined_source import unite  # few need it
 
             files = [replace(self, name=name, members=()) for name in self.members]
-            sources = [each.open(dequantize=dequantize) for each in files]
-            joined = unite([self.storage] * len(files), sources)
-            names = [name for each in sources for name in each.index.files]
-            return replace(joined, index=replace(joined.index, files=names))
+            sources, unopened = list[Source](), dict[str, ReadError]()
+            for each in files:
+                try:
+                    sources.append(each.open(dequantize=dequantize))
+                except CheckpointError as error:
+                    unopened[each.name] = error.in_file(each.name)
+            # One file does not tell if others have parts of its tensors.
+            if unopened and len(sources) < 2:
+                raise next(iter(unopened.values()))
+            joined = unite([self.storage] * len(sources), sources)
+            names = [*(name for each in sources for name in each.index.files), *unopened]
+            table = replace(joined.index, files=names)
+            return replace(joined, index=table, unopened=unopened)
         try:
             source, can = self.format.open(self.storage, self.name), self.format.capabilities
         except MissingFile as error:

@@ -50,6 +50,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.deferred import prefer_whole
+from shardvar.formats.files import FileSource
 from shardvar.formats.protocol import Finding, Source
 from shardvar.formats.published import delta_of
 from shardvar.formats.table import is_companion
@@ -57,7 +58,7 @@ from shardvar.pictures.words import count
 from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, find_faults, take_tensors
 from shardvar.planning.slices import TensorTable, concatenate
 from shardvar.verbs.arguments import check_progress, named_arguments
-from shardvar.verbs.compare.manifest import Choose, checkpoint_files, confirmed, read_against
+from shardvar.verbs.compare.manifest import Choose, checkpoint_paths, confirmed, read_against
 from shardvar.verbs.locate import Location, Path, arrays_alone, find_below, look_at, only_one
 from shardvar.verbs.newest import FolderContents, candidates_of, contents_of
 from shardvar.verbs.parameters import empty_note
@@ -241,6 +242,11 @@ def verify_location(
             found.path, found.format.name, (Damage.of(error),), (), files=(found.path,)
         )
     try:
+        data = source.data if isinstance(source, FileSource) else None
+        if data and (fault := data.fault(0) if data.names else None) and data.strangers:
+            # The index is of other files: nothing is known of the ones that are here.
+            doubts = (Damage.of(fault),)
+            return VerifyReport(found.path, found.format.name, (), (), doubts=doubts)
         choose = (
             None
             if filter is None and exclude is None
@@ -257,8 +263,7 @@ def verify_location(
             report = confirmed(report, found, source, claims, progress, choose)
         if odd is not None:
             report = _with_odd(report, odd, source)
-        files = [os.path.join(found.storage.path, name) for name in checkpoint_files(found, source)]
-        return replace(report, files=tuple(files))
+        return replace(report, files=tuple(checkpoint_paths(found, source)))
     finally:
         source.close()
 

@@ -25,7 +25,7 @@ from shardvar.verbs.holders import holders_of
 from shardvar.verbs.parameters import count_in, is_optimizer_state, reading_key
 from shardvar.verbs.reader import Reader, has_settings, is_setting
 from shardvar.verbs.renaming import select_keys
-from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.reports import WriteReport, untold
 from shardvar.verbs.verify import guarded_keys
 
 JsonColumns = dict[str, Any]
@@ -112,6 +112,7 @@ def describe(
     values = {
         "faults": rows,
         "causes": [list(cause) for cause in causes],
+        "damaged": [each.message for each in untold(reader.source.file_faults(), faults.values())],
         "stats": None if measured is None else _statistics(reader, keys, measured, counts or {}),
     }
     files = reader.index.files, file_nbytes
@@ -162,7 +163,7 @@ def describe_plan(report: WriteReport) -> tuple[JsonColumns, list[JsonColumns]]:
     np.maximum.at(ends, entries.file, entries.start + entries.slices.nbytes)
     files = [f"file {number}" for number in range(report.num_files)], ends.tolist()
     about = report.path, report.format, Metadata(report.description)
-    values: JsonColumns = {"faults": [], "causes": [], "stats": None}
+    values: JsonColumns = {"faults": [], "causes": [], "damaged": [], "stats": None}
     numbers = ("read_nbytes", "num_copies", "peak_nbytes", "free_nbytes")
     return {name: getattr(report, name) for name in numbers}, [
         _checkpoint_columns(keys, *about, entries, {}, *files, values)

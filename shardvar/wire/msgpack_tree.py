@@ -16,6 +16,9 @@ not tell; all machines that Flax runs on are little-endian. There is no index an
 ``parse_msgpack`` passes over the structure once, and skips the elements.
 
 Nothing recurses, and no claim of a length is believed before it is compared with the file's size.
+
+Of a file that is cut off, the values in front of the cut are returned. The value that is cut is
+refused, and so are the lists around it.
 """
 
 import struct
@@ -24,7 +27,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, ShardvarError, UnsupportedError
+from shardvar.errors import (
+    COPY_AGAIN,
+    CheckpointError,
+    IncompleteCheckpoint,
+    ShardvarError,
+    UnsupportedError,
+)
 from shardvar.limits import MAX_NBYTES, MAX_NESTING, MAX_RANK
 from shardvar.wire.damage import decoding, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT, too_large
@@ -73,6 +82,7 @@ class _Cursor:
     read: _ReadAt
     stop: int
     position: int = 0
+    has_refused: bool = False  # True after a value that is wrong
 
     def take(self, nbytes: int) -> bytes:
         start = self.skip(nbytes)
@@ -122,43 +132,60 @@ class _Open:
     has_key: bool = field(default=False)
 
 
-def parse_msgpack(read: _ReadAt, nbytes: int) -> Any:
-    """Return the value that fills a file: dicts and lists of plain values, ``PlacedArray`` and
-    ``RefusedValue``.
+def parse_msgpack(read: _ReadAt, nbytes: int) -> tuple[Any, CheckpointError | None]:
+    """Return the value that fills a file, of dicts and lists of plain values, ``PlacedArray`` and
+    ``RefusedValue``; and the fault of a file that is cut off, or has more bytes.
 
     >>> data = b"\\x82\\xa1w\\xc7\\x0c\\x01\\x93\\x91\\x02\\xa4int8\\xc4\\x02ab\\xa1n\\x07"
-    >>> parse_msgpack(lambda start, count: data[start : start + count], len(data))
+    >>> parse_msgpack(lambda start, count: data[start : start + count], len(data))[0]
     {'w': PlacedArray(dtype='int8', shape=(2,), spans=((16, 2),)), 'n': 7}
     """
-    cursor, open_ = _Cursor(read, nbytes), list[_Open]()
-    while True:
-        start = cursor.position
-        kind, value = cursor.head()
-        if kind in ("list", "map"):
-            # Every value has a byte at least, so a false count takes no memory.
-            least = value * (2 if kind == "map" else 1)
-            if least > nbytes - cursor.position:
-                cause = (
-                    f"The {kind} at offset {start} claims {value} items, where the file has "
-                    f"{nbytes - cursor.position} more bytes."
-                )
-                raise IncompleteCheckpoint(cause, COPY_AGAIN)
-            if len(open_) >= MAX_NESTING:
-                raise past_limit(f"It has {len(open_) + 1} levels or more", "MAX_NESTING")
-            open_.append(_Open({} if kind == "map" else [], value, start))
-            value = _closed(open_)
-        else:
-            value = _leaf(cursor, kind, value)
-        # A value that ends a container is followed by the container as a value.
-        while open_ and value is not open_:
-            _put(open_[-1], value, start)
-            value = _closed(open_)
-        if not open_:
-            break
+    cursor, open_, value = _Cursor(read, nbytes), list[_Open](), None
+    try:
+        while not open_ or value is open_:
+            start = cursor.position
+            value = _next(cursor, open_)
+            # A value that ends a container is followed by the container as a value.
+            while open_ and value is not open_:
+                _put(open_[-1], value, start)
+                value = _closed(open_)
+            if not open_:
+                break
+    except IncompleteCheckpoint as error:
+        # Only the last value may be wrong: an earlier one would mean other damage than a cut.
+        if not open_ or cursor.has_refused:
+            raise
+        return _cut(open_, RefusedValue(error), cursor.position), error
+    fault = None
     if cursor.position != nbytes:
-        raise malformed(
+        fault = invalid(
             f"The value ends at byte {cursor.position}, and {nbytes - cursor.position} bytes follow it."
         )
+    return value, fault
+
+
+def _next(cursor: _Cursor, open_: list[_Open]) -> Any:
+    """Return the next value; ``open_``, after adding to it, for the beginning of a container."""
+    start = cursor.position
+    kind, value = cursor.head()
+    if kind not in ("list", "map"):
+        return _leaf(cursor, kind, value)
+    if len(open_) >= MAX_NESTING:
+        raise past_limit(f"It has {len(open_) + 1} levels or more", "MAX_NESTING")
+    open_.append(_Open({} if kind == "map" else [], value, start))
+    return _closed(open_)
+
+
+def _cut(open_: list[_Open], value: Any, start: int) -> Any:
+    """Return the containers of a file that ends in a value."""
+    refused = value
+    while open_:
+        if type(open_[-1].value) is list:
+            open_[-1].value += [value, refused]
+        elif open_[-1].has_key:
+            _put(open_[-1], value, start)
+        open_[-1].left = 0
+        value = _closed(open_)
     return value
 
 
@@ -213,6 +240,7 @@ def _leaf(cursor: _Cursor, kind: str, value: Any) -> Any:
                 with decoding(lambda error: invalid(f"{cause} ({error})."), ValueError, TypeError):
                     return complex(float(real), float(imaginary))
         except ShardvarError as error:
+            cursor.has_refused = True
             return RefusedValue(error)
         cause = f"It is an extension of msgpack with the number {code}, which Flax does not write."
         return RefusedValue(UnsupportedError(cause, "Load it with the program that wrote it."))

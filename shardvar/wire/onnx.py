@@ -19,13 +19,24 @@ are OUTPUT/ATTRIBUTE/NAME, after the node's first output.
 
 ``parse_model`` passes over the structure once, and skips the elements. A message is believed to be
 one only where its field is one, and every length is compared with the rest of its message.
+
+Of a file that is cut off, the graph goes on behind its end. Messages that reach over the end are the
+last ones: a tensor keeps its name, and has an error; of a node or a function, names may be lost, and
+it is passed over.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from shardvar.errors import ShardvarError, UnsupportedError
-from shardvar.limits import MAX_KEY_NBYTES, MAX_NESTING, MAX_RANK
+from shardvar.errors import (
+    COPY_AGAIN,
+    CheckpointError,
+    IncompleteCheckpoint,
+    MalformedCheckpoint,
+    ShardvarError,
+    UnsupportedError,
+)
+from shardvar.limits import MAX_KEY_NBYTES, MAX_NBYTES, MAX_NESTING, MAX_RANK
 from shardvar.wire.damage import check_key, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT
 from shardvar.wire.protobuf import decode_varint, walk_fields
@@ -39,6 +50,7 @@ _SPARSE = UnsupportedError(
     "It is a sparse tensor: the model has only its indices and its values.",
     "Leave it out with a filter (--exclude), or make it dense where the model was exported.",
 )
+_CUT = "The file is cut off in it, or in front of it."
 _KEYS_EXPANSION = 64
 """The characters of all names, for each byte of a file: names repeat the names of the nodes around."""
 _FREE_LENGTH = 1 << 20
@@ -64,12 +76,18 @@ class OnnxModel:
     properties: dict[str, str] = field(default_factory=dict)
     has_training: bool = False
     """True if it also has graphs for training, whose tensors are not listed."""
+    fault: CheckpointError | None = None
+    """The fault of a file that is cut off, or has bytes that are no field."""
 
 
 @dataclass(slots=True)
 class _Parser:
     read: _ReadAt
+    nbytes: int  # of the file
     room: int  # the characters that names may still have
+
+    def fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        return walk_fields(self.read, start, stop, self.nbytes)
 
     def text(self, start: int, stop: int, most: int = MAX_TEXT) -> str:
         if stop - start > most:
@@ -89,7 +107,7 @@ class _Parser:
 
     def pair(self, start: int, stop: int) -> tuple[str, str]:
         texts = {1: "", 2: ""}
-        for number, begin, end in walk_fields(self.read, start, stop):
+        for number, begin, end in self.fields(start, stop):
             if number in texts and end >= 0:
                 texts[number] = self.text(begin, end)
         return texts[1], texts[2]
@@ -98,13 +116,14 @@ class _Parser:
         """Return a tensor; ``name`` replaces its own name."""
         found, own, location, external = OnnxTensor(path), "", 0, dict[str, str]()
         dims: list[int] = []
-        for number, begin, end in walk_fields(self.read, start, stop):
+        for number, begin, end in self.fields(start, stop):
             if number == 1:
                 if end < 0:
                     dims.append(begin)
                     continue
                 # Packed varints, a few more than a shape can have at most.
-                octets, at = self.read(begin, min(end - begin, 10 * (MAX_RANK + 1))), 0
+                end = min(end, begin + 10 * (MAX_RANK + 1), self.nbytes)
+                octets, at = self.read(begin, end - begin), 0
                 count = len(dims) + MAX_RANK
                 while at < len(octets) and len(dims) <= count:
                     value, at = decode_varint(octets, at)
@@ -116,7 +135,7 @@ class _Parser:
                     "It is one segment of a tensor, which ONNX has given up.",
                     "Export the model again.",
                 )
-            elif number == 8 and end >= 0:
+            elif number == 8 and 0 <= end <= self.nbytes:
                 own = self.name(begin, end)
             elif number == STRINGS and end >= 0:
                 found.strings.append((begin, end))
@@ -128,13 +147,15 @@ class _Parser:
                     )
                 else:
                     found.data[number] = begin, end
-            elif number == 13 and end >= 0:
+            elif number == 13 and 0 <= end <= self.nbytes:
                 external.update([self.pair(begin, end)])
             elif number == 14 and end < 0:
                 location = begin
         found.dims = tuple(each - (1 << 64) if each >> 63 else each for each in dims)
         found.external = external if location == 1 else None
         found.name = self.named(path + (own if name is None else name))
+        if stop > self.nbytes:
+            found.error = IncompleteCheckpoint(_CUT, COPY_AGAIN)
         if len(dims) > MAX_RANK:
             found.error = invalid(f"It has {len(dims)} axes or more; NumPy has at most {MAX_RANK}.")
         return found
@@ -151,7 +172,7 @@ class _Parser:
 
     def sparse(self, path: str, start: int, stop: int, name: str | None = None) -> OnnxTensor:
         """Return a sparse tensor, which is named and not read."""
-        for number, begin, end in walk_fields(self.read, start, stop):
+        for number, begin, end in self.fields(start, stop):
             if number == 1 and end >= 0:
                 found = self.tensor(path, begin, end, name)
                 break
@@ -163,19 +184,21 @@ class _Parser:
     def graph(self, path: str, start: int, stop: int, depth: int) -> Iterator[OnnxTensor]:
         if depth > MAX_NESTING:
             raise past_limit(f"It has {depth} graphs in each other", "MAX_NESTING")
-        for number, begin, end in walk_fields(self.read, start, stop):
+        for number, begin, end in self.fields(start, stop):
             if end < 0:
                 continue
             if number == 1:
                 yield from self.node(path, begin, end, depth)
-            elif number == 5:
-                yield self.tensor(path, begin, end)
-            elif number == 15:
-                yield self.sparse(path, begin, end)
+            elif number in (5, 15):
+                found = (self.tensor if number == 5 else self.sparse)(path, begin, end)
+                if found.name != path or end <= self.nbytes:  # its name may be behind the cut
+                    yield found
 
     def function(self, start: int, stop: int) -> Iterator[OnnxTensor]:
         name, nodes = "", list[tuple[int, int]]()
-        for number, begin, end in walk_fields(self.read, start, stop):
+        if stop > self.nbytes:
+            return
+        for number, begin, end in self.fields(start, stop):
             if number == 1 and end >= 0:
                 name = self.name(begin, end)
             elif number == 7 and end >= 0:
@@ -186,7 +209,9 @@ class _Parser:
     def node(self, path: str, start: int, stop: int, depth: int) -> Iterator[OnnxTensor]:
         output = name = operator = ""
         attributes: list[tuple[int, int]] = []
-        for number, begin, end in walk_fields(self.read, start, stop):
+        if stop > self.nbytes:
+            return
+        for number, begin, end in self.fields(start, stop):
             if end < 0:
                 continue
             if number == 2:
@@ -204,7 +229,7 @@ class _Parser:
         self, path: str, node: str, operator: str, start: int, stop: int, depth: int
     ) -> Iterator[OnnxTensor]:
         name, held = "", list[tuple[int, int, int]]()
-        for number, begin, end in walk_fields(self.read, start, stop):
+        for number, begin, end in self.fields(start, stop):
             if number == 1 and end >= 0:
                 name = self.name(begin, end)
             elif number in (5, 6, 10, 11, 22, 23) and end >= 0:
@@ -223,15 +248,28 @@ class _Parser:
 def parse_model(read: _ReadAt, nbytes: int) -> OnnxModel:
     """Return the tensors of a model and its metadata; ``MalformedCheckpoint`` without a graph."""
     model, has_graph, producer = OnnxModel(), False, {2: "", 3: ""}
-    parser = _Parser(read, _KEYS_EXPANSION * nbytes + _FREE_LENGTH)
-    for number, begin, end in walk_fields(read, 0, nbytes):
-        if end < 0:
-            continue
-        if number in producer:
-            producer[number] = parser.text(begin, end)
-        elif number == 7:
+    parser = _Parser(read, nbytes, _KEYS_EXPANSION * nbytes + _FREE_LENGTH)
+    fields = parser.fields(0, MAX_NBYTES)
+    while True:
+        try:
+            number, begin, end = next(fields, (0, 0, 0))
+        except MalformedCheckpoint as error:
+            if not has_graph:
+                raise
+            model.fault = error
+            break
+        if not number:
+            break
+        if end > nbytes:
+            cause = f"It has {nbytes} bytes, but a field says {end}: it is cut off."
+            model.fault = IncompleteCheckpoint(cause, COPY_AGAIN)
+        if number == 7 and end >= 0:
             has_graph = True
             model.tensors += parser.graph("", begin, end, 0)
+        elif end > nbytes or end < 0:
+            continue
+        elif number in producer:
+            producer[number] = parser.text(begin, end)
         elif number == 14:
             model.properties.update([parser.pair(begin, end)])
         elif number == 20:

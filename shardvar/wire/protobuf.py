@@ -31,6 +31,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shardvar.errors import MalformedCheckpoint
+from shardvar.limits import MAX_NBYTES
 from shardvar.wire.damage import malformed
 
 MAX_VARINT_NBYTES = 10  # ceil(64 / 7): the longest varint of 64 bits
@@ -218,13 +220,22 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
 _LONGEST_HEAD = 2 * MAX_VARINT_NBYTES  # bytes of a tag with a length, or with a varint
 
 
-def walk_fields(read: _ReadAt, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield fields as ``decode_spans`` does, of a file; only tags, lengths and varints are read."""
-    while start < stop:
-        head = read(start, min(_LONGEST_HEAD, stop - start))
-        tag, at = decode_varint(head, 0)
-        number, wire_type = tag >> 3, tag & 7
-        value, at = _decode_long(head, at, len(head), number, wire_type)
+def walk_fields(
+    read: _ReadAt, start: int, stop: int, end: int = MAX_NBYTES
+) -> Iterator[tuple[int, int, int]]:
+    """Yield fields as ``decode_spans`` does, of a file; only tags, lengths and varints are read.
+    Of a message that goes on behind the ``end`` of its file, the last field may reach over it."""
+    room = min(stop, end)
+    while start < room:
+        head = read(start, min(_LONGEST_HEAD, room - start))
+        try:
+            tag, at = decode_varint(head, 0)
+            number, wire_type = tag >> 3, tag & 7
+            value, at = _decode_long(head, at, len(head), number, wire_type)
+        except MalformedCheckpoint:
+            if end < stop and len(head) < _LONGEST_HEAD and head[-1] >= 0x80:
+                return  # the file ends in a varint
+            raise
         begin = start + at
         if wire_type == VARINT:
             yield number, value, -1

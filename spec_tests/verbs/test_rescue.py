@@ -27,8 +27,12 @@ from shardvar.errors import (
 )
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.verbs.reshard import LOST
+from shardvar.view.collect import describe
 from spec_tests.helpers import paths
+from spec_tests.helpers.command_line import Run, run
 from spec_tests.hostile.evidence import EVIDENCE
+
+__all__ = ["run"]
 
 MODEL = {name: np.full(20_000, number, np.float32) for number, name in enumerate("abcd")}
 
@@ -172,9 +176,9 @@ def test_a_lost_file_is_one_line_that_names_its_tensors(
 
 Place = tuple[str, int, int]
 """A file, the first byte of a payload in it, and its end."""
-BEHIND = {"pt": 24}
-"""Bytes behind elements that have their checksum: a data descriptor."""
-STRUCTURED = ("flax", "keras", "onnx", "orbax", "zarr")
+BEHIND = {"pt": 24, "torch": 1 << 10}
+"""Bytes behind elements that have their checksum: a data descriptor, or the rest of an item."""
+STRUCTURED = ("keras", "onnx", "orbax", "zarr")
 """Formats whose structure is among the data, so that a cut may lose it."""
 
 
@@ -247,9 +251,8 @@ def test_what_is_whole_is_saved_and_nothing_else(
             for key in whole.keys() & places.keys()
             if all(
                 file != name
-                # An item of DCP names no tensor: a file of another size may be that of others.
-                or (how == "a" and form != "torch")
-                or (how == "c" and form != "torch" and last + behind <= start)
+                or how == "a"
+                or (how == "c" and 0 < last + behind <= start)
                 or (how == "f" and (last <= start or stop <= first))
                 for file, first, last in places[key]
             )
@@ -267,6 +270,43 @@ def test_what_is_whole_is_saved_and_nothing_else(
             assert read_each(target).keys() == found.keys()
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "least"),
+    [
+        ("flax/train_state/checkpoint_3", "", 0.5),
+        ("onnx/every_type/m.onnx", "", 0.5),
+        ("keras/weights_with_optimizer/m.weights.h5", "", 0.8),
+        ("keras/sharded_weights/m.weights.json", "m_00001.weights.h5", 0.0),
+        ("gguf/three_parts/m-00001-of-00003.gguf", "m-00001-of-00003.gguf", 0.0),
+        ("torch_zero/z1fp32w3/zero_pp_rank", "zero_pp_rank_2_mp_rank_00_optim_states.pt", 0.5),
+        ("torch_llama/llama3/consolidated", "consolidated.01.pth", 0.8),
+        ("torch_rankwise/w2/metadata.pkl", "model_1.pt", 0.0),
+        ("torch_universal/z1fp32w3/", "zero/lin.bias/fp32.pt", 0.0),
+        ("torch_pt/ranks_hsdp/model_world_size_4", "model_world_size_4_rank_1.pt", 0.0),
+    ],
+)
+def test_what_is_in_front_of_a_cut_is_saved(
+    path: str, name: str, least: float, tmp_path: Path
+) -> None:
+    """``least`` is the part of the file that must be there for a whole tensor."""
+    form, case, opened = path.split("/")
+    source = paths.GOLDEN / form / case
+    name = name or opened
+    shutil.copytree(source, tmp_path / "in", ignore=shutil.ignore_patterns("expected.npz"))
+    there, octets = tmp_path / "in" / opened, (source / name).read_bytes()
+    whole = read_each(there)
+    for part in (0.02, 0.5, 0.8, 0.97):
+        (tmp_path / "in" / name).write_bytes(octets[: int(len(octets) * part)])
+        found = read_each(there)
+        assert found.items() <= whole.items() and bool(found) >= (part >= least), part
+        with pytest.raises(ShardvarError):
+            sv.load(there)
+        report = sv.verify(there)
+        assert report.verdict == "damaged"
+        bad = {key for key, outcome in report.outcomes.items() if outcome == "damaged"}
+        assert not bad & found.keys() and report.outcomes.keys() - bad <= found.keys()
+
+
 def outcome_of(verb: Callable[[], Any]) -> Any:
     try:
         return verb()
@@ -275,7 +315,9 @@ def outcome_of(verb: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", ["m", "m.safetensors", "m.pt", "m.npz"])
-def test_tensors_in_a_file_of_a_wrong_size_are_read_by_key(name: str, tmp_path: Path) -> None:
+def test_tensors_in_a_file_of_a_wrong_size_are_read_by_key(
+    name: str, tmp_path: Path, run: Run
+) -> None:
     """docs/howto/find-damage.md: cut at 75 %, 7 of 10 tensors are saved; with a byte too many, all.
 
     The names of members of an npz that are behind the end are lost with the directory.
@@ -296,6 +338,11 @@ def test_tensors_in_a_file_of_a_wrong_size_are_read_by_key(name: str, tmp_path: 
             sv.reshard(tmp_path / name, tmp_path / "x", dry_run=True)
         report = sv.verify(tmp_path / name)
         assert report.verdict == "damaged" and {each.file for each in report.damages} == {file.name}
+        outcome = run("inspect", tmp_path / name, "--json", "--check")
+        assert outcome.code == 1 and [each["file"] for each in outcome.json["damaged_files"]]
+        with sv.open_checkpoint(tmp_path / name) as reader:
+            about = describe(reader, [*reader], [1])
+            assert about["damaged"] or about["causes"]
         whole = [f"t{number}" for number in range(kept)]
         found = sv.load(tmp_path / name, keys=whole)
         assert all(np.array_equal(found[key], tensors[key]) for key in whole)

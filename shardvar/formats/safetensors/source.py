@@ -408,8 +408,13 @@ def _read_shards(storage: Storage, name: str) -> Listing:
     names = shard_names_of(name, storage.names()) or [name]
     listing = Listing(DataFiles(storage, names))
     joined, metadata = _Joined(), dict[str, str]()
+    fault: CheckpointError | None = None
     for number in range(len(names)):
-        header = read_header(listing.data, number)
+        try:
+            header = read_header(listing.data, number)
+        except CheckpointError as error:
+            listing.data.note(number, fault := error)
+            continue
         with prefix_errors(listing.data.open(number).name):
             offsets = _saved_offsets(header)
             if offsets is None:
@@ -429,6 +434,10 @@ def _read_shards(storage: Storage, name: str) -> Listing:
                 sizes_of([key], [tensor.shape], [BITS[tensor.dtype]])
             except CheckpointError as error:
                 joined.faults[key] = error
+    if fault is not None:
+        if not joined.tensors:
+            raise fault
+        joined.faults |= {key: fault.at(repr(key)) for key in joined.tensors}
     # Shards whose numbers are missing; ranks count from 1.
     parts = [part for each in names if (part := split_shard_name(each))]
     ranks = {part.rank for part in parts}

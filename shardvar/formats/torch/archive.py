@@ -145,6 +145,27 @@ class UnplacedRecord:
         return self._start
 
 
+@dataclass(slots=True, eq=False)
+class LostRecord:
+    """A record that is not in an archive, since it was cut off; of the size that its storage has."""
+
+    nbytes: int
+    fault: CheckpointError
+    crc: int = NO_CHECKSUM
+
+    @property
+    def start(self) -> int:
+        raise self.fault.at()
+
+    @property
+    def header(self) -> int:
+        """A number that only it has, which is not a byte of the file."""
+        return -1 - id(self)
+
+    def place(self, _read: Read) -> int:
+        return self.start
+
+
 @dataclass(frozen=True, slots=True)
 class Archive:
     read: Read
@@ -160,10 +181,12 @@ class Archive:
     def has(self, name: str) -> bool:
         return name in self.members
 
+    def lost(self, name: str) -> CheckpointError | None:
+        """Return the error of a record that was cut off with others."""
+        return self.directory.lost() if self.directory.fault and name not in self.members else None
+
     def _member(self, name: str) -> Member:
         members = self.members.get(name, [])
-        if not members and self.directory.fault:
-            raise self.directory.lost()
         if not members:
             raise invalid(f"The archive has no record {name!r}.")
         if len(members) > 1:
@@ -427,9 +450,11 @@ class OldFile:
     fault: CheckpointError | None
     has_checksums: bool = False
 
+    def lost(self, name: str) -> CheckpointError | None:
+        is_cut = isinstance(self.fault, IncompleteCheckpoint) and name not in self.records
+        return self.fault if is_cut else None
+
     def record(self, name: str) -> Record:
-        if name not in self.records and isinstance(self.fault, IncompleteCheckpoint):
-            raise self.fault.at()
         if name not in self.records:
             raise invalid(f"The file has no storage {name!r}.")
         return self.records[name]

@@ -21,8 +21,12 @@ its slice is asked for (``formats.deferred``), and once only. Frames are read in
 files: many small ones at a time, and in a bucket all requests together.
 
 Laws: files are named by bare names, and the items of a file neither overlap nor leave gaps. The end
-of the last item is the size of the file: only this test finds a file which was exchanged
-for another, for items do not name the tensor that they belong to.
+of the last item is the size of the file.
+
+An item does not name its tensor, so a file of a wrong size may be another rank's, whose items would
+be read as these. It is this one, cut or with more bytes, if no other file was written in its size,
+and an item ends where this one's does: at the end that the index gives, or, if bytes are missing, not
+at the end of the file. Then its items are read, as are all with a checksum in the index.
 """
 
 import re
@@ -43,6 +47,7 @@ from shardvar.errors import (
     InvalidCheckpoint,
     MalformedCheckpoint,
     MissingFile,
+    ReadError,
     ShardvarError,
     StorageError,
     UnsupportedError,
@@ -83,6 +88,7 @@ from shardvar.wire.damage import (
 )
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import Global, Node
+from shardvar.wire.zip import END, END_MAGIC
 
 METADATA, DATA_SUFFIX = ".metadata", ".distcp"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
@@ -381,9 +387,14 @@ class DcpItems:
     unguarded: set[int] = field(default_factory=set)
     """The rows whose items were read and have bytes without a checksum."""
     _templates: dict[Any, Any] = field(default_factory=dict)
+    _lost: dict[int, dict[int, ShardvarError]] = field(default_factory=dict)
+    """The rows that cannot be read, by the number of the file."""
 
     def locate(self, rows: Ints) -> dict[int, Located | ShardvarError]:
         places: dict[int, Located | ShardvarError] = {}
+        for number in np.unique(self.file[rows]).tolist():
+            places |= self._lost_in(number)
+        rows = rows[~np.isin(rows, [*places])]
 
         def read(group: Ints) -> None:
             start, stop = self.extent(group[:1])[0], self.extent(group[-1:])[1]
@@ -410,14 +421,38 @@ class DcpItems:
         return payload
 
     def lost(self) -> dict[int, ShardvarError]:
-        """Return the rows whose files are missing or of a wrong size; reads no file."""
+        """Return the rows whose items are not there, or may be another rank's; reads no item."""
         errors: dict[int, ShardvarError] = {}
         for number in range(len(self.data.names)):
-            fault = self.data.fault(number)
-            if fault is not None:
-                rows = np.flatnonzero(self.file == number).tolist()
-                errors |= {row: self._placed(row, fault.at()) for row in rows}
+            errors |= self._lost_in(number)
         return errors
+
+    def _lost_in(self, number: int) -> dict[int, ShardvarError]:
+        if number not in self._lost:
+            rows = np.flatnonzero(self.file == number)
+            start, stop = self.extent(rows)
+            lost: dict[int, ReadError] = {}
+            lost |= self.data.lost_rows(self.file[rows], start, stop - start)
+            fault = self.data.fault_of_size(number)
+            if fault is not None and self._may_be_exchanged(number):
+                cause = f"{fault.cause} It may be the file of another rank."
+                unsure = [at for at, row in enumerate(rows.tolist()) if not self._is_summed(row)]
+                lost |= dict.fromkeys(unsure, type(fault)(cause, fault.remedy))
+            errors = {int(rows[at]): error.at() for at, error in lost.items()}
+            self._lost[number] = {row: self._placed(row, error) for row, error in errors.items()}
+        return self._lost[number]
+
+    def _may_be_exchanged(self, number: int) -> bool:
+        """Return True unless a file of a wrong size is surely the one that was written, damaged."""
+        file, written = self.data.open(number), self.data.written
+        if written is None or file.size in written:
+            return True
+        end = min(file.size, int(written[number]))
+        last = file.read(max(end - END.size, 0), min(end, END.size))
+        return last.startswith(END_MAGIC) == (end == file.size)
+
+    def _is_summed(self, row: int) -> bool:
+        return self.items.checksum[row] != NO_CHECKSUM and self.slices.dtype(row) != STRING
 
     def read_objects(
         self, index: DeferredIndex, keys: Collection[str], as_items: bool
@@ -428,6 +463,8 @@ class DcpItems:
             key = self.slices.key(row)
             if self.slices.dtype(row) == STRING and key in keys and key not in index.broken:
                 try:
+                    if row in (lost := self._lost_in(int(self.file[row]))):
+                        raise lost[row]
                     item = Frames(self.data).read_item(*self._place(row))
                     if as_items:
                         objects[key] = item
@@ -570,7 +607,7 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     if items.rest_nbytes:
         message = f"{items.rest_nbytes} bytes follow the pickle, which torch ignores."
         remarks.append(Finding(METADATA, message, False))
-    data = DataFiles(storage, names, sizes)
+    data = DataFiles(storage, names, written=sizes)
     slices = _slices(items)
     file = np.array([number.get(name, 0) for name in items.file], np.int64)
     held = DcpItems(items, data, slices, file)

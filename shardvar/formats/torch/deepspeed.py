@@ -251,13 +251,13 @@ def open_zero(storage: Storage, name: str, *, is_whole: bool = False) -> TorchSo
     optimizers, models = _files(storage, name)
     data = DataFiles(storage, [*optimizers, *models])
     first, last = len(optimizers), len(data.names)
-    parts = [unpickle(data.open(number)) for number in range(first)]
+    parts = [unpickle(data, number) for number in range(first)]
     zero = _Zero.of(parts, data)
     if len(optimizers) > zero.world:
         cause = f"{storage.path}: {optimizers[zero.world]} is left over: the checkpoint is of {zero.world} ranks."
         raise InvalidCheckpoint(cause, "Move files of other checkpoints away.")
     _of_all_ranks(storage, name + _OPTIMIZER_FILE, zero.world)
-    states = [unpickle(data.open(number)) for number in range(first, last)]
+    states = [unpickle(data, number) for number in range(first, last)]
     data.check_in_place()
 
     contents = SavedContents()
@@ -511,7 +511,7 @@ def _read_all(
 
     def read(number: int) -> None:
         try:
-            files[number] = unpickle(data.open(number), may_be_value=True)
+            files[number] = unpickle(data, number, may_be_value=True)
         except (*READ_ERRORS, StorageError) as error:
             failed[number] = error
 

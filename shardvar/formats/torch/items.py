@@ -44,6 +44,7 @@ from shardvar.formats.files import WINDOW_NBYTES, DataFiles, Window
 from shardvar.formats.objects import payload_of
 from shardvar.formats.torch.archive import (
     Archive,
+    LostRecord,
     OldFile,
     Read,
     Record,
@@ -88,7 +89,7 @@ class HeldRecord:
         return -1 - id(self.content)
 
 
-AnyRecord = Record | UnplacedRecord | HeldRecord
+AnyRecord = Record | UnplacedRecord | LostRecord | HeldRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ def view_of(
 ) -> TensorView:
     if isinstance(tensor, PickledArray):
         return TensorView(tensor, HeldRecord(tensor.content), tensor.is_big_endian)
+    if (fault := archive.lost(tensor.record)) is not None:
+        return TensorView(tensor, LostRecord(tensor.storage_nbytes, fault), is_big_endian)
     if is_placed or isinstance(archive, OldFile):
         record: Record | UnplacedRecord = archive.record(tensor.record)
     else:
@@ -420,7 +423,9 @@ class PlaceReader:
                     record.place(through)
                 except (*READ_ERRORS, StorageError) as error:
                     key = self.keys[self.rows[row][0]]
-                    errors.setdefault(row, error.at(file.name, repr(key)))
+                    place = [] if isinstance(record, LostRecord) else [file.name]
+                    fault = error.at(*place, repr(key)).in_file(self.data.names[group[0][0]])
+                    errors.setdefault(row, fault)
 
         do_all(read, _groups(self._headers(wanted.tolist())), self.data.traits)
         places: dict[int, Located | ShardvarError] = {}
@@ -475,12 +480,12 @@ class PlaceReader:
             for held in (stored, *(copy for _, copy in copies)):
                 if isinstance(held.value, TensorView):
                     record = held.value.record
-                    if isinstance(record, UnplacedRecord):
+                    if isinstance(record, UnplacedRecord | LostRecord):
                         headers.append((held.file, record.header, row, record))
         return sorted(headers, key=itemgetter(0, 1, 2))
 
 
-_Header = tuple[int, int, int, UnplacedRecord]
+_Header = tuple[int, int, int, UnplacedRecord | LostRecord]
 """A file, the first byte of a local header in it, the row whose it is, and the record."""
 
 
@@ -507,4 +512,4 @@ def tie_number(value: TensorView | StoredObject) -> int:
 
 def begin_of(record: AnyRecord) -> int:
     """Return a byte of the file that only this storage has, or another number."""
-    return record.header if isinstance(record, UnplacedRecord) else record.start
+    return record.header if isinstance(record, UnplacedRecord | LostRecord) else record.start

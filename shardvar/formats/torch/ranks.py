@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from shardvar.errors import (
     READ_ERRORS,
+    CheckpointError,
     IncompleteCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
@@ -39,6 +40,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
+from shardvar.formats.torch.archive import LostRecord
 from shardvar.formats.torch.items import Stored, StoredObject, TensorView
 from shardvar.formats.torch.shares import (
     Runs,
@@ -53,7 +55,7 @@ from shardvar.limits import MAX_NAMED, MAX_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import do_all
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
 from shardvar.wire.strict_json import parse_json
 
@@ -90,7 +92,8 @@ class RankLeaves(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RankFile:
     rank: int
-    read: Callable[[ReadableFile, int], RankLeaves]
+    read: Callable[[DataFiles, int, int], RankLeaves]
+    """Reads the file of a number, of a rank."""
     item: str = ""  # The beginning of its keys
     place: Callable[[str, int, Share], Share] = lambda _name, _rank, share: share
     """Returns a share in its place in the whole."""
@@ -114,8 +117,10 @@ def files_of_ranks(
     return [file_of(rank) for rank in range(world)]
 
 
-def read_torch(file: ReadableFile, rank: int, *, may_be_value: bool = False) -> RankLeaves:
-    unpickled = unpickle(file, may_be_value=may_be_value)
+def read_torch(
+    data: DataFiles, number: int, rank: int, *, may_be_value: bool = False
+) -> RankLeaves:
+    unpickled = unpickle(data, number, may_be_value=may_be_value)
 
     def value(name: str) -> Share | StoredObject:
         if unpickled.has_tensor(name):
@@ -130,11 +135,18 @@ def read_parts(
 ) -> tuple[_Parts, int]:
     """Return the contents of files by key, and the size of their pickles; collect faults."""
     read: dict[int, tuple[list[tuple[str, Part | ShardvarError]], int]] = {}
+    lost: dict[str, CheckpointError] = {}
+    """The error of an item, of which a file cannot be read."""
 
     def read_file(number: int) -> None:
         about, file = files[number], data.open(number)
-        with prefix_errors(file.name):
-            leaves = about.read(file, about.rank)
+        try:
+            with prefix_errors(file.name):
+                leaves = about.read(data, number, about.rank)
+        except CheckpointError as error:
+            data.note(number, error)
+            lost[about.item], read[number] = error, ([], 0)
+            return
         values = list[tuple[str, Part | ShardvarError]]()
         for name in leaves.names:
             key = about.key(name)
@@ -158,6 +170,13 @@ def read_parts(
                 parts.setdefault(key, []).append(part)
             else:
                 contents.faults.setdefault(key, part)
+    for key, held in parts.items() if lost else ():
+        # Nothing tells if that file has another value of it.
+        error, value = lost.get(files[held[0].file].item), held[0].value
+        if error and (isinstance(value, StoredObject) or value.is_plain):
+            contents.faults.setdefault(key, error)
+    if lost and parts.keys() <= contents.faults.keys():
+        raise next(iter(lost.values()))
     return parts, sum(nbytes for _, nbytes in read.values())
 
 
@@ -166,7 +185,9 @@ def _read_ranks(
 ) -> tuple[DataFiles, SavedContents, _Parts, int]:
     data, contents = DataFiles(storage, names), SavedContents()
     files = [RankFile(rank, read_torch) for rank in range(len(names))]
-    return data, contents, *read_parts(data, files, contents)
+    parts, nbytes = read_parts(data, files, contents)
+    whole = {key: held for key, held in parts.items() if key not in contents.faults}
+    return data, contents, whole, nbytes
 
 
 def join_parts(
@@ -277,12 +298,16 @@ def _without_copies(
         return [Stored.whole(part.file, view.without_elements(share.shape))], []
     kept: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, Stored]] = {}
     copies: list[tuple[Stored, Stored]] = []
+    # A copy that is cut off is not read. Nothing tells that plain tensors are copies but their values.
+    areas = sorted(areas, key=lambda area: isinstance(area[1].record, LostRecord))
     for part, view, offset in areas:
+        if share.is_plain and isinstance(view.record, LostRecord):
+            raise view.record.fault.at()
         if 0 in view.tensor.shape:
             continue
         stored = Stored(part.file, view, offset, share.shape)
         rank, first = kept.setdefault((offset, view.tensor.shape), (part.rank, stored))
-        if first is stored:
+        if first is stored or isinstance(view.record, LostRecord):
             continue
         # Copies without checksums are compared by ``verify``.
         sums = {

@@ -22,6 +22,7 @@ from math import prod
 from typing import Any
 
 from shardvar.errors import (
+    COPY_AGAIN,
     CheckpointError,
     IncompleteCheckpoint,
     InconsistentTensor,
@@ -33,10 +34,10 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, size_fault
+from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
-from shardvar.formats.torch.archive import Record
+from shardvar.formats.torch.archive import LostRecord, Record
 from shardvar.formats.torch.items import TensorView
 from shardvar.formats.torch.ranks import (
     COPY,
@@ -58,7 +59,7 @@ from shardvar.formats.torch.values import StoredTensor, dtype_of
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, invalid, malformed, past_limit
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.safetensors_header import PREAMBLE_NBYTES, header_nbytes, parse_header
@@ -268,11 +269,11 @@ def _steps(path: Any) -> list[str]:
     return [str(step) for step in steps]
 
 
-def _read_safetensors(file: ReadableFile, _rank: int) -> RankLeaves:
+def _read_safetensors(data: DataFiles, number: int, _rank: int) -> RankLeaves:
+    file = data.open(number)
     nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
     header = parse_header(file.read(PREAMBLE_NBYTES, nbytes))
-    if fault := size_fault(file.name, file.size, header.stop, "its header says"):
-        raise fault
+    data.judge(number, header.stop, "its header says")
     rows = {name: row for row, name in enumerate(header.keys)}
 
     def value(name: str) -> Share:
@@ -281,7 +282,9 @@ def _read_safetensors(file: ReadableFile, _rank: int) -> RankLeaves:
         if len(shape) > MAX_RANK:
             raise UnsupportedError(f"It has {len(shape)} axes.", "Reshape it.")
         tensor = StoredTensor.whole(dtype, shape, name, size)
-        record = Record(int(header.start[row]), size, NO_CHECKSUM)
+        record: Record | LostRecord = Record(int(header.start[row]), size, NO_CHECKSUM)
+        if record.start + size > file.size:
+            record = LostRecord(size, IncompleteCheckpoint("The file is cut off.", COPY_AGAIN))
         return Share(dtype, shape, (TensorView(tensor, record, False),))
 
     return RankLeaves(rows, value, nbytes, False)

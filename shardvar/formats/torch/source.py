@@ -15,6 +15,7 @@ from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, p
 from shardvar.formats.deferred import ADDRESSES, DeferredIndex
 from shardvar.formats.files import DataFiles, FileSource, open_below
 from shardvar.formats.protocol import Finding
+from shardvar.formats.torch.archive import LostRecord
 from shardvar.formats.torch.items import (
     AnyRecord,
     PlaceReader,
@@ -142,6 +143,11 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
             views[row] = held.value
         else:
             payloads[row], encodings[keys[tensor]] = held.value.payload, held.value.encoding
+    lost = {
+        row: view.record.fault.at(repr(keys[tensor])).in_file(data.names[held.file])
+        for row, (tensor, held) in enumerate(rows)
+        if (view := views.get(row)) and isinstance(view.record, LostRecord)
+    }
     places = PlaceReader(data, keys, rows, contents.replicas)
     index = DeferredIndex(
         _slices(keys, contents.stored, rows),
@@ -150,6 +156,7 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
         contents.faults,
         places.locate,
         np.array([tie_number(held.value) for _, held in rows], np.int64),
+        lost=lambda: lost,
     )
     index.enclosed = places.enclosed()
     read = [(key, held, False) for key in keys for held in contents.stored[key]]

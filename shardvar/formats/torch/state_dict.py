@@ -17,7 +17,6 @@ from typing import Any
 
 from shardvar.errors import (
     READ_ERRORS,
-    CheckpointError,
     InvalidCheckpoint,
     UnsupportedError,
     prefix_errors,
@@ -25,7 +24,15 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles, check_same
 from shardvar.formats.leaves import is_in_generator, leaves_of
 from shardvar.formats.sets import add_files, read_weight_map
-from shardvar.formats.torch.archive import LEAVES, PICKLE, Archive, OldFile, open_archive, open_old
+from shardvar.formats.torch.archive import (
+    LEAVES,
+    PICKLE,
+    Archive,
+    LostRecord,
+    OldFile,
+    open_archive,
+    open_old,
+)
 from shardvar.formats.torch.items import Stored, StoredObject, TensorView, view_of
 from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
@@ -64,7 +71,7 @@ class Unpickled:
     clashes: set[str]  # The keys that several values have
     nbytes: int
     room: TextRoom
-    fault: CheckpointError | None
+    name: str  # of the file
 
     def value(self, key: str) -> Any:
         if key in self.clashes:
@@ -93,19 +100,20 @@ class Unpickled:
         return Stored(number, self.object(key))
 
     def view(self, tensor: StoredTensor) -> TensorView:
-        return view_of(self.archive, tensor, self.is_big_endian, is_placed=False)
+        view = view_of(self.archive, tensor, self.is_big_endian, is_placed=False)
+        if isinstance(view.record, LostRecord):
+            view.record.fault = view.record.fault.at(self.name)
+        return view
 
 
-def unpickle(
-    file: ReadableFile, *, may_be_value: bool = False, may_be_cut: bool = False
-) -> Unpickled:
-    """Return the values of a file, which may be one without a tensor if it ``may_be_value``. Raise
-    the fault of the file unless it ``may_be_cut``."""
+def unpickle(data: DataFiles, number: int, *, may_be_value: bool = False) -> Unpickled:
+    """Return the values of a file, which may be one without a tensor if it ``may_be_value``; note
+    the fault of a file that is cut off."""
+    file = data.open(number)
     with prefix_errors(file.name):
         archive, whole = _archive(file), frozenset[str]()
         fault = archive.fault if isinstance(archive, OldFile) else archive.directory.fault
-        if fault is not None and not may_be_cut:
-            raise fault
+        data.note(number, fault and fault.at(file.name))
         if isinstance(archive, OldFile):
             root, nbytes, is_big_endian = archive.root, archive.nbytes, archive.is_big_endian
         else:
@@ -129,7 +137,7 @@ def unpickle(
         ):
             raise unsupported(root)
         room = TextRoom.of(nbytes)
-        return Unpickled(archive, is_big_endian, leaves, clashes, nbytes, room, fault)
+        return Unpickled(archive, is_big_endian, leaves, clashes, nbytes, room, file.name)
 
 
 def _archive(file: ReadableFile) -> Archive | OldFile:
@@ -186,9 +194,7 @@ def _add(
 ) -> set[str]:
     """Add the leaves of one file, either the wanted ones or all; return the keys of all."""
     file = data.open(number)
-    unpickled = unpickle(file, may_be_cut=True)
-    if unpickled.fault is not None:
-        data.note(number, unpickled.fault.at(file.name))
+    unpickled = unpickle(data, number)
     if not unpickled.archive.has_checksums:
         contents.unguarded |= unpickled.leaves.keys()
     short: dict[bytes, StoredObject] = {}
@@ -201,8 +207,7 @@ def _add(
                 stored = Stored(number, first)
             contents.stored[key] = [stored]
         except READ_ERRORS as error:
-            own = data.names[number] if unpickled.fault is not None else None
-            contents.faults[key] = error.at(file.name, repr(key)).in_file(own)
+            contents.faults[key] = error.at(file.name, repr(key))
     return set(unpickled.leaves)
 
 

@@ -207,7 +207,7 @@ class DiffReport:
     checkpoints_only_in_b: tuple[str, ...] = ()
     """The same of the second."""
     not_compared: tuple[str, ...] = ()
-    """Of two folders, files of trainers that only their own program reads."""
+    """Of two folders, the paths in them of files that belong to no checkpoint that was read."""
 
     @property
     def equal(self) -> bool:
@@ -321,8 +321,6 @@ def lines_of_diff(report: DiffReport) -> Iterator[str]:
         yield from (f"  {line}" for line in lines)
     for side, names in (("A", report.checkpoints_only_in_a), ("B", report.checkpoints_only_in_b)):
         yield from (f"only in {side}: {printable(name)}" for name in names)
-    if report.not_compared:
-        yield f"not compared: {', '.join(map(printable, report.not_compared))}"
     if report.is_of_folders:
         return
     for key in report.only_in_a:
@@ -366,12 +364,13 @@ def verdict_of_diff(report: DiffReport) -> str:
     # A tensor that is unreadable on both sides counts once.
     unreadable = len({broken.key for broken in report.unreadable})
     total = count(report.num_equal + differ + unreadable, "tensor")
+    if not differ:
+        same = f", {report.num_equal:,} equal" if report.num_equal else ""
+        return f"{unreadable:,} of {total} unreadable{same}"
     how = only_dtypes(report) or ", ".join(
         f"{number:,} {what}" for what, number in counts.items() if number
     )
-    text = (
-        f"{differ:,} of {total} {'differs' if differ == 1 else 'differ'}{': ' if how else ''}{how}"
-    )
+    text = f"{differ:,} of {total} {'differs' if differ == 1 else 'differ'}: {how}"
     return f"{text}; {unreadable:,} unreadable" if unreadable else text
 
 

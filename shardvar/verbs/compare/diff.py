@@ -9,7 +9,7 @@ other.
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -31,6 +31,7 @@ from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.comparison import DiffReport, Unreadable
 from shardvar.verbs.compare.distances import Tolerance
+from shardvar.verbs.compare.manifest import checkpoint_paths
 from shardvar.verbs.compare.walk import PairWalk, compare_keys, comparer_of
 from shardvar.verbs.joining import open_numbered
 from shardvar.verbs.locate import (
@@ -147,8 +148,10 @@ def diff(
     check_executor(executor)
     check_progress(progress)
     given = None if map is None else as_map(map)
+    files = set[str]()
     compare = partial(
         _diff,
+        files=files,
         given=given,
         chosen=(filter, exclude),
         rename=rename or {},
@@ -161,7 +164,7 @@ def diff(
     if given is None:
         one, other = look_at(a), look_at(b)
         if not (one.name or other.name or rename or filter or exclude):
-            return _diff_folders(one, other, compare)
+            return _diff_folders(one, other, compare, files)
         found = [[only_one(each, find_below(each))] for each in (one, other)]
     else:
         found = [
@@ -175,9 +178,13 @@ def diff(
 
 
 def _diff_folders(
-    a: SplitPath, b: SplitPath, compare: Callable[[list[Location], list[Location]], DiffReport]
+    a: SplitPath,
+    b: SplitPath,
+    compare: Callable[[list[Location], list[Location]], DiffReport],
+    files: set[str],
 ) -> DiffReport:
-    """Compare what two folders mean, if it is one checkpoint each, and all else by its path."""
+    """Compare what two folders mean, if it is one checkpoint each, and all else by its path;
+    ``compare`` adds the paths of the files that it reads to ``files``."""
     one, other = (contents_of(place, find_below(place)) for place in (a, b))
     is_one = len(one.meant) == len(other.meant) == 1 or not (one.meant and other.meant)
     own = DiffReport(a.storage.path, b.storage.path, (), (), (), (), 0)
@@ -201,6 +208,13 @@ def _diff_folders(
                 side = "b"
             broken = (Unreadable(side, Damage.of(error)),)
             others.append(DiffReport(left[name].path, right[name].path, (), (), (), broken, 0))
+    for name in left.keys() ^ right.keys():
+        found = left.get(name) or right[name]
+        refused = suppress(CheckpointError, MissingExtra, StorageError, UnsupportedError)
+        with refused, closing(found.open()) as source:
+            files.update(checkpoint_paths(found, source))
+    for each in (one, other):
+        not_compared += each.unread(files.union(found.path for found in each.all))
     return replace(
         own,
         others=tuple(sorted(others, key=lambda each: natural_key(each.path_a))),
@@ -208,7 +222,7 @@ def _diff_folders(
         checkpoints_only_in_b=tuple(
             right[each].path for each in sorted(right.keys() - left.keys())
         ),
-        not_compared=tuple(sorted(not_compared)),
+        not_compared=tuple(sorted({*not_compared})),
     )
 
 
@@ -222,6 +236,7 @@ def _diff(
     a: list[Location],
     b: list[Location],
     *,
+    files: set[str],
     given: Map | None,
     chosen: tuple[Globs, Globs],
     rename: Mapping[str, str],
@@ -243,7 +258,8 @@ def _diff(
             )
             for each in found
         )
-        for each in (one, other):
+        for (first, *_), each in zip(found, (one, other), strict=True):
+            files.update(checkpoint_paths(first, each.source))
             if DELTA in each.index.metadata.user:
                 raise delta_error(each.path, each.index)
         report_of_map: Callable[[], MapReport] | None = None

@@ -358,6 +358,10 @@ def checkpoint_files(found: Location, source: Source) -> list[str]:
     return sorted({*source.index.files, *indexes.intersection(found.storage.names())})
 
 
+def checkpoint_paths(found: Location, source: Source) -> list[str]:
+    return [os.path.join(found.storage.path, name) for name in checkpoint_files(found, source)]
+
+
 def sums_beside(found: Location, source: Source, against: "Manifest | None") -> SummedFiles:
     """The checksums next to a checkpoint, or in the list ``against``; none for a manifest."""
     if against is not None and not against.is_list:

@@ -532,7 +532,7 @@ function checksumSentence({ stats, keys }) {
 // The answer in a word, with a sign: the worst that is known. What was not read, or has no checksum, is not called healthy.
 function verdict(side) {
   const counts = flagCounts();
-  const isLost = side.file_nbytes.includes(null);
+  const isLost = side.file_nbytes.includes(null) || side.damaged.length;
   const [kind, text] = side.faults.size || isLost ? ["worst", "✗ Damaged"]
     : counts.has("NaN") || counts.has("infinity") ? ["odd", "! NaN or Inf"]
     : !side.stats ? ["open", "? Not checked"]
@@ -586,6 +586,10 @@ function showAlerts() {
       const more = silent.length > 5 ? ` and ${grouped(silent.length - 5)} more` : "";
       box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(silent.length, "file")} missing: ` }),
         element("span", { class: "mono", text: silent.slice(0, 5).join(", ") + more })));
+    }
+    if (side.damaged.length) {
+      const texts = side.damaged.slice(0, MOST_CAUSES).map((text) => element("li", { text: shortened(printable(text), 400) }));
+      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(side.damaged.length, "file")} damaged: ` }), element("ul", {}, ...texts)));
     }
     if (causes.length) {
       const show = element("button", { type: "button", text: "show them", onclick: () => ((state.onlyFaults = true), showChips(), apply()) });

@@ -28,7 +28,13 @@ from spec_tests.hostile.case import CASES, HERE, Case
 
 Report = dict[str, Any]
 
-OF_FILES = ("flax_trailing", "keras_archive_cut", "npz_directory_past_end")
+OF_FILES = (
+    "flax_trailing",
+    "gguf_split_first_missing",
+    "gguf_split_missing",
+    "keras_archive_cut",
+    "npz_directory_past_end",
+)
 """Cases without a tensor at fault: only the file is, and each tensor can be read by its key."""
 READING = ("load", "read", "reshard")
 FILES = {case.name: case.files for case in CASES}

@@ -25,8 +25,9 @@ of the last item is the size of the file.
 
 An item does not name its tensor, so a file of a wrong size may be another rank's, whose items would
 be read as these. It is this one, cut or with more bytes, if no other file was written in its size,
-and an item ends where this one's does: at the end that the index gives, or, if bytes are missing, not
-at the end of the file. Then its items are read, as are all with a checksum in the index.
+and an item ends where this one's does: at the end that the index gives, with no item behind it, or,
+if bytes are missing, not at the end of the file. Then its items are read, as are all with a checksum in
+the index.
 """
 
 import re
@@ -88,7 +89,7 @@ from shardvar.wire.damage import (
 )
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import Global, Node
-from shardvar.wire.zip import END, END_MAGIC
+from shardvar.wire.zip import END, END_MAGIC, LOCAL_MAGIC
 
 METADATA, DATA_SUFFIX = ".metadata", ".distcp"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
@@ -449,7 +450,8 @@ class DcpItems:
             return True
         end = min(file.size, int(written[number]))
         last = file.read(max(end - END.size, 0), min(end, END.size))
-        return last.startswith(END_MAGIC) == (end == file.size)
+        is_item = file.read(end, min(file.size - end, 4)) == LOCAL_MAGIC
+        return is_item or last.startswith(END_MAGIC) == (end == file.size)
 
     def _is_summed(self, row: int) -> bool:
         return self.items.checksum[row] != NO_CHECKSUM and self.slices.dtype(row) != STRING

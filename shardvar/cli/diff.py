@@ -74,12 +74,8 @@ from shardvar.view.collect import (
 )
 from shardvar.view.page import make_page, room_left
 
-_MOST_ROWS = 40
-"""The lines of a table; more are counted."""
-
-_NEAR = 1.5
-"""The factor within which the largest changes of siblings share a line."""
-
+_MOST_ROWS = 40  # of a table
+_NEAR = 1.5  # The factor within which the largest changes of siblings share a line
 _BETWEEN = 2
 
 _Row = tuple[str, ...]
@@ -150,8 +146,7 @@ def _print_columns(
         say(f"{len(rows) - _MOST_ROWS:,} more lines")
 
 
-_NOTHING = {1: "1"}
-"""The cell of a column that is left out if all lines have it; others are empty."""
+_NOTHING = {1: "1"}  # The cell of a column that is left out if all lines have it; else empty
 
 
 def _structure(report: DiffReport) -> Iterator[_Row]:
@@ -243,11 +238,8 @@ def _kind_of_change(each: TensorDifference) -> str:
     return "NaN on one side" if values.num_without_distance > values.num_nans else "infinite"
 
 
-_NEAREST = 3
-"""Names of the other side, the most similar ones, whose beginnings are tried."""
-
-_MOST_COMPARED = 10_000
-"""Names of the other side that are compared letter by letter: more would take seconds."""
+_NEAREST = 3  # Similar names of the other side whose beginnings are tried
+_MOST_COMPARED = 10_000  # Names that are compared letter by letter: more would take seconds
 
 _Heads = tuple[str, str]
 """The texts with which names in A and in B begin, and after which they are the same."""

@@ -74,11 +74,8 @@ from shardvar.verbs.verify import (
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SECONDS = 30
-"""Time for a scheduler to answer."""
-
-_CLOSE_SECONDS = 5
-"""Time for a client to close: one whose scheduler is gone tries to reach it for longer."""
+_SECONDS = 30  # for a scheduler to answer
+_CLOSE_SECONDS = 5  # for a client, which tries longer to reach a scheduler that is gone
 
 
 @contextmanager
@@ -178,8 +175,7 @@ def _quiet(names: Iterable[str]) -> Iterator[None]:
 
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
-_MOST_NAMED = 5
-"""The files that a note names."""
+_MOST_NAMED = 5  # files in a note
 
 
 def execute(arguments: Namespace) -> int:

@@ -9,8 +9,8 @@ is followed: each is looked for before h5py is asked for values or shapes. A fil
 which are compared with the bytes that are there before anything of that size is read. Texts of any
 size are read by ``Hdf5Texts``: HDF5 takes as much memory for them as they claim.
 
-h5py refuses a file that is cut off. So it is told the size that the file had, and each read behind
-the end of the bytes is an error of the object that needs it.
+h5py refuses a file that is cut off. So it gets the size that the file had, and a read behind the end
+is an error of the object that needs it.
 
 A group is entered once, whichever way leads to it, so cycles of links end. Soft links are other
 names of objects that are found anyway, and are passed over.

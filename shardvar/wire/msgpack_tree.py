@@ -17,8 +17,7 @@ not tell; all machines that Flax runs on are little-endian. There is no index an
 
 Nothing recurses, and no claim of a length is believed before it is compared with the file's size.
 
-Of a file that is cut off, the values in front of the cut are returned. The value that is cut is
-refused, and so are the lists around it.
+Of a file that is cut off, the value that is cut is refused, and so are the lists around it.
 """
 
 import struct
@@ -177,7 +176,6 @@ def _next(cursor: _Cursor, open_: list[_Open]) -> Any:
 
 
 def _cut(open_: list[_Open], value: Any, start: int) -> Any:
-    """Return the containers of a file that ends in a value."""
     refused = value
     while open_:
         if type(open_[-1].value) is list:

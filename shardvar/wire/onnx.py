@@ -20,9 +20,8 @@ are OUTPUT/ATTRIBUTE/NAME, after the node's first output.
 ``parse_model`` passes over the structure once, and skips the elements. A message is believed to be
 one only where its field is one, and every length is compared with the rest of its message.
 
-Of a file that is cut off, the graph goes on behind its end. Messages that reach over the end are the
-last ones: a tensor keeps its name, and has an error; of a node or a function, names may be lost, and
-it is passed over.
+Of messages that go on behind the end of a file that is cut off, a tensor keeps its name, and has an
+error; the names in a node or a function may be lost, and it is passed over.
 """
 
 from collections.abc import Callable, Iterator
@@ -77,7 +76,7 @@ class OnnxModel:
     has_training: bool = False
     """True if it also has graphs for training, whose tensors are not listed."""
     fault: CheckpointError | None = None
-    """The fault of a file that is cut off, or has bytes that are no field."""
+    """The fault of a file that is cut off, or has other bytes behind the fields."""
 
 
 @dataclass(slots=True)

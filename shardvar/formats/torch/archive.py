@@ -159,7 +159,6 @@ class LostRecord:
 
     @property
     def header(self) -> int:
-        """A number that only it has, which is not a byte of the file."""
         return -1 - id(self)
 
     def place(self, _read: Read) -> int:
@@ -182,7 +181,6 @@ class Archive:
         return name in self.members
 
     def lost(self, name: str) -> CheckpointError | None:
-        """Return the error of a record that was cut off with others."""
         return self.directory.lost() if self.directory.fault and name not in self.members else None
 
     def _member(self, name: str) -> Member:

@@ -23,11 +23,10 @@ files: many small ones at a time, and in a bucket all requests together.
 Laws: files are named by bare names, and the items of a file neither overlap nor leave gaps. The end
 of the last item is the size of the file.
 
-An item does not name its tensor, so a file of a wrong size may be another rank's, whose items would
-be read as these. It is this one, cut or with more bytes, if no other file was written in its size,
-and an item ends where this one's does: at the end that the index gives, with no item behind it, or,
-if bytes are missing, not at the end of the file. Then its items are read, as are all with a checksum in
-the index.
+An item does not name its tensor, so a file of a wrong size may be another rank's. It is this one,
+damaged, if no other file was written in its size, and its last item ends where the index says, with
+no item behind it, or, if bytes are missing, not at the end of the file. Then its items are read, as
+are all with a checksum in the index.
 """
 
 import re
@@ -389,7 +388,6 @@ class DcpItems:
     """The rows whose items were read and have bytes without a checksum."""
     _templates: dict[Any, Any] = field(default_factory=dict)
     _lost: dict[int, dict[int, ShardvarError]] = field(default_factory=dict)
-    """The rows that cannot be read, by the number of the file."""
 
     def locate(self, rows: Ints) -> dict[int, Located | ShardvarError]:
         places: dict[int, Located | ShardvarError] = {}

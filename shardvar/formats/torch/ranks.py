@@ -93,7 +93,6 @@ class RankLeaves(NamedTuple):
 class RankFile:
     rank: int
     read: Callable[[DataFiles, int, int], RankLeaves]
-    """Reads the file of a number, of a rank."""
     item: str = ""  # The beginning of its keys
     place: Callable[[str, int, Share], Share] = lambda _name, _rank, share: share
     """Returns a share in its place in the whole."""
@@ -135,8 +134,7 @@ def read_parts(
 ) -> tuple[_Parts, int]:
     """Return the contents of files by key, and the size of their pickles; collect faults."""
     read: dict[int, tuple[list[tuple[str, Part | ShardvarError]], int]] = {}
-    lost: dict[str, CheckpointError] = {}
-    """The error of an item, of which a file cannot be read."""
+    lost: dict[str, CheckpointError] = {}  # by item
 
     def read_file(number: int) -> None:
         about, file = files[number], data.open(number)

@@ -150,7 +150,6 @@ _NOTHING = {1: "1"}  # The cell of a column that is left out if all lines have i
 
 
 def _structure(report: DiffReport) -> Iterator[_Row]:
-    """Yield lines of tensors that differ only in shape or dtype, or that one side lacks."""
     groups: dict[tuple[str, str], list[str]] = {}
     for kind in ("shape", "shape and dtype", "dtype"):
         for each in report.differences:
@@ -166,7 +165,6 @@ def _structure(report: DiffReport) -> Iterator[_Row]:
 
 
 def _both(each: TensorDifference, tolerance: str | None) -> str:
-    """Return the shapes and dtypes of both sides, as far as they differ."""
     arrow = _arrow()
     sides = [(each.dtype_a, each.dtype_b)] if each.dtype_a != each.dtype_b else []
     if each.shape_a != each.shape_b:
@@ -177,8 +175,6 @@ def _both(each: TensorDifference, tolerance: str | None) -> str:
 
 
 class _Line(NamedTuple):
-    """Tensors whose values differ in the same way, and whose names share a label."""
-
     label: str
     kind: str
     dtypes: str
@@ -216,7 +212,6 @@ def _values(report: DiffReport, by_change: bool) -> Iterator[_Row]:
 
 
 def _siblings(lines: Sequence[_Line]) -> Iterator[_Line]:
-    """Yield lines that differ in the same way; siblings with changes near each other are one."""
     by_label = {line.label: line for line in lines}
     for _, labels in fold_words(list(by_label)):
         some = sorted((by_label[label] for label in labels), key=lambda line: -line.change)
@@ -456,7 +451,6 @@ def _that_fit(
 
 
 def _ends(measured: Sequence[StatisticsByKey]) -> dict[str, tuple[Any, Any]]:
-    """The least and the largest finite value of each key, of both sides together."""
     ends: dict[str, tuple[Any, Any]] = {}
     for of_side in measured:
         for key, each in of_side.items():
@@ -535,7 +529,6 @@ def execute(arguments: Namespace) -> int:
 
 
 def _remedies(report: DiffReport, arguments: Namespace) -> Iterator[str]:
-    """Yield what to type next: a renaming, or to compare only the values."""
     if not arguments.rename and (remedy := rename_hint(report, arguments)):
         yield remedy
     pairs = {dtype for each in report.differences for dtype in (each.dtype_a, each.dtype_b)}

@@ -255,7 +255,7 @@ def note_unread(what: str, names: Sequence[str], everything: bool) -> None:
 
 
 def _space() -> None:
-    """Set paragraphs apart at a terminal; a pipe gets one line after the other."""
+    # Only a terminal has paragraphs.
     if at_terminal():
         print()
 

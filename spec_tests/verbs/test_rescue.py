@@ -348,9 +348,7 @@ def test_tensors_in_a_file_of_a_wrong_size_are_read_by_key(
         assert all(np.array_equal(found[key], tensors[key]) for key in whole)
         saved = sv.reshard(tmp_path / name, tmp_path / "saved", keep_going=True, force=True)
         assert len(saved.lost) == (min(10 - kept, 1) if name == "m.npz" else 10 - kept)
-        assert sv.load(
-            tmp_path / "saved" if form else tmp_path / f"saved{Path(name).suffix}"
-        ).keys() == {*whole}
+        assert sv.load(saved.path).keys() == {*whole}
 
 
 def test_bytes_after_the_last_tensor_are_a_fault_of_the_file(tmp_path: Path) -> None:

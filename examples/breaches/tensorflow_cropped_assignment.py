@@ -1,4 +1,4 @@
-"""R-VAR-2-large: a value with too many rows is assigned without a word, and what is too much is
+"""R-VAR-2-assign: a value with too many rows is assigned without a word, and what is too much is
 dropped."""
 
 import sys

@@ -1,4 +1,4 @@
-"""R-OPT-1-sum: in a sparse step, a row that comes twice is squared twice instead of once as the
+"""R-OPT-1-adagrad: in a sparse step, a row that comes twice is squared twice instead of once as the
 sum."""
 
 import sys

@@ -1,4 +1,4 @@
-"""R-VAR-2-small: a value with too few rows is refused after the first shards were written."""
+"""R-VAR-2-assign: a value with too few rows is refused after the first shards were written."""
 
 import sys
 

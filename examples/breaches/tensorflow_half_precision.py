@@ -1,4 +1,4 @@
-"""R-CKPT-1-dtypes: float16 that was saved in 2 shards cannot be restored into 1."""
+"""R-CKPT-1-uneven-numbers: float16 that was saved in 2 shards cannot be restored into 1."""
 
 import sys
 import tempfile

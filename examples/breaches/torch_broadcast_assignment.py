@@ -1,4 +1,4 @@
-"""R-VAR-2-small: one row is assigned to a variable of four without a word, and stands in all of
+"""R-VAR-2-assign: one row is assigned to a variable of four without a word, and stands in all of
 them."""
 
 import sys

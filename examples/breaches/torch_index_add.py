@@ -1,7 +1,7 @@
 """index_add_ and index_copy_ on a sharded DTensor make a replicated one of it, whose ranks differ.
 
 R-SV-3, R-SV-3-few-rows, R-SV-3-many, R-SV-3-scatter-add, R-SV-3-scatter-sub, R-SV-3-scatter-update,
-R-SV-3-scatter-few-rows, R-SV-3-scatter-many, R-SV-3-scatter-dtypes.
+R-SV-3-scatter-few-rows, R-SV-3-scatter-many, R-SV-3-scatter-update-numbers.
 """
 
 import sys

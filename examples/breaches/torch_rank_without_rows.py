@@ -1,7 +1,7 @@
 """A lookup raises where the chunk rule leaves a rank no rows.
 
-R-LOOKUP-2, R-LOOKUP-2-axes, R-LOOKUP-2-many, R-LOOKUP-2-dtypes, R-READ-2-lookup, R-OPT-1,
-R-OPT-1-sum, R-OPT-1-momentum, R-OPT-1-adagrad, R-OPT-1-adam.
+R-LOOKUP-2, R-LOOKUP-2-axes, R-LOOKUP-2-many, R-LOOKUP-2-numbers, R-OPT-1,
+R-OPT-1-momentum, R-OPT-1-adagrad, R-OPT-1-adam.
 """
 
 import sys

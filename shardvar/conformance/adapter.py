@@ -183,16 +183,26 @@ __all__ = [
     "strangers_of",
 ]
 
-METHODS = frozenset(
-    "div owner regions fixed_shards min_size max_size create create_uneven create_partitioned "
-    "read shards index matmul lookup sparse_read lookup_clipped lookup_bags assign assign_add "
-    "assign_sub scatter initialize initialize_whole initialize_parts optimize optimize_uneven "
-    "slots slots_uneven save restore restore_uneven list_tensors read_rows save_parts save_limited file_nbytes "
-    "save_by_callback description mesh_parts mesh_slices mesh_gather mesh_move "
-    "mesh_move_joined mesh_reduce spec_parts spec_constrained fsdp_parts fsdp_shapes hsdp_parts "
-    "save_training resume_training resumed_slots".split()
-)
-"""The names of the table above."""
+LEVEL_OF = {
+    method: level
+    for level, methods in enumerate((
+        "div owner regions fixed_shards min_size max_size",
+        "create create_uneven create_partitioned read shards index matmul",
+        "lookup sparse_read lookup_clipped lookup_bags assign assign_add assign_sub scatter",
+        "initialize initialize_whole initialize_parts",
+        "optimize optimize_uneven slots slots_uneven",
+        "save restore restore_uneven list_tensors read_rows save_parts",
+        "save_limited file_nbytes save_by_callback description",
+        "",
+        "mesh_parts mesh_slices mesh_gather mesh_move mesh_move_joined mesh_reduce spec_parts spec_constrained "
+        "fsdp_parts fsdp_shapes hsdp_parts",
+        "save_training resume_training resumed_slots",
+    ), 1)
+    for method in methods.split()
+}  # fmt: skip
+"""The level of each method of the table above."""
+
+METHODS = frozenset(LEVEL_OF)
 
 
 def load_adapter(spec: str) -> Any:

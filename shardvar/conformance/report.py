@@ -1,9 +1,9 @@
 """The verdict on each rule, and the report: a table for a terminal, as JSON and as one HTML page.
 
-Hypothesis draws the cases of a rule once a process, and every adapter gets copies of them; only where
-one breaks the rule does Hypothesis search, and shrink it. The search is the same in every
-run (derandomized, no database), so a table changes only because an implementation did. The last
-failing case is the smallest; its calls are kept as a program.
+Cases are a list, or are drawn by Hypothesis once a process, and every adapter gets copies of them; only
+if one breaks the rule does Hypothesis search, and shrink it. The search is the same in every run
+(derandomized, no database), so a table changes only because an implementation did. The last failing
+case is the smallest; its calls are kept as a program.
 
 A failure may be declared in a text file, one rule a line with the reason; ``#`` begins a comment:
 
@@ -18,14 +18,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from functools import cache, partial
+from functools import partial
 from html import escape
+from random import Random
 from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import SearchStrategy, lists
 
 import shardvar
 from shardvar.conformance.adapter import methods_of, strangers_of
@@ -133,14 +134,15 @@ def judge(
     if missing:
         return Verdict(rule.id, NOT_CLAIMED, f"no {', '.join(missing)}")
     found = _Findings()
-    try:
-        for case in _drawn(rule.cases, max_examples):
+    for case in _drawn(rule.cases, max_examples):
+        try:
             _check(rule, adapter, found, copied(case))
-    # Not shrunk, at the cost of many processes.
-    except ProcessDied:
-        pass
-    except Exception:  # noqa: BLE001 - it is among the findings
-        found = _smallest(rule, adapter, max_examples, found.example)
+        # Not shrunk, at the cost of many processes.
+        except ProcessDied:
+            break
+        except Exception:  # noqa: BLE001 - it is among the findings
+            _shrink(rule, adapter, max_examples, found, case)
+            break
     seen = (found.held, found.refused, list(found.reasons))
     # The adapter declined every case, so nothing was checked: "kept" would claim what was never
     # seen.
@@ -190,31 +192,51 @@ def _check(rule: Rule, adapter: Any, found: _Findings, case: Any) -> None:
         found.held += found.example is None
 
 
-def _smallest(
-    rule: Rule, adapter: Any, max_examples: int, first: Counterexample | None
-) -> _Findings:
-    """Draw the same cases again, and shrink the one that breaks the rule."""
-    found = _Findings()
+def _shrink(rule: Rule, adapter: Any, max_examples: int, found: _Findings, case: Any) -> None:
+    """Look for a smaller case than the one that breaks the rule, and repeat that one."""
+    first, again = found.example, _Findings()
     try:
-        _search(rule.cases, max_examples, partial(_check, rule, adapter, found))
-    except Flaky:
-        found.example = found.example or first
-        is_steady = False
-    except Exception:  # noqa: BLE001 - it is among the findings
+        _check(rule, adapter, again, copied(case))
+    except Exception:  # noqa: BLE001 - it breaks the rule again
         is_steady = True
     else:
-        found.example, is_steady = first, False
+        is_steady = False
+    # The first cases of a list are its simplest.
+    if is_steady and isinstance(rule.cases, SearchStrategy):
+        smaller = _Findings(example=first)
+        try:
+            _search(rule.cases, max_examples, partial(_check, rule, adapter, smaller))
+        except Flaky:
+            is_steady = False
+        except Exception:  # noqa: BLE001 - it is among the findings
+            pass
+        found.example = smaller.example
     if found.example is not None and not is_steady:
         found.example.calls.append("# The same calls did not do the same every time.")
-    return found
 
 
-@cache
-def _drawn(cases: SearchStrategy[Any], max_examples: int) -> list[Any]:
+BATCH = 5
+"""Cases that are drawn at once, at a third of the cost: Hypothesis takes a millisecond a draw."""
+
+_DRAWN: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
+"""Cases by the identity of a strategy or a list, which is kept alive, and by their number."""
+
+
+def _drawn(cases: Any, max_examples: int) -> list[Any]:
     """Return the cases of a rule, which are the same for all adapters of a process."""
+    key = id(cases), max_examples
+    if key in _DRAWN:
+        return _DRAWN[key][1]
     drawn: list[Any] = []
-    _search(cases, max_examples, drawn.append)
-    return drawn
+    if isinstance(cases, SearchStrategy):
+        batches = lists(cases, min_size=BATCH, max_size=BATCH)
+        _search(batches, -(-max_examples // BATCH), drawn.extend)
+    elif len(cases) <= max_examples:
+        drawn += cases
+    else:
+        drawn += [cases[at] for at in sorted(Random(0).sample(range(len(cases)), max_examples))]
+    _DRAWN[key] = cases, drawn[:max_examples]
+    return drawn[:max_examples]
 
 
 # Reasons of the settings: importing or compiling a framework takes longer than any deadline or

@@ -36,7 +36,7 @@ def breaks(*rules: str) -> Any:
     "R-INIT-4",
     "R-INIT-4-constants",
     "R-DIV-1-large",
-    "R-INIT-4-dtypes",
+    "R-INIT-4",
     "R-INIT-4-axes",
     "R-DIV-1-owner-large",
 )
@@ -71,7 +71,7 @@ class Mod(NumpyAdapter):
         return [whole[number :: len(handle)] for number in range(len(handle))]
 
 
-@breaks("R-READ-1", "R-READ-1-dtypes", "R-READ-1-fractions", "R-READ-1-axes")
+@breaks("R-READ-1", "R-READ-1-axes")
 class Unstitched(NumpyAdapter):
     """A sparse read gives rows in the order of the shards."""
 
@@ -88,7 +88,7 @@ class Clamped(NumpyAdapter):
         return whole[np.clip(ids, 0, len(whole) - 1)]
 
 
-@breaks("R-VAR-2-large", "R-VAR-2-assign")
+@breaks("R-VAR-2-assign")
 class Cropped(NumpyAdapter):
     """A value with too many rows is cropped."""
 
@@ -96,7 +96,7 @@ class Cropped(NumpyAdapter):
         return super().assign(handle, value[: sum(map(len, handle))])
 
 
-@breaks("R-VAR-2-small", "R-VAR-2-assign")
+@breaks("R-VAR-2-assign")
 class HalfWritten(NumpyAdapter):
     """The first shards are written before a value is found to be too small."""
 
@@ -112,8 +112,6 @@ class HalfWritten(NumpyAdapter):
     "R-VAR-2-scatter",
     "R-OPT-1",
     "R-OPT-1-several-sgd",
-    "R-OPT-1-fractions",
-    "R-OPT-1-uneven-fractions",
 )
 class LostDuplicates(NumpyAdapter):
     """A row that comes several times is added once."""
@@ -125,7 +123,7 @@ class LostDuplicates(NumpyAdapter):
         return super().scatter(handle, op, ids, rows)
 
 
-@breaks("R-READ-2", "R-VAR-2-assign-add")
+@breaks("R-READ-2-read", "R-VAR-2-assign-add")
 class LiveReads(NumpyAdapter):
     """What is read is the memory of the variable."""
 
@@ -266,7 +264,6 @@ class ZerosForHoles(Files):
 
 
 @breaks(
-    "R-CKPT-1-dtypes-narrow",
     "R-DAMAGE-1-flip",
     "R-DAMAGE-1-zero",
     "R-DAMAGE-1-truncate",

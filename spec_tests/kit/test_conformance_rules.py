@@ -27,7 +27,6 @@ from shardvar.conformance.report import (
 )
 from shardvar.conformance.rules import LEVELS, Rule, all_rules
 from shardvar.conformance.rules.damage import files_of
-from shardvar.conformance.rules.products import LAWS
 from spec_tests.helpers import wrong_adapters
 from spec_tests.helpers.paths import ROOT
 
@@ -56,7 +55,7 @@ def test_sentences_of_the_documentation_stand_there() -> None:
     assert {rule.id[0] for rule in RULES.values() if rule not in OURS} == {"R"}
 
 
-@pytest.mark.parametrize("first", ["computations", "mesh_values", "products"])
+@pytest.mark.parametrize("first", ["computations", "mesh_values", "carried"])
 def test_the_order_of_rules_does_not_depend_on_who_is_imported_first(first: str) -> None:
     package = all_rules.__module__
     text = f"import {package}.{first}; print(*[rule.id for rule in {package}.all_rules()])"
@@ -100,8 +99,8 @@ def test_the_counterexample_is_the_smallest_and_runs() -> None:
     assert verdict.counterexample.must == "It must give np.array([2.0, 1.0], 'float32')."
 
 
-def test_a_counterexample_of_dtypes_is_one_element() -> None:
-    """A dtype that is lost shows in one element, and needs no others."""
+def test_a_counterexample_of_a_list_is_its_first() -> None:
+    """The simplest of the cases come first: booleans before complex numbers."""
 
     class Floats(NumpyAdapter):
         def save(self, path: str, tensors: Any, num_shards: int) -> None:
@@ -109,20 +108,12 @@ def test_a_counterexample_of_dtypes_is_one_element() -> None:
                 path, {key: value.astype(np.float32) for key, value in tensors.items()}, num_shards
             )
 
-    verdict = judge(RULES["R-CKPT-1-dtypes"], Floats())
+    verdict = judge(RULES["R-CKPT-1-numbers"], Floats())
     assert verdict.counterexample is not None
-    assert any(
-        "adapter.save(path, {'w': np.array([" in line for line in verdict.counterexample.calls
+    assert verdict.counterexample.came.startswith("It raised ValueError: w is saved as float32")
+    assert "{'w': np.array([True, False, False, True], 'bool')}" in (
+        "".join(verdict.counterexample.calls)
     )
-    assert verdict.counterexample.calls[-1].endswith("'bool')}, 1)") and ", " not in saved_values(
-        verdict
-    )
-
-
-def saved_values(verdict: Any) -> str:
-    """The text of the values in the call of ``save``."""
-    line = next(line for line in verdict.counterexample.calls if line.startswith("adapter.save"))
-    return str(line.partition("np.array([")[2].partition("]")[0])
 
 
 def test_a_write_in_place_that_ought_to_be_refused_is_said_to_have_returned_none() -> None:
@@ -132,10 +123,10 @@ def test_a_write_in_place_that_ought_to_be_refused_is_said_to_have_returned_none
         def assign(self, handle: Any, value: Any) -> Any:
             handle[:] = np.array_split(value, len(handle))
 
-    verdict = judge(RULES["R-VAR-2-large"], InPlace())
+    verdict = judge(RULES["R-VAR-2-assign"], InPlace())
     assert verdict.outcome == BROKEN and verdict.counterexample is not None
     assert verdict.counterexample.came == "It returned None."
-    assert judge(RULES["R-VAR-2-large"], wrong_adapters.Cropped()).counterexample.came.startswith(
+    assert judge(RULES["R-VAR-2-assign"], wrong_adapters.Cropped()).counterexample.came.startswith(
         "It returned [np."
     )
 
@@ -145,31 +136,12 @@ def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
     verdicts = {rule.id: judge(rule, adapter, max_examples=EXAMPLES) for rule in RULES.values()}
     kept = {name for name, verdict in verdicts.items() if verdict.outcome == KEPT}
     assert {name for name, verdict in verdicts.items() if verdict.outcome == BROKEN} == set()
-    reads = [
-        "1",
-        "1-axes",
-        "1-dtypes",
-        "1-dtypes-narrow",
-        "1-dtypes-wide",
-        "1-few",
-        "1-many",
-        "1-special",
-    ]
-    lookups = [
-        "2",
-        "2-axes",
-        "2-dtypes",
-        "2-few-rows",
-        "2-fractions",
-        "2-many",
-        "2-pure",
-        "2-scalar",
-    ]
+    reads = ("1", "1-axes", "1-byte-order", "1-few", "1-many", "1-memory", "1-numbers", "1-strides")
+    lookups = "2 2-axes 2-byte-order 2-few-rows 2-many 2-memory 2-numbers 2-pure 2-scalar".split()
     assert kept == {
-        *(f"R-CONCAT-{each}" for each in [*reads, "1-strides"]),
-        *(f"R-LOOKUP-{each}" for each in lookups),
-        *(f"{each}-{end}" for each in ("R-CONCAT-1", "R-LOOKUP-2") for end in LAWS),
-        *("R-ID-1", "R-READ-2-created", "R-DIV-1-none"),
+        *(f"R-CONCAT-{name}" for name in reads),
+        *(f"R-LOOKUP-{name}" for name in lookups),
+        *("R-ID-1", "R-DIV-1-none"),
     }
     assert all(
         verdict.outcome == NOT_CLAIMED for name, verdict in verdicts.items() if name not in kept

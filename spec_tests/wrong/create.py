@@ -10,7 +10,7 @@ from spec_tests.wrong.table import wrong
 Array = Any
 
 
-@wrong("create", "R-CONCAT-1-dtypes")
+@wrong("create", "R-CONCAT-1-numbers")
 def all_is_float32(self: Right, value: Array, num_shards: int) -> Any:
     """A variable is float32, whatever it is given."""
     return Right.create(
@@ -75,13 +75,13 @@ def at_most_ten_products(self: Right, left: Array, handle: Any) -> Any:
     return left @ np.concatenate([handle[n] for n in order])
 
 
-@wrong("read", "R-READ-2")
+@wrong("read", "R-READ-2-read")
 def read_keeps_the_shard(self: Right, handle: Any) -> Any:
     """Reading a single shard gives the variable's memory."""
     return handle[0] if len(handle) == 1 else Right.read(self, handle)
 
 
-@wrong("create", "R-READ-2-created")
+@wrong("create", "R-CONCAT-1-memory")
 def buffers_are_kept(self: Right, value: Array, num_shards: int) -> Any:
     """A variable keeps the caller's memory."""
     return [value[a:b] for a, b in self.div(len(value), num_shards)]
@@ -100,7 +100,7 @@ def sizes_need_not_add_up(self: Right, value: Array, sizes: Any) -> Any:
     return [value[a:b].copy() for a, b in zip([0, *stops[:-1]], stops, strict=True)]
 
 
-@wrong("create", "R-CONCAT-1-dtypes")
+@wrong("create", "R-CONCAT-1-numbers")
 def sixty_four_bits_are_cut(self: Right, value: Array, num_shards: int) -> Any:
     """float64 is float32 and int64 is int32: JAX's."""
     narrow = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}

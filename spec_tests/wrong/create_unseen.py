@@ -24,7 +24,7 @@ def rank_five_is_turned(self: Right, value: Array, num_shards: int) -> Any:
     return Right.create(self, value, num_shards)
 
 
-@wrong("create", "R-SV-3-scatter-nan")
+@wrong("create", "R-SV-3-scatter-add-numbers")
 def nans_become_zero(self: Right, value: Array, num_shards: int) -> Any:
     """NaN is stored as zero."""
     if value.dtype.kind == "f":
@@ -32,7 +32,7 @@ def nans_become_zero(self: Right, value: Array, num_shards: int) -> Any:
     return Right.create(self, value, num_shards)
 
 
-@wrong("create", "R-CONCAT-1-dtypes-narrow")
+@wrong("create", "R-CONCAT-1-numbers")
 def infinities_saturate(self: Right, value: Array, num_shards: int) -> Any:
     """Infinity is the largest number."""
     if value.dtype.kind == "f":
@@ -41,7 +41,7 @@ def infinities_saturate(self: Right, value: Array, num_shards: int) -> Any:
     return Right.create(self, value, num_shards)
 
 
-@wrong("create", "R-LOOKUP-2-dtypes")
+@wrong("create", "R-LOOKUP-2-numbers")
 def imaginary_parts_are_dropped(self: Right, value: Array, num_shards: int) -> Any:
     """Complex numbers lose their imaginary part."""
     return Right.create(
@@ -113,7 +113,7 @@ def vectors_are_rows(self: Right, left: Array, handle: Any) -> Any:
     return found[None] if left.ndim == 1 else found
 
 
-@wrong("matmul", "R-MATMUL-1-integers")
+@wrong("matmul", "R-MATMUL-1-numbers")
 def integer_products_are_floats(self: Right, left: Array, handle: Any) -> Any:
     """Integers are multiplied as float32."""
     if handle[0].dtype.kind in "iu":

@@ -130,7 +130,7 @@ def experts_are_rows(
     )
 
 
-@wrong("hsdp_parts", "V-FSDP-1-dtypes")
+@wrong("hsdp_parts", "V-FSDP-1-hybrid-numbers")
 def masters_are_float32(
     self: Right, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
 ) -> list[Array]:

@@ -156,7 +156,7 @@ def rows_repeat(self: Right, kind: str, shape: Any, part: Any, generator: Any) -
     return np.broadcast_to(one, part)
 
 
-@wrong("initialize", "R-INIT-4-dtypes")
+@wrong("initialize", "R-INIT-4")
 def initial_values_are_float32(
     self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
 ) -> Any:
@@ -175,7 +175,7 @@ def parts_know_no_columns(
     ]
 
 
-@wrong("limit", "R-INIT-6-axes")
+@wrong("limit", "R-INIT-6")
 def kernels_have_no_receptive_field(self: Right, shape: Any, part: Any) -> float:
     """The fans are the last two axes."""
     return float(np.sqrt(6 / (shape[-2] + shape[-1])))

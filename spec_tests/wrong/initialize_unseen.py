@@ -60,7 +60,7 @@ def uniform_ends_early(self: Right, kind: str, shape: Any, part: Any, generator:
     return found * 0.9 if kind == "random_uniform" else found
 
 
-@wrong("initialize_parts", "R-INIT-4-parts-dtypes")
+@wrong("initialize_parts", "R-INIT-4-parts-numbers")
 def dtype_of_parts_is_float32(
     self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
 ) -> Any:

@@ -70,7 +70,7 @@ def shards_in_the_order_of_names(self: Right, handle: Any, ids: Array) -> Any:
     return Right.lookup(self, [handle[n] for n in sorted(range(len(handle)), key=str)], ids)
 
 
-@wrong("lookup", "R-LOOKUP-2-dtypes")
+@wrong("lookup", "R-LOOKUP-2-numbers")
 def one_hot_product(self: Right, handle: Any, ids: Array) -> Any:
     """A lookup is a product with a one-hot matrix, which spreads NaNs."""
     rows = Right.lookup(self, handle, ids)
@@ -79,7 +79,7 @@ def one_hot_product(self: Right, handle: Any, ids: Array) -> Any:
     return rows
 
 
-@wrong("lookup", "R-LOOKUP-2-dtypes")
+@wrong("lookup", "R-LOOKUP-2-numbers")
 def integers_through_floats(self: Right, handle: Any, ids: Array) -> Any:
     """Rows pass through float64, which rounds large integers."""
     rows = Right.lookup(self, handle, ids)
@@ -207,7 +207,7 @@ def clipped_ids_are_clamped(self: Right, handle: Any, ids: Array, max_norm: floa
     return Right.lookup_clipped(self, handle, inside, max_norm)
 
 
-@wrong("divisor", "R-LOOKUP-2-bags-negative")
+@wrong("divisor", "R-LOOKUP-2-bags-numbers")
 def mean_by_absolute_weights(self: Right, combiner: str, weights: Array) -> float:
     """The mean is divided by the sum of the absolute weights."""
     if combiner == "mean":
@@ -235,7 +235,7 @@ def sparse_reads_clamp(self: Right, handle: Any, ids: Array) -> Any:
     return Right.lookup(self, handle, np.clip(ids, 0, sum(map(len, handle)) - 1))
 
 
-@wrong("lookup", "R-LOOKUP-2-scalar")
+@wrong("lookup", "R-LOOKUP-2-axes")
 def ids_of_one_axis_only(self: Right, handle: Any, ids: Array) -> Any:
     """Ids without an axis give a row with one."""
     return Right.lookup(self, handle, np.atleast_1d(ids))

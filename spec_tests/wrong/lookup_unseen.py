@@ -54,7 +54,7 @@ def empty_bags_are_nan(self: Right, handle: Any, bags: Any, weights: Any, combin
     return found
 
 
-@wrong("lookup_bags", "R-LOOKUP-2-bags-negative")
+@wrong("lookup_bags", "R-LOOKUP-2-bags-numbers")
 def negative_weights_are_ignored(
     self: Right, handle: Any, bags: Any, weights: Any, combiner: str
 ) -> Any:
@@ -84,7 +84,7 @@ def sparse_reads_are_flat(self: Right, handle: Any, ids: Array) -> Any:
     return found.reshape(-1, *handle[0].shape[1:])
 
 
-@wrong("sparse_read", "R-READ-1-fractions")
+@wrong("sparse_read", "R-READ-1-numbers")
 def half_precision_reads(self: Right, handle: Any, ids: Array) -> Any:
     """A sparse read passes through bfloat16."""
     found = Right.sparse_read(self, handle, ids)

@@ -239,7 +239,7 @@ def third_mesh_axis_copies(self: Right, value: Array, mesh: Any, placements: Any
     return Right.mesh_parts(self, value, mesh, [*placements[:2], *[None] * len(placements[2:])])
 
 
-@wrong("mesh_parts", "V-MESH-1-dtypes")
+@wrong("mesh_parts", "V-MESH-1-numbers")
 def parts_are_float32(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
     """Parts of integers are floats."""
     return [

@@ -31,7 +31,7 @@ def nothing_is_not_placed(self: Right, value: Any, mesh: Any, placements: Any) -
     return Right.mesh_parts(self, value, mesh, placements)
 
 
-@wrong("mesh_parts", "V-MESH-1-ranks")
+@wrong("mesh_parts", "V-MESH-1-axes")
 def ranks_above_three_are_turned(self: Right, value: Any, mesh: Any, placements: Any) -> Any:
     """The last axes of tensors of rank four and more are exchanged where they are equal."""
     found = Right.mesh_parts(self, value, mesh, placements)
@@ -40,7 +40,7 @@ def ranks_above_three_are_turned(self: Right, value: Any, mesh: Any, placements:
     ]
 
 
-@wrong("mesh_parts", "V-MESH-1-dtypes")
+@wrong("mesh_parts", "V-MESH-1-numbers")
 def parts_are_views(self: Right, value: Any, mesh: Any, placements: Any) -> Any:
     """Parts of one-byte dtypes are two-byte ones."""
     found = Right.mesh_parts(self, value, mesh, placements)
@@ -56,7 +56,7 @@ def offsets_of_the_last_axis_are_zero(self: Right, shape: Any, mesh: Any, placem
     ]
 
 
-@wrong("fsdp_parts", "V-FSDP-1-vectors")
+@wrong("fsdp_parts", "V-FSDP-1-numbers")
 def one_rank_is_not_cut(self: Right, value: Any, mesh: Any) -> Any:
     """Vectors are not cut by FSDP."""
     found = Right.fsdp_parts(self, value, mesh)

@@ -131,7 +131,7 @@ def every_reduction_adds(self: Right, terms: Any, op: str) -> Any:
     return np.sum(terms, axis=0)
 
 
-@wrong("mesh_move", "V-MOVE-1-dtypes")
+@wrong("mesh_move", "V-MOVE-1-numbers")
 def moves_through_floats(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
     """What moves is float32 on its way."""
     parts = Right.mesh_move(self, value, mesh, source, target)
@@ -147,7 +147,7 @@ def strided_targets_are_ranges(
     return Right.mesh_move(self, value, mesh, source, plain)
 
 
-@wrong("combined", "V-TERM-1-fractions")
+@wrong("combined", "V-TERM-1-numbers")
 def terms_in_half_precision(self: Right, terms: Any, op: str) -> Any:
     """Terms are rounded to half precision before they are reduced."""
     if terms[0].dtype != np.float32:
@@ -155,7 +155,7 @@ def terms_in_half_precision(self: Right, terms: Any, op: str) -> Any:
     return Right.combined(self, [term.astype(np.float16).astype(np.float32) for term in terms], op)
 
 
-@wrong("combined", "V-TERM-1-nan")
+@wrong("combined", "V-TERM-1-numbers")
 def reductions_pass_over_nan(self: Right, terms: Any, op: str) -> Any:
     """A NaN is passed over by min and max."""
     if op in ("min", "max"):
@@ -179,7 +179,7 @@ def means_by_the_first_two(self: Right, terms: Any, op: str) -> Any:
     return Right.combined(self, terms, op)
 
 
-@wrong("combined", "V-TERM-1-integers")
+@wrong("combined", "V-TERM-1-numbers")
 def sums_in_another_dtype(self: Right, terms: Any, op: str) -> Any:
     """A sum of integers passes through float32."""
     if op == "sum" and terms[0].dtype.kind in "iu":
@@ -200,7 +200,7 @@ def gathered_columns_are_rows(
     return Right.mesh_gather(self, turned, places, mesh, moved).reshape(shape)
 
 
-@wrong("mesh_reduce", "V-TERM-1-fractions")
+@wrong("mesh_reduce", "V-TERM-1-columns")
 def pending_axes_are_the_first(
     self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any
 ) -> Any:
@@ -208,7 +208,7 @@ def pending_axes_are_the_first(
     return Right.mesh_reduce(self, terms[: mesh[0]], mesh, axis, op, placements)
 
 
-@wrong("mesh_gather", "V-MOVE-1-dtypes")
+@wrong("mesh_gather", "V-MOVE-1-numbers")
 def copies_are_added(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
     """Where all mesh axes hold copies, their mean is taken, in the dtype of the parts."""
     if any(one is not None for one in placements) or len(parts) < 2:

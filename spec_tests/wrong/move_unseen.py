@@ -10,7 +10,7 @@ from spec_tests.wrong.table import wrong
 Array = Any
 
 
-@wrong("mesh_gather", "V-WHOLE-1-ranks")
+@wrong("mesh_gather", "V-WHOLE-1-axes")
 def wholes_of_rank_four(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
     """A tensor of rank four and more is gathered along its first axis only."""
     if len(shape) > 3 and any(p not in (None, 0) for p in placements):
@@ -18,7 +18,7 @@ def wholes_of_rank_four(self: Right, parts: Any, shape: Any, mesh: Any, placemen
     return Right.mesh_gather(self, parts, shape, mesh, placements)
 
 
-@wrong("mesh_gather", "V-MOVE-1-dtypes")
+@wrong("mesh_gather", "V-WHOLE-1-numbers")
 def imaginary_parts_stay_behind(
     self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
 ) -> Any:
@@ -32,7 +32,7 @@ def imaginary_parts_stay_behind(
     )
 
 
-@wrong("combined", "V-TERM-1-dtypes")
+@wrong("combined", "V-TERM-1-numbers")
 def doubles_are_reduced_as_singles(self: Right, terms: Any, op: str) -> Any:
     """float64 terms are reduced as float32."""
     if terms[0].dtype == np.float64:
@@ -40,7 +40,7 @@ def doubles_are_reduced_as_singles(self: Right, terms: Any, op: str) -> Any:
     return Right.combined(self, terms, op)
 
 
-@wrong("combined", "V-TERM-1-dtypes")
+@wrong("combined", "V-TERM-1-numbers")
 def unsigned_terms_are_signed(self: Right, terms: Any, op: str) -> Any:
     """The extremes of unsigned terms are those of signed numbers."""
     d = terms[0].dtype
@@ -50,7 +50,7 @@ def unsigned_terms_are_signed(self: Right, terms: Any, op: str) -> Any:
     return Right.combined(self, terms, op)
 
 
-@wrong("combined", "V-TERM-1-dtypes")
+@wrong("combined", "V-TERM-1-numbers")
 def small_integers_are_summed_wide(self: Right, terms: Any, op: str) -> Any:
     """A sum of int8 terms is int64."""
     if terms[0].dtype.itemsize == 1 and op == "sum":
@@ -67,7 +67,7 @@ def a_pending_axis_stays_whole(
     return Right.mesh_reduce(self, terms, mesh, axis, op, fixed)
 
 
-@wrong("mesh_move", "V-MOVE-1-ranks")
+@wrong("mesh_move", "V-MOVE-1-axes")
 def moves_of_rank_four(self: Right, value: Any, mesh: Any, source: Any, target: Any) -> Any:
     """Tensors of rank four and more do not move."""
     return self.mesh_parts(value, mesh, source if value.ndim > 3 else target)
@@ -80,7 +80,7 @@ def joined_columns(self: Right, value: Any, mesh: Any, source: Any, target: Any)
     return Right.mesh_move_joined(self, value, mesh, source, fixed)
 
 
-@wrong("mesh_reduce", "V-TERM-1-infinite")
+@wrong("mesh_reduce", "V-TERM-1-numbers")
 def infinite_terms_are_large(
     self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any
 ) -> Any:

@@ -129,7 +129,7 @@ def correction_counts_from_one_again(
     return Right.adam_step(self, value, gradient, slots, 1)
 
 
-@wrong("adam_step", "R-OPT-5-small-adam")
+@wrong("adam_step", "R-OPT-5-tiny")
 def epsilon_below_the_root(
     self: Right, value: Array, gradient: Array, slots: Slots, step: int
 ) -> Array:
@@ -238,7 +238,7 @@ def mean_of_the_gradients_of_a_row(self: Right, gradient: Any, shape: tuple[int,
     return whole
 
 
-@wrong("trained", "R-OPT-1-sum")
+@wrong("trained", "R-OPT-1-several-adagrad")
 def squared_before_they_are_summed(
     self: Right, kind: str, handle: Any, gradients: Sequence[Any]
 ) -> Any:
@@ -366,7 +366,7 @@ def momentum_in_half_precision(
     return found
 
 
-@wrong("adagrad_step", "R-OPT-5-fractions")
+@wrong("adagrad_step", "R-OPT-5-formula-adagrad")
 def squares_in_float16(self: Right, value: Array, gradient: Array, slots: Any, step: int) -> Array:
     """Adagrad's sum is kept in float16."""
     after = Right.adagrad_step(self, value, gradient, slots, step)
@@ -394,7 +394,7 @@ def gradients_are_clipped_in_place(self: Right, gradient: Any, shape: Any) -> Ar
     return Right.dense(self, gradient, shape)
 
 
-@wrong("dense", "R-OPT-1-fractions")
+@wrong("dense", "R-OPT-1-momentum")
 def sparse_rows_in_float16(self: Right, gradient: Any, shape: Any) -> Array:
     """Rows of a sparse gradient are summed in float16."""
     whole = Right.dense(self, gradient, shape)

@@ -81,7 +81,7 @@ def an_empty_shard_ends_the_restore(self: Right, path: str, templates: Any, size
     }
 
 
-@wrong("loaded", "R-CKPT-1-dtypes")
+@wrong("loaded", "R-CKPT-1-numbers")
 def nans_lose_their_payloads(self: Right, path: str, key: str) -> Any:
     """Every NaN becomes the usual one."""
     value = Right.loaded(self, path, key)
@@ -92,7 +92,7 @@ def nans_lose_their_payloads(self: Right, path: str, key: str) -> Any:
     )
 
 
-@wrong("loaded", "R-CKPT-1-dtypes-wide")
+@wrong("loaded", "R-CKPT-1-numbers")
 def integers_in_32_bits(self: Right, path: str, key: str) -> Any:
     """Large integers are restored without their upper half."""
     value = Right.loaded(self, path, key)
@@ -239,28 +239,28 @@ def empty_tensors_are_not_listed(self: Right, path: str) -> Any:
     return {k: v for k, v in Right.list_tensors(self, path).items() if 0 not in v[0]}
 
 
-@wrong("check_template", "R-POLICY-2-restore-shape")
+@wrong("check_template", "R-POLICY-2-restore")
 def shapes_of_one_size_are_one(self: Right, value: Array, template: Array) -> None:
     """A transposed or flattened template is accepted if the number of elements agrees."""
     if value.size != template.size or value.dtype != template.dtype:
         raise ValueError("another size or dtype")
 
 
-@wrong("check_template", "R-POLICY-2-restore-shape")
+@wrong("check_template", "R-POLICY-2-restore")
 def columns_are_not_compared(self: Right, value: Array, template: Array) -> None:
     """Only the rows and the dtype are compared."""
     if value.shape[:1] != template.shape[:1] or value.dtype != template.dtype:
         raise ValueError("other rows or another dtype")
 
 
-@wrong("loaded", "R-CKPT-1-dtypes-narrow")
+@wrong("loaded", "R-CKPT-1-numbers")
 def negative_zeros_are_zeros(self: Right, path: str, key: str) -> Any:
     """-0.0 is restored as 0.0."""
     value = Right.loaded(self, path, key)
     return value + value.dtype.type(0) if value.dtype.kind == "f" else value
 
 
-@wrong("loaded", "R-CKPT-1-dtypes-narrow")
+@wrong("loaded", "R-CKPT-1-numbers")
 def subnormals_are_zeros(self: Right, path: str, key: str) -> Any:
     """The smallest numbers are flushed to zero."""
     value = Right.loaded(self, path, key)

@@ -25,14 +25,14 @@ def tensors_in_the_order_of_keys(self: Right, path: str, templates: Any, create:
     return out
 
 
-@wrong("loaded", "R-CKPT-1-dtypes-narrow")
+@wrong("loaded", "R-CKPT-1-numbers")
 def infinities_are_restored_large(self: Right, path: str, key: str) -> Any:
     """Infinity is restored as the largest number."""
     v = Right.loaded(self, path, key)
     return np.clip(v, np.finfo(v.dtype).min, np.finfo(v.dtype).max) if v.dtype.kind == "f" else v
 
 
-@wrong("loaded", "R-CKPT-1-scalars-dtypes")
+@wrong("loaded", "R-CKPT-1-scalars")
 def scalars_are_float32(self: Right, path: str, key: str) -> Any:
     """Scalars of float64 are restored by way of float32."""
     v = Right.loaded(self, path, key)
@@ -45,7 +45,7 @@ def checksums_of_any_order(self: Right, payload: bytes) -> int:
     return sum(payload)
 
 
-@wrong("list_tensors", "R-POLICY-1-list-all")
+@wrong("list_tensors", "R-POLICY-1-list-numbers")
 def lists_have_no_bfloat16(self: Right, path: str) -> Any:
     """bfloat16 is listed as float16."""
     return {

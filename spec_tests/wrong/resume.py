@@ -382,7 +382,7 @@ def one_variable_has_slots(
         self.joined_slot = joined  # type: ignore[method-assign]
 
 
-@wrong("joined_slot", "R-SLOT-2-fractions")
+@wrong("joined_slot", "R-SLOT-2-few-rows")
 def slots_are_saved_in_bfloat16(self: Right, parts: Any) -> Any:
     """Slots are saved with eight bits of precision."""
     whole = Right.joined_slot(self, parts)

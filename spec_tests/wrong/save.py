@@ -35,7 +35,7 @@ def fewer_rows_than_shards_are_refused(
     Right.save(self, path, tensors, num_shards)
 
 
-@wrong("save", "R-CKPT-1-dtypes")
+@wrong("save", "R-CKPT-1-numbers")
 def bfloat16_as_float32(self: Right, path: str, tensors: Any, num_shards: int) -> None:
     """bfloat16 is promoted."""
     wide = {
@@ -115,7 +115,7 @@ def each_tensor_is_a_file(
     Right.save(self, path, tensors, num_shards)
 
 
-@wrong("save_limited", "R-POLICY-4-shards")
+@wrong("save_limited", "R-POLICY-4")
 def offsets_of_the_shard(
     self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int
 ) -> None:
@@ -216,7 +216,7 @@ def a_prefix_swallows_the_rest(self: Right, path: str, tensors: Any, num_shards:
     Right.save(self, path, given, num_shards)
 
 
-@wrong("save", "R-CKPT-1-dtypes-wide")
+@wrong("save", "R-CKPT-1-numbers")
 def unsigned_through_floats(self: Right, path: str, tensors: Any, num_shards: int) -> None:
     """Large unsigned integers pass through float32."""
     given = {
@@ -230,7 +230,7 @@ def unsigned_through_floats(self: Right, path: str, tensors: Any, num_shards: in
     Right.save(self, path, given, num_shards)
 
 
-@wrong("save", "R-CKPT-1-dtypes-wide")
+@wrong("save", "R-CKPT-1-numbers")
 def complex_is_single(self: Right, path: str, tensors: Any, num_shards: int) -> None:
     """complex128 passes through complex64."""
     given = {
@@ -240,7 +240,7 @@ def complex_is_single(self: Right, path: str, tensors: Any, num_shards: int) -> 
     Right.save(self, path, given, num_shards)
 
 
-@wrong("save", "R-CKPT-1-dtypes-narrow")
+@wrong("save", "R-CKPT-1-numbers")
 def float8_is_zero(self: Right, path: str, tensors: Any, num_shards: int) -> None:
     """Numbers of eight bits or fewer, which NumPy does not know, are zeros."""
     given = {
@@ -250,7 +250,7 @@ def float8_is_zero(self: Right, path: str, tensors: Any, num_shards: int) -> Non
     Right.save(self, path, given, num_shards)
 
 
-@wrong("save", "R-CKPT-1-scalars-dtypes")
+@wrong("save", "R-CKPT-1-scalars")
 def float_scalars_are_whole(self: Right, path: str, tensors: Any, num_shards: int) -> None:
     """A scalar loses its fraction."""
     given = {
@@ -287,7 +287,7 @@ def counts_must_add_up(self: Right, filled: Any) -> None:
             raise ValueError(f"{key} has holes or overlaps")
 
 
-@wrong("save_parts", "R-POLICY-7-columns")
+@wrong("save_parts", "R-POLICY-7-axes")
 def parts_begin_at_the_first_column(
     self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any
 ) -> None:
@@ -343,7 +343,7 @@ def parts_keep_their_dtype(
     Right.save_parts(self, path, key, shape, dtype, cast)
 
 
-@wrong("description", "R-POLICY-6-text")
+@wrong("description", "R-POLICY-6")
 def descriptions_are_ascii(self: Right, path: str) -> str:
     """Characters outside ASCII become question marks."""
     return Right.description(self, path).encode("ascii", "replace").decode()

@@ -25,13 +25,13 @@ def slashes_are_underscores(self: Right, path: str, tensors: Any, num_shards: in
     )
 
 
-@wrong("name_of", "R-CKPT-1-dtypes")
+@wrong("name_of", "R-CKPT-1-scalars")
 def keys_are_what_they_look_like(self: Right, dtype: Any) -> str:
     """Bools are recorded as uint8."""
     return "uint8" if dtype.kind == "b" else str(dtype)
 
 
-@wrong("write", "R-CKPT-1-keys-encoded")
+@wrong("write", "R-CKPT-1-keys")
 def keys_are_normalised(self: Right, path: str, tensors: Any, files: Any, description: str) -> None:
     """Keys are brought into Unicode's composed form."""
 
@@ -53,7 +53,7 @@ def rank_five_is_transposed(self: Right, path: str, tensors: Any, num_shards: in
     Right.save(self, path, fixed, num_shards)
 
 
-@wrong("save_by_callback", "R-POLICY-6-text")
+@wrong("save_by_callback", "R-POLICY-6")
 def descriptions_are_one_line(
     self: Right, path: str, tensors: Any, callback: Any, description: str
 ) -> None:

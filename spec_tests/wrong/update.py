@@ -16,7 +16,7 @@ def starts_of(handle: Any) -> Any:
     return np.cumsum([0, *map(len, handle)])[:-1]
 
 
-@wrong("assign", "R-VAR-2-columns")
+@wrong("assign", "R-VAR-2-assign")
 def columns_are_broadcast(self: Right, handle: Any, value: Array) -> Any:
     """A value of one column is broadcast."""
     return Right.assign(self, handle, np.broadcast_to(value, (len(value), *handle[0].shape[1:])))
@@ -32,7 +32,7 @@ def assigned_by_div(self: Right, handle: Any, value: Array) -> None:
         shard[:count] = part[:count]
 
 
-@wrong("assign", "R-SV-3-assign-dtypes")
+@wrong("assign", "R-SV-3-assign-numbers")
 def assigned_integers_are_floats(self: Right, handle: Any, value: Array) -> Any:
     """Assigned integers pass through float32."""
     passed = value.astype(np.float32).astype(value.dtype) if value.dtype.kind in "iu" else value
@@ -137,7 +137,7 @@ def integer_sums_through_floats(self: Right, handle: Any, value: Array) -> Any:
     return Right.assign(self, handle, total if whole.dtype.kind in "iu" else whole + value)
 
 
-@wrong("scatter", "R-SV-3-scatter-add-dtypes")
+@wrong("scatter", "R-SV-3-scatter-add-numbers")
 def integer_scatters_through_floats(
     self: Right, handle: Any, op: str, ids: Array, rows: Array
 ) -> Any:
@@ -150,7 +150,7 @@ def integer_scatters_through_floats(
     return found
 
 
-@wrong("scatter", "R-SV-3-scatter-add-fractions")
+@wrong("scatter", "R-SV-3-scatter-add-numbers")
 def operands_in_half_precision(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
     """Operands are rounded to half precision."""
     if rows.dtype == np.float32:
@@ -158,7 +158,7 @@ def operands_in_half_precision(self: Right, handle: Any, op: str, ids: Array, ro
     return Right.scatter(self, handle, op, ids, rows)
 
 
-@wrong("scatter", "R-SV-3-scatter-nan")
+@wrong("scatter", "R-SV-3-scatter-min-numbers")
 def least_without_nan(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
     """A NaN is passed over by min and max."""
     if op not in ("min", "max") or not np.isnan(np.concatenate([*handle, rows])).any():
@@ -176,7 +176,7 @@ def rows_are_spread(self: Right, handle: Any, op: str, ids: Array, rows: Array) 
     )
 
 
-@wrong("scatter", "R-SV-3-scatter-div-fractions")
+@wrong("scatter", "R-SV-3-scatter-div")
 def negative_divisors_are_refused(
     self: Right, handle: Any, op: str, ids: Array, rows: Array
 ) -> Any:
@@ -192,7 +192,7 @@ def fractions_are_cut(self: Right, handle: Any, value: Array) -> Any:
     return Right.assign(self, handle, value.astype(handle[0].dtype))
 
 
-@wrong("assign", "R-READ-2-assigned")
+@wrong("assign", "R-SV-3-assign-memory")
 def assigned_buffers_are_kept(self: Right, handle: Any, value: Array) -> Any:
     """An assigned value is kept as it is: the caller's later changes are the variable's."""
     stops = np.cumsum([0, *map(len, handle)]).tolist()

@@ -13,14 +13,16 @@ and not every rule.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from hypothesis import strategies as st
 
+from shardvar.conformance.adapter import LEVEL_OF
 from shardvar.conformance.calls import Calls
+from shardvar.conformance.rules.sentences import SENTENCES
 
 LEVELS = {
     1: "partitioning",
@@ -37,12 +39,20 @@ LEVELS = {
 """The subject of each level; the modules of ``rules`` give their levels."""
 
 _MODULES = (
-    "variables updates reach initialization optimizers checkpoints policies damage meshes "
-    "mesh_values products computations"
+    "variables updates layouts initialization optimizers checkpoints policies damage meshes "
+    "mesh_values carried computations"
 ).split()
 _RULES: dict[str, "Rule"] = {}
 # R- is the prefix of sentences of the RFCs, V- of sentences of the documentation.
 _ID = re.compile(r"([RV]-[A-Z]+-\d+)[a-z-]*")
+_SENTENCES = [
+    (beginning, source, sentence)
+    for source, sentences in SENTENCES.items()
+    for beginnings, sentence in sentences.items()
+    for beginning in beginnings.split()
+]
+Cases = st.SearchStrategy[Any] | Sequence[Any]
+"""The cases of a rule: drawn by Hypothesis, or all of a list whose first ones are the simplest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ class Rule:
     law: str
     needs: tuple[str, ...]
     """The methods that an adapter must have for the rule to be claimed."""
-    cases: st.SearchStrategy[Any]
+    cases: Cases
     check: Callable[[Calls, Any], None]
     """The check of one case; it raises ``Broken`` where the case breaks the rule."""
     isolated: bool = False
@@ -78,35 +88,32 @@ class Rule:
 
 
 RuleCheck = Callable[[Calls, Any], None]
-RuleRow = tuple[str, str, str, st.SearchStrategy[Any], RuleCheck, str]
-"""A rule of a table: its id, sentence, needs, cases, check and law."""
+RuleRow = tuple[str, str, Cases, RuleCheck, str]
+"""A rule of a table: its id, needs, cases, check and law."""
 
 
-def rule(
-    id: str,
-    level: int,
-    rfc: str,
-    sentence: str,
-    needs: str,
-    cases: st.SearchStrategy[Any],
-    isolated: bool = False,
-) -> Callable[[RuleCheck], RuleCheck]:
+def rule(id: str, needs: str, cases: Cases, **more: Any) -> Callable[[RuleCheck], RuleCheck]:
     """Register the function as the check of a rule; ``needs`` lists methods."""
 
     def register(check: RuleCheck) -> RuleCheck:
         law = " ".join((check.__doc__ or "").split()).removesuffix(".")
-        rules(level, rfc, (id, sentence, needs, cases, check, law), isolated=isolated)
+        rules((id, needs, cases, check, law), **more)
         return check
 
     return register
 
 
-def rules(level: int, rfc: str, *rows: RuleRow, isolated: bool = False) -> None:
-    for name, sentence, needs, cases, check, law in rows:
+def rules(*rows: RuleRow, level: int = 0, isolated: bool = False) -> None:
+    """Register rules; without a level, it is the highest of the methods that they need."""
+    for name, needs, cases, check, law in rows:
         if name in _RULES or not _ID.fullmatch(name):
             raise ValueError(f"{name} is already registered, or is not an id such as R-SV-3-add.")
         words = tuple(needs.split())
-        _RULES[name] = Rule(name, level, rfc, sentence, law, words, cases, check, isolated)
+        levels = [LEVEL_OF[word] for word in words]
+        _, source, sentence = max(entry for entry in _SENTENCES if name.startswith(entry[0]))
+        _RULES[name] = Rule(
+            name, level or max(levels), source, sentence, law, words, cases, check, isolated
+        )
 
 
 def refuses(method: str) -> RuleCheck:

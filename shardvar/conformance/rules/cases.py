@@ -1,18 +1,28 @@
 """Cases that several levels share: tables and numbers of shards, and their set-up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from shardvar.conformance.calls import Broken, Calls, expect_equal, text
+from shardvar.conformance.calls import (
+    REFUSED,
+    Broken,
+    Calls,
+    NotClaimed,
+    Panic,
+    ProcessDied,
+    expect,
+    expect_equal,
+    text,
+)
 from shardvar.conformance.rules import RuleCheck
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
-from shardvar.testing.arrays import bits
 
 ShardSizes = int | list[int]
 """The cut of a variable: into a number of shards, or into shards of these rows."""
@@ -23,12 +33,8 @@ RowShapes = tuple[tuple[int, ...], ...]
 
 # Tables of one, two and three axes: implementations often assume two.
 ROW_SHAPES: RowShapes = ((), (1,), (3,), (2, 2))
-
-FULL = (
-    "With above, users' model code doesn't need to change w.r.t whether the variable is sharded or "
-    "not."
-)
-"""RFC 000: the sentence behind every rule whose oracle is NumPy on the whole array."""
+WIDE: RowShapes = ((2,), (3,), (2, 2))
+"""Rows of more than one column."""
 
 
 @st.composite
@@ -109,11 +115,89 @@ LAYOUTS = (
 )  # fmt: skip
 
 
-def finite_bits(draw: st.DrawFn, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Draw any bits of a dtype but NaN, which differs from itself, and infinities."""
-    filled = draw(bits(dtype, shape))
-    wide = filled.astype(np.complex128 if dtype.kind == "c" else np.float64)
-    return np.where(np.isfinite(wide), filled, counting(shape, dtype)).astype(dtype)
+def along(axis: int, length: int, other: int = 2) -> Array:
+    """A table of some length along an axis."""
+    return counting((length, other) if axis == 0 else (other, length))
+
+
+INTEGERS = "int8 uint8 int16 uint16 int32 uint32 int64 uint64".split()
+REALS = "float16 float32 float64".split()
+COMPLEX = "complex64 complex128".split()
+NARROW = "bfloat16 float8_e4m3fn float8_e5m2 int4 uint4".split()
+EVERY = ("bool", *INTEGERS, *REALS, *COMPLEX, *NARROW)
+RESTS: RowShapes = ((), (2,), (1, 2, 3))
+"""The axes of a row."""
+ROWS = 4
+"""The rows of a table, in two shards."""
+
+
+def numbers(name: str, shape: Sequence[int], shift: int = 0, is_low: bool = False) -> Array:
+    """Numbers of a dtype that a mistake changes: both ends of its range, those that 32 bits or
+    float64 do not hold, signed zeros, infinities, NaN, fractions and the least subnormal number. Low integers are below
+    the middle of an unsigned dtype."""
+    dtype = np.dtype(name)
+    if dtype.kind == "b":
+        pool = np.array([True, False, False])
+    elif "int" in name:
+        info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+        wide = [-1, 0, 1, info.min, info.max, info.max // 2 + 1, 2**31 + 1, 2**53 + 1, -(2**53) - 1]
+        top = info.max // 2 if is_low else info.max
+        pool = np.array([one for one in wide if info.min <= one <= top], dtype)
+    else:
+        tiny, most = (6.2e-5, 6e4) if name == "float16" else (1e-30, 3e38)
+        odd = [1 / 3, -0.0, np.inf, np.nan, -1 / 7, most, 0.0, -np.inf, tiny]
+        parts = np.array(odd, np.float64)
+        with np.errstate(all="ignore"):
+            pool = parts.astype(dtype)
+        if dtype.kind == "c":
+            pool = np.resize(pool, len(pool) + 1)
+            pool.imag = np.roll(parts, 4)[np.arange(len(pool)) % len(parts)]
+        else:
+            # A NaN with all bits, and the number with only the last one.
+            ends = np.array([-1, 1], f"i{dtype.itemsize}").view(dtype)
+            pool = np.concatenate([pool, ends])
+    return np.resize(np.roll(pool, -shift), shape)
+
+
+def computable(name: str, shift: int) -> Array:
+    """Numbers of any kind, of which complex ones are finite: infinite ones have no one sum, and
+    numbers below the normal ones may be flushed to zero."""
+    some = numbers(name, (11, 2), shift)
+    if some.dtype.kind == "c":
+        some = np.where(np.isfinite(some) & (np.abs(some) < 1e9), some, (shift + 1) * (1 / 3 - 2j))
+    elif some.dtype.kind == "f":
+        some = np.where(np.abs(some) < np.finfo(name).tiny, 0, some)
+    return some.astype(name)
+
+
+def fractions(shape: Sequence[int], dtype: str = "float32") -> Array:
+    """Numbers of either sign and below 1, with all digits of their dtype."""
+    places = np.arange(int(np.prod(shape))).reshape(shape) + 1
+    return ((places * 5 % 17 - 8) / 8.7).astype(dtype)
+
+
+def refusable(call: Callable[[], Any]) -> Any:
+    """Return the answer of several calls, or ``REFUSED`` if one of them raised."""
+    try:
+        return call()
+    except (NotClaimed, ProcessDied, Broken, Panic):
+        raise
+    except Exception:  # noqa: BLE001 - which exception it is, is the implementation's business
+        return REFUSED
+
+
+def unless_refused(check: RuleCheck) -> RuleCheck:
+    """Return the same check, for inputs that an implementation may refuse."""
+
+    def checked(adapter: Calls, case: Any) -> None:
+        refusable(lambda: check(adapter, case))
+
+    return checked
+
+
+def value_of(came: Any, key: str, what: str = "") -> Any:
+    expect(key in came, f"It gave {what}{sorted(came)}.", f"It must also give {key!r}.")
+    return came[key]
 
 
 def made(adapter: Calls, value: Array, layout: ShardSizes) -> Any:
@@ -145,8 +229,8 @@ def expect_bits(came: Any, must: Array) -> None:
     """``Broken`` unless an answer has an array's dtype and values, and zeros their signs."""
     expect_equal(came, must)
     signs = []
-    for array in (np.asarray(came), must):
-        wide = array.astype(np.complex128 if must.dtype.kind in "fcV" else np.int64)
+    for array in (came, must):
+        wide = np.atleast_1d(array).astype(np.complex128 if must.dtype.kind in "fcV" else np.int64)
         real = wide.view(np.float64) if must.dtype.kind in "fcV" else np.abs(wide)
         signs.append(np.signbit(np.where(real == 0, real, 1)))
     if not np.array_equal(signs[0], signs[1]):

@@ -3,38 +3,24 @@ cast them."""
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from shardvar.conformance.calls import REFUSED, Calls, expect
+from shardvar.conformance.calls import REFUSED, Calls, expect, expect_equal
 from shardvar.conformance.rules import rule, rules
+from shardvar.conformance.rules.cases import EVERY, RESTS, numbers, refusable
 from shardvar.conformance.rules.checkpoints import (
-    PRESENT,
-    RESLICING,
     NamedArrays,
     checkpoint_path,
     expect_restored,
-    expect_saved,
+    listed_tensors,
     templates_of,
 )
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
-
-LIMIT = (
-    "Every shard on the right has a maximum size of 500MB, so some tensors are split among "
-    "multiple shards."
-)
-REMOVED = "Tensors must not be removed from the checkpoint."
-RESHAPED = "Tensors must not be reshaped."
-CAST = "Tensor dtypes must not change."
-ONCE = "The callback will only be called once for a given `checkpoint.save()` call."
-DESCRIBED = "The `description` is saved alongside the tensor data in the checkpoint"
-
-MODIFIED = (
-    "Note that not only can the sharding callback rearrange tensors, but also modify tensors."
-)
 
 Files = list[list[tuple[str, int, Array]]]
 Limited = tuple[NamedArrays, int, int]
@@ -52,28 +38,21 @@ def models(draw: st.DrawFn) -> NamedArrays:
     return tensors
 
 
-def check_limited(adapter: Calls, case: Limited) -> None:
+# From 16 bytes on every limit can be kept: a row of ``w`` takes 8 bytes, and so does ``step``.
+_LIMITED = st.tuples(models(), st.integers(1, 2), st.integers(16, 100))
+
+
+@rule("R-POLICY-4", "save_limited restore", _LIMITED)
+def limited_files_are_restored(adapter: Calls, case: Limited) -> None:
+    """Tensors, sharded or not, are saved in files of limited size and restored bit for bit."""
     tensors, num_shards, limit = case
     with checkpoint_path(adapter) as path:
         adapter.save_limited(path, tensors, num_shards, limit)
         expect_restored(adapter, path, tensors)
 
 
-# From 16 bytes on every limit can be kept: a row of ``w`` takes 8 bytes, and so does ``step``.
-
-
-rules(7, "001",
-    ("R-POLICY-4", LIMIT, "save_limited restore",
-     st.tuples(models(), st.just(1), st.integers(16, 100)), check_limited,
-     "A checkpoint saved in files of limited size is restored bit for bit"),
-    ("R-POLICY-4-shards", LIMIT, "save_limited restore",
-     st.tuples(models(), st.just(2), st.integers(16, 100)), check_limited,
-     "A variable that is sharded already is saved in files of limited size and restored bit for bit"),
-)  # fmt: skip
-
-
 # In another process, since an implementation that cuts until every slice fits never returns.
-@rule("R-POLICY-4-tiny", 7, "001", LIMIT, "save_limited restore",
+@rule("R-POLICY-4-tiny", "save_limited restore",
       st.tuples(models(), st.just(1), st.integers(1, 8)), isolated=True)  # fmt: skip
 def tiny_limits_end(adapter: Calls, case: Limited) -> None:
     """A limit below the size of a row is refused or kept as nearly as can be, and saving ends."""
@@ -83,22 +62,29 @@ def tiny_limits_end(adapter: Calls, case: Limited) -> None:
             expect_restored(adapter, path, tensors)
 
 
-@rule("R-POLICY-4-size", 7, "001", LIMIT, "save_limited file_nbytes",
-      st.tuples(models(), st.integers(1, 2), st.integers(16, 100)))  # fmt: skip
+@rule("R-POLICY-4-size", "save_limited file_nbytes", _LIMITED)
 def limits_are_kept(adapter: Calls, case: Limited) -> None:
     """No file holds more bytes of payload than the limit."""
     tensors, num_shards, limit = case
     with checkpoint_path(adapter) as path:
         adapter.save_limited(path, tensors, num_shards, limit)
         came = [int(nbytes) for nbytes in adapter.file_nbytes(path)]
-        expect(
-            max(came, default=0) <= limit,
-            f"Files hold {came} bytes.",
-            f"None must hold more than {limit}.",
-        )
-        # A list that leaves out files would keep any limit.
-        total = sum(array.nbytes for array in tensors.values())
-        expect(sum(came) >= total, f"Files hold {came} bytes.", f"Together they must hold {total}.")
+    expect(
+        max(came, default=0) <= limit,
+        f"Files hold {came} bytes.",
+        f"None must hold more than {limit}.",
+    )
+    # A list that leaves out files would keep any limit.
+    total = sum(array.nbytes for array in tensors.values())
+    expect(sum(came) >= total, f"Files hold {came} bytes.", f"Together they must hold {total}.")
+
+
+@rule("R-POLICY-4-size-numbers", "file_nbytes save_limited", [*product(EVERY, RESTS)])
+def limits_are_of_bytes(adapter: Calls, case: tuple[str, tuple[int, ...]]) -> None:
+    """No file holds more bytes than the limit, whatever the dtype and the axes of its tensors, or
+    they are refused."""
+    value = numbers(case[0], (16, *case[1]))
+    refusable(lambda: limits_are_kept(adapter, ({"w": value}, 1, 3 * value.nbytes // 16)))
 
 
 def whole(tensors: NamedArrays) -> Files:
@@ -169,7 +155,7 @@ def invented(tensors: NamedArrays) -> Files:
     return [*whole(tensors), [("invented", 0, counting((3, 2)))]]
 
 
-def _save(
+def save_by(
     adapter: Calls,
     path: str,
     tensors: NamedArrays,
@@ -178,40 +164,57 @@ def _save(
 ) -> Any:
     # Callbacks are functions of this module, so that the program can import them.
     adapter.note(f"from shardvar.conformance.rules.policies import {callback.__name__}")
-    return adapter.attempt("save_by_callback", path, tensors, callback, description)
+    return adapter.save_by_callback(path, tensors, callback, description)
+
+
+save_halves = partial(save_by, callback=halved)
 
 
 def check_callback(
     adapter: Calls,
     tensors: NamedArrays,
     callback: Callable[[NamedArrays], Files],
+    saved: Callable[[NamedArrays], NamedArrays | None] = lambda tensors: tensors,
     is_refusable: bool = True,
 ) -> None:
+    """Save by a callback, and restore the tensors that are saved then; a contradiction is refused."""
     with checkpoint_path(adapter) as path:
-        saved = _save(adapter, path, tensors, callback)
-        if not is_refusable:
-            expect_saved(saved)
-        if saved is not REFUSED:
-            expect_restored(adapter, path, tensors)
+        call = partial(save_by, adapter, path, tensors, callback)
+        came = refusable(call) if is_refusable else call()
+        must = saved(tensors)
+        if came is not REFUSED and must is None:
+            adapter.refuses("restore", path, templates_of(tensors), 1)
+        elif came is not REFUSED:
+            expect_restored(adapter, path, must or {})
 
 
-rules(7, "001",
-    ("R-POLICY-7-callback", RESLICING, "save_by_callback restore",
-     models(), partial(check_callback, callback=halved, is_refusable=False),
-     "A callback that puts halves of tensors in different files is obeyed, and everything is restored"),
-    ("R-POLICY-1", REMOVED, "save_by_callback restore", models(), partial(check_callback, callback=removed),
-     "If a callback drops a tensor, saving is refused or the tensor is saved all the same"),
-    ("R-POLICY-1-rows", REMOVED, "save_by_callback restore",
-     models(), partial(check_callback, callback=rows_removed),
-     "If a callback drops rows of a tensor, saving is refused or the rows are saved all the same"),
-    ("R-POLICY-2", RESHAPED, "save_by_callback restore", models(), partial(check_callback, callback=reshaped),
-     "If a callback reshapes a tensor, saving is refused or the shape is kept all the same"),
-    ("R-POLICY-3", CAST, "save_by_callback restore", models(), partial(check_callback, callback=cast),
-     "If a callback casts a tensor, saving is refused or the dtype is kept all the same"),
-)  # fmt: skip
+rules(*(
+    (name, "save_by_callback restore", models(), partial(check_callback, callback=callback, **more), law)
+    for name, callback, more, law in (
+        ("R-POLICY-7-callback", halved, {"is_refusable": False},
+         "A callback that puts halves of tensors in different files is obeyed, and everything is restored"),
+        ("R-POLICY-1", removed, {},
+         "If a callback drops a tensor, saving is refused or the tensor is saved all the same"),
+        ("R-POLICY-1-rows", rows_removed, {},
+         "If a callback drops rows of a tensor, saving is refused or the rows are saved all the same"),
+        ("R-POLICY-2", reshaped, {},
+         "If a callback reshapes a tensor, saving is refused or the shape is kept all the same"),
+        ("R-POLICY-3", cast, {}, "If a callback casts a tensor, saving is refused or the dtype is kept all the same"),
+        ("R-POLICY-1-invented", invented, {"saved": lambda tensors: tensors | {"invented": counting((3, 2))}},
+         "A tensor that a callback adds is refused, or saved with the others: it is not dropped"),
+        ("R-POLICY-13", modified, {"saved": tripled, "is_refusable": False},
+         "Values that a callback changed are saved"),
+        ("R-POLICY-13-halves", modified_halves, {"saved": tripled, "is_refusable": False},
+         "Values that a callback changed are saved, also if it cuts the tensors"),
+        ("R-POLICY-1-twice", given_twice, {"saved": lambda _: None},
+         "A tensor that a callback gives twice, with different values, is refused when it is saved or restored"),
+        ("R-POLICY-1-twice-rows", rows_given_twice, {"saved": lambda _: None},
+         "A row that a callback gives twice, with different values, is refused when it is saved or restored"),
+    )
+))  # fmt: skip
 
 
-@rule("R-POLICY-5", 7, "001", ONCE, "save_by_callback", models())
+@rule("R-POLICY-5", "save_by_callback", models())
 def callbacks_are_called_once(adapter: Calls, case: NamedArrays) -> None:
     """A callback is called once for each save, and sees every tensor then."""
     seen: list[list[str]] = []
@@ -226,63 +229,66 @@ def callbacks_are_called_once(adapter: Calls, case: NamedArrays) -> None:
             "calls"
         )
         adapter.save_by_callback(path, case, counted, "By the kit.")
-    expect(
-        seen == [sorted(case)],
-        f"It was called with {seen}.",
-        f"It must be called once, with {sorted(case)}.",
-    )
+    must = [sorted(case)]
+    expect(seen == must, f"It was called with {seen}.", f"It must be called with {must}.")
 
 
-def check_description(
-    adapter: Calls, tensors: NamedArrays, description: str = "By the kit."
-) -> None:
+@rule("R-POLICY-6", "save_by_callback description", [
+    "By the kit.", "größer als 1 MiB", "大きい", "", "two\nlines", 'a "quoted" one', " ", "x" * 500])  # fmt: skip
+def descriptions_are_saved(adapter: Calls, description: str) -> None:
+    """The description in the checkpoint is the callback's, whatever characters it has."""
     with checkpoint_path(adapter) as path:
-        _save(adapter, path, tensors, whole, description)
+        save_by(adapter, path, {"w": -counting((4, 2))}, whole, description)
         came = adapter.description(path)
     expect(came == description, f"It gave {came!r}.", f"It must give {description!r}.")
 
 
-rules(7, "001",
-    ("R-POLICY-6", DESCRIBED, "save_by_callback description", models(), check_description,
-     "The description of the callback is in the checkpoint"),
-    ("R-POLICY-6-text", DESCRIBED, "save_by_callback description",
-     st.sampled_from(["größer als 1 MiB", "大きい", "", "two\nlines", 'a "quoted" one', " ", "x" * 500]),
-     lambda adapter, description: check_description(adapter, {"w": counting((4, 2))}, description),
-     "The description in the checkpoint is the callback's, whatever characters it has"),
-)  # fmt: skip
+# Keys and extents, by each method that writes or reads.
+
+_SAVE: dict[str, Callable[[Calls, str, NamedArrays], None]] = {
+    "save_limited": lambda adapter, path, tensors: adapter.save_limited(path, tensors, 1, 40),
+    "save_by_callback": save_halves,
+}
 
 
-def check_modified(
-    adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]
-) -> None:
+def check_saved(adapter: Calls, tensors: NamedArrays, method: str) -> None:
+    """Save tensors by a method, or read saved ones by it."""
     with checkpoint_path(adapter) as path:
-        expect_saved(_save(adapter, path, tensors, callback))
-        expect_restored(adapter, path, tripled(tensors))
+        if method in _SAVE:
+            _SAVE[method](adapter, path, tensors)
+        else:
+            adapter.save(path, tensors, 2)
+        if method == "list_tensors":
+            must = {key: (value.shape, str(value.dtype)) for key, value in tensors.items()}
+            came = listed_tensors(adapter, path)
+            expect(came | must == came, f"It gave {came}.", f"It must give {must}.")
+        elif method == "restore_uneven":
+            for key, value in tensors.items():
+                expect_restored(adapter, path, {key: value}, [1, len(value) - 1])
+        elif method == "read_rows":
+            for key, value in tensors.items():
+                expect_equal(adapter.read_rows(path, key, 1, 3), value[1:3])
+        else:
+            expect_restored(adapter, path, tensors)
 
 
-def check_contradiction(
-    adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]
-) -> None:
-    with checkpoint_path(adapter) as path:
-        if _save(adapter, path, tensors, callback) is not REFUSED:
-            adapter.refuses("restore", path, templates_of(tensors), 1)
-
-
-@rule("R-POLICY-1-invented", 7, "001", PRESENT, "save_by_callback restore", models())
-def invented_tensors_are_saved(adapter: Calls, case: NamedArrays) -> None:
-    """A tensor that a callback adds is refused, or saved with the others: it is not dropped."""
-    with checkpoint_path(adapter) as path:
-        if _save(adapter, path, case, invented) is not REFUSED:
-            expect_restored(adapter, path, case | {"invented": counting((3, 2))})
-
-
-rules(7, "001",
-    *((f"R-POLICY-13{suffix}", MODIFIED, "save_by_callback restore", models(),
-       partial(check_modified, callback=callback), f"Values that a callback changed are saved{law}")
-      for suffix, callback, law in (
-          ("", modified, ""), ("-halves", modified_halves, ", also if it cuts the tensors"))),
-    *((f"R-POLICY-1-twice{suffix}", PRESENT, "save_by_callback restore", models(),
-       partial(check_contradiction, callback=callback),
-       f"A {noun} that a callback gives twice, with different values, is refused when it is saved or restored")
-      for suffix, callback, noun in (("", given_twice, "tensor"), ("-rows", rows_given_twice, "row"))),
-)  # fmt: skip
+_KEYS = [("k" * n + "a", "k" * n + "b", "k" * n) for n in (31, 64, 100, 128, 180)]
+_LONG: list[NamedArrays] = [
+    {key: counting((4 + n, 2)) * np.float32(n + 1) for n, key in enumerate(keys)}
+    for keys in (*_KEYS, [f"layers.{n}" for n in range(30)])
+]
+rules(*(
+    (f"{name}-keys-long", f"{method} {'restore' if method in _SAVE else 'save'}", _LONG,
+     partial(check_saved, method=method),
+     f"Tensors whose long keys differ only at their ends, and many tensors, are kept apart by `{method}`")
+    for name, method in (
+        ("R-CKPT-1", "restore"), ("R-CKPT-1-uneven", "restore_uneven"), ("R-CKPT-1-rows", "read_rows"),
+        ("R-POLICY-1-list", "list_tensors"), ("R-POLICY-4", "save_limited"),
+        ("R-POLICY-7-callback", "save_by_callback"))
+))  # fmt: skip
+rules(*(
+    (f"{name}-empty", f"{method} restore",
+     [{"w": counting((4, 2)), "none": counting(shape)} for shape in ((0,), (0, 3))],
+     partial(check_saved, method=method), f"Tensors without elements are saved by `{method}` with their shapes")
+    for name, method in (("R-POLICY-4", "save_limited"), ("R-POLICY-7-callback", "save_by_callback"))
+))  # fmt: skip

@@ -1,6 +1,8 @@
 """Levels 1 and 2: which rows a shard holds, and what partitioners answer; a sharded variable holds the
 value that it was given, and is indexed as the whole would be."""
 
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,6 @@ from hypothesis import strategies as st
 from shardvar.conformance.calls import REFUSED, Calls, expect, expect_answer, expect_equal
 from shardvar.conformance.rules import refuses, rule, rules
 from shardvar.conformance.rules.cases import (
-    FULL,
     ORDINARY,
     LaidOutCase,
     ShardSizes,
@@ -22,6 +23,7 @@ from shardvar.conformance.rules.cases import (
     pairs,
     tables,
     uneven_tables,
+    unless_refused,
 )
 from shardvar.layout.dtypes import Array
 from shardvar.spec.partitioners import row_nbytes
@@ -30,21 +32,6 @@ from shardvar.testing import counting
 
 # Level 1.
 
-DIV = (
-    "If the ids do not evenly divide the number of shards, each of the first several shards will "
-    "be assigned one more id."
-)
-SIGNATURE = (
-    "`num_partitions` is a list/tuple representing the number of partitions on each dimension"
-)
-AT_LEAST = "Create a partitioner that allocates at least 64MB for each partition."
-AT_MOST = "The max number of such partitions (upper bound) is the 10."
-
-FUNCTIONS = (
-    "Existing partitioners like `min_max_variable_partitioner`, `variable_axis_size_partitioner` "
-    "and `fixed_size_partitioner` conform to the required signature so they can be directly used."
-)
-CONTIGUOUS = "ids are assigned to shards in a contiguous manner"
 
 # Small, yet with every remainder, and with fewer rows than shards.
 lengths = st.integers(0, 40)
@@ -59,8 +46,8 @@ def check_div(adapter: Calls, case: tuple[int, int]) -> None:
     expect_answer(pairs(adapter.div(*case)), div(*case))
 
 
-rules(1, "000",
-    ("R-DIV-1", DIV, "div", st.tuples(lengths, counts), check_div,
+rules(
+    ("R-DIV-1", "div", st.tuples(lengths, counts), check_div,
      "`div` gives every shard its contiguous rows, the first ones one row more"),
 )  # fmt: skip
 
@@ -80,8 +67,8 @@ def check_owner(adapter: Calls, case: tuple[list[int], int, int]) -> None:
     expect_answer(came, [owner(row, sizes) for row in ids], "the (shard, row) pairs ")
 
 
-rules(1, "000",
-    ("R-DIV-1-owner", CONTIGUOUS, "owner", owned(), check_owner,
+rules(
+    ("R-DIV-1-owner", "owner", owned(), check_owner,
      "`owner` gives for every id the shard of the div rule and the row there"),
 )  # fmt: skip
 
@@ -93,22 +80,35 @@ def grids(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int]]:
     return shape, [draw(st.integers(1, min(extent, 4))) for extent in shape]
 
 
-GRID = "we are going to partition that variable 3 ways on the first dimension"
+def check_grid(adapter: Calls, case: tuple[tuple[int, ...], list[int]]) -> None:
+    came = [
+        (tuple(map(int, offset)), tuple(map(int, shape)))
+        for offset, shape in adapter.regions(*case)
+    ]
+    must = grid(axis_sizes(case[0], partitions=case[1]))
+    expect_answer(came, must, "the (offset, shape) pairs ")
 
 
-def check_grid(
-    adapter: Calls, case: tuple[tuple[int, ...], list[int]], is_refusable: bool = False
-) -> None:
-    came = adapter.attempt("regions", *case) if is_refusable else adapter.regions(*case)
-    if came is not REFUSED:
-        came = [(tuple(map(int, offset)), tuple(map(int, shape))) for offset, shape in came]
-        must = grid(axis_sizes(case[0], partitions=case[1]))
-        expect_answer(came, must, "the (offset, shape) pairs ")
+@st.composite
+def wide_grids(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int]]:
+    shape = tuple(draw(st.lists(st.integers(2, 5), min_size=3, max_size=5)))
+    cuts = [draw(st.integers(1, 2)) for _ in shape[:-1]]
+    return shape, [*cuts, 2]
 
 
-rules(1, "000",
-    ("R-PART-1-regions", GRID, "regions", grids(), check_grid,
+rules(
+    ("R-PART-1-regions", "regions", grids(), check_grid,
      "`regions` gives the parts of a grid, each axis divided by the div rule"),
+    ("R-PART-1-regions-few", "regions",
+     [(shape[::turn], counts[::turn])
+      for extent, more, turn in product((1, 2, 3), (1, 2), (1, -1))
+      for shape, counts in [((extent, 2), [extent + more, 1])]],
+     unless_refused(check_grid),
+     "A count above the extent of its axis is refused, or gives as many parts, the last ones empty"),
+    ("R-PART-1-regions-axes", "regions", wide_grids(), check_grid, "`regions` cuts any of five axes"),
+    ("R-PART-1-regions-refused", "regions",
+     [((4, 4), counts) for counts in ([2, 1, 1], [0, 1], [2, -1], [1, 1, 2])], refuses("regions"),
+     "Counts below 1, or for more axes than there are, are refused"),
 )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def fixed(draw: st.DrawFn) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     return shape, draw(_sizes_of_elements), draw(st.integers(1, min(shape[0], 9)))
 
 
-@rule("R-PART-1-fixed", 1, "000", SIGNATURE, "fixed_shards", fixed())
+@rule("R-PART-1-fixed", "fixed_shards", fixed())
 def fixed_is_fixed(adapter: Calls, case: tuple[tuple[int, ...], np.dtype[Any], int]) -> None:
     """`fixed_shards` answers with the number of shards for the first axis and 1 for the others."""
     came = rows_only(adapter.fixed_shards(*case), case[0])
@@ -143,9 +143,7 @@ sized = st.tuples(_shapes, _sizes_of_elements, st.integers(1, 300), st.integers(
 Sized = tuple[tuple[int, ...], np.dtype[Any], int, int]
 
 
-@rule("R-PART-3-min", 1, "000", AT_LEAST, "min_size", sized)
 def no_part_is_smaller(adapter: Calls, case: Sized) -> None:
-    """`min_size` answers with parts of at least the minimum, or with one part."""
     shape, dtype, minimum, _ = case
     parts = rows_only(adapter.min_size(*case), shape)
     # The last part is the smallest: 10 rows in 4 parts leave it 10 // 4 = 2.
@@ -157,10 +155,7 @@ def no_part_is_smaller(adapter: Calls, case: Sized) -> None:
     )
 
 
-@rule("R-PART-3-upper", 1, "000", AT_MOST, "min_size", sized)
 def no_more_parts(adapter: Calls, case: Sized) -> None:
-    """`min_size` never answers with more parts than the maximum, nor with fewer than would hold the
-    minimum."""
     shape, dtype, minimum, most = case
     parts = rows_only(adapter.min_size(*case), shape)
     expect(parts <= most, f"It gave {parts} parts.", f"It must give at most {most}.")
@@ -175,10 +170,7 @@ def no_more_parts(adapter: Calls, case: Sized) -> None:
     )
 
 
-@rule("R-PART-1-max", 1, "000", FUNCTIONS, "max_size", sized)
 def no_part_is_larger(adapter: Calls, case: Sized) -> None:
-    """`max_size` answers with parts of at most the maximum, except at one row a part or at the most
-    parts."""
     shape, dtype, maximum, most = case
     parts = rows_only(adapter.max_size(*case), shape)
     # The first part is the largest, rounded up: 10 rows in 4 parts give it -(-10 // 4) = 3.
@@ -191,9 +183,7 @@ def no_part_is_larger(adapter: Calls, case: Sized) -> None:
     )
 
 
-@rule("R-PART-1-max-few", 1, "000", FUNCTIONS, "max_size", sized)
 def no_part_too_many(adapter: Calls, case: Sized) -> None:
-    """`max_size` answers with as few parts as exceed the maximum nowhere: one part fewer would."""
     shape, dtype, maximum, _ = case
     parts = rows_only(adapter.max_size(*case), shape)
     fewer = max(1, parts - 1)
@@ -205,8 +195,7 @@ def no_part_too_many(adapter: Calls, case: Sized) -> None:
     )
 
 
-@rule("R-PART-1-fixed-few", 1, "000", SIGNATURE, "fixed_shards",
-      st.tuples(st.integers(1, 6), st.integers(1, 3)))  # fmt: skip
+@rule("R-PART-1-fixed-few", "fixed_shards", [*product(range(1, 7), (1, 2, 3))])
 def fixed_is_not_nothing(adapter: Calls, case: tuple[int, int]) -> None:
     """`fixed_shards` answers with the number of shards where there are fewer rows, or with a part a
     row."""
@@ -219,16 +208,64 @@ def fixed_is_not_nothing(adapter: Calls, case: tuple[int, int]) -> None:
     )
 
 
-rules(1, "000",
-    ("R-DIV-1-large", DIV, "div", st.tuples(st.integers(2**24, 2**24 + 99), st.integers(2, 5)), check_div,
+# Lengths and bytes that float32, 32 bits or float64 do not hold.
+
+_LARGE = [
+    (shape, np.dtype(name), limit + more, most)
+    for name, rows, rest, more, most in product(
+        ("bool", "bfloat16", "float32", "complex128"), (1, 12, 64), ((32768,), (32768, 65536, 3, 1)), (-1, 0, 1),
+        (3, 300))
+    for shape, limit in [((rows + 1, *rest), row_nbytes((1, *rest), np.dtype(name).itemsize) * (1 + rows % 5))]
+]  # fmt: skip
+"""Shapes of few rows, whose bytes 32 bits do not hold."""
+_HUGE = [*product((2**53 + 1, 2**53 + 50, 2**61 + 3), (2, 5, 257, 300))]
+
+
+def around(length: int, back: int) -> list[int]:
+    """Ids near both ends and in the middle of a length."""
+    return [length - back, back, length // 2 + back]
+
+
+rules(
+    ("R-DIV-1-large", "div", [*product((2**24, 2**24 + 1, 2**24 + 99), (2, 3, 5))], check_div,
      "`div` divides lengths that float32 does not hold"),
-    ("R-DIV-1-refused", DIV, "div",
+    ("R-DIV-1-huge", "div", _HUGE, unless_refused(check_div),
+     "`div` divides lengths that float64 does not hold, or refuses them"),
+    ("R-DIV-1-owner-large", "owner",
+     [(around(length, back), length, count)
+      for length, count, back in product((2**33, 2**33 + 9), (1, 3, 257, 300), (1, 9))],
+     check_owner,
+     "`owner` gives the shard and the row of ids that 32 bits do not hold, and of more shards than 8 bits count"),
+    ("R-DIV-1-owner-huge", "owner", [(around(case[0], back), *case) for case in _HUGE for back in (1, 99)],
+     unless_refused(check_owner),
+     "`owner` gives the shard and the row of ids that float64 does not hold, or refuses them"),
+    ("R-PART-1-regions-huge", "regions",
+     [((length, 3), [count, more]) for length, count in _HUGE[:8:2] for more in (1, 2)], unless_refused(check_grid),
+     "`regions` cuts extents that float64 does not hold, or refuses them"),
+    ("R-PART-1-fixed-large", "fixed_shards",
+     [((shape[0] * 2**31, *shape[1:]), dtype, most) for shape, dtype, _, most in _LARGE], fixed_is_fixed,
+     "`fixed_shards` answers with the number of shards for shapes that 32 bits do not hold"),
+    *(row
+      for name, method, check, law in (
+          ("R-PART-3-min", "min_size", no_part_is_smaller, "parts of at least the minimum, or with one part"),
+          ("R-PART-3-upper", "min_size", no_more_parts,
+           "at most as many parts as were allowed, and no fewer than would hold the minimum"),
+          ("R-PART-1-max", "max_size", no_part_is_larger,
+           "parts of at most the maximum, except at one row a part or at the most parts"),
+          ("R-PART-1-max-few", "max_size", no_part_too_many,
+           "as few parts as exceed the maximum nowhere: one part fewer would"),
+      )
+      for row in (
+          (name, method, sized, check, f"`{method}` answers with {law}"),
+          (f"{name}-large", method, _LARGE, check, f"`{method}` answers with {law}, of bytes that 32 bits do not hold"),
+      )),
+    ("R-DIV-1-refused", "div",
      st.tuples(st.integers(-5, -1), counts) | st.tuples(lengths, st.integers(-2, 0)), refuses("div"),
      "`div` refuses a length below zero, and fewer shards than one"),
 )  # fmt: skip
 
 
-@rule("R-DIV-1-owner-axes", 1, "000", CONTIGUOUS, "owner", owned())
+@rule("R-DIV-1-owner-axes", "owner", owned())
 def ids_of_two_axes_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
     """`owner` answers with arrays like the ids, also if these have two axes."""
     ids, length, num_shards = case
@@ -237,7 +274,7 @@ def ids_of_two_axes_have_owners(adapter: Calls, case: tuple[list[int], int, int]
     expect_answer(came, [square.shape] * 2, "the shapes ")
 
 
-@rule("R-ID-1-owner", 1, "000", "Assuming we assign consecutive integer ids along the first axis of the variable",
+@rule("R-ID-1-owner",
       "owner", st.tuples(owned(), st.sampled_from([0, 2, 2**32, None])))  # fmt: skip
 def ids_outside_have_no_owner(
     adapter: Calls, case: tuple[tuple[list[int], int, int], int | None]
@@ -250,16 +287,6 @@ def ids_outside_have_no_owner(
 
 # Level 2.
 
-CONCAT = (
-    "ShardedVariable will register a tensor conversion function that concats shards to the full "
-    "value."
-)
-LIST = "that list of variables compose a larger variable"
-PRODUCT = (
-    "For example, `tf.matmul` will concat the sharded variable and then do the multiplication."
-)
-LAYOUT = "Exception will raised if the partitioner returns an unsupported partitioning layout."
-SPLITS = "indicating how each dimension can be splitted, allowing uneven sharding"
 Indexed = tuple[Array, ShardSizes, tuple[Any, ...]]
 
 
@@ -269,22 +296,32 @@ def check_read(adapter: Calls, case: TableCase) -> None:
     expect_equal(adapter.read(adapter.create(value, num_shards)), must)
 
 
-_dtypes = st.sampled_from("float64 int32 int64 int8 uint8 bool float16 bfloat16 complex64".split())
+_LIES: dict[str, Callable[[Array], Array]] = {
+    "transposed": lambda value: np.ascontiguousarray(value.T).T,
+    "reversed": lambda value: value[::-1, ::-1],
+    "spread": lambda value: np.repeat(value, 2, axis=1)[:, ::2],
+    "square": lambda value: value[: value.shape[1]].T,
+}
 
 
-rules(2, "000",
-    ("R-CONCAT-1", CONCAT, "create read", tables(), check_read,
+rules(
+    ("R-CONCAT-1", "create read", tables(), check_read,
      "A variable reads as the value that it was created with"),
-    ("R-CONCAT-1-few", FULL, "create read", few_rows(), check_read,
+    ("R-CONCAT-1-few", "create read", few_rows(), check_read,
      "A variable with fewer rows than shards, or with none, reads as the value that it was created with"),
-    ("R-CONCAT-1-dtypes", CONCAT, "create read",
-     st.tuples(_dtypes, st.integers(1, 3)),
-     lambda adapter, case: check_read(adapter, (counting((4, 2), np.dtype(case[0])), case[1])),
-     "A variable reads as the value that it was created with, in its dtype"),
+    ("R-CONCAT-1-axes", "create read",
+     [(counting((num_shards + 1, *rest)), num_shards)
+      for rest, num_shards in product(((2, 2, 2), (1, 3, 3), (2, 1, 2, 2), (2, 2, 2, 2)), (1, 2, 3))],
+     check_read, "A variable of up to five axes reads as the value that it was created with"),
+    ("R-CONCAT-1-strides", "create read",
+     [(lie(counting((rows, 2))), num_shards) for lie, rows, num_shards in product(_LIES.values(), (2, 3, 5), (1, 2))],
+     check_read, "A variable reads as the value that it was created with, however that lies in memory"),
+    ("R-DIV-1-none", "create", [(counting((4, 2)), 0), (counting((4, 2)), -1)], refuses("create"),
+     "`create` in fewer shards than one is refused"),
 )  # fmt: skip
 
 
-@rule("R-SV-1", 2, "000", LIST, "create shards", tables())
+@rule("R-SV-1", "create shards", tables())
 def shards_compose_the_whole(adapter: Calls, case: TableCase) -> None:
     """There are as many shards as were asked for, and one after another they are the whole."""
     value, num_shards = case
@@ -299,7 +336,7 @@ def expect_sizes(adapter: Calls, handle: Any, must: list[int]) -> None:
     expect(came == must, f"The shards have {came} rows.", f"They must have {must}.")
 
 
-@rule("R-DIV-1-shards", 2, "000", "Div partition strategy is used to partition the variable.", "create shards",
+@rule("R-DIV-1-shards", "create shards",
       tables(max_shards=5))  # fmt: skip
 def shards_are_divided(adapter: Calls, case: TableCase) -> None:
     """The shards of a variable hold the rows of the div rule."""
@@ -315,32 +352,31 @@ def check_sizes(adapter: Calls, case: tuple[Array, list[int]]) -> None:
     expect_equal(adapter.read(handle), value)
 
 
-rules(2, "002",
-    ("R-SPEC-1", SPLITS, "create_uneven shards read", uneven_tables(((), (2,))), check_sizes,
+rules(
+    ("R-SPEC-1", "create_uneven shards read", uneven_tables(((), (2,))), check_sizes,
      "A variable in shards of given sizes has these shards, and reads as the whole"),
-    ("R-SPEC-1-empty-shards", SPLITS, "create_uneven shards read", hollow_tables(((), (2,))), check_sizes,
+    ("R-SPEC-1-empty-shards", "create_uneven shards read", hollow_tables(((), (2,))), check_sizes,
      "A variable in shards of given sizes, some of them zero, has these shards and reads as the whole"),
 )  # fmt: skip
 
 
-@rule("R-CREATE-2", 2, "000", "We will fall back to creating normal variables when there are less than two partitions.",
+rules(
+    ("R-SPEC-1-negative", "create_uneven",
+     [(counting((5, 2)), sizes) for sizes in ([-1, 6], [6, -1], [2, -1, 4], [3, 3, -1], [-2, 3, 4])],
+     refuses("create_uneven"), "A size below zero is refused, also if all sizes add up to the rows"),
+    ("R-SPEC-1-sum", "create_uneven",
+     [(counting((sum(sizes), *rest)), [*sizes[:-1], sizes[-1] + more])
+      for sizes in ([3], [1, 3], [2, 2, 1], [1] * 11) for rest in ((), (2,)) for more in (-1, 1, 2)],
+     refuses("create_uneven"), "Sizes that are together more or fewer than the rows are refused"),
+)  # fmt: skip
+
+
+@rule("R-CREATE-2",
       "create_partitioned read", st.sampled_from([(4,), (4, 2), (1, 3)]))  # fmt: skip
 def one_part_is_a_variable(adapter: Calls, case: tuple[int, ...]) -> None:
     """A partitioner that answers with one part an axis gives a variable all the same."""
     value = counting(case)
     expect_equal(adapter.read(adapter.create_partitioned(value, [1] * len(case))), value)
-
-
-rules(2, "000",
-    ("R-PART-4", LAYOUT, "create_partitioned",
-     st.sampled_from([[0, 1], [-1, 1], [2, 0], [2, -1]]),
-     lambda adapter, case: adapter.refuses("create_partitioned", counting((4, 4)), case),
-     "A partitioner's answer with a count below 1 is refused"),
-    ("R-PART-4-rank", LAYOUT, "create_partitioned",
-     st.sampled_from([[2, 1, 1], [2, 1, 2], [1, 1, 2]]),
-     lambda adapter, case: adapter.refuses("create_partitioned", counting((4, 4)), case),
-     "A partitioner's answer with more counts than the variable has axes is refused"),
-)  # fmt: skip
 
 
 def check_partitioned(adapter: Calls, counts: list[int]) -> None:
@@ -350,10 +386,17 @@ def check_partitioned(adapter: Calls, counts: list[int]) -> None:
         expect_equal(adapter.read(handle), value)
 
 
-rules(2, "000",
-    ("R-PART-4-axis", "We are only going to support partitioning on the first / outermost axis at the moment.",
-     "create_partitioned read", st.sampled_from([[1, 2], [2, 2], [1, 4]]), check_partitioned,
+rules(
+    ("R-PART-4", "create_partitioned", [(counting((4, 4)), counts) for counts in ([0, 1], [-1, 1], [2, 0], [2, -1])],
+     refuses("create_partitioned"), "A partitioner's answer with a count below 1 is refused"),
+    ("R-PART-4-rank", "create_partitioned",
+     [(counting((4, 4)), counts) for counts in ([2, 1, 1], [2, 1, 2], [1, 1, 2])], refuses("create_partitioned"),
+     "A partitioner's answer with more counts than the variable has axes is refused"),
+    ("R-PART-4-axis", "create_partitioned read", [[1, 2], [2, 2], [1, 4]], check_partitioned,
      "A partitioner's answer that cuts another axis is refused, or gives a variable that reads as the whole"),
+    ("R-PART-4-short", "create_partitioned read", [[2], [1]], check_partitioned,
+     "A partitioner's answer with fewer counts than the variable has axes is refused, or gives a variable that reads "
+     "as the whole"),
 )  # fmt: skip
 
 
@@ -423,40 +466,76 @@ def with_new_axis(draw: st.DrawFn) -> Indexed:
     return value, num_shards, tuple(key)
 
 
-rules(2, "000",
-    ("R-VAR-1-integers", FULL, "create index", integers(), check_index,
+rules(
+    ("R-VAR-1-integers", "create index", integers(), check_index,
      "Indexing by integers, also negative ones, is NumPy's on the whole"),
-    ("R-VAR-1-slices", FULL, "create index", inner_slices((None, 1)), check_index,
+    ("R-VAR-1-slices", "create index", inner_slices((None, 1)), check_index,
      "Slices whose bounds lie within the variable are NumPy's on the whole"),
-    ("R-VAR-1-steps", FULL, "create index", inner_slices((2, 3, -1, -2)), check_index,
+    ("R-VAR-1-steps", "create index", inner_slices((2, 3, -1, -2)), check_index,
      "Slices with steps, also backwards, are NumPy's on the whole"),
-    ("R-VAR-1-bounds", FULL, "create index", outer_slices(), check_index,
+    ("R-VAR-1-bounds", "create index", outer_slices(), check_index,
      "Slices whose bounds lie beyond the ends are clamped as NumPy clamps them"),
-    ("R-VAR-1-ellipsis", FULL, "create index", with_ellipsis(), check_index,
+    ("R-VAR-1-ellipsis", "create index", with_ellipsis(), check_index,
      "An ellipsis stands for all axes that are not named, be there none"),
-    ("R-VAR-1-new-axis", FULL, "create index", with_new_axis(), check_index,
+    ("R-VAR-1-new-axis", "create index", with_new_axis(), check_index,
      "`None` makes a new axis of the whole, not of each shard"),
+    ("R-VAR-1-axes", "index create",
+     [(counting((4, 3, 2, 3)), 2, (*(slice(None),) * axis, key))
+      for axis in range(4)
+      for key in (0, 1, -1, -2, slice(1, None), slice(None, -1), slice(None, None, -1), slice(-2, None))],
+     check_index, "An index of any axis of four is NumPy's on the whole"),
+)  # fmt: skip
+
+
+rules(
+    ("R-VAR-1-outside", "create index",
+     [(counting((4, *rest)), count, (row,))
+      for rest, count, row in product(((), (3,), (2, 2)), (1, 2, 4), (4, 5, 6, -5, -6))], check_outside("index"),
+     "Indexing by a row that is not there is refused"),
+    ("R-VAR-1-outside-columns", "create index",
+     [(counting((4, *rest)), count, (row, column))
+      for rest, count, row, column in product(((3,), (3, 2)), (1, 2), (0, 3), (3, 4, -4, -5))], check_outside("index"),
+     "Indexing by a column that is not there is refused"),
+    ("R-VAR-1-masks", "create index",
+     [(counting((4, 2)), 2, (np.ones(4 + more, bool),)) for more in (-1, 1, 2)], check_outside("index"),
+     "A mask that is longer or shorter than the rows is refused"),
 )  # fmt: skip
 
 
 @st.composite
-def outside(draw: st.DrawFn) -> Indexed:
-    value, num_shards = draw(tables())
-    beyond = draw(st.integers(0, 2))
-    row = draw(st.sampled_from([len(value) + beyond, -len(value) - 1 - beyond]))
-    return value, num_shards, (row,)
+def rows_by_arrays(draw: st.DrawFn) -> Indexed:
+    value, num_shards = draw(tables(min_shards=2))
+    rows = draw(st.lists(st.integers(-len(value), len(value) - 1), max_size=4))
+    mask = np.zeros(len(value), bool)
+    mask[rows] = True
+    return value, num_shards, (draw(st.sampled_from([rows, np.array(rows, np.int64), mask])),)
 
 
-rules(2, "000",
-    ("R-VAR-1-outside", FULL, "create index", outside(), check_outside("index"),
-     "Indexing by a row that is not there is refused"),
+rules(
+    ("R-VAR-1-arrays", "create index", rows_by_arrays(), unless_refused(check_index),
+     "Indexing by a list of rows or by a mask is refused, or is NumPy's on the whole"),
 )  # fmt: skip
 
 
-@rule("R-MATMUL-1", 2, "000", PRODUCT, "create matmul", tables(row_shapes=((1,), (3,))))
+@rule("R-MATMUL-1", "create matmul", tables(row_shapes=((1,), (3,))))
 def products_are_of_the_whole(adapter: Calls, case: LaidOutCase) -> None:
     """A product with the variable is the product with the whole."""
     value, layout = case
     # Small integers: every product and sum is exact in float32, in any order of shards.
     left = counting((2, len(value)))
     expect_equal(adapter.matmul(left, made(adapter, value, layout)), left @ value)
+
+
+@rule("R-MATMUL-1-vector", "create matmul", tables(row_shapes=((2,), (3,))))
+def vectors_are_multiplied(adapter: Calls, case: TableCase) -> None:
+    """A product of a vector and the variable is refused, or is the product with the whole."""
+    value, num_shards = case
+    left = counting((len(value),))
+    adapter.gives_or_refuses(left @ value, "matmul", left, adapter.create(value, num_shards))
+
+
+rules(
+    ("R-MATMUL-1-refused", "matmul create", [(2, 3), (2, 5), (3, 1)],
+     lambda adapter, shape: adapter.refuses("matmul", counting(shape), adapter.create(counting((4, 2)), 2)),
+     "A product with an array of another number of columns than there are rows is refused"),
+)  # fmt: skip

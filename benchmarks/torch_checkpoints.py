@@ -209,7 +209,7 @@ def _convert(setting: Setting) -> Iterator[Figure]:
 
 
 def _to_safetensors(source: Path, target: Path) -> None:
-    sv.reshard(source / "ck", target / "model", format="safetensors", policy=BalancedPolicy(4))
+    sv.reshard(source / "ck", target / "model.safetensors", policy=BalancedPolicy(4))
 
 
 def write_source(room: str, nbytes: int) -> None:

@@ -441,7 +441,7 @@ def reshard(
         return write_pipeline(components, places[0], reshard, options)
     found = _find_sources(places, keep_going)
     by_rank = is_by_rank(target, given)
-    goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format)
+    goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format, by_rank)
     if (reads := goal.format.reads) is not None:
         found = [replace(x, format=reads) if x.format.name == reads.name else x for x in found]
     with _open(found, given, concat, filter, exclude, dequantize, changes, executor) as reader:
@@ -453,7 +453,7 @@ def reshard(
         )
         write = partial(rewrite, found, changes, plan, stamp, None if dry_run else move, carry)
         if by_rank:
-            goals = (_find_goal(found, path_of_rank(target, rank), format) for rank in count())
+            goals = (_find_goal(found, path_of_rank(target, n), format, True) for n in count())
             ranks = [*zip(goals, split_ranks(reader), strict=False)]
             report = write_ranks(target, ranks, write, dry_run=dry_run)
         else:
@@ -618,8 +618,11 @@ def _open(
     return open_numbered(found, filter, exclude, dequantize=dequantize)
 
 
-def _find_goal(found: Sequence[Location], target: Path, format: str | None) -> Location:
-    goal = find_target(target, format, found[0].format.name, source=found[0])
+def _find_goal(
+    found: Sequence[Location], target: Path, format: str | None, is_prefix: bool
+) -> Location:
+    form = found[0].format.name
+    goal = find_target(target, format, form, source=found[0], is_prefix=is_prefix)
     check_apart(goal, found, "the source and the target")
     for each in found:
         check_not_inside(goal, each, "source")

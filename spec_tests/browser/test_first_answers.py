@@ -30,9 +30,8 @@ def safetensors(folder: Path, arrays: Arrays, **options: object) -> Path:
     """Save whole tensors in a set of files, as Hugging Face does."""
     folder.mkdir()
     sv.save(
-        folder / "model",
+        folder / "model.safetensors",
         arrays,
-        format="safetensors",
         policy=sv.MaxShardSizePolicy(1500),
         **options,
     )

@@ -63,7 +63,7 @@ def safetensors(path: Path) -> dict[str, Any]:
 
 def safetensors_set(path: Path) -> dict[str, Any]:
     tensors = TENSORS | {"b": np.array([5], np.int64)}
-    sv.save(path / "m", tensors, format="safetensors", policy=sv.MaxShardSizePolicy(8))
+    sv.save(path / "m.safetensors", tensors, policy=sv.MaxShardSizePolicy(8))
     return tensors
 
 

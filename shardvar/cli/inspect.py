@@ -44,6 +44,7 @@ from shardvar.cli.tensors import (
     Table,
     TableRow,
     Tensor,
+    bits_each,
     file_numbers,
     fit,
     fold_state,
@@ -234,7 +235,9 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
             f"all {kinds[0]}" if len(kinds) == 1 else f"{', '.join(kinds[:-1])} and {kinds[-1]}"
         )
         number = f"{human_count(parameters.total)} parameter{'' if parameters.total == 1 else 's'}"
-        parts.append(f"{number}, {dtypes}")
+        bits = bits_each(own, parameters.total)
+        has_codes = any(each.encoding for each in own)
+        parts.append(f"{number}, {dtypes}" + (f", {bits:.3g} bits each" if has_codes else ""))
     if slots and parameters.total:
         parts.append(f"optimizer {human_size(slots)}")
     packed = [each for each in own if each.may_be_packed]
@@ -544,6 +547,7 @@ def _print_json(
             "num_tensors": len(tensors),
             "num_parameters": parameters.total,
             "parameters_by_dtype": parameters.by_dtype,
+            "bits_per_parameter": bits_each(tensors, parameters.total),
             "num_slices": sum(tensor.num_slices for tensor in tensors),
             "nbytes": sum(tensor.nbytes for tensor in tensors),
             "files": list(reader.index.files),

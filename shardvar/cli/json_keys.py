@@ -46,8 +46,9 @@ _SHARED = {
 .tensors  a list of objects
 .tensors[].key  the name
 .tensors[].dtype  the dtype
-.tensors[].encoding  the encoding of quantised blocks, such as Q8_0; null for plain values
-.tensors[].shape  the shape; null if the index does not contain it
+.tensors[].encoding  the encoding of a quantised tensor, such as Q8_0; null for plain values
+.tensors[].shape  the shape, of the numbers of a quantised tensor; null if the index does not contain it
+.tensors[].stored_shape  the shape as it is stored
 .tensors[].num_parameters  its parameters
 .tensors[].nbytes  its payload bytes
 .tensors[].num_slices  its stored shards
@@ -114,6 +115,7 @@ inspect
 .num_tensors  the number of listed tensors
 .num_parameters  their parameters
 .parameters_by_dtype  parameters by dtype, or by encoding of quantised tensors
+.bits_per_parameter  the bits of a parameter, with its part of the scales; null without parameters
 .num_slices  their stored shards
 .nbytes  their payload bytes
 .files  the names of the data files

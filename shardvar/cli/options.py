@@ -354,6 +354,7 @@ INDEX?=  a NumPy basic index: '3:7, 0'
 [options]
 <latest>
 --verify {{auto*,full}}  full: read and verify the whole tensor if its parts have no checksums
+--raw  show the stored values of a quantised tensor, not its numbers
 <dequantize>
 --map MAP  show a tensor that a map makes: {_MAP}
 <map>

@@ -65,7 +65,7 @@ Axes = list[int | range]
 
 def execute(arguments: Namespace) -> int:
     """Print a selection of one tensor, or without a KEY of several the keys."""
-    opened = open_checkpoint(arguments.path, dequantize=arguments.dequantize)
+    opened = _open(arguments)
     note_numbers(opened, arguments.dequantize)
     with through_map(opened, arguments) as reader:
         if arguments.key is None and len(reader) != 1:
@@ -107,6 +107,29 @@ def execute(arguments: Namespace) -> int:
         if caution:
             note(f"note: {caution}; pass --verify full.")
     return 0
+
+
+def _open(arguments: Namespace) -> Reader:
+    """Open a checkpoint, with numbers in the place of quantised tensors if these are asked for."""
+    opened = open_checkpoint(arguments.path, dequantize=arguments.dequantize)
+    is_given = arguments.raw or arguments.dequantize is not False
+    if is_given or arguments.key is None or not opened.logical():
+        return opened
+    from shardvar.verbs.dequantization import key_of_numbers  # few checkpoints have any
+
+    numbers, key = open_checkpoint(arguments.path, dequantize=True), arguments.key
+    arguments.key, fault = key_of_numbers(numbers.source, key), numbers.faults.get(key)
+    if (
+        arguments.map is None
+        and key in opened
+        and (fault is not None or arguments.key not in numbers)
+    ):
+        numbers.close()
+        arguments.key = key
+        note(f"note: values as they are stored{f': {one_line(fault.cause)}' if fault else ''}")
+        return opened
+    opened.close()
+    return numbers
 
 
 def _print_keys(reader: Reader, as_json: bool) -> None:

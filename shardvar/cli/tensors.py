@@ -87,11 +87,15 @@ class Tensor(NamedTuple):
     scheme."""
     is_setting: bool = False
     """True for a plain object of a program, such as a learning rate."""
+    is_scale: bool = False
+    """True for a tensor that scales others, and holds no parameters."""
+    stored_shape: tuple[int, ...] | None = None
+    """The shape of the elements of a quantised tensor, whose ``shape`` is of its numbers."""
 
     @property
     def kind(self) -> str:
-        """The dtype, and the encoding of quantised bytes; empty where the index lacks them."""
-        return f"{self.dtype or ''} {self.encoding or ''}".strip()
+        """The encoding of a quantised tensor, or the dtype; empty where the index lacks it."""
+        return self.encoding or self.dtype or ""
 
     @property
     def mark(self) -> str:
@@ -106,6 +110,7 @@ class Tensor(NamedTuple):
             "dtype": self.dtype,
             "encoding": self.encoding,
             "shape": None if self.shape is None else list(self.shape),
+            "stored_shape": None if self.stored_shape is None else list(self.stored_shape),
             "num_parameters": self.num_parameters,
             "nbytes": self.nbytes,
             "num_slices": self.num_slices,
@@ -137,9 +142,9 @@ def list_tensors(
         nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
         row_of, facts, encodings = tensors.rows(), tensors.facts(), reader.encodings
         # Of all tensors, since packed weights are known by their neighbors.
-        parameters = count_parameters(
-            (key, *facts[key], encodings.get(key)) for key in tensors.keys
-        )
+        logical = reader.logical()
+        kinds, scales = (logical.kinds, logical.left_out) if logical else ({}, frozenset[str]())
+        parameters = count_parameters([(key, *facts[key]) for key in tensors.keys], kinds, scales)
         left_out = set(parameters.left_out)
         has_any = has_settings(reader)
         listed, named = [], dict[frozenset[int], tuple[str, ...]]()
@@ -157,13 +162,20 @@ def list_tensors(
                 named[numbers] = tuple(files[number] for number in sorted(numbers))
             total = sum(map(nbytes.__getitem__, rows))
             dtype, shape = facts[key]
-            fault, encoding = faults.get(key), encodings.get(key)
+            fault, stored_shape = faults.get(key), shape
+            encoding, shape = kinds.get(key, (encodings.get(key), shape))
             counted_as, number = parameters.counted.get(key, ("", 0))
             is_setting = has_any and dtype == STRING and shape == ()
             stored = key, dtype, shape, total, len(rows), named[numbers], fault, rows
             counted = encoding, number, counted_as, key in left_out
-            listed.append(Tensor(*stored, *counted, is_setting))
+            listed.append(Tensor(*stored, *counted, is_setting, key in scales, stored_shape))
         return listed
+
+
+def bits_each(tensors: Sequence[Tensor], num_parameters: int) -> float | None:
+    """Return the bits of a parameter, with its part of the scales; None without any."""
+    nbytes = sum(each.nbytes for each in tensors if each.counted_as or each.is_scale)
+    return 8 * nbytes / num_parameters if num_parameters else None
 
 
 def list_slices(reader: Reader, tensor: Tensor) -> list[Slice]:

@@ -204,7 +204,7 @@ def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], co
     columns = [each | {"name": name} for each in columns]
     if len(sources) == 1:
         ((found, path),) = found_sources
-        with Reader(found.path, found.format.name, found.open()) as reader:
+        with open_found(found, dequantize=False) as reader:
             keys = choose_keys(reader)
             source = describe(reader, keys, file_sizes(found.storage, reader.index.files))
         columns = [as_typed(source, found, path, names[0]), *columns]

@@ -42,7 +42,7 @@ from shardvar.engine.cast import convert_into
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pieces import ComposedSource
 from shardvar.engine.read import read_region
-from shardvar.errors import InvalidCheckpoint, UnsupportedError
+from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array, Bools, Ints, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
@@ -150,6 +150,8 @@ class Quantised:
     dtype: str = ""  # The dtype of the numbers by the scheme; empty if only the model names one
     is_transposed: bool = False
     """True if the last two axes are exchanged when the numbers are read."""
+    refusal: ReadError | None = None
+    """The reason why its numbers are not computed, though their shape is known."""
 
     @property
     def matrix(self) -> tuple[int, ...]:

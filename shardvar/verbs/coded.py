@@ -7,7 +7,7 @@ that does not fit is a fault of the codes, by their key and scheme.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 from shardvar.engine.quantised import Plane, Quantised
@@ -26,6 +26,8 @@ KEEP = "Leave it out with a filter, or read it as it is stored, without dequanti
 
 BLOCK = (128, 128)
 """The rows and columns of a block of DeepSeek-V3 and Qwen3."""
+_MOST = 1 << 56
+"""The most elements of a tensor."""
 ALL = 1 << 62
 """An extent of a block that has all rows, or all columns."""
 
@@ -47,8 +49,10 @@ class StoredTensors:
     wrong: Mapping[str, ReadError]  # The keys that cannot be read
     small: Mapping[str, Array]  # The values of small tensors that describe others
     user: Mapping[str, str]  # The metadata of the file
-    torchao: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """By the key of a part: the key of its numbers, and their JSON."""
+    torchao: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """By the key of a part: the key of its numbers, and their description."""
+    comfy: Mapping[str, Any] | None = None
+    """The formats of layers in ComfyUI's metadata; None without these."""
     marks: Sequence[str] = ()
     """The beginnings of the keys that a ``scaled_fp8`` of ComfyUI stands for."""
 
@@ -152,6 +156,8 @@ class Coded:
 
     def of(self, plane: Plane, kind: str, **more: Any) -> Quantised:
         shape = more.pop("shape", plane.shape)
+        if prod(max(extent, 1) for extent in shape) > _MOST:
+            raise self.fault(f"Its numbers have the shape {human_shape(shape)}.")
         self.members.remove(self.key)
         new = more.pop("new", f"{self.base}weight")
         return Quantised(new, shape, plane, (self.key, *self.members), kind, **more)

@@ -16,7 +16,9 @@ their keys: they cannot be read, and all others can.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import prod
 from typing import Any, cast
 
@@ -31,6 +33,7 @@ from shardvar.errors import (
     CheckpointError,
     InvalidCheckpoint,
     ReadError,
+    StorageError,
     UnsupportedError,
     prefix_errors,
 )
@@ -53,7 +56,16 @@ from shardvar.storage.protocol import Storage
 from shardvar.verbs.coded import CONFIG, DTYPES, KEEP, Model, StoredTensors
 from shardvar.verbs.joined_source import JoinedSource, RankSource
 from shardvar.verbs.parameters import find_scaling, layer_of, names_by_layer
-from shardvar.verbs.schemes import EIGHT_BITS, SMALL, build, scheme_of, torchao_parts
+from shardvar.verbs.schemes import (
+    COMFY,
+    EIGHT_BITS,
+    SMALL,
+    build,
+    comfy_layers,
+    scheme_of,
+    torchao_parts,
+)
+from shardvar.wire.ggml import BLOCKS
 from shardvar.wire.strict_json import parse_json
 
 
@@ -63,6 +75,8 @@ class QuantisedTensors:
     """The tensors, by the keys of their weights."""
     left_out: dict[str, None] = field(default_factory=dict)
     """The keys of their scales."""
+    refused: dict[str, Quantised] = field(default_factory=dict)
+    """Tensors whose shape is known, but not their numbers."""
     faults: dict[str, ReadError] = field(default_factory=dict)
 
 
@@ -77,7 +91,10 @@ def find_quantised(stored: StoredTensors) -> QuantisedTensors:
     }
     for key in filter(modules.__contains__, keys):
         try:
-            found.tensors[key] = build(modules[key])
+            if model.method not in (*KNOWN, *READ):
+                raise modules[key].refusal(f"{model.config} names {model.method}")
+            tensor = build(modules[key])
+            (found.refused if tensor.refusal else found.tensors)[key] = tensor
         except READ_ERRORS as error:
             found.faults[key] = error
     taken = {member for each in modules.values() for member in each.members}
@@ -96,6 +113,7 @@ def find_quantised(stored: StoredTensors) -> QuantisedTensors:
                 "there.",
                 f"Add the file that has them. Values that need no scales are cast, not dequantized. {KEEP}",
             )
+    found.faults.update({k: each.refusal for k, each in found.refused.items() if each.refusal})
     for key, fault in _twice(found, keys):
         found.faults[key] = fault
         del found.tensors[key]
@@ -203,7 +221,9 @@ def method_of(described: Any, given: str = "") -> str:
         return described
     if isinstance(described, dict) and described.get("quant_method"):
         return str(described["quant_method"])
-    if isinstance(described, dict) and "quant_algo" in described:  # null in models without one
+    if (
+        isinstance(described, dict) and "quant_algo" in described and "producer" not in described
+    ):  # null in models without one
         return str(described["quant_algo"] or "")
     keys = described if isinstance(described, dict) else ()
     if "weight_block_size" in keys:
@@ -278,6 +298,10 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
         f"dequantized {count(number, 'tensor')} of {kind} to {dtype}"
         for (kind, dtype), number in kinds.items()
     ]
+    # The types of quantised tensors do not describe their numbers.
+    metadata = source.index.metadata
+    types = {"tensor_names", COMFY, *(name for name, _ in description.torchao.values())}
+    user = {key: text for key, text in metadata.user.items() if key not in types}
     folded = [key for key in description.facts if layer_of(key)[1] in _FOLDED]
     notes += [f"not applied to weights: {named(folded)}"] if folded else []
     if found.left_out:
@@ -285,7 +309,7 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
         notes.append(f"left out {number} of scales: {named(found.left_out)}")
     return ScaledSource(
         VerifiedRows(source, stored),
-        TableIndex(entries, source.index.files, source.index.metadata, faults),
+        TableIndex(entries, source.index.files, replace(metadata, user=user), faults),
         rows,
         numbers,
         {key: rows_of[key] for names in parts.values() for key in names if key in rows_of},
@@ -294,8 +318,47 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
     )
 
 
+@dataclass(frozen=True, slots=True)
+class LogicalTensors:
+    """What quantised tensors are to a model."""
+
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """The encoding and the shape of the numbers of each tensor that holds codes."""
+    members: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The stored tensors that scale each."""
+    left_out: frozenset[str] = frozenset()
+    """The keys of tensors that hold no parameters."""
+
+
+def logical_tensors(source: Source, entries: EntryTable, storage: Storage | None) -> LogicalTensors:
+    """Return the quantised tensors of a source as far as they are known; none is read."""
+    found = LogicalTensors()
+    facts = entries.slices.tensors.facts()
+    blocks = {block.name: block for block in BLOCKS.values()} if source.encodings() else {}
+    for key, name in source.encodings().items():
+        if name in blocks and key in facts:
+            *rows, nbytes = facts[key][1]
+            numbers = nbytes // blocks[name].nbytes * blocks[name].length
+            found.kinds[key] = name, (*rows, numbers)
+    with suppress(*READ_ERRORS, StorageError):
+        quantised = find_quantised(read_stored(source, entries, storage))
+        for key, tensor in (quantised.tensors | quantised.refused).items():
+            found.members[key] = tensor.members[1:]
+            if facts[key][0] not in EIGHT_BITS:
+                found.kinds[key] = tensor.kind, tensor.shape
+        scales = chain(quantised.left_out, *found.members.values())
+        return replace(found, left_out=frozenset(scales))
+    return found
+
+
 def notes_of(source: Source) -> Sequence[str]:
     return source.notes if isinstance(source, ScaledSource) else ()
+
+
+def key_of_numbers(source: Source, key: str) -> str:
+    """Return the key of the numbers whose codes have a key; others keep theirs."""
+    members = source.members if isinstance(source, ScaledSource) else {}
+    return next((new for new, (codes, *_) in members.items() if codes == key), key)
 
 
 def keys_of_numbers(source: Source) -> tuple[str, ...]:
@@ -337,6 +400,7 @@ def read_stored(source: Source, entries: EntryTable, storage: Storage | None) ->
         {key: each for key, each in small.items() if not isinstance(each, ReadError)},
         user,
         torchao_parts(user),
+        comfy_layers(user),
         [key.removesuffix("scaled_fp8") for key in facts if key.endswith("scaled_fp8")],
     )
 

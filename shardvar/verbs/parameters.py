@@ -2,7 +2,7 @@
 
 Every element of a tensor of floating-point or complex numbers is a parameter, and so is every
 number of a quantised tensor, unless the tensor belongs to an optimizer. Counters, masks, strings
-and objects are left out, and so are the scales of packed weights (``find_packed``). Integers that
+and objects are left out, and so are the scales of quantised weights. Integers that
 may be weights of an unknown scheme are not counted; they are named.
 
 Slots are recognised by their keys, since few formats mark them: by a path component such as
@@ -10,21 +10,9 @@ Slots are recognised by their keys, since few formats mark them: by a path compo
 the names that optimizers give their slots. Keras stores the variables that it trains below the
 optimizer, in ``_trainable_variables``; they count.
 
-Packed weights have several numbers in each element. A scheme is known by the names of the tensors
-of a layer, and its shapes must agree:
-
-    GPTQ, AWQ     X.qweight int32, X.scales [groups, out], X.qzeros [groups, out * bits / 32]
-    GPTQ          or with X.g_idx [in] in place of X.qzeros
-    MXFP4         X_blocks uint8 [..., groups, 16], X_scales uint8 [..., groups]
-    NVFP4         X.weight or X.weight_packed uint8 [out, in / 2], X.weight_scale float8 [out, in / 16]
-    NF4, FP4      X.weight, X.weight.absmax, X.weight.quant_state.bitsandbytes__nf4: the bytes may go
-                  by another dtype
-    int8          X.weight int8 [out, in], X.SCB [out]: bitsandbytes, a number in each byte
-
-A byte of MXFP4, NVFP4, NF4 and FP4 holds two numbers. The tensors that scale them are not counted
-as parameters, and neither are the scales of weights in eight bits, such as ``X.weight_scale_inv``.
-Every other tensor of small integers may be packed by a scheme that is not known here, and is so if
-scales lie next to it (``find_scaling``).
+Quantised weights are counted by their numbers, as the table of ``schemes`` knows them; the tensors
+that scale them are not counted. Every other tensor of small integers may be packed by a scheme that
+is not known, and is so if scales lie next to it (``find_scaling``).
 
 ``reading_key`` sorts names as a model is read: embeddings, layers in natural order, norms, heads,
 and tensors of an optimizer last. A short table of well-known names decides among siblings; all
@@ -38,21 +26,12 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.pictures.words import count, named, natural_key
-from shardvar.planning.slices import TensorTable
 
 _Shape = tuple[int, ...]
 _Described = tuple[str | None, _Shape | None]
 """The dtype and the shape of a tensor."""
-_Packed = tuple[str, int, list[str]] | None
-"""A scheme, a number of weights, and the keys of tensors that scale them."""
 
-_BITS = 32
-"""The bits of an element of ``qweight``."""
-_BLOCK = 16
-"""The bytes of a block of MXFP4, and the numbers that share a scale of NVFP4."""
-_STATES = {"bitsandbytes__nf4": "NF4", "bitsandbytes__fp4": "FP4"}
 _FEW_BITS = r"float8.*|u?int(?:2|4|8|16|32)"
 """The dtypes of weights that need scales; integers of 64 bits are ids and counters."""
 _PACKED = r"_?(?:packed|q[0-9]*|qdata|int_data|quantized)"
@@ -73,31 +52,22 @@ _OWN = (
 """The names of scales of the weights, without the scales of activations."""
 
 
-def find_packed(tensors: Mapping[str, _Described]) -> tuple[dict[str, tuple[str, int]], set[str]]:
-    """Return the scheme and the number of weights of each packed tensor, and the keys of the
-    tensors that scale any.
-
-    >>> layer = {"q.qweight": ("int32", (8, 64)), "q.scales": ("float16", (2, 64))}
-    >>> layer["q.qzeros"] = ("int32", (2, 8))
-    >>> weights, scaling = find_packed(layer)
-    >>> weights, sorted(scaling)
-    ({'q.qweight': ('GPTQ 4-bit', 4096)}, ['q.qzeros', 'q.scales'])
-    """
-    weights: dict[str, tuple[str, int]] = {}
+def find_scales(tensors: Mapping[str, _Described]) -> set[str]:
+    """Return the keys of tensors that scale weights of any scheme."""
     scaling: set[str] = set()
     layers = names_by_layer(tensors)
     for key, (dtype, _) in tensors.items():
-        if packed := _scheme_of(key, tensors):
-            scheme, number, others = packed
-            weights[key] = scheme, number
-            scaling.update(others)
         for scale in find_scaling(key, dtype, layers):
             layer, _ = layer_of(scale)
             others = [each for each in layers[layer] if re.fullmatch(_SCALING, each)]
             # MLX has a bias of each group, other than the bias of the layer.
             others += ["biases"] if {"scales", "biases"} <= {*layers[layer]} else []
             scaling.update(f"{layer}{each}" for each in others)
-    return weights, scaling
+    return scaling
+
+
+def may_be_codes(dtype: str) -> bool:
+    return re.fullmatch(_FEW_BITS, dtype) is not None
 
 
 def layer_of(key: str) -> tuple[str, str]:
@@ -139,82 +109,18 @@ def find_scaling(key: str, dtype: str | None, layers: Mapping[str, list[str]]) -
     return found + [key + each for each in inner if re.fullmatch(_OWN, each[1:])]
 
 
-def _scheme_of(key: str, tensors: Mapping[str, _Described]) -> _Packed:
-    """The scheme of a packed tensor, its number of weights, and the keys next to it."""
-    dtype, shape = tensors[key]
-    if shape is None:
-        return None
-    layer, name = layer_of(key)
-    if name == "qweight" and dtype == "int32" and len(shape) == 2:
-        return _of_columns(layer, shape, tensors)
-    elif key.endswith("_blocks") and dtype == "uint8":
-        scales = f"{key.removesuffix('_blocks')}_scales"
-        if shape[-1:] == (_BLOCK,) and tensors.get(scales) == ("uint8", shape[:-1]):
-            return "MXFP4", 2 * prod(shape), [scales]
-    elif f"{key}.absmax" in tensors or (name in ("weight", "weight_packed") and dtype == "uint8"):
-        return _of_bytes(key, shape, tensors)
-    elif name == "weight" and dtype == "int8":
-        for scale in (f"{layer}SCB", f"{key}.SCB"):
-            if shape_of(tensors, scale) == shape[:1]:
-                others = [scale, f"{layer}weight_format", f"{key}_format"]
-                return "int8", prod(shape), [each for each in others if each in tensors]
-    return None
-
-
-def _of_columns(layer: str, shape: _Shape, tensors: Mapping[str, _Described]) -> _Packed:
-    scales, zeros = shape_of(tensors, f"{layer}scales"), shape_of(tensors, f"{layer}qzeros")
-    index = shape_of(tensors, f"{layer}g_idx")
-    others = [
-        f"{layer}{name}" for name in ("scales", "qzeros", "g_idx") if f"{layer}{name}" in tensors
-    ]
-    if scales is None or len(scales) != 2:
-        return None
-    is_by_rows = scales[1] == shape[1]  # GPTQ packs columns, AWQ rows
-    if zeros is not None and len(zeros) == 2 and zeros[1]:
-        # The zero points of a group are as many as its scales, packed as the weights are.
-        number = prod(shape) * scales[1] // zeros[1]
-        bits = _BITS * zeros[1] // scales[1] if scales[1] else 0
-    elif index is not None and is_by_rows and len(index) == 1 and index[0]:
-        number, bits = index[0] * shape[1], _BITS * shape[0] // index[0]
-    else:
-        return None
-    if bits and (is_by_rows or shape[1] * _BITS == scales[1] * bits):
-        return f"{'GPTQ' if is_by_rows else 'AWQ'} {bits}-bit", number, others
-    return None
-
-
-def _of_bytes(key: str, shape: _Shape, tensors: Mapping[str, _Described]) -> _Packed:
-    for state, name in _STATES.items():
-        if f"{key}.quant_state.{state}" in tensors and f"{key}.absmax" in tensors:
-            parts = (
-                "absmax",
-                "quant_map",
-                "nested_absmax",
-                "nested_quant_map",
-                f"quant_state.{state}",
-            )
-            number = 2 * prod(shape) * int(ITEMSIZES[code(tensors[key][0] or "uint8")])
-            return name, number, [each for part in parts if (each := f"{key}.{part}") in tensors]
-    scale, scale_shape = tensors.get(f"{key.removesuffix('_packed')}_scale", ("", None))
-    is_scaled = len(shape) == 2 and scale_shape == (shape[0], 2 * shape[1] // _BLOCK)
-    if is_scaled and (scale or "").startswith("float8"):
-        # Its scales have the same names as scales of weights in eight bits.
-        return "NVFP4", 2 * prod(shape), []
-    return None
-
-
-def shape_of(tensors: Mapping[str, _Described], key: str) -> _Shape | None:
-    return tensors[key][1] if key in tensors else None
-
-
 _NUMERIC = ("float", "bfloat", "complex", "qint", "quint", "int4", "int2", "uint4", "uint2")
 """Beginnings of the names of dtypes that hold weights; nothing but weights is kept in integers of
 two or four bits."""
 
+_SLOT = r"[./](?:exp_avg|exp_avg_sq|max_exp_avg_sq|momentum_buffer)$"
+_OF_TRAINER = ("callbacks.", "loops.", "lr_schedulers.")
+"""Beginnings of the names of the state of a trainer, next to a model in ``state_dict``."""
+
 _OPTIMIZER = re.compile(
     r"(?:^|[./])(?:optimizers?|optimizer_(?:states?|weights)|opt|optim|opt_states?|"
     r"\.OPTIMIZER_SLOT)(?:[./](?!_trainable_variables/)|$)"
-    r"|[./](?:exp_avg|exp_avg_sq|max_exp_avg_sq|momentum_buffer)$"
+    rf"|{_SLOT}"
     r"|/(?:Adam|Adam_1|Adagrad|Adadelta|Adadelta_1|Momentum|RMSProp|RMSProp_1|Ftrl|Ftrl_1)$"
 )
 
@@ -222,8 +128,8 @@ _OPTIMIZER = re.compile(
 _SMALL_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 """Integers that packed weights are held in; integers of 64 bits are ids and counters."""
 
-_Row = tuple[str, str | None, tuple[int, ...] | None, str | None]
-"""The key, the dtype, the shape and the encoding of a tensor."""
+_Row = tuple[str, str | None, tuple[int, ...] | None]
+"""The key, the dtype and the shape of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,40 +162,46 @@ def is_optimizer_state(key: str) -> bool:
     return _OPTIMIZER.search(key) is not None
 
 
-def count_parameters(tensors: Iterable[_Row]) -> ParameterCount:
-    """Count the parameters of the tensors of a checkpoint, each given by its key, dtype, shape and
-    encoding.
+def count_parameters(
+    tensors: Iterable[_Row],
+    packed: Mapping[str, tuple[str, _Shape]] | None = None,
+    scaling: Collection[str] = (),
+) -> ParameterCount:
+    """Count the parameters of the tensors of a checkpoint, each given by its key, dtype and shape.
 
-    An encoding is the name of the blocks of a quantised tensor, whose shape counts bytes. The
-    tensors of a packed layer are known only together, so ``tensors`` are all of the checkpoint;
-    ``among`` takes some of them.
+    ``packed`` has the encodings and shapes of quantised tensors, and ``scaling`` the keys of tensors
+    that only scale them. Scales are also known by their neighbors, so ``tensors`` are all of the
+    checkpoint; ``among`` takes some of them.
 
-    >>> count = count_parameters([("w", "float32", (3, 4), None), ("b", "bfloat16", (4,), None)])
+    >>> count = count_parameters([("w", "float32", (3, 4)), ("b", "bfloat16", (4,))])
     >>> count.total, count.by_dtype
     (16, {'float32': 12, 'bfloat16': 4})
-    >>> count_parameters([("w", "uint8", (2, 34), "Q8_0"), ("step", "int64", (), None)]).counted
+    >>> count_parameters([("w", "uint8", (2, 34))], {"w": ("Q8_0", (2, 32))}).counted
     {'w': ('Q8_0', 64)}
     """
-    rows = [row for row in tensors if not is_optimizer_state(row[0])]
-    packed, scaling = find_packed({key: (dtype, shape) for key, dtype, shape, _ in rows})
+    packed = packed or {}
+    tensors = [*tensors]
+    # Neither steps next to the slots of a parameter count, nor the state of callbacks next to a model.
+    slots = {layer_of(key)[0] for key, *_ in tensors if re.search(_SLOT, key)}
+    has_model = any(key.startswith("state_dict.") for key, *_ in tensors)
+    rows = [
+        row
+        for row in tensors
+        if not is_optimizer_state(row[0])
+        and layer_of(row[0])[0] not in slots
+        and not (has_model and row[0].startswith(_OF_TRAINER))
+    ]
+    scaling = find_scales({key: (dtype, shape) for key, dtype, shape in rows}) | {*scaling}
     counted: dict[str, tuple[str, int]] = {}
     left_out = []
-    for key, dtype, shape, encoding in rows:
+    for key, dtype, shape in rows:
         if dtype is None or shape is None or key in scaling:
             continue
-        kind, number = encoding or dtype, prod(shape) if dtype.startswith(_NUMERIC) else 0
-        if key in packed:
-            kind, number = packed[key]
-        elif encoding is not None:
-            from shardvar.wire.ggml import BLOCKS  # not above: few checkpoints have such blocks
-
-            for block in BLOCKS.values():
-                if block.name == encoding:
-                    number = prod(shape) // block.nbytes * block.length
-                    break
-        if number:
-            counted[key] = kind, number
-        elif dtype in _SMALL_INTEGERS and len(shape) > 1 and 0 not in shape:
+        kind, numbers = packed.get(key, (dtype, shape))
+        is_counted, size = key in packed or dtype.startswith(_NUMERIC), prod(numbers)
+        if is_counted and size:
+            counted[key] = kind, size
+        elif not is_counted and dtype in _SMALL_INTEGERS and len(shape) > 1 and 0 not in shape:
             left_out.append(key)
     return ParameterCount(counted, tuple(left_out))
 
@@ -313,11 +225,6 @@ def empty_note(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> str:
         f"{len(empty)} of {count(len(weights), 'weight')} {verb} no elements, as in files that ZeRO-3 "
         f"wrote without gathering the weights: {named(empty)}"
     )
-
-
-def count_in(tensors: TensorTable, encodings: Mapping[str, str]) -> ParameterCount:
-    facts = tensors.facts().items()
-    return count_parameters((key, *fact, encodings.get(key)) for key, fact in facts)
 
 
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")

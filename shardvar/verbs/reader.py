@@ -29,15 +29,18 @@ from shardvar.errors import (
 )
 from shardvar.formats.deferred import DeferredIndex, LateIndex, find_keys, outline_of
 from shardvar.formats.protocol import Format, Source
-from shardvar.layout.dtypes import STRING, Array, numpy_dtype, parse_dtype
+from shardvar.layout.dtypes import NAMES, STRING, Array, numpy_dtype, parse_dtype
 from shardvar.layout.region import Region
 from shardvar.pictures.words import count, human_size
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries, find_faults
 from shardvar.verbs.arguments import check_string, named_arguments
 from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.parameters import may_be_codes
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes import Layout
+    from shardvar.storage.protocol import Storage
+    from shardvar.verbs.dequantization import LogicalTensors
 
 __all__ = ["LazyTensor", "Reader", "open_checkpoint"]
 
@@ -151,6 +154,8 @@ class Reader(Mapping[str, LazyTensor]):
     _table: EntryTable | None = None
     _keys: dict[str, None] | None = None
     _faults: dict[str, CheckpointError] | None = None
+    _storage: "Storage | None" = None
+    _logical: "LogicalTensors | None" = None
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -185,6 +190,19 @@ class Reader(Mapping[str, LazyTensor]):
     def encodings(self) -> Mapping[str, str]:
         """The encodings of keys that are listed as encoded bytes, such as Q8_0."""
         return self.source.encodings()
+
+    def logical(self) -> "LogicalTensors | None":
+        """Return the encodings and logical shapes of quantised tensors; None if it has none."""
+        slices = self.listed().slices
+        codes = np.unique(slices.tensors.codes[slices.tensors.ranks > 1])
+        is_any = any(map(may_be_codes, map(NAMES.__getitem__, codes.tolist())))
+        is_any |= any(".quant_state." in key for key in slices.tensors.keys)
+        if self._logical is None and (is_any or self.encodings):
+            # Imported on use: few checkpoints have any.
+            from shardvar.verbs.dequantization import logical_tensors
+
+            self._logical = logical_tensors(self.source, self.entries(), self._storage)
+        return self._logical
 
     def entries(self) -> EntryTable:
         """Return all entries as one table, which is kept.
@@ -417,9 +435,9 @@ class Reader(Mapping[str, LazyTensor]):
         Returns
         -------
         dict
-            ``key``, ``dtype``, ``encoding`` of quantised tensors, ``shape`` as a tuple, ``nbytes``
-            and ``num_slices`` as they are stored, and ``fault``, the name of the error's class of a
-            tensor that cannot be read. An unknown cell is None.
+            ``key``, ``dtype``, ``encoding`` of quantised tensors, ``shape`` as a tuple, of their
+            numbers, ``stored_shape``, ``nbytes`` and ``num_slices`` as they are stored, and ``fault``, the
+            name of the error's class of a tensor that cannot be read. An unknown cell is None.
 
         Examples
         --------
@@ -433,7 +451,8 @@ class Reader(Mapping[str, LazyTensor]):
         >>> columns["key"], columns["shape"], columns["num_slices"]
         (['b', 'table'], [(3,), (13, 2)], [1, 5])
         """
-        slices, faults, encodings = self.listed().slices, self.listed_faults(), self.encodings
+        slices, faults, logical = self.listed().slices, self.listed_faults(), self.logical()
+        encodings, kinds = self.encodings, logical.kinds if logical else {}
         facts, row_of = slices.tensors.facts(), slices.tensors.rows()
         nbytes = slices.nbytes_of_tensors().tolist()
         counts = np.bincount(slices.tensor, minlength=len(nbytes)).tolist()
@@ -442,7 +461,8 @@ class Reader(Mapping[str, LazyTensor]):
             row, (dtype, shape) = row_of.get(key), facts.get(key, (None, None))
             known = (None, None) if row is None else (nbytes[row], counts[row])
             fault = type(faults[key]).__name__ if key in faults else None
-            cells = (key, dtype, encodings.get(key), shape, *known, fault)
+            encoding, numbers = kinds.get(key, (encodings.get(key), shape))
+            cells = (key, dtype, encoding, numbers, shape, *known, fault)
             for column, cell in zip(columns.values(), cells, strict=True):
                 column.append(cell)
         return columns
@@ -547,7 +567,8 @@ def open_checkpoint(path: Path, *, dequantize: bool | str = False) -> Reader:
 
 
 def open_found(found: Location, *, dequantize: bool | str) -> Reader:
-    return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
+    source = found.open(dequantize=dequantize)
+    return Reader(found.path, found.format.name, source, _storage=found.storage)
 
 
 _KINDS = {
@@ -555,6 +576,7 @@ _KINDS = {
     "dtype": "text",
     "encoding": "text",
     "shape": "ints",
+    "stored_shape": "ints",
     "nbytes": "int",
     "num_slices": "int",
     "fault": "text",

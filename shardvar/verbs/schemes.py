@@ -219,11 +219,11 @@ def _integers(m: Coded) -> Quantised:
     if dtype == "int32":
         numbers = tuple(_words_shape(m, stored))
         fitting = [n for n in range(1, 9) if -(-numbers[-1] * n // 32) == stored[-1]]
-        told = {each.get("num_bits") for each in arguments} or {*fitting}
+        told = [each.get("num_bits") for each in arguments] or fitting
         fitting = [n for n in fitting if n in told]
         if len(fitting) != 1:
             raise m.fault(
-                f"Rows of {stored[-1]} words hold {numbers[-1]} integers of {sorted(map(str, told))} "
+                f"Rows of {stored[-1]} words hold {numbers[-1]} integers of {told} "
                 "bits in none or several ways.",
                 f"The number of bits is in {m.model.config}.",
             )
@@ -252,8 +252,8 @@ def _integers(m: Coded) -> Quantised:
         more = {"groups": index}
     scale = m.plane(scale_key, numbers, _SCALES - _EXPONENTS, blocks, **more)
     steps: list[tuple[str, Plane | float]] = [("*", scale)]
-    symmetric = {each.get("symmetric", True) for each in arguments}
-    if zero_key in m.stored.facts or symmetric == {False}:
+    is_symmetric = any(each.get("symmetric", True) for each in arguments) or not arguments
+    if zero_key in m.stored.facts or not is_symmetric:
         along = None if packing is None else Packing(bits, axis=-2)
         zero_dtype = {"int8"} if packing is None else {"int32"}
         zero = m.plane(zero_key, scale.shape, zero_dtype, packing=along, values=values)
@@ -308,19 +308,22 @@ def _columns_of_words(m: Coded) -> Quantised:
         raise m.fault(f"It has the shape {human_shape(stored)}, and must be a matrix.")
     is_awq = stored[1] * 8 == scales[1] and method != "gptq"
     m.scheme = "AWQ" if is_awq else "GPTQ"
+    refusal = None
     if method != m.scheme.lower():
-        raise m.refusal(f"{m.model.config} does not describe it, and versions of it differ")
+        refusal = m.refusal(f"{m.model.config} does not describe it, and versions of it differ")
     bits = described.get("bits", described.get("w_bit"))
+    if bits is None:
+        bits = 4 if is_awq else _bits_of_words(m, stored, scales)
     form = described.get("version" if is_awq else "checkpoint_format") or (
         "gemm" if is_awq else "gptq"
     )
     if form not in (("gemm", "GEMM") if is_awq else ("gptq", "gptq_v2")):
         raise m.refusal(f"its layout is {form!r}")
-    if bits not in ((4,) if is_awq else (2, 3, 4, 8)):
+    if type(bits) is not int or bits not in ((4,) if is_awq else (2, 3, 4, 8)):
         raise m.refusal(f"it has {bits!r} bits")
     matrix = (stored[0], scales[1]) if is_awq else (stored[0] * 32 // bits, scales[1])
     size = described.get("group_size", described.get("q_group_size", -1))
-    size = max(matrix[0], 1) if size == -1 else size
+    size = -(-matrix[0] // max(scales[0], 1)) if size == -1 or refusal else size
     more: dict[str, Any] = {}
     if not is_awq and m.has("g_idx"):
         m.plane(m.base + "g_idx", (1, matrix[0]), {"int32", "int64"})
@@ -339,13 +342,22 @@ def _columns_of_words(m: Coded) -> Quantised:
         # Field by field: a zero point of 0 is stored as all ones.
         zeros = np.arange(1, 257, dtype=np.float32) % (1 << bits)
     steps: tuple[tuple[str, Plane | float], ...] = (("-", 8.0), ("*", scale))
-    if not is_awq or described.get("zero_point", True) or m.has("qzeros"):
+    if not (is_awq and described.get("zero_point") is False) or m.has("qzeros"):
         along = replace(packing, bits=bits, axis=-1)
         zero = m.plane(m.base + "qzeros", scale.shape, {"int32"}, packing=along, values=zeros)
         steps = (("-", replace(zero, block=scale.block, **more)), ("*", scale))
     kind, dtype = f"{m.scheme} {bits}-bit", m.stored.facts[m.base + "scales"][0]
     shape = (matrix[1], matrix[0])
-    return m.of(replace(plane, steps=steps), kind, shape=shape, dtype=dtype, is_transposed=True)
+    more = {"shape": shape, "dtype": dtype, "is_transposed": True, "refusal": refusal}
+    return m.of(replace(plane, steps=steps), kind, **more)
+
+
+def _bits_of_words(m: Coded, stored: Shape, scales: Shape) -> int:
+    """The bits of codes in GPTQ's columns of words, by the extents of their zero points or groups."""
+    zeros, index = (m.stored.facts.get(m.base + name, ("", ()))[1] for name in ("qzeros", "g_idx"))
+    if len(zeros) == 2 and scales[1]:
+        return 32 * zeros[1] // scales[1]
+    return 32 * stored[0] // index[0] if index[:1] > (0,) else 0
 
 
 def _own(m: Coded) -> Mapping[str, Any]:
@@ -410,11 +422,7 @@ def _bitsandbytes(m: Coded) -> Quantised:
     key = _state_of(m.stored, m.key)
     if not key:
         raise m.fault(f"'{m.key}.quant_state.bitsandbytes__nf4' is not there.")
-    try:
-        state = parse_json(m.small(key, {"uint8"}).tobytes(), 4)
-    except CheckpointError as error:
-        raise m.fault(f"{key!r} is not JSON: {error.cause}") from None
-    state = state if isinstance(state, dict) else {}
+    state = _parsed(m.text(key))
     shape, size, dtype = state.get("shape"), state.get("blocksize"), state.get("dtype")
     kind = key.rpartition("__")[2]
     shape = shape if isinstance(shape, list) else [-1]
@@ -433,15 +441,19 @@ def _bitsandbytes(m: Coded) -> Quantised:
     if nested is None:
         scale = m.plane(absmax, matrix, {"float32"}, [(1, size)])
     else:
-        offset = state.get("nested_offset")
-        if type(nested) is not int or nested < 1 or not isinstance(offset, (int, float)):
+        offset: Any = state.get("nested_offset")
+        if type(nested) is not int or nested < 1 or not _is_number(offset):
             raise m.fault(f"{key!r} has no size of nested blocks, or no offset.")
         values = _table(m, f"{m.key}.nested_quant_map", 256)
         scale = m.plane(absmax, matrix, {"uint8"}, [(1, size)], values=values)
         inner = m.plane(f"{m.key}.nested_absmax", scale.shape, {"float32"}, [(1, nested)])
-        scale = _scaled(scale, ("*", inner), ("+", float(offset)))
+        scale = _scaled(scale, ("*", inner), ("+", offset))
     plane = _scaled(plane, ("*", scale))
     return m.of(plane, _STATES[kind], new=m.key, shape=tuple(shape), dtype=dtype)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) <= 2.0**127
 
 
 def _table(m: Coded, key: str, extent: int) -> Any:
@@ -477,13 +489,17 @@ def _modelopt(m: Coded) -> Quantised:
     dtype, _ = m.need(scale, {*_SCALES, _E4M3})
     is_nvfp4 = dtype == _E4M3
     m.scheme = "NVFP4" if is_nvfp4 else m.scheme
+    refusal = None
     if m.model.method != "modelopt":
-        raise m.refusal(f"{m.model.config} does not name the library that wrote it")
+        refusal = m.refusal(f"{m.model.config} does not name the library that wrote it")
     if is_nvfp4:
         plane, scales = _nvfp4(m, scale)
         scales = _scaled(scales, ("*", m.factor(m.base + "weight_scale_2")))
         # By + 0.0, as the library reads -0.
-        return m.of(_scaled(plane, ("+", 0.0), ("*", scales)), "NVFP4")
+        plane = _scaled(plane, ("+", 0.0), ("*", scales))
+        return m.of(plane, "NVFP4", refusal=refusal)
+    if refusal:
+        raise refusal
     if dtype == "uint8":
         return _exponents(m, 4, scale)
     if len(shape) != 2:
@@ -504,23 +520,36 @@ def _modelopt(m: Coded) -> Quantised:
 _DEPTH = 16
 
 
-def torchao_parts(user: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def torchao_parts(user: Mapping[str, str]) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """By the key of each part, the key of the numbers and their description in the metadata."""
-    names = user.get("tensor_names", "")
-    found: dict[str, tuple[str, str]] = {}
-    for name in parse_json(names.encode(), 2) if names.startswith("[") else ():
-        text = user.get(str(name), "")
-        if '"_type"' in text and not re.search(r'"_type": *"Tensor"', text):
-            layer, last = layer_of(str(name))
-            parts = parse_json(text.encode(), _DEPTH).get("_tensor_data_names") or ["qdata"]
-            found |= {f"{layer}_{last}_{part}": (str(name), text) for part in parts}
+    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for name, text in user.items():
+        described = _parsed(text) if '"_type"' in text else {}
+        if described.get("_type", "Tensor") != "Tensor":
+            layer, last = layer_of(name)
+            parts = described.get("_tensor_data_names")
+            for part in ("qdata", *(parts if isinstance(parts, list) else ())):
+                found[f"{layer}_{last}_{part}"] = name, described
     return found
 
 
+def comfy_layers(user: Mapping[str, str]) -> Mapping[str, Any] | None:
+    layers = _parsed(user.get(COMFY, "")).get("layers")
+    return None if COMFY not in user else layers if isinstance(layers, dict) else {}
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    """The object that JSON describes; empty for other texts, which describe none."""
+    try:
+        value = parse_json(text.encode(), _DEPTH)
+    except CheckpointError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def _torchao(m: Coded) -> Quantised:
-    new, text = m.stored.torchao[m.key]
-    described = parse_json(text.encode(), _DEPTH)
-    kind, data = str(described.get("_type")), described.get("_data")
+    new, described = m.stored.torchao[m.key]
+    kind, data = str(described["_type"]), described.get("_data")
     data = data if isinstance(data, dict) else {}
     prefix = m.key.removesuffix("qdata")
     m.scheme = f"torchao ({kind})"
@@ -666,50 +695,33 @@ def _quanto(m: Coded) -> Quantised:
 # --- ComfyUI
 
 
-def _comfy_format(stored: StoredTensors, key: str) -> str | None:
-    layer, last = layer_of(key)
-    if last != "weight":
-        return None
-    if f"{layer}comfy_quant" in stored.facts:
-        return ""
-    if COMFY in stored.user:
-        layers = parse_json(stored.user[COMFY].encode(), _DEPTH)
-        layers = layers.get("layers") if isinstance(layers, dict) else None
-        if isinstance(layers, dict) and layer[:-1] in layers:
-            return str(layer[:-1])
-    return None
-
-
 def _is_comfy(stored: StoredTensors, key: str) -> bool:
+    layer, last = layer_of(key)
     dtype, _ = stored.facts[key]
-    if _comfy_format(stored, key) is not None:
-        return True
     # Scales may lie in tiles, so a layer that its metadata leave out is not read by other rules.
-    is_marked = COMFY in stored.user or any(key.startswith(mark) for mark in stored.marks)
-    return is_marked and layer_of(key)[1] == "weight" and dtype in {*EIGHT_BITS, "uint8"}
+    is_marked = stored.comfy is not None or any(map(key.startswith, stored.marks))
+    is_named = f"{layer}comfy_quant" in stored.facts or layer[:-1] in (stored.comfy or ())
+    return last == "weight" and (is_named or (is_marked and dtype in {*EIGHT_BITS, "uint8"}))
 
 
 def _comfy(m: Coded) -> Quantised:
-    own = _comfy_format(m.stored, m.key)
     _, shape = m.need(m.key, {"uint8", "int8", *EIGHT_BITS})
     matrix = as_matrix(shape)
     plane = Plane(m.key, matrix)
-    if own is None:
-        if COMFY in m.stored.user:
-            raise m.refusal(f"{COMFY} has no format of it")
+    described: Any = (m.stored.comfy or {}).get(m.name, {})
+    if m.has("comfy_quant"):
+        described = _parsed(m.text(m.base + "comfy_quant"))
+    elif m.stored.comfy is None:
         m.need(m.key, EIGHT_BITS)
         # Weights under the mark without scales are numbers.
         scale = m.base + "scale_weight"
         if scale in m.stored.facts:
             plane = _scaled(plane, ("*", m.plane(scale, matrix, {"float32"}, [(ALL, ALL)])))
         return m.of(plane, "FP8", shape=shape, dtype="bfloat16")
-    if own:
-        described = parse_json(m.stored.user[COMFY].encode(), _DEPTH)["layers"][own]
-    else:
-        described = parse_json(m.small(m.base + "comfy_quant", {"uint8"}).tobytes(), _DEPTH)
     described = described if isinstance(described, dict) else {}
     form = described.get("format")
-    if any("convrot" in str(name) for name in (form, *described)) or form not in _COMFY:
+    is_rotated = any("convrot" in str(name) for name in (form, *described))
+    if is_rotated or not isinstance(form, str) or form not in _COMFY:
         raise m.refusal(f"its format is {form!r}")
     m.scheme, scale = f"ComfyUI's {form}", m.base + "weight_scale"
     if form == "mxfp8":
@@ -768,8 +780,14 @@ _SCHEMES: tuple[tuple[str, _Test, Callable[[Coded], Quantised]], ...] = (
 
 
 def scheme_of(stored: StoredTensors, key: str) -> Coded | None:
+    if stored.facts[key][0] not in _CODES and not _state_of(stored, key):
+        return None
     name = next((name for name, is_one, _ in _SCHEMES if is_one(stored, key)), None)
     return Coded(stored, key, name) if name else None
+
+
+_CODES = {*EIGHT_BITS, *_WORDS, "int8", "uint8"}
+"""The dtypes of codes, except in files of bitsandbytes."""
 
 
 def build(module: Coded) -> Quantised:

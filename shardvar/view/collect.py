@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import chain, groupby
 from os.path import basename, commonprefix
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,15 +18,19 @@ from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadErr
 from shardvar.layout.dtypes import Ints, Number, json_number
 from shardvar.maps.plan import MapPlan, Piece, View
 from shardvar.planning.index import EntryTable, Metadata
+from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import NUM_BINS, ScalarValue, Statistics
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.holders import holders_of
-from shardvar.verbs.parameters import count_in, is_optimizer_state, reading_key
+from shardvar.verbs.parameters import count_parameters, is_optimizer_state, reading_key
 from shardvar.verbs.reader import Reader, has_settings, is_setting
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import WriteReport, untold
 from shardvar.verbs.verify import guarded_keys
+
+if TYPE_CHECKING:
+    from shardvar.verbs.dequantization import LogicalTensors
 
 JsonColumns = dict[str, Any]
 StatisticsByKey = Mapping[str, Statistics | ReadError]
@@ -116,8 +120,8 @@ def describe(
         "stats": None if measured is None else _statistics(reader, keys, measured, counts or {}),
     }
     files = reader.index.files, file_nbytes
-    checkpoint = reader.path, reader.format, reader.metadata, reader.entries(), reader.encodings
-    return _checkpoint_columns(keys, *checkpoint, *files, values)
+    checkpoint = reader.path, reader.format, reader.metadata, reader.entries()
+    return _checkpoint_columns(keys, *checkpoint, reader.logical(), *files, values)
 
 
 def statistics_that_fit(
@@ -166,7 +170,7 @@ def describe_plan(report: WriteReport) -> tuple[JsonColumns, list[JsonColumns]]:
     values: JsonColumns = {"faults": [], "causes": [], "damaged": [], "stats": None}
     numbers = ("read_nbytes", "num_copies", "peak_nbytes", "free_nbytes")
     return {name: getattr(report, name) for name in numbers}, [
-        _checkpoint_columns(keys, *about, entries, {}, *files, values)
+        _checkpoint_columns(keys, *about, entries, None, *files, values)
     ]
 
 
@@ -176,7 +180,7 @@ def _checkpoint_columns(
     form: str,
     metadata: Metadata,
     entries: EntryTable,
-    encodings: Mapping[str, str],
+    logical: "LogicalTensors | None",
     files: Sequence[str],
     file_nbytes: Sequence[int | None],
     values: JsonColumns,
@@ -186,9 +190,15 @@ def _checkpoint_columns(
     rows_by_tensor, bounds = entries.slices.by_tensor(by_offset=True)
     parts = [rows_by_tensor[bounds[row] : bounds[row + 1]] if row >= 0 else () for row in rows]
     order = np.concatenate([np.zeros(0, np.int64), *filter(len, parts)])
-    used = sorted({tensors.dtype(row) for row in rows if row >= 0})
+    dtypes, extents, num_parameters = _logical_facts(
+        keys, rows, list(map(len, parts)), tensors, logical
+    )
+    used = sorted({*dtypes} - {""})
     shapes: dict[tuple[int, ...], int] = {}
-    shape = [-1 if row < 0 else shapes.setdefault(tensors.shape(row), len(shapes)) for row in rows]
+    shape = [
+        -1 if row < 0 else shapes.setdefault(each, len(shapes))
+        for row, each in zip(rows, extents, strict=True)
+    ]
     nbytes = np.append(entries.slices.nbytes_of_tensors(), 0)  # the last is for row -1
     holders = holders_of(entries, files)
     return {
@@ -198,7 +208,7 @@ def _checkpoint_columns(
         "writer": metadata.writer,
         "description": metadata.description,
         "metadata": dict(metadata.user),
-        "num_parameters": count_in(tensors, encodings).among(set(keys)).total,
+        "num_parameters": num_parameters,
         "files": list(files),
         "file_nbytes": list(file_nbytes),
         **values,
@@ -206,7 +216,7 @@ def _checkpoint_columns(
         "shapes": [_exact(each) for each in shapes],
         "keys": front_coded(keys),
         "optimizer": ranges_of([is_optimizer_state(key) for key in keys]),
-        "dtype": packed([-1 if row < 0 else used.index(tensors.dtype(row)) for row in rows]),
+        "dtype": packed([used.index(name) if name else -1 for name in dtypes]),
         "shape": packed(shape),
         "nbytes": packed(nbytes[rows].tolist()),
         "num_slices": packed([*map(len, parts)]),
@@ -214,6 +224,26 @@ def _checkpoint_columns(
         | {"device": holders and packed(holders.device[order].tolist())},
         "holder": holders and holders.noun,
     }
+
+
+def _logical_facts(
+    keys: Sequence[str],
+    rows: Sequence[int],
+    counts: Sequence[int],
+    tensors: TensorTable,
+    logical: "LogicalTensors | None",
+) -> tuple[list[str], list[tuple[int, ...]], int]:
+    """The dtypes and shapes of keys, for quantised tensors as numbers, and the parameters."""
+    kinds, scales = (logical.kinds, logical.left_out) if logical else ({}, frozenset[str]())
+    facts = tensors.facts()
+    counted = count_parameters([(key, *fact) for key, fact in facts.items()], kinds, scales)
+    dtypes, shapes = list[str](), list[tuple[int, ...]]()
+    for key, row, number in zip(keys, rows, counts, strict=True):
+        dtype, shape = facts[key] if row >= 0 else ("", ())
+        kind, numbers = kinds.get(key, (dtype, shape)) if row >= 0 else (dtype, shape)
+        dtypes.append(kind)
+        shapes.append(shape if number > 1 else numbers)  # slices have places among the elements
+    return dtypes, shapes, counted.among({*keys}).total
 
 
 def describe_diff(report: DiffReport, keys: Sequence[str]) -> JsonColumns:

@@ -310,54 +310,6 @@ def test_settings_share_lines_where_the_tree_is_too_long(run: Run) -> None:
         assert re.search("─ lr +.*= 0.001", run("inspect", TRAINING_STATE).out)
 
 
-def packed_layers() -> dict[str, tuple[int, dict[str, tuple[str, tuple[int, ...]]]]]:
-    """By scheme: the weights of a layer of 64 by 128 numbers, and its tensors."""
-    return {
-        "GPTQ 4-bit": (8192, {
-            "q.qweight": ("int32", (8, 128)), "q.qzeros": ("int32", (2, 16)), "q.scales": ("float16", (2, 128)),
-            "q.g_idx": ("int32", (64,))}),
-        "GPTQ 3-bit": (8192, {
-            "q.qweight": ("int32", (6, 128)), "q.qzeros": ("int32", (2, 12)), "q.scales": ("float16", (2, 128))}),
-        "GPTQ 8-bit": (8192, {
-            "q.qweight": ("int32", (16, 128)), "q.scales": ("float16", (2, 128)), "q.g_idx": ("int32", (64,))}),
-        "AWQ 4-bit": (8192, {
-            "q.qweight": ("int32", (64, 16)), "q.qzeros": ("int32", (2, 16)), "q.scales": ("float16", (2, 128))}),
-        "NF4": (8192, {
-            "q.weight": ("uint8", (4096, 1)), "q.weight.absmax": ("uint8", (128,)),
-            "q.weight.quant_map": ("float32", (16,)), "q.weight.nested_absmax": ("float32", (1,)),
-            "q.weight.nested_quant_map": ("float32", (256,)),
-            "q.weight.quant_state.bitsandbytes__nf4": ("uint8", (80,))}),
-        "int8": (8192, {
-            "q.weight": ("int8", (64, 128)), "q.SCB": ("float32", (64,)), "q.weight_format": ("uint8", ())}),
-        "MXFP4": (8192, {"e.up_blocks": ("uint8", (2, 64, 2, 16)), "e.up_scales": ("uint8", (2, 64, 2))}),
-        "NVFP4": (8192, {
-            "q.weight": ("uint8", (64, 64)), "q.weight_scale": ("float8_e4m3fn", (64, 8)),
-            "q.weight_scale_2": ("float32", ())}),
-        "float8_e4m3fn": (8192, {
-            "q.weight": ("float8_e4m3fn", (64, 128)), "q.weight_scale_inv": ("float32", (1, 1))}),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("scheme", packed_layers())
-def test_packed_weights_are_counted_by_the_numbers_in_them(scheme: str) -> None:
-    """Scales, zero points and tables are not parameters; a bias next to them is."""
-    expected, layer = packed_layers()[scheme]
-    rows = [(key, dtype, shape, None) for key, (dtype, shape) in layer.items()]
-    found = count_parameters([*rows, ("q.bias", "float32", (128,), None)])
-    assert (found.total, found.by_dtype) == (expected + 128, {scheme: expected, "float32": 128})
-    assert found.left_out == ()
-
-
-@pytest.mark.parametrize("scheme", packed_layers())
-def test_packed_weights_whose_shapes_do_not_agree_are_not_guessed(scheme: str) -> None:
-    """They are judged one by one, and small integers are named as left out."""
-    _, layer = packed_layers()[scheme]
-    key, *_ = layer
-    alone = count_parameters([(key, *layer[key], None)])
-    is_packed = layer[key][0] in ("int32", "uint8", "int8")
-    assert alone.left_out == ((key,) if is_packed else ())
-
-
 def test_integers_of_an_unknown_scheme_are_said_to_be_left_out(tmp_path: Path, run: Run) -> None:
     """If they are a part of the bytes that matters; ids of positions are not."""
     sv.save(
@@ -372,14 +324,16 @@ def test_integers_of_an_unknown_scheme_are_said_to_be_left_out(tmp_path: Path, r
     assert "not counted: 1 tensor of int32" in run("inspect", tmp_path / "plain", "-v").out
 
 
+def test_the_state_of_an_optimizer_and_of_callbacks_has_no_parameters() -> None:
+    steps = [(f"state.{n}.{slot}", "float32", ()) for n in range(3) for slot in ("step", "exp_avg")]
+    assert count_parameters(steps).total == 0
+    score = ("callbacks.ModelCheckpoint.best_model_score", "float32", ())
+    assert count_parameters([score, ("state_dict.w", "float32", (2, 3))]).total == 6
+
+
 def test_slots_of_a_keras_file_are_no_parameters() -> None:
-    slots = [
-        (f"optimizer_weights/Adam/{slot}/dense/kernel", "float32", (5, 7), None) for slot in "mv"
-    ]
-    assert (
-        count_parameters([("model_weights/dense/kernel", "float32", (5, 7), None), *slots]).total
-        == 35
-    )
+    slots = [(f"optimizer_weights/Adam/{slot}/dense/kernel", "float32", (5, 7)) for slot in "mv"]
+    assert count_parameters([("model_weights/dense/kernel", "float32", (5, 7)), *slots]).total == 35
 
 
 def test_the_other_checkpoints_of_a_folder_are_noted_after_an_error(

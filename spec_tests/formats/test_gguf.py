@@ -283,10 +283,12 @@ def test_commands_name_the_type_of_blocks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "m.gguf", Info("q", (32, 2), Q4_0), data=bytes(64))
-    assert main(["inspect", str(path)]) == 0 and "uint8 Q4_0" in capsys.readouterr().out
-    assert main(["show", str(path), "q", "0, :2", "--dequantize"]) == 0
-    assert "float32 [2], of [2, 32]" in capsys.readouterr().out
-    assert main(["show", str(path), "q", "0, :2"]) == 0
+    assert main(["inspect", str(path)]) == 0
+    assert "Q4_0   [2, 32]" in capsys.readouterr().out
+    for words in (["--dequantize"], []):
+        assert main(["show", str(path), "q", "0, :2", *words]) == 0
+        assert "float32 [2], of [2, 32]" in capsys.readouterr().out
+    assert main(["show", str(path), "q", "0, :2", "--raw"]) == 0
     assert "uint8 Q4_0 [2], of [2, 18]" in capsys.readouterr().out
 
 

@@ -395,7 +395,7 @@ WRONG: list[tuple[dict[str, Array], type[Exception], str]] = [
     (
         {
             "w.qweight": np.ones((2, 8), np.int32),
-            "w.qzeros": ONE,
+            "w.qzeros": np.ones((1, 1), np.int32),
             "w.scales": np.ones((1, 8), "f4"),
         },
         UnsupportedError,
@@ -404,7 +404,7 @@ WRONG: list[tuple[dict[str, Array], type[Exception], str]] = [
     (
         {
             "w.qweight": np.ones((2, 2), np.int32),
-            "w.qzeros": ONE,
+            "w.qzeros": np.ones((1, 2), np.int32),
             "w.scales": np.ones((1, 16), "f4"),
         },
         UnsupportedError,
@@ -412,7 +412,7 @@ WRONG: list[tuple[dict[str, Array], type[Exception], str]] = [
     ),
     (
         {
-            "w.weight": np.ones((2, 2), np.uint8),
+            "w.weight": np.ones((1, 8), np.uint8),
             "w.weight_scale": ONE.astype(E4M3),
             "w.weight_scale_2": ONE,
         },
@@ -515,7 +515,7 @@ def test_integers_with_scales_next_to_them_are_never_called_numbers(
         copy = Path(folder) / "copy.safetensors"
         sv.reshard(path, copy)
         assert sv.diff(path, copy).equal
-        described = [(key, str(each.dtype), each.shape, None) for key, each in tensors.items()]
+        described = [(key, str(each.dtype), each.shape) for key, each in tensors.items()]
         counted = count_parameters(described)
         assert set(counted.counted) == {"norm.scale"}
         assert set(counted.left_out) == {f"{layer}{weights}", "norm.mask"}
@@ -650,9 +650,39 @@ def unpack(name: str, folder: Path) -> tuple[Path, list[dict[str, Array]]]:
     return folder / name / "model.safetensors", numbers
 
 
+def check_listing(
+    path: Path, numbers: dict[str, Array], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the option tensors are listed with the shapes of their numbers, and shown by these."""
+    assert main(["inspect", str(path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["num_parameters"] == sum(prod(each.shape) for each in numbers.values())
+    rows = [row for row in listed["tensors"] if row["num_parameters"]]
+    assert sorted(row["shape"] for row in rows) == sorted(
+        [*each.shape] for each in numbers.values()
+    )
+    with sv.open_checkpoint(path) as reader:
+        assert [[*reader[row["key"]].shape] for row in rows] == [
+            row["stored_shape"] for row in rows
+        ]
+        columns = reader.columns()
+    assert columns["shape"] == [tuple(row["shape"]) for row in listed["tensors"]]
+    key = next(row["key"] for row in rows if row["encoding"] or row["dtype"].startswith("float8"))
+    row = next(row for row in rows if row["key"] == key)
+    for words, shape in ([], row["shape"]), (["--raw"], row["stored_shape"]):
+        assert main(["show", str(path), key, "--json", *words]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["full_shape"] == shape
+        assert shown["key"] == key if words else str(numbers[shown["key"]].dtype) == shown["dtype"]
+    assert main(["view", str(path), "-o", str(path.parent / "page.html")]) == 0
+
+
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["kind"] == "read"])
 def test_numbers_are_those_of_the_library(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whole, in a copy, and read in portions that begin and end within bytes, blocks and tiles."""
     path, numbers = unpack(name, tmp_path)
@@ -664,6 +694,7 @@ def test_numbers_are_those_of_the_library(
         assert array.tobytes() in expected, key
     sv.reshard(path, tmp_path / "copy.safetensors", dequantize=True)
     assert sv.diff(path, tmp_path / "copy.safetensors", dequantize=True).equal
+    check_listing(path, found, capsys)
     for portion in (37, 300):
         for step in ("_PORTION", "_TALL_PORTION"):
             monkeypatch.setattr(f"shardvar.engine.quantised.{step}", portion)
@@ -671,6 +702,32 @@ def test_numbers_are_those_of_the_library(
         with sv.open_checkpoint(path, dequantize=True) as reader:
             assert reader.read(key).tobytes() == found[key].tobytes()
             assert reader.read(key, np.s_[1:-1, 3:-2]).tobytes() == found[key][1:-1, 3:-2].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("gptq_3bit_v1", "GPTQ 3-bit"), ("awq_gemm", "AWQ 4-bit"), ("modelopt_nvfp4", "NVFP4")],
+)
+def test_without_a_description_tensors_are_refused_and_counted(
+    name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their shapes tell how many numbers they have, and not how these are computed."""
+    path, _ = unpack(name, tmp_path)
+    for description in path.parent.glob("*.json"):
+        description.unlink()
+    with pytest.raises(UnsupportedError, match="does not dequantize"):
+        sv.load(path, dequantize=True)
+    assert main(["inspect", str(path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    shapes = [shape for _, shape in CASES[name]["tensors"].values()]
+    assert (
+        listed["num_parameters"] == sum(map(prod, shapes)) and kind in listed["parameters_by_dtype"]
+    )
+    key = next(
+        key for key in sv.load(path) if "weight" in key and "proj" in key and "scale" not in key
+    )
+    assert main(["show", str(path), key]) == 0
+    assert "values as they are stored: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["kind"] == "bad"])

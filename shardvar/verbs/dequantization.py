@@ -98,7 +98,7 @@ def find_quantised(stored: StoredTensors) -> QuantisedTensors:
         except READ_ERRORS as error:
             found.faults[key] = error
     taken = {member for each in modules.values() for member in each.members}
-    for key, (dtype, _) in keys.items():
+    for key, (dtype, shape) in keys.items():
         if key in taken or key in modules or key in stored.wrong:
             continue
         if nearby := find_scaling(key, dtype, layers):
@@ -107,7 +107,12 @@ def find_quantised(stored: StoredTensors) -> QuantisedTensors:
                 "not dequantize.",
                 KEEP,
             )
-        elif dtype in EIGHT_BITS and not key.endswith("scaled_fp8"):
+        elif (dtype in EIGHT_BITS and not key.endswith("scaled_fp8")) or (
+            model.method in READ
+            and layer_of(key)[1] == "weight"
+            and len(shape) > 1
+            and dtype in ("int8", "uint8", "int32", "uint32")
+        ):
             found.faults[key] = InvalidCheckpoint(
                 f"{key!r} is of {dtype}, and its scales, such as {key + '_scale_inv'!r}, are not "
                 "there.",
@@ -161,13 +166,11 @@ def _add_faults_of_scales(found: QuantisedTensors, stored: StoredTensors) -> Non
     keys, model = stored.facts, stored.model
     faulty = {*stored.wrong, *found.faults}
     for key, (dtype, _) in keys.items():
-        weights = _weights_of(key, dtype)
+        weights = _weights_of(key, dtype, model)
         if weights and key not in found.left_out and faulty.isdisjoint([key, *weights]):
-            is_there = weights[0] in keys
+            there = [each for each in weights if each in keys]
             what = (
-                f"{weights[0]!r} is {keys[weights[0]][0]}"
-                if is_there
-                else f"there is no {weights[0]!r}"
+                f"{there[0]!r} is {keys[there[0]][0]}" if there else f"there is no {weights[0]!r}"
             )
             cause = f"{key!r} holds scales, and {what}."
             found.faults[key] = (
@@ -179,12 +182,18 @@ def _add_faults_of_scales(found: QuantisedTensors, stored: StoredTensors) -> Non
             )
 
 
-def _weights_of(key: str, dtype: str) -> list[str]:
+_NEXT_TO = (
+    "weight_scale_inv", "qscale_weight", "weight_scale", "weight_scale_2", "weight_global_scale",
+    "weight_zero_point", "weight_shape", "qzeros", "SCB", "scale_weight",
+)  # fmt: skip
+"""The names of tensors that mean nothing without weights in their layer."""
+
+
+def _weights_of(key: str, dtype: str, model: Model) -> list[str]:
     """The keys that the weights of scales may have, if the key is of scales."""
-    for ending in (".weight_scale_inv", ".qscale_weight", ".weight_scale"):
-        if key.endswith(ending):
-            base = key.removesuffix(ending)
-            return [f"{base}.{name}" for name in ("weight", "weight_packed", "qweight")]
+    base, name = layer_of(key)
+    if base and (name in _NEXT_TO or (name == "scales" and model.method in READ)):
+        return [f"{base}{name}" for name in ("weight", "weight_packed", "qweight")]
     if key.endswith("_scale_inv"):
         return [key.removesuffix("_scale_inv")]
     if key.endswith(("_scales", ".scales")) and dtype == "uint8":
@@ -320,7 +329,7 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
 
 @dataclass(frozen=True, slots=True)
 class LogicalTensors:
-    """What quantised tensors are to a model."""
+    """The numbers of quantised tensors, as a model has them."""
 
     kinds: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     """The encoding and the shape of the numbers of each tensor that holds codes."""

@@ -102,7 +102,10 @@ def _float8(m: Coded) -> Quantised:
     is_exponent = scale_dtype in _EXPONENTS
     blocks = [_MX_BLOCK]
     if not is_packed:
-        blocks = _group_blocks(m, numbers) or [m.model.block, *([_MX_BLOCK] if is_exponent else [])]
+        blocks = _group_blocks(m, numbers, "float") or [
+            m.model.block,
+            *([_MX_BLOCK] if is_exponent else []),
+        ]
         # One number cannot be taken for one of several blocks. Rows have scales only without "inv".
         blocks += [(ALL, ALL)] if prod(scale_shape) == 1 else []
         blocks += [] if name.endswith("_inv") else [(1, ALL)]
@@ -150,7 +153,7 @@ def _scaled(plane: Plane, *steps: tuple[str, Plane | float]) -> Plane:
 # --- compressed-tensors
 
 
-def _arguments(m: Coded) -> list[Mapping[str, Any]]:
+def _arguments(m: Coded, kind: str) -> list[Mapping[str, Any]]:
     # The weights of the groups that may be the layer's.
     groups = m.model.described.get("config_groups")
     found: list[Mapping[str, Any]] = []
@@ -160,9 +163,13 @@ def _arguments(m: Coded) -> list[Mapping[str, Any]]:
         if isinstance(weights, dict) and isinstance(targets, list) and "strategy" in weights:
             names = [str(target) for target in targets]
             if m.name in names:
-                return [weights]
+                found = [weights]
+                break
             found += [weights] if any(_is_target(each, m.name) for each in names) else []
-    return found
+    right = [weights for weights in found if weights.get("type", kind) == kind]
+    if found and not right:
+        raise m.fault(f"{m.model.config} does not name {kind}s for it.")
+    return right
 
 
 _QUANTIFIER = r"[*+?{]"
@@ -182,9 +189,9 @@ def _is_target(target: str, name: str) -> bool:
         return True
 
 
-def _group_blocks(m: Coded, numbers: Shape) -> list[tuple[int, int]]:
+def _group_blocks(m: Coded, numbers: Shape, kind: str) -> list[tuple[int, int]]:
     blocks = []
-    for arguments in _arguments(m):
+    for arguments in _arguments(m, kind):
         strategy, size = arguments.get("strategy"), arguments.get("group_size")
         structure = arguments.get("block_structure")
         if strategy is None:
@@ -215,7 +222,9 @@ def _integers(m: Coded) -> Quantised:
     dtype, stored = m.need(m.key, {"int32", "int8"})
     scale_key, zero_key = m.base + "weight_scale", m.base + "weight_zero_point"
     numbers, bits, packing, values = stored, 8, None, None
-    arguments = _arguments(m)
+    arguments = _arguments(m, "int")
+    if len(stored) < 2:
+        raise m.fault(f"It has the shape {human_shape(stored)}, and must be a matrix.")
     if dtype == "int32":
         numbers = tuple(_words_shape(m, stored))
         fitting = [n for n in range(1, 9) if -(-numbers[-1] * n // 32) == stored[-1]]
@@ -232,7 +241,7 @@ def _integers(m: Coded) -> Quantised:
     elif m.model.method not in ("compressed-tensors", "modelopt"):
         raise m.refusal(f"{m.model.config} does not say so")
     if arguments:
-        blocks = _group_blocks(m, numbers)
+        blocks = _group_blocks(m, numbers, "int")
     else:
         _, shape = m.need(scale_key, _SCALES)
         size = numbers[-1] // shape[-1] if shape[-1:] > (0,) else 0
@@ -328,6 +337,10 @@ def _columns_of_words(m: Coded) -> Quantised:
     if not is_awq and m.has("g_idx"):
         m.plane(m.base + "g_idx", (1, matrix[0]), {"int32", "int64"})
         more = {"groups": m.base + "g_idx", "axis": -2}
+    elif described.get("desc_act"):
+        raise m.fault(
+            f"The groups '{m.base}g_idx' are not there, and {m.model.config} has desc_act."
+        )
     elif type(size) is int and size > 0 and matrix[0] % size:
         raise m.fault(f"{matrix[0]} inputs are not cut by groups of {size}.")
     if type(size) is not int or size < 1:
@@ -578,7 +591,7 @@ def _torchao(m: Coded) -> Quantised:
         [block],
         is_tiled=bool(data.get("is_swizzled_scales")),
     )
-    if f"{prefix}per_tensor_scale" in m.stored.facts:
+    if f"{prefix}per_tensor_scale" in m.stored.torchao:
         scale = _scaled(scale, ("*", m.factor(f"{prefix}per_tensor_scale")))
     steps: list[tuple[str, Plane | float]] = [("*", scale)]
     if f"{prefix}zero_point" in m.stored.torchao:

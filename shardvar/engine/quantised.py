@@ -57,6 +57,9 @@ numbers is some columns of the stored ones, and four times as large, since each 
 _KEPT_NBYTES = 1 << 20
 """Bytes of scales that are kept: blocks of 128 rows are read in several portions."""
 
+_TALL, _BAND_NBYTES, _MOST_BANDS = 64, 1 << 22, 16
+"""The rows above which columns are read as bands of so many bytes, and the bands that are kept."""
+
 _TILE = 128, 4
 """The rows and columns of a tile of scales of cuBLAS: 32 rows of 16 bytes, one for each four rows."""
 
@@ -174,6 +177,7 @@ class ScaledSource(ComposedSource):
     members: Mapping[str, Sequence[str]]  # The stored keys of each quantised tensor, by its key
     notes: Sequence[str]  # Sentences about the differences from the stored tensors
     _kept: "OrderedDict[tuple[str, Region], Floats]" = field(default_factory=OrderedDict)
+    _bands: "OrderedDict[tuple[str, int], Array]" = field(default_factory=OrderedDict)
     _lock: RLock = field(default_factory=new_lock)
 
     # Entries.
@@ -389,12 +393,32 @@ class ScaledSource(ComposedSource):
         shape = self._shape(plane.key)
         whole = plane.stored_shape(self._dtype(plane.key).itemsize)
         if shape == whole:
+            is_tall = len(shape) == 2 and _TALL < shape[0] == region.shape[0]
+            if is_tall and region.shape[1] < shape[1]:
+                return self._band(plane.key, shape, region)
             return self._read(plane.key, region)
         axes = zip(region.offset, region.shape, whole, strict=True)
         wide = iter([(begin, count) for begin, count, extent in axes if extent != 1])
         places = [(0, 1) if extent == 1 else next(wide) for extent in shape]
         inside = Region([begin for begin, _ in places], [count for _, count in places])
         return self._read(plane.key, inside).reshape(region.shape)
+
+    def _band(self, key: str, shape: Sequence[int], region: Region) -> Array:
+        # Some columns of all rows: those next to them are read along, since each row is a read.
+        width = max(_BAND_NBYTES // (shape[0] * self._dtype(key).itemsize), 1)
+        found = []
+        for number in range(region.offset[1] // width, -(-region.stop[1] // width)):
+            begin, end = number * width, min((number + 1) * width, shape[1])
+            with self._lock:
+                band = self._bands.get((key, number))
+            if band is None:
+                band = self._read(key, Region((0, begin), (shape[0], end - begin)))
+                with self._lock:
+                    self._bands[key, number] = band
+                    while len(self._bands) > _MOST_BANDS:
+                        self._bands.popitem(last=False)
+            found.append(band[:, max(region.offset[1] - begin, 0) : region.stop[1] - begin])
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
     def _dtype(self, key: str) -> np.dtype[Any]:
         return numpy_dtype(self.stored.slices.dtype(int(self.rows[key][0])))

@@ -693,7 +693,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
             "inspect",
             path,
         ): "schema path format writer description delta metadata ties num_tensors num_parameters "
-        "parameters_by_dtype num_slices nbytes files refers_to num_settings tensors",
+        "parameters_by_dtype bits_per_parameter num_slices nbytes files refers_to num_settings tensors",
         ("show", path, "step"): "schema key dtype full_shape shape verified values",
         (
             "verify",
@@ -724,7 +724,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
     tensor = run("inspect", path, "--json").json["tensors"][0]
     assert (
         list(tensor)
-        == "key dtype encoding shape num_parameters nbytes num_slices files fault setting "
+        == "key dtype encoding shape stored_shape num_parameters nbytes num_slices files fault setting "
         "value".split()
     )
 

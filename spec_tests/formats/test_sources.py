@@ -19,8 +19,9 @@ import shardvar.engine.mapped
 import shardvar.formats.gguf
 import shardvar.verbs.callbacks.answer
 import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
-from shardvar.engine.cast import CastSource, ScaledSource
+from shardvar.engine.cast import CastSource
 from shardvar.engine.mapped import MappedSource
+from shardvar.engine.quantised import ScaledSource
 from shardvar.formats import protocol
 from shardvar.formats.listing import DequantizedSource
 from shardvar.formats.objects import ObjectsSource

@@ -696,8 +696,9 @@ def test_numbers_are_those_of_the_library(
     assert sv.diff(path, tmp_path / "copy.safetensors", dequantize=True).equal
     check_listing(path, found, capsys)
     for portion in (37, 300):
-        for step in ("_PORTION", "_TALL_PORTION"):
-            monkeypatch.setattr(f"shardvar.engine.quantised.{step}", portion)
+        for step in ("_PORTION", "_TALL_PORTION", "_BAND_NBYTES", "_TALL"):
+            value = 1 if step == "_TALL" else portion
+            monkeypatch.setattr(f"shardvar.engine.quantised.{step}", value)
         key = max(tensors, key=lambda each: "norm" not in each and prod(found[each].shape) < 600)
         with sv.open_checkpoint(path, dequantize=True) as reader:
             assert reader.read(key).tobytes() == found[key].tobytes()

@@ -289,7 +289,8 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
     if not found.tensors and not found.faults:
         if model.method not in KNOWN and not encodings:
             cause = f"By {model.config}, the tensors are quantised with {model.method}, "
-            raise UnsupportedError(f"{cause}which shardvar does not dequantize.", DEQUANTIZED)
+            remedy = f"Remove the description if they are numbers. {DEQUANTIZED}"
+            raise UnsupportedError(f"{cause}and none of them is known as such.", remedy)
         return source
 
     def dtype_of(tensor: Quantised) -> str:
